@@ -1,0 +1,81 @@
+"""pipelab: which GPUs should hold which layers of a large language model?
+
+    import pipelab as pl
+
+    problem = pl.load_case("tiny", max_gpus_per_stage=2)
+    result = pl.solve(problem, method="joint")
+
+Names are listed below in the order in which a reader meets them. What draws and what
+solves is imported when it is first used, so that `import pipelab` stays quick.
+"""
+
+from importlib import import_module
+
+from pipelab.costs import Coefficients, LinearThroughput
+from pipelab.data import cases, load_case, load_coefficients, save_case
+from pipelab.errors import (
+    InvalidData,
+    InvalidPlacement,
+    InvalidValue,
+    PipelabError,
+    SolverMissing,
+    TooLarge,
+    UnknownName,
+)
+from pipelab.evaluate import Evaluation, evaluate
+from pipelab.placement import Placement, Stage
+from pipelab.problem import GPU, Cluster, Model, Problem, Workload
+from pipelab.result import Result
+from pipelab.solve import Solving, solve, solve_in_background
+
+__version__ = "0.1.0"
+
+# Public name → module; imported when first used.
+_LATER = {
+    "enumerate_candidates": "pipelab.formulations.candidates",
+    "count_candidates": "pipelab.formulations.count",
+    "joint_size": "pipelab.methods.joint",
+    "joint_lp_bound": "pipelab.methods.joint",
+    "joint_program": "pipelab.methods.joint",
+    "state_joint": "pipelab.formulations.joint_cvxpy",
+}
+
+__all__ = [
+    "GPU",
+    "Cluster",
+    "Coefficients",
+    "Evaluation",
+    "InvalidData",
+    "InvalidPlacement",
+    "InvalidValue",
+    "LinearThroughput",
+    "Model",
+    "PipelabError",
+    "Placement",
+    "Problem",
+    "Result",
+    "Solving",
+    "SolverMissing",
+    "Stage",
+    "TooLarge",
+    "UnknownName",
+    "Workload",
+    "cases",
+    "evaluate",
+    "load_case",
+    "load_coefficients",
+    "save_case",
+    "solve",
+    "solve_in_background",
+    *_LATER,
+]
+
+
+def __getattr__(name: str):
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'pipelab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,98 @@
+"""Frozen dataclasses whose fields check themselves once, when they are made.
+
+The rules are the field types (`memory_gb: Positive`), read by pydantic, so that a rule
+stands in one place whether the value comes from code or from a file. A bad value raises
+`InvalidValue` with the field, the value and what was expected.
+"""
+
+from functools import partial, wraps
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+from pydantic import AllowInfNan, BeforeValidator, ConfigDict, StrictBool, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from pipelab.errors import InvalidValue
+
+__all__ = ["Count", "Flag", "Indices", "Matrix", "Number", "Positive", "Share", "checked"]
+
+Number = Annotated[float, AllowInfNan(False)]
+Positive = Annotated[float, Gt(0), AllowInfNan(False)]
+Share = Annotated[float, Gt(0), Le(1), AllowInfNan(False)]
+Count = Annotated[int, Ge(1)]
+Flag = StrictBool
+Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: np.array(values, dtype=float))]
+Indices = Annotated[np.ndarray, BeforeValidator(np.array)]
+
+_EXPECTED = {
+    "missing": "is required",
+    "unexpected_keyword_argument": "is not a field here",
+    "unexpected_positional_argument": "is one positional value too many",
+    "finite_number": "expected a finite number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "int_type": "expected a whole number",
+    "bool_type": "expected True or False",
+    "string_type": "expected text",
+    "string_too_short": "expected text that is not empty",
+}
+
+
+def _expected(error: dict) -> str:
+    """Say in pipelab's words what pydantic expected."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "greater_than":
+        return f"expected more than {context['gt']:g}"
+    if kind == "greater_than_equal":
+        return f"expected at least {context['ge']:g}"
+    if kind == "less_than_equal":
+        return f"expected at most {context['le']:g}"
+    if kind == "literal_error":
+        return f"expected {context['expected']}"
+    if kind == "value_error":
+        return str(context["error"])
+    return _EXPECTED.get(kind, error["msg"])
+
+
+def _problems(error: dict, fields: tuple[str, ...]) -> list[tuple[str, object, str]]:
+    raised = error.get("ctx", {}).get("error")
+    if isinstance(raised, InvalidValue):  # raised by the class's own __post_init__
+        return list(raised.problems)
+    path = list(error["loc"])
+    if path and isinstance(path[0], int) and path[0] < len(fields):  # given by position
+        path[0] = fields[path[0]]
+    field = ".".join(str(part) for part in path) or "value"
+    value = None if error["type"] == "missing" else error["input"]
+    return [(field, value, _expected(error))]
+
+
+def checked(cls: type | None = None, *, eq: bool = True):
+    """Make `cls` a frozen dataclass that checks its fields; `dataclasses.replace` checks again.
+
+    Parameters
+    ----------
+    cls : type
+        A class written as a dataclass; its `__post_init__` may raise `InvalidValue` too.
+    eq : bool
+        False where the class defines its own equality (arrays have no single truth value).
+    """
+    if cls is None:
+        return partial(checked, eq=eq)
+    config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", allow_inf_nan=False)
+    made = pydantic_dataclass(cls, frozen=True, eq=eq, config=config)
+    plain_init = made.__init__
+
+    @wraps(plain_init)
+    def __init__(self, *args, **kwargs):
+        try:
+            plain_init(self, *args, **kwargs)
+        except ValidationError as error:
+            fields = tuple(made.__dataclass_fields__)
+            problems = [p for one in error.errors() for p in _problems(one, fields)]
+            raise InvalidValue(cls.__name__, problems) from None
+
+    made.__init__ = __init__
+    return made

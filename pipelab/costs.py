@@ -1,0 +1,228 @@
+"""What a stage yields and what it needs: the write-up's linear throughput and its memory rule.
+
+A cost model answers two questions about a stage, for one stage (`stage`, plain and slow,
+the definition) and for many at once (`stage_tables`, arrays, for the formulations). The
+tests hold the two against each other.
+
+The coefficients are synthetic: no measurement stands behind them, and throughput *rises*
+with the number of layers, which no real GPU does. They are kept because the write-up's
+numbers come from them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.checked import Number, Positive, Share, checked
+from pipelab.errors import InvalidValue
+from pipelab.problem import GPU, Model, Problem, Workload
+
+__all__ = ["MEMORY_SLACK", "Coefficients", "LinearThroughput", "StageCost", "StageTables"]
+
+# A stage that needs exactly the memory there is fits, whatever the last bit of the sum says.
+MEMORY_SLACK = 1 + 1e-9
+
+
+@checked
+class Coefficients:
+    """θ(L, b, n) = max(1, per_token·L + per_sequence·b + per_layer·n + constant), in tokens/s.
+
+    The write-up's letters are a, β, γ and c.
+    """
+
+    per_token: Number
+    per_sequence: Number
+    per_layer: Number
+    constant: Number
+
+
+class StageCost(NamedTuple):
+    """One stage: its rate, and per GPU its share of the batch and the memory it needs."""
+
+    throughput: float  # tokens/s
+    batch: tuple[float, ...]  # sequences on each GPU
+    memory_gb: tuple[float, ...]  # needed on each GPU
+
+
+class StageTables(NamedTuple):
+    """Many candidate stages: C compositions (how many GPUs of each kind) times 1 … M layers."""
+
+    throughput: np.ndarray  # (C, M) tokens/s; column n-1 is n layers
+    memory_gb: np.ndarray  # (C, K, M) needed on a GPU of kind K; 0 where the composition has none
+
+
+@checked
+class LinearThroughput:
+    """The write-up's cost model.
+
+    Parameters
+    ----------
+    coefficients : mapping of GPU type to Coefficients
+    efficiency : float
+        Factor on the summed rate of a stage of two or more GPUs. The write-up calls its
+        model exact, yet this 0.85 is a default in its code and in no configuration.
+    activation_overhead : float
+        Factor on the activation memory.
+
+    Notes
+    -----
+    A stage of one GPU yields θ(L, B, n). A stage of k ≥ 2 yields
+    `max(1, efficiency · k · min_i θ_i(L, B/k, n))` when the batch is split evenly, and
+    `max(1, efficiency · Σ_i θ_i(L, b_i, n))` when it is balanced, the b_i chosen so that
+    all GPUs need the same time b_i / θ_i(b_i).
+
+    Each GPU of a stage holds all its n layers and its own share of the batch:
+    `n · layer_weight_gb + (b_i / B) · A`, with
+    `A = overhead · (3·B·L·d_model + B·L·d_hidden) · bytes / 2^30` GiB. A counts one layer's
+    activations, however many layers the stage has.
+    """
+
+    coefficients: Mapping[str, Coefficients]
+    efficiency: Share = 0.85
+    activation_overhead: Positive = 1.15
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types this model knows."""
+        return tuple(self.coefficients)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what the rule has no answer for; called by `Problem` when it is made.
+
+        Raises
+        ------
+        InvalidValue
+            A balanced split needs every GPU to have a positive rate before the first
+            sequence: otherwise a longer batch would take less time than a shorter one.
+        """
+        if problem.batch_split == "even":
+            return
+        for kind in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
+            c = self.coefficients[kind]
+            ends = [self._without_batch(c, problem.workload, n) for n in (1, problem.model.layers)]
+            if min(ends) <= 0 or c.per_sequence < 0:
+                expected = (
+                    f"a balanced split needs per_token·L + per_layer·n + constant > 0 and per_sequence ≥ 0; "
+                    f"for {kind} the first is {min(ends):g}; use batch_split='even'"
+                )
+                raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
+
+    def activation_gb(self, model: Model, workload: Workload) -> float:
+        """Activation memory of the whole batch, A, in GiB."""
+        tokens = workload.batch_size * workload.sequence_length
+        elements = tokens * (3 * model.d_model + model.d_hidden)
+        return self.activation_overhead * elements * model.bytes_per_element / 2**30
+
+    def gpu_throughput(self, gpu_type: str, workload: Workload, batch, layers):
+        """θ of one GPU in tokens/s; `batch` and `layers` may be arrays that broadcast."""
+        c = self.coefficients[gpu_type]
+        linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
+        return np.maximum(1.0, linear)
+
+    def stage(self, model: Model, workload: Workload, gpus: Sequence[GPU], layers: int, batch_split: str) -> StageCost:
+        """Rate, batch shares and memory of one stage of `layers` layers on `gpus`."""
+        batch = self._shares(workload, gpus, layers, batch_split)
+        rates = [float(self.gpu_throughput(g.type, workload, b, layers)) for g, b in zip(gpus, batch, strict=True)]
+        if len(gpus) == 1:
+            throughput = rates[0]
+        elif batch_split == "even":
+            throughput = max(1.0, self.efficiency * len(gpus) * min(rates))
+        else:
+            throughput = max(1.0, self.efficiency * sum(rates))
+        activation = self.activation_gb(model, workload)
+        weights = layers * model.layer_weight_gb
+        memory = tuple(weights + activation * (b / workload.batch_size) for b in batch)
+        return StageCost(throughput, tuple(batch), memory)
+
+    def stage_tables(
+        self,
+        model: Model,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
+        """`stage` for every composition and every number of layers at once.
+
+        Parameters
+        ----------
+        kinds : the K different GPUs
+        composition : int array, shape (C, K)
+            How many GPUs of each kind a candidate stage has; every row has at least one.
+        """
+        layers = np.arange(1, model.layers + 1)
+        size = composition.sum(axis=1)
+        present = (composition > 0)[:, :, None]
+        if batch_split == "even":
+            batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
+        else:
+            batch = self._balanced_tables(workload, kinds, composition, layers)
+        rate = np.stack(
+            [self.gpu_throughput(k.type, workload, batch[:, i], layers) for i, k in enumerate(kinds)], axis=1
+        )
+        slowest = np.where(present, rate, np.inf).min(axis=1)
+        if batch_split == "even":
+            total = size[:, None] * slowest
+        else:
+            total = (rate * composition[:, :, None]).sum(axis=1)
+        throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, self.efficiency * total))
+        activation = self.activation_gb(model, workload)
+        memory = layers * model.layer_weight_gb + activation * (batch / workload.batch_size)
+        return StageTables(throughput, np.where(present, memory, 0.0))
+
+    @staticmethod
+    def _without_batch(c: Coefficients, workload: Workload, layers):
+        return c.per_token * workload.sequence_length + c.per_layer * layers + c.constant
+
+    def _shares(self, workload: Workload, gpus: Sequence[GPU], layers: int, batch_split: str) -> list[float]:
+        """How many sequences each GPU of one stage gets."""
+        if batch_split == "even" or len(gpus) == 1:
+            return [workload.batch_size / len(gpus)] * len(gpus)
+        from scipy.optimize import brentq
+
+        c = [self.coefficients[g.type] for g in gpus]
+        base = [self._without_batch(one, workload, layers) for one in c]
+
+        def sequences(time):  # that each GPU finishes in `time`: the b with b = time · θ(b)
+            pairs = zip(c, base, strict=True)
+            return [time * max(1.0, b0 / (1 - time * one.per_sequence)) for one, b0 in pairs]
+
+        longest = _longest_time(workload.batch_size, [one.per_sequence for one in c])
+        time = brentq(lambda t: sum(sequences(t)) - workload.batch_size, 0.0, longest, xtol=1e-300, rtol=1e-15)
+        return sequences(time)
+
+    def _balanced_tables(self, workload, kinds, composition, layers) -> np.ndarray:
+        """Balanced batch per GPU, shape (C, K, M), by bisection on the common time."""
+        slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
+        base = np.stack([self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds])[None]
+        count = composition[:, :, None]
+        # The time of a stage ends before its fastest-filling GPU would finish any batch at all.
+        steepest = np.where(composition > 0, slope[:, :, 0], 0.0).max(axis=1)[:, None]
+        with np.errstate(divide="ignore"):
+            high = np.minimum(1 / steepest, workload.batch_size) * np.ones((1, len(layers)))
+        low = np.zeros_like(high)
+        for _ in range(200):  # halves the bracket until two neighbouring floats are left
+            middle = (low + high) / 2
+            time = middle[:, None, :]
+            enough = (count * _finished(time, base, slope, count)).sum(axis=1) >= workload.batch_size
+            high, low = np.where(enough, middle, high), np.where(enough, low, middle)
+            if np.all(high - low <= 1e-16 * high):
+                break
+        return _finished(low[:, None, :], base, slope, count)
+
+
+def _finished(time, base, slope, count) -> np.ndarray:
+    """Sequences b that a GPU finishes in `time`: b = time · max(1, base + slope·b); 0 if absent."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(count > 0, time * np.maximum(1.0, base / (1 - time * slope)), 0.0)
+
+
+def _longest_time(batch_size: float, slopes: Sequence[float]) -> float:
+    """A time in which the GPUs finish the batch for certain.
+
+    Every GPU does at least one sequence per unit of time, so `batch_size` is enough; and
+    just before 1/slope a GPU of that slope finishes any batch.
+    """
+    steepest = max(slopes)
+    return min(batch_size, (1 - 1e-12) / steepest) if steepest > 0 else batch_size

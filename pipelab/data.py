@@ -1,0 +1,271 @@
+"""CSV in, `Problem` out: the write-up's three files per case, and the bundled cases.
+
+`config.csv` (parameter, value), `gpu_pool.csv` (gpu_type, count, memory_gb) and
+`network_bandwidth.csv` (a labelled square matrix, row = sender). A fourth file,
+`throughput_coefficients.csv`, may replace the bundled coefficients. `data/README.md`
+tells unit and source of every column.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pipelab.costs import Coefficients, LinearThroughput
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.paths import data_dir
+from pipelab.problem import GPU, Cluster, Model, Problem, Workload
+from pipelab.tables import Row, place, read_rows, write_whole
+
+__all__ = ["cases", "load_case", "load_coefficients", "save_case"]
+
+_MODEL = {
+    "name": "model_name",
+    "layers": "num_decoder_layers",
+    "d_model": "d_model",
+    "d_hidden": "d_hidden",
+    "layer_weight_gb": "layer_weight_memory_gb",
+    "bytes_per_element": "bytes_per_element",
+}
+_WORKLOAD = {"sequence_length": "sequence_length", "batch_size": "batch_size"}
+_RULES = {n: n for n in ("max_gpus_per_stage", "same_type_stages", "batch_split", "link_units")}
+_REQUIRED = ("sequence_length", "batch_size", "num_decoder_layers", "d_model", "d_hidden", "layer_weight_memory_gb")
+# The write-up's files carry these too; no stage or link depends on them.
+_UNUSED = ("vocab_size", "num_attention_heads", "time_limit_seconds", "optimality_gap")
+_COEFFICIENTS = ("per_token", "per_sequence", "per_layer", "constant")
+
+
+def cases() -> tuple[str, ...]:
+    """Names of the bundled cases, smallest first."""
+    folders = (data_dir() / "cases").iterdir()
+    sized = [(len(_read_pool(f)[1]), f.name) for f in folders if (f / "gpu_pool.csv").is_file()]
+    return tuple(name for _, name in sorted(sized))
+
+
+def load_case(case: str | Path, **options) -> Problem:
+    """A bundled case by name, or any folder in the write-up's CSV format.
+
+    Parameters
+    ----------
+    case : str or Path
+        `"tiny"`, …, or the path of a folder.
+    **options
+        Fields of `Problem` to set, such as `max_gpus_per_stage=2`.
+
+    Raises
+    ------
+    UnknownName
+        Neither a bundled case nor a folder; the message names the nearest case.
+    InvalidData
+        A file, column, row or value that does not fit; the message says where.
+    InvalidValue
+        An option that does not fit.
+
+    Examples
+    --------
+    >>> problem = load_case("tiny", max_gpus_per_stage=2)
+    >>> len(problem.cluster), problem.model.layers
+    (4, 4)
+    """
+    folder = _find(case)
+    parameters = _read_config(folder)
+    rows, gpus = _read_pool(folder)
+    costs = load_coefficients(_coefficients_file(folder))
+    for row in rows:
+        if row.cells["gpu_type"] not in costs.gpu_types:
+            known = nearest(row.cells["gpu_type"], costs.gpu_types)
+            raise row.error("gpu_type", row.cells["gpu_type"], f"is not a GPU type the cost model knows; {known}")
+    cluster = Cluster(gpus, _read_bandwidth(folder, len(gpus)))
+    model = _part(Model, _MODEL, parameters, {"name": folder.name})
+    workload = _part(Workload, _WORKLOAD, parameters)
+    rules = {n: parameters[n].cells["value"] for n in _RULES if n in parameters}
+    if "same_type_stages" in rules:
+        rules["same_type_stages"] = _flag(parameters["same_type_stages"])
+
+    def make() -> Problem:
+        return Problem(cluster, model, workload, costs, name=folder.name, **rules)
+
+    try:
+        problem = make()
+    except InvalidValue as error:
+        field, value, expected = error.problems[0]
+        if field not in parameters:
+            raise
+        raise parameters[field].error("value", value, f"{expected} ({field})") from None
+    return _with_options(problem, options)
+
+
+def _with_options(problem: Problem, options: Mapping) -> Problem:
+    known = [f.name for f in dataclasses.fields(Problem)]
+    for name in options:
+        if name not in known:
+            raise UnknownName(f"a problem has no option {name!r}; {nearest(name, known)}")
+    return dataclasses.replace(problem, **options)
+
+
+def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
+    """The linear cost model with coefficients from a CSV file, the bundled one by default."""
+    path = Path(path) if path else data_dir() / "linear_throughput.csv"
+    coefficients = {}
+    for row in read_rows(path, ("gpu_type", *_COEFFICIENTS)):
+        name = row.cells["gpu_type"]
+        if not name or name in coefficients:
+            raise row.error("gpu_type", name, "expected a name that no other row has")
+        values = {c: row.cells[c] for c in _COEFFICIENTS}
+        coefficients[name] = place(row, {}, lambda values=values: Coefficients(**values))
+    return LinearThroughput(coefficients)
+
+
+def save_case(problem: Problem, folder: str | Path) -> Path:
+    """Write a problem in the write-up's CSV format, so that `load_case` gives it back.
+
+    Every file is replaced whole. The coefficients are written beside the three files, so
+    that the folder stands alone.
+    """
+    folder = Path(folder)
+    parts = ((_MODEL, problem.model), (_WORKLOAD, problem.workload), (_RULES, problem))
+    config = [(column, getattr(part, field)) for names, part in parts for field, column in names.items()]
+    pool, previous = [], None
+    for gpu in problem.cluster.gpus:  # runs of equal GPUs, ids consecutive in pool order
+        if gpu == previous:
+            pool[-1][1] += 1
+        else:
+            pool.append([gpu.type, 1, _plain(gpu.memory_gb)])
+        previous = gpu
+    labels = [f"gpu_{i}" for i in range(len(problem.cluster))]
+    matrix = problem.cluster.bandwidth_matrix()
+    bandwidth = [[label, *map(_plain, row)] for label, row in zip(labels, matrix, strict=True)]
+    rates = [[t, *(_plain(getattr(c, n)) for n in _COEFFICIENTS)] for t, c in problem.costs.coefficients.items()]
+    write_whole(folder / "config.csv", _csv(["parameter", "value"], [[n, _plain(v)] for n, v in config]))
+    write_whole(folder / "gpu_pool.csv", _csv(["gpu_type", "count", "memory_gb"], pool))
+    write_whole(folder / "network_bandwidth.csv", _csv(["", *labels], bandwidth))
+    write_whole(folder / "throughput_coefficients.csv", _csv(["gpu_type", *_COEFFICIENTS], rates))
+    return folder
+
+
+def _find(case: str | Path) -> Path:
+    bundled = data_dir() / "cases" / str(case)
+    if "/" not in str(case) and "\\" not in str(case) and (bundled / "config.csv").is_file():
+        return bundled
+    folder = Path(case).expanduser()
+    if folder.is_dir():
+        return folder
+    raise UnknownName(f"{str(case)!r} is neither a bundled case nor a folder; {nearest(str(case), cases())}")
+
+
+def _coefficients_file(folder: Path) -> Path | None:
+    own = folder / "throughput_coefficients.csv"
+    return own if own.is_file() else None
+
+
+def _read_config(folder: Path) -> dict[str, Row]:
+    """The rows of config.csv by parameter name."""
+    path = folder / "config.csv"
+    known = [*_MODEL.values(), *_WORKLOAD.values(), *_RULES, *_UNUSED]
+    parameters: dict[str, Row] = {}
+    for row in read_rows(path, ("parameter", "value")):
+        name = row.cells["parameter"]
+        if name in parameters:
+            raise row.error("parameter", name, f"stands in row {parameters[name].number} already")
+        parameters[name] = row
+    for name in _REQUIRED:
+        if name not in parameters:
+            raise InvalidData(f"{path}: parameter {name!r} is missing; {nearest(name, parameters)}")
+    for name, row in parameters.items():
+        if name not in known:
+            place_text = f"{path}, row {row.number}: parameter {name!r} is not used by pipelab"
+            warnings.warn(f"{place_text}; {nearest(name, known)}", stacklevel=4)
+    return parameters
+
+
+def _part(cls: type, columns: Mapping[str, str], parameters: Mapping[str, Row], defaults: Mapping = {}):
+    """Make a Model or Workload; a refused value is reported at its row of config.csv."""
+    values = {field: parameters[c].cells["value"] for field, c in columns.items() if c in parameters}
+    try:
+        return cls(**{**defaults, **values})
+    except InvalidValue as error:
+        field, value, expected = error.problems[0]
+        raise parameters[columns[field]].error("value", value, f"{expected} ({columns[field]})") from None
+
+
+def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
+    """The rows of gpu_pool.csv, and the GPUs they stand for, ids in row order."""
+    rows = read_rows(folder / "gpu_pool.csv", ("gpu_type", "count", "memory_gb"))
+    gpus: list[GPU] = []
+    for row in rows:
+        values = {"type": row.cells["gpu_type"], "memory_gb": row.cells["memory_gb"]}
+        gpu = place(row, {"type": "gpu_type"}, lambda values=values: GPU(**values))
+        gpus += [gpu] * _count(row)
+    if not gpus:
+        raise rows[0].error("count", rows[0].cells["count"], "expected at least one GPU in the pool")
+    return rows, tuple(gpus)
+
+
+def _count(row: Row) -> int:
+    text = row.cells["count"]
+    if not (text.isascii() and text.isdigit()):
+        raise row.error("count", text, "expected a whole number, at least 0")
+    return int(text)
+
+
+def _flag(row: Row) -> bool:
+    text = row.cells["value"].lower()
+    if text not in ("true", "false"):
+        raise row.error("value", row.cells["value"], "expected true or false (same_type_stages)")
+    return text == "true"
+
+
+def _read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
+    """The matrix in id order; labels gpu_0, gpu_1, … may stand in any order, each once."""
+    path = folder / "network_bandwidth.csv"
+    rows = read_rows(path, ())
+    first, *labels = rows[0].cells
+    wanted = [f"gpu_{i}" for i in range(gpus)]
+    if len(labels) != gpus or len(rows) != gpus:
+        size = f"{len(rows)} rows × {len(labels)} columns"
+        raise InvalidData(f"{path}: {size}; expected {gpus} × {gpus}, one per GPU of gpu_pool.csv")
+    column = {label: i for i, label in enumerate(wanted)}
+    for label in labels:
+        if label not in column:
+            raise InvalidData(f"{path}, row 1: label {label!r} matches no GPU; expected gpu_0 … gpu_{gpus - 1}")
+    matrix = np.full((gpus, gpus), np.nan)
+    seen: set[str] = set()
+    for row in rows:
+        label = row.cells[first]
+        if label not in column:
+            raise row.error("label", label, f"matches no GPU; expected gpu_0 … gpu_{gpus - 1}")
+        if label in seen:
+            raise row.error("label", label, "stands in an earlier row already")
+        seen.add(label)
+        for name in labels:
+            matrix[column[label], column[name]] = _bandwidth(row, label, name)
+    return matrix
+
+
+def _bandwidth(row: Row, sender: str, receiver: str) -> float:
+    """One cell; the diagonal must be a number too, but is never used."""
+    text = row.cells[receiver]
+    try:
+        value = float(text)
+    except ValueError:
+        raise row.error(receiver, text, "expected a number (GB/s)") from None
+    if not np.isfinite(value) or value < 0 or (value == 0 and sender != receiver):
+        raise row.error(receiver, text, "expected a finite number above 0 (GB/s)")
+    return value
+
+
+def _plain(value) -> str:
+    """A value as text that reads back to the same value, whole numbers without a point."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(int(value)) if value == int(value) else repr(float(value))
+    return str(value)
+
+
+def _csv(header: list, rows: list[list]) -> str:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")

@@ -1,0 +1,88 @@
+"""What can go wrong, one class per kind of mistake, all under `PipelabError`.
+
+A message says what was asked for, what arrived and what to do. Text that helps in
+several places (the nearest known name, a list of defects) is made here.
+"""
+
+from difflib import get_close_matches
+
+__all__ = [
+    "InvalidData",
+    "InvalidPlacement",
+    "InvalidValue",
+    "PipelabError",
+    "SolverMissing",
+    "TooLarge",
+    "UnknownName",
+    "nearest",
+]
+
+
+class PipelabError(Exception):
+    """Every error that pipelab raises on purpose."""
+
+
+class InvalidValue(PipelabError, ValueError):
+    """A value given in code does not fit.
+
+    Attributes
+    ----------
+    problems : tuple of (field, value, expected)
+        One entry per offending field, so that a reader of files can add row and column.
+    """
+
+    def __init__(self, what: str, problems):
+        self.what = what
+        self.problems = tuple(problems)
+        lines = [f"{field} = {value!r}: {expected}" for field, value, expected in self.problems]
+        super().__init__(f"{what}: " + "; ".join(lines))
+
+
+class InvalidData(PipelabError, ValueError):
+    """A file cannot be read as it stands; the message names file, row and column."""
+
+
+class InvalidPlacement(PipelabError, ValueError):
+    """A placement breaks a rule of its problem.
+
+    Attributes
+    ----------
+    defects : tuple of str
+        Every rule that is broken, in the order in which they were checked.
+    """
+
+    def __init__(self, defects):
+        self.defects = tuple(defects)
+        super().__init__("this placement is not valid: " + "; ".join(self.defects))
+
+
+class UnknownName(PipelabError, LookupError):
+    """A case, method, GPU type or option that does not exist."""
+
+    # LookupError's children print their message in quotes; this one is a sentence.
+    __str__ = Exception.__str__
+
+
+class TooLarge(PipelabError):
+    """A model would be too large to build. Carries its exact `size`, counted, not built."""
+
+    def __init__(self, message: str, size: dict):
+        self.size = size
+        super().__init__(message)
+
+
+class SolverMissing(PipelabError):
+    """A solver that was asked for does not answer on this machine."""
+
+
+def nearest(name: str, known) -> str:
+    """Say what is known, with the nearest name first.
+
+    >>> nearest("tinny", ["small", "tiny"])
+    "did you mean 'tiny'? Known: small, tiny"
+    """
+    known = [str(k) for k in known]
+    lowered = {k.lower(): k for k in known}
+    close = get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=0.6)
+    hint = f"did you mean {lowered[close[0]]!r}? " if close else ""
+    return f"{hint}Known: {', '.join(known)}"

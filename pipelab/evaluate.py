@@ -1,0 +1,216 @@
+"""The judge: what a placement really yields, recomputed from the raw data.
+
+It shares no code with any formulation, so that every solver answers to it.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pipelab.costs import MEMORY_SLACK, StageCost
+from pipelab.errors import InvalidPlacement
+from pipelab.placement import Placement, Stage, show_layers
+from pipelab.problem import Problem
+
+__all__ = ["Evaluation", "LinkReport", "StageReport", "evaluate"]
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What one stage yields and needs."""
+
+    stage: Stage
+    gpu_types: tuple[str, ...]
+    batch: tuple[float, ...]  # sequences on each GPU
+    memory_gb: tuple[float, ...]  # needed on each GPU
+    memory_limit_gb: tuple[float, ...]  # offered by each GPU
+    throughput: float  # tokens/s
+
+
+@dataclass(frozen=True)
+class LinkReport:
+    """The link between two neighbouring stages: its slowest pair of GPUs counts."""
+
+    sender: int
+    receiver: int
+    bandwidth_gb_per_s: float
+    throughput: float  # tokens/s, or transfers/s where the problem keeps the write-up's units
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every stage and link of a valid placement, and the slowest of them.
+
+    Attributes
+    ----------
+    throughput : float
+        Of the placement: its bottleneck, in tokens/s.
+    bottlenecks : tuple of str
+        The stages and links that attain it, such as `("stage 2",)` or `("link 1→2",)`.
+    """
+
+    stages: tuple[StageReport, ...]
+    links: tuple[LinkReport, ...]
+    throughput: float
+    bottlenecks: tuple[str, ...]
+    link_unit: str
+
+    def frame(self):
+        """One row per stage."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "stage": range(1, len(self.stages) + 1),
+                "layers": [show_layers(s.stage.layers) for s in self.stages],
+                "gpus": [", ".join(map(str, s.stage.gpus)) for s in self.stages],
+                "gpu_types": [_tally(s.gpu_types) for s in self.stages],
+                "sequences_per_gpu": [_spread(s.batch) for s in self.stages],
+                "memory_needed_gb": [_spread(s.memory_gb) for s in self.stages],
+                "memory_offered_gb": [_spread(s.memory_limit_gb) for s in self.stages],
+                "throughput_tokens_per_s": [s.throughput for s in self.stages],
+                "bottleneck": [self._mark(f"stage {i + 1}") for i in range(len(self.stages))],
+            }
+        )
+
+    def links_frame(self):
+        """One row per link between neighbouring stages."""
+        import pandas as pd
+
+        names = [f"{i + 1}→{i + 2}" for i in range(len(self.links))]
+        return pd.DataFrame(
+            {
+                "link": names,
+                "slowest_pair": [f"{x.sender}→{x.receiver}" for x in self.links],
+                "bandwidth_gb_per_s": [x.bandwidth_gb_per_s for x in self.links],
+                f"throughput_{self.link_unit}_per_s": [x.throughput for x in self.links],
+                "bottleneck": [self._mark(f"link {name}") for name in names],
+            }
+        )
+
+    def _mark(self, name: str) -> str:
+        return "◀" if name in self.bottlenecks else ""
+
+    def _repr_html_(self) -> str:
+        html = self.frame().to_html(index=False)
+        return html + self.links_frame().to_html(index=False) if self.links else html
+
+
+def evaluate(problem: Problem, placement: Placement) -> Evaluation:
+    """Judge a placement: check every rule, then recompute every rate from the raw data.
+
+    Returns
+    -------
+    Evaluation
+        Throughput in tokens/s, its bottleneck, and every stage and link.
+
+    Raises
+    ------
+    InvalidPlacement
+        A layer left out or covered twice, a GPU used twice or not in the cluster, too many
+        or unlike GPUs in a stage, memory exceeded. All defects are listed.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    >>> round(pl.evaluate(tiny, pl.Placement.of([(4, (0, 1))])).throughput, 3)
+    301.784
+    """
+    defects = [*_layer_defects(problem, placement), *_gpu_defects(problem, placement)]
+    if defects:
+        raise InvalidPlacement(defects)
+    costs = [_cost(problem, stage) for stage in placement.stages]
+    defects = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
+    if defects:
+        raise InvalidPlacement(defects)
+
+    stages = tuple(_stage_report(problem, s, c) for s, c in zip(placement.stages, costs, strict=True))
+    links = tuple(_link_report(problem, a, b) for a, b in pairwise(placement.stages))
+    rates = {f"stage {i + 1}": s.throughput for i, s in enumerate(stages)}
+    rates |= {f"link {i + 1}→{i + 2}": link.throughput for i, link in enumerate(links)}
+    slowest = min(rates.values())
+    # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
+    bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
+    return Evaluation(stages, links, slowest, bottlenecks, problem.link_units)
+
+
+def _layer_defects(problem: Problem, placement: Placement) -> list[str]:
+    """Every layer exactly once, in order."""
+    total, expected, defects = problem.model.layers, 0, []
+    for i, stage in enumerate(placement.stages):
+        layers = stage.layers
+        if layers.start < 0 or layers.stop > total:
+            defects.append(f"stage {i + 1} has layers {show_layers(layers)}; the model has layers 1–{total}")
+        elif layers.start > expected:
+            defects.append(f"layers {show_layers(range(expected, layers.start))} are left out before stage {i + 1}")
+        elif layers.start < expected:
+            twice = range(layers.start, min(expected, layers.stop))
+            defects.append(f"layers {show_layers(twice)} of stage {i + 1} are covered before it already")
+        expected = max(expected, layers.stop)
+    if expected < total:
+        defects.append(f"layers {show_layers(range(expected, total))} are left out at the end")
+    return defects
+
+
+def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
+    """Each GPU exists and serves one stage; stages keep to size and type."""
+    gpus, defects = problem.cluster.gpus, []
+    for i, stage in enumerate(placement.stages):
+        outside = [g for g in stage.gpus if not 0 <= g < len(gpus)]
+        if not stage.gpus:
+            defects.append(f"stage {i + 1} has no GPU")
+        if outside:
+            defects.append(f"stage {i + 1} uses GPU {outside}; the cluster has ids 0–{len(gpus) - 1}")
+        if len(stage.gpus) > problem.max_gpus_per_stage:
+            limit = problem.max_gpus_per_stage
+            defects.append(f"stage {i + 1} has {len(stage.gpus)} GPUs, more than max_gpus_per_stage = {limit}")
+        types = {gpus[g].type for g in stage.gpus if 0 <= g < len(gpus)}
+        if problem.same_type_stages and len(types) > 1:
+            defects.append(f"stage {i + 1} mixes {', '.join(sorted(types))}, but same_type_stages is set")
+    repeated = [g for g, n in Counter(placement.gpus).items() if n > 1]
+    if repeated:
+        defects.append(f"GPU {repeated} is used more than once")
+    return defects
+
+
+def _cost(problem: Problem, stage: Stage) -> StageCost:
+    gpus = [problem.cluster.gpus[g] for g in stage.gpus]
+    return problem.costs.stage(problem.model, problem.workload, gpus, len(stage.layers), problem.batch_split)
+
+
+def _memory_defects(problem: Problem, placement: Placement, index: int, cost: StageCost) -> list[str]:
+    stage = placement.stages[index]
+    defects = []
+    for g, need in zip(stage.gpus, cost.memory_gb, strict=True):
+        gpu = problem.cluster.gpus[g]
+        if need > gpu.memory_gb * MEMORY_SLACK:
+            defects.append(
+                f"stage {index + 1} (layers {show_layers(stage.layers)}) needs {need:.4g} GB on GPU {g} "
+                f"({gpu.type}), which has {gpu.memory_gb:g} GB"
+            )
+    return defects
+
+
+def _stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport:
+    gpus = [problem.cluster.gpus[g] for g in stage.gpus]
+    types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
+    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput)
+
+
+def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:
+    """The whole tensor crosses the slowest pair of GPUs, as the write-up has it."""
+    pairs = [(i, j) for i in sender.gpus for j in receiver.gpus]
+    i, j = min(pairs, key=lambda pair: problem.cluster.bandwidth_between(*pair))
+    bandwidth = problem.cluster.bandwidth_between(i, j)
+    rate = bandwidth / problem.tensor_gib() * problem.tokens_per_transfer()
+    return LinkReport(i, j, bandwidth, rate)
+
+
+def _tally(types: tuple[str, ...]) -> str:
+    return ", ".join(f"{n} × {t}" for t, n in Counter(types).items())
+
+
+def _spread(values: tuple[float, ...]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g}–{high:.4g}"

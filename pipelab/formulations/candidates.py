@@ -1,0 +1,172 @@
+"""Candidate stages over specific GPUs, and which can follow which.
+
+The write-up's *allocation* is a candidate stage: consecutive layers and a set of GPU ids.
+Its *connection* is a pair of allocations that can be neighbours: the second starts where
+the first ends, and they share no GPU. Everything is an array; only boundaries between
+layers are looped over.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, combinations
+
+import numpy as np
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.placement import Placement, Stage
+from pipelab.problem import Problem
+
+__all__ = ["Candidates", "enumerate_candidates", "stage_rates"]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Allocations (A of them) and connections (E of them) of one problem.
+
+    Attributes
+    ----------
+    sets : tuple of tuple of int
+        The S different GPU sets, by size and then by id.
+    set_of, start, size : int arrays, shape (A,)
+        Of each allocation: its GPU set, its first layer (from 0), its number of layers.
+    throughput : float array, shape (A,)
+        θ of each allocation in tokens/s.
+    tail, head : int arrays, shape (E,)
+        Each connection leads from allocation `tail` to allocation `head`.
+    link_throughput : float array, shape (E,)
+        ν of each connection, in the problem's link units per second.
+    """
+
+    problem: Problem
+    sets: tuple[tuple[int, ...], ...]
+    set_of: np.ndarray
+    start: np.ndarray
+    size: np.ndarray
+    throughput: np.ndarray
+    tail: np.ndarray
+    head: np.ndarray
+    link_throughput: np.ndarray
+
+    @property
+    def layers(self) -> int:
+        """Number of layers M."""
+        return self.problem.model.layers
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs N."""
+        return len(self.problem.cluster)
+
+    @cached_property
+    def stop(self) -> np.ndarray:
+        """Of each allocation, the layer after its last; shape (A,)."""
+        return self.start + self.size
+
+    @cached_property
+    def membership(self) -> np.ndarray:
+        """True where a GPU belongs to a set; shape (S, N)."""
+        return _membership(self.sets, self.gpus)
+
+    def placement(self, chosen: np.ndarray) -> Placement:
+        """The placement that a set of allocation numbers stands for, in layer order."""
+        ordered = sorted(chosen, key=lambda a: self.start[a])
+        return Placement(
+            tuple(Stage(range(int(self.start[a]), int(self.stop[a])), self.sets[self.set_of[a]]) for a in ordered)
+        )
+
+    def chosen(self, placement: Placement) -> np.ndarray:
+        """The allocation numbers of a placement: the way back of `placement`."""
+        number = {s: i for i, s in enumerate(self.sets)}
+        index = {
+            (int(s), int(b), int(n)): a
+            for a, (s, b, n) in enumerate(zip(self.set_of, self.start, self.size, strict=True))
+        }
+        return np.array([index[number[s.gpus], s.layers.start, len(s.layers)] for s in placement.stages])
+
+
+def enumerate_candidates(problem: Problem) -> Candidates:
+    """List every allocation that fits in memory and every connection between them.
+
+    Allocations are ordered by first layer, number of layers, GPU set. The number of both
+    grows fast: `count.joint_size` tells it beforehand without listing anything.
+    """
+    sets = _gpu_sets(problem)
+    rate, fits = stage_rates(problem, sets)
+    size_index, set_of = np.nonzero(fits.T)  # by number of layers, then by set
+    starts = np.arange(problem.model.layers)
+    # One copy of the list for every first layer, cut off where the model ends.
+    start = np.repeat(starts, len(set_of))
+    size = np.tile(size_index + 1, len(starts))
+    set_of = np.tile(set_of, len(starts))
+    inside = start + size <= problem.model.layers
+    start, size, set_of = start[inside], size[inside], set_of[inside]
+    tail, head = _connections(problem, sets, set_of, start, size)
+    links = _link_rates(problem, sets)
+    return Candidates(
+        problem, sets, set_of, start, size, rate[set_of, size - 1],
+        tail, head, links[set_of[tail], set_of[head]],
+    )  # fmt: skip
+
+
+def stage_rates(problem: Problem, sets) -> tuple[np.ndarray, np.ndarray]:
+    """Rate of every GPU set with every number of layers, and whether it fits in memory.
+
+    Returns
+    -------
+    rate : float array, shape (S, M), tokens/s
+    fits : bool array, shape (S, M)
+    """
+    kinds = problem.cluster.kinds
+    counts = np.zeros((len(sets), len(kinds)), dtype=int)
+    for i, gpus in enumerate(sets):
+        np.add.at(counts[i], problem.cluster.kind_of[list(gpus)], 1)
+    # Sets with the same kinds of GPU behave alike: each composition is computed once.
+    composition, which = np.unique(counts, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    tables = problem.costs.stage_tables(problem.model, problem.workload, kinds, composition, problem.batch_split)
+    limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
+    fits = (tables.memory_gb <= limit).all(axis=1)
+    return tables.throughput[which], fits[which]
+
+
+def _gpu_sets(problem: Problem) -> tuple[tuple[int, ...], ...]:
+    """Every set of GPU ids that may hold a stage."""
+    gpus = range(len(problem.cluster))
+    largest = min(problem.max_gpus_per_stage, len(gpus))
+    sets = chain.from_iterable(combinations(gpus, k) for k in range(1, largest + 1))
+    if not problem.same_type_stages:
+        return tuple(sets)
+    types = [gpu.type for gpu in problem.cluster.gpus]
+    return tuple(s for s in sets if len({types[g] for g in s}) == 1)
+
+
+def _membership(sets, gpus: int) -> np.ndarray:
+    member = np.zeros((len(sets), gpus), dtype=bool)
+    for i, s in enumerate(sets):
+        member[i, list(s)] = True
+    return member
+
+
+def _connections(problem: Problem, sets, set_of, start, size) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of allocations with a common boundary and no common GPU."""
+    member = _membership(sets, len(problem.cluster)).astype(np.float32)
+    disjoint = member @ member.T == 0  # exact: small whole numbers in float32
+    tails, heads = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for boundary in range(1, problem.model.layers):
+        before = np.flatnonzero(start + size == boundary)
+        after = np.flatnonzero(start == boundary)
+        i, j = np.nonzero(disjoint[np.ix_(set_of[before], set_of[after])])
+        tails.append(before[i])
+        heads.append(after[j])
+    return np.concatenate(tails), np.concatenate(heads)
+
+
+def _link_rates(problem: Problem, sets) -> np.ndarray:
+    """ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
+    bandwidth = problem.cluster.bandwidth_matrix()
+    width = max((len(s) for s in sets), default=1)
+    # Short sets are filled up with their own first GPU, which changes no minimum.
+    members = np.array([s + (s[0],) * (width - len(s)) for s in sets], dtype=int).reshape(-1, width)
+    slowest_to = bandwidth[members].min(axis=1)  # (S, N): from set s to GPU j
+    slowest = slowest_to[:, members].min(axis=2)  # (S, S)
+    return slowest / problem.tensor_gib() * problem.tokens_per_transfer()

@@ -1,0 +1,130 @@
+"""How large the joint ILP is, by combinatorics: nothing is enumerated or built.
+
+GPUs that memory cannot tell apart are counted together. A stage takes `c_g` of the `N_g`
+GPUs of group g in C(N_g, c_g) ways; a second stage that shares no GPU with it takes `d_g`
+of what is left in C(N_g - c_g, d_g) ways. Products over the groups count GPU sets and
+disjoint pairs of them; positions in the model are counted by the sizes that fit.
+"""
+
+from itertools import product
+from math import comb
+
+import numpy as np
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.problem import GPU, Problem
+
+__all__ = ["count_candidates"]
+
+
+def count_candidates(problem: Problem) -> dict[str, int]:
+    """Numbers of everything the joint ILP is built from, as exact whole numbers.
+
+    Returns
+    -------
+    dict
+        `layers`, `gpus`, `boundaries` between layers, `segments`, `allocations`,
+        `connections`, and `with_successor` and `with_predecessor`: the allocations that
+        some other can follow or precede.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> counts = count_candidates(pl.load_case("tiny", max_gpus_per_stage=2))
+    >>> counts["segments"], counts["allocations"], counts["connections"]
+    (10, 100, 420)
+    """
+    layers = problem.model.layers
+    groups, members = _groups(problem)
+    composition = _compositions(problem, groups, members)
+    fits = _fits(problem, groups, composition)  # (C, M) for 1 … M layers
+    ways = _object([_ways(members, c) for c in composition])
+    ends = np.cumsum(fits, axis=1).astype(np.int64)  # segments ending after layer l: one per size that fits
+    starts = ends[:, ::-1]  # by symmetry: segments starting at a layer, first layer first
+    pairs = _disjoint_pairs(members, composition, _largest_pair_count(ways, ends))
+    # At each boundary: segments ending there times segments starting right after it.
+    meeting = ends[:, :-1].astype(pairs.dtype) @ starts[:, 1:].T.astype(pairs.dtype)
+    can_follow = (pairs > 0).astype(np.int64)
+    followed = can_follow @ (starts[:, 1:] > 0) > 0  # (C, M-1): at this boundary, somebody can follow
+    preceded = can_follow.T @ (ends[:, :-1] > 0) > 0
+    return {
+        "layers": layers,
+        "gpus": len(problem.cluster),
+        "boundaries": layers - 1,
+        "segments": layers * (layers + 1) // 2,
+        "allocations": _total(ways, ends),
+        "connections": int((pairs * meeting).sum()),
+        "with_successor": _total(ways, ends[:, :-1] * followed),
+        "with_predecessor": _total(ways, starts[:, 1:] * preceded),
+    }
+
+
+def _total(ways: np.ndarray, positions: np.ndarray) -> int:
+    """Positions per composition, each as often as there are GPU sets of it."""
+    return int((ways * positions.sum(axis=1).astype(object)).sum())
+
+
+def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
+    """GPUs grouped as coarsely as memory and the rules allow, and how many there are of each.
+
+    With an even split a stage's memory depends on its size alone, so GPUs of equal memory
+    count as one group; where types matter (stages of one type, balanced shares) they stay
+    apart.
+    """
+    typed = problem.same_type_stages or problem.batch_split == "balanced"
+    members: dict = {}
+    for gpu in problem.cluster.gpus:
+        key = gpu if typed else gpu.memory_gb
+        members.setdefault(key, [gpu, 0])[1] += 1
+    return [gpu for gpu, _ in members.values()], [n for _, n in members.values()]
+
+
+def _compositions(problem: Problem, groups: list[GPU], members: list[int]) -> np.ndarray:
+    """How many GPUs of each group a stage may have; shape (C, G)."""
+    largest = problem.max_gpus_per_stage
+    rows: list[tuple[int, ...]] = [()]
+    for n in members:  # one group more at a time, so that no row ever exceeds the limit
+        rows = [r + (c,) for r in rows for c in range(min(n, largest - sum(r)) + 1)]
+    kept = np.array([r for r in rows if any(r)])
+    if not problem.same_type_stages:
+        return kept
+    types = sorted({g.type for g in groups})
+    of_type = np.array([[g.type == t for g in groups] for t in types])
+    return kept[((kept @ of_type.T) > 0).sum(axis=1) == 1]
+
+
+def _fits(problem: Problem, groups: list[GPU], composition: np.ndarray) -> np.ndarray:
+    tables = problem.costs.stage_tables(problem.model, problem.workload, groups, composition, problem.batch_split)
+    limit = np.array([g.memory_gb for g in groups])[None, :, None] * MEMORY_SLACK
+    return (tables.memory_gb <= limit).all(axis=1)
+
+
+def _ways(members: list[int], chosen) -> int:
+    """GPU sets with these numbers of GPUs per group."""
+    return int(np.prod([comb(n, int(c)) for n, c in zip(members, chosen, strict=True)], dtype=object))
+
+
+def _disjoint_pairs(members: list[int], composition: np.ndarray, largest: int) -> np.ndarray:
+    """Ordered pairs of disjoint GPU sets for every two compositions; shape (C, C)."""
+    # 64-bit numbers where the grand total surely fits, whole numbers of any size elsewhere.
+    kind = np.int64 if largest < 2**62 else object
+    pairs = np.ones((len(composition),) * 2, dtype=kind)
+    for g, n in enumerate(members):
+        top = int(composition[:, g].max()) + 1
+        table = np.zeros((top, top), dtype=kind)
+        for c, d in product(range(top), repeat=2):
+            table[c, d] = comb(n, c) * comb(n - c, d) if c + d <= n else 0
+        pairs *= table[np.ix_(composition[:, g], composition[:, g])]
+    return pairs
+
+
+def _largest_pair_count(ways: np.ndarray, ends: np.ndarray) -> int:
+    """More than any number that occurs on the way to the total."""
+    total = sum(int(w) for w in ways)
+    return total * total * max(1, int(ends.max(initial=0))) ** 2 * ends.shape[1]
+
+
+def _object(values) -> np.ndarray:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

@@ -1,0 +1,46 @@
+"""The joint ILP stated in cvxpy: the registry read aloud to a modelling language.
+
+Slow to compile and without progress or Stop, so it is for reading and for checking; the
+engine is `joint.build` with `scip.run`.
+"""
+
+import numpy as np
+
+from pipelab.formulations import joint, joint_tight
+from pipelab.formulations.candidates import Candidates
+
+__all__ = ["state_joint"]
+
+
+def state_joint(candidates: Candidates, form: str = "written"):
+    """State the joint ILP in cvxpy.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    form : "written" or "tight"
+
+    Returns
+    -------
+    program : cvxpy.Problem
+        Solve it with `program.solve(solver="SCIP")` or `"HIGHS"`.
+    variables : dict of cvxpy.Variable
+        By column group: z, e, …, t.
+    """
+    import cvxpy as cp
+
+    module = {"written": joint, "tight": joint_tight}[form]
+    matrices = module.incidence(candidates)
+    variables = {name: _variable(name, n) for name, n in module.columns(candidates).sizes.items()}
+    stated = [family.state(matrices, variables) for family in module.FAMILIES]
+    return cp.Problem(cp.Maximize(variables["t"][0]), [c for c in stated if c.size]), variables
+
+
+def _variable(name: str, n: int):
+    """Binary z and e, non-negative others; a constant where a group is empty (one stage, no links)."""
+    import cvxpy as cp
+
+    if n == 0:
+        return cp.Constant(np.zeros(0))
+    binary = name in ("z", "e")
+    return cp.Variable(n, name=name, boolean=binary, nonneg=not binary)

@@ -1,0 +1,65 @@
+"""Why nothing fits, in numbers: an infeasible problem is an answer, and has a reason."""
+
+import numpy as np
+
+from pipelab.problem import Problem
+
+__all__ = ["why_no_layer_fits", "why_not_all_layers_fit"]
+
+
+def why_no_layer_fits(problem: Problem) -> str:
+    """The reason where not even one layer fits any allowed set of GPUs.
+
+    Says which layer, how much memory it needs on one GPU, and what the largest GPU offers;
+    where GPUs may share a stage's batch, the same for the share that comes closest.
+    """
+    gpus = problem.cluster.gpus
+    order = sorted(range(len(gpus)), key=lambda g: (-gpus[g].memory_gb, g))
+    largest = gpus[order[0]]
+    weights = problem.model.layer_weight_gb
+    activations = problem.costs.activation_gb(problem.model, problem.workload)
+    text = (
+        f"layer 1 alone needs {weights + activations:.4g} GB on one GPU ({weights:g} GB of weights and "
+        f"{activations:.4g} GB of activations), and the largest, GPU {order[0]} ({largest.type}), "
+        f"offers {largest.memory_gb:g} GB"
+    )
+    most = min(problem.max_gpus_per_stage, len(gpus))
+    if most == 1:
+        return text
+    if problem.batch_split == "balanced" or problem.same_type_stages:
+        return f"{text}; no allowed set of up to {most} GPUs that share the batch does better"
+    # k GPUs can hold it only if the k-th largest can: report the k that comes closest.
+    shared = [(weights + activations / k - gpus[order[k - 1]].memory_gb, k) for k in range(2, most + 1)]
+    short, k = min(shared)
+    kth = gpus[order[k - 1]]
+    return (
+        f"{text}; shared by {k} GPUs it needs {short + kth.memory_gb:.4g} GB on each, "
+        f"and number {k} by size, GPU {order[k - 1]} ({kth.type}), offers {kth.memory_gb:g} GB"
+    )
+
+
+def why_not_all_layers_fit(problem: Problem, sets, fits: np.ndarray, solver: str) -> str:
+    """The reason where some layers fit somewhere but no placement holds them all.
+
+    Parameters
+    ----------
+    sets : tuple of tuple of int
+    fits : bool array, shape (S, M)
+        Whether GPU set s can hold 1 … M layers.
+    solver : str
+        Who proved that no placement exists.
+
+    Notes
+    -----
+    A stage of n layers on k GPUs counts as n/k layers per GPU. Adding up the most that each
+    GPU can count for bounds the layers of any placement; where that is already too few,
+    the sum is the reason.
+    """
+    layers = np.where(fits, np.arange(1, fits.shape[1] + 1), 0).max(axis=1)
+    per_gpu = np.zeros(len(problem.cluster))
+    for gpus, most in zip(sets, layers, strict=True):
+        per_gpu[list(gpus)] = np.maximum(per_gpu[list(gpus)], most / len(gpus))
+    total, need = int(per_gpu.sum() + 1e-9), problem.model.layers
+    if total < need:
+        return f"all GPUs together can hold at most {total} of the {need} layers"
+    return f"no choice of stages covers all {need} layers with each GPU used once (proven by {solver})"

@@ -1,0 +1,1 @@
+"""One file per method: from a problem to a result."""

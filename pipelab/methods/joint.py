@@ -1,0 +1,234 @@
+"""The joint ILP from problem to result: count, refuse or list, build, solve, read back."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from pipelab.errors import PipelabError, TooLarge, UnknownName, nearest
+from pipelab.evaluate import evaluate
+from pipelab.formulations import joint, joint_tight
+from pipelab.formulations.candidates import Candidates, enumerate_candidates, stage_rates
+from pipelab.formulations.count import count_candidates
+from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["FORMS", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
+
+FORMS = {"written": joint, "tight": joint_tight}
+
+# Peak memory of building and solving, per variable and per row; measured on small with two
+# GPUs per stage (tests/benchmarks/joint_build.py) and rounded up.
+_BYTES = {"written": (2500, 2500), "tight": (15_000, 2500)}
+
+# Probing fixes one link variable after the other and learns nothing from it: on small it took
+# 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.
+_SETTINGS = {"written": {}, "tight": {"propagating/probing/maxprerounds": 0}}
+
+
+def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
+    """How large the joint ILP of a problem is, counted without building anything.
+
+    Returns
+    -------
+    dict
+        segments, allocations, connections, variables and rows; exact whole numbers.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> pl.joint_size(pl.load_case("demo", max_gpus_per_stage=3))["variables"]
+    9887608011
+    """
+    counts = count_candidates(problem)
+    shown = {name: counts[name] for name in ("segments", "allocations", "connections")}
+    return shown | _form(form).size(counts)
+
+
+def joint_program(problem: Problem, form: str = "written", big_m: str = "valid"):
+    """The joint ILP as arrays: a `LinearProgram` and the candidates its columns stand for."""
+    candidates = enumerate_candidates(problem)
+    return _build(candidates, form, big_m), candidates
+
+
+def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid") -> float | None:
+    """Optimum of the LP relaxation of the joint ILP, tokens/s: its bound before any branching."""
+    from pipelab import scip
+
+    _refuse_if_too_large(problem, form, joint_size(problem, form), None)
+    return scip.lp_bound(joint_program(problem, form, big_m)[0])
+
+
+def solve_joint(
+    problem: Problem,
+    *,
+    form: str = "written",
+    big_m: str = "valid",
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    memory_limit_gb: float | None = None,
+    scip_settings: dict | None = None,
+    stop: threading.Event | None = None,
+    on_progress: Callable | None = None,
+) -> Result:
+    """Solve the joint ILP with SCIP; see `pipelab.solve` for what all methods share.
+
+    Parameters
+    ----------
+    form : "written" or "tight"
+        The write-up's constraints, or the equivalent form with the better bound.
+    big_m : "valid" or "as_written"
+        "as_written" uses the write-up's M for links, which can cut off the best placements;
+        where it may, what SCIP proved about that model is set aside, and only the fastest
+        stage bounds the result. Only for form="written".
+    memory_limit_gb : float, optional
+        Refuse to build what is estimated to need more; by default what is free now.
+    scip_settings : dict, optional
+        SCIP parameters by name.
+
+    Notes
+    -----
+    SCIP works with a relative tolerance of 1e-6. The answer is any of finitely many stage
+    and link rates, so the proven bound is rounded down to the next of them, and "optimal"
+    is said only when that one is the placement's own throughput.
+    """
+    began = time.perf_counter()
+    size = joint_size(problem, form)
+    if big_m != "valid" and form != "written":
+        raise UnknownName(f"form={form!r} has no big_m={big_m!r}; only form='written' has the write-up's M")
+    if not size["allocations"]:
+        return _infeasible(problem, why_no_layer_fits(problem), size, began)
+    _refuse_if_too_large(problem, form, size, memory_limit_gb)
+
+    from pipelab import scip
+
+    candidates = enumerate_candidates(problem)
+    program = _build(candidates, form, big_m)
+    built = time.perf_counter()
+    left = None if time_limit is None else max(0.0, time_limit - (built - began))
+    run = scip.run(
+        program, time_limit=left, gap=gap, stop=stop, on_progress=on_progress,
+        settings=_SETTINGS[form] | (scip_settings or {}),
+    )  # fmt: skip
+    if run.status == "infeasible" and joint.big_m_is_valid(candidates, big_m):
+        _, fits = stage_rates(problem, candidates.sets)
+        reason = why_not_all_layers_fit(problem, candidates.sets, fits, scip.version())
+        return _infeasible(problem, reason, size, began, scip.version())
+    return _read(problem, candidates, program, run, size, big_m, built - began, began)
+
+
+def _form(form: str):
+    if form not in FORMS:
+        raise UnknownName(f"there is no form {form!r}; {nearest(form, FORMS)}")
+    return FORMS[form]
+
+
+def _build(candidates: Candidates, form: str, big_m: str):
+    if _form(form) is joint:
+        return joint.build(candidates, big_m)
+    return joint_tight.build(candidates)
+
+
+def _infeasible(problem, reason: str, size, began: float, solver: str = "") -> Result:
+    seconds = time.perf_counter() - began
+    return Result(problem, "joint", "infeasible", None, None, None, seconds, size, solver, reason)
+
+
+def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Result:
+    """From SCIP's columns back to stages on GPUs, judged by `evaluate`."""
+    from pipelab import scip
+
+    trusted = joint.big_m_is_valid(candidates, big_m)
+    placement = throughput = None
+    if run.x is not None:
+        placement = candidates.placement(_whole(run.x[program.columns.slices["z"]]))
+        throughput = evaluate(problem, placement).throughput
+        if throughput < run.objective * (1 - 1e-5):
+            raise PipelabError(f"SCIP promises {run.objective} for a placement that yields {throughput}: {placement}")
+    bound = _bound(candidates, run.bound if trusted else None)
+    status = "unknown" if placement is None else "feasible"
+    if throughput is not None and bound <= throughput * (1 + 1e-9):
+        status, bound = "optimal", throughput
+    reason = "" if trusted else _not_trusted(run)
+    details = {
+        "build_seconds": prepared + run.build_seconds,
+        "solve_seconds": run.solve_seconds,
+        "nodes": run.nodes,
+        "root_bound": run.root_bound,
+        "progress": run.progress,
+        "solver_status": run.status,
+        "solver_objective": run.objective,
+    }
+    return Result(
+        problem, "joint", status, placement, throughput, bound, time.perf_counter() - began, size,
+        scip.version(), reason, run.stopped_by if status != "optimal" else None, details,
+    )  # fmt: skip
+
+
+def _whole(z: np.ndarray) -> np.ndarray:
+    """Numbers of the chosen allocations; values that are not whole are refused."""
+    if np.abs(z - z.round()).max(initial=0.0) > 1e-5:
+        raise PipelabError("SCIP returned a z that is not whole")
+    return np.flatnonzero(z > 0.5)
+
+
+def _bound(candidates: Candidates, proven: float | None) -> float:
+    """The fastest rate that occurs at all and is not above what was proven."""
+    rates = np.concatenate([candidates.throughput, candidates.link_throughput])
+    top = candidates.throughput.max()  # no placement beats its fastest stage
+    if proven is not None:
+        top = min(top, proven * (1 + 1e-6))
+    return float(rates[rates <= top].max(initial=rates.min()))
+
+
+def _not_trusted(run) -> str:
+    claim = f"SCIP calls {run.objective:.7g} {run.status} for this model" if run.objective else "SCIP finds nothing"
+    return f"The write-up's M for links is too small here, so that {claim}, which proves nothing about the problem"
+
+
+def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int], limit_gb: float | None) -> None:
+    """Raise `TooLarge` with the counts, before anything is listed."""
+    need = _gigabytes(size, form)
+    have = limit_gb if limit_gb is not None else _free_gigabytes()
+    if need <= have:
+        return
+    raise TooLarge(
+        f"the joint ILP of {problem.name} would have {size['allocations']:,} allocations, {size['connections']:,} "
+        f"connections, {size['variables']:,} variables and {size['rows']:,} rows, about {need:,.3g} GB; "
+        f"{have:.3g} GB may be used. {_what_would_fit(problem, have)}",
+        size,
+    )
+
+
+def _gigabytes(size: dict[str, int], form: str) -> float:
+    per_variable, per_row = _BYTES[form]
+    return (size["variables"] * per_variable + size["rows"] * per_row) / 1e9
+
+
+def _free_gigabytes() -> float:
+    import psutil
+
+    return psutil.virtual_memory().available / 1e9
+
+
+def _what_would_fit(problem: Problem, have: float) -> str:
+    """Smaller settings of the same problem, with their counts; the first of each kind that fits."""
+    from dataclasses import replace
+
+    fewer = range(problem.max_gpus_per_stage - 1, 0, -1)
+    tries = [("form='tight'", problem, "tight")]
+    tries += [("same_type_stages=True", replace(problem, same_type_stages=True), "tight")]
+    tries += [(f"max_gpus_per_stage={k}", replace(problem, max_gpus_per_stage=k), "written") for k in fewer]
+    tries += [
+        (f"max_gpus_per_stage={k} with form='tight'", replace(problem, max_gpus_per_stage=k), "tight") for k in fewer
+    ]
+    fitting = []
+    for text, smaller, form in tries:
+        size = joint_size(smaller, form)
+        if _gigabytes(size, form) <= have:
+            fitting.append(f"{text} ({size['variables']:,} variables)")
+    if not fitting:
+        return "Fewer layers, fewer GPUs or a smaller max_gpus_per_stage would make it smaller"
+    return f"What would fit: {' or '.join(fitting)}"

@@ -1,0 +1,104 @@
+"""What is asked for: stages in order, each with its layers and its GPUs."""
+
+from collections.abc import Iterable, Sequence
+
+from pipelab.checked import checked
+from pipelab.errors import InvalidValue
+
+__all__ = ["Placement", "Stage", "show_layers"]
+
+
+def show_layers(layers: range) -> str:
+    """Layers as people count them, from 1.
+
+    >>> show_layers(range(0, 8)), show_layers(range(3, 4))
+    ('1–8', '4')
+    """
+    return f"{layers.start + 1}–{layers.stop}" if len(layers) > 1 else f"{layers.start + 1}"
+
+
+@checked
+class Stage:
+    """Consecutive layers held by one set of GPUs, each with a full copy of them.
+
+    Parameters
+    ----------
+    layers : range
+        Numbered from 0; `range(0, 8)` is shown to people as layers 1–8.
+    gpus : tuple of int
+        GPU ids, ascending.
+
+    Notes
+    -----
+    A stage may be wrong for a problem (a GPU that does not exist, say): only `evaluate`
+    knows the problem, and only it judges.
+    """
+
+    layers: range
+    gpus: tuple[int, ...]
+
+    def __post_init__(self):
+        if self.layers.step != 1 or not len(self.layers):
+            expected = "expected consecutive layers, at least one, such as range(0, 4)"
+            raise InvalidValue("Stage", [("layers", self.layers, expected)])
+        object.__setattr__(self, "gpus", tuple(sorted(self.gpus)))
+
+
+@checked
+class Placement:
+    """Stages in pipeline order.
+
+    Examples
+    --------
+    >>> placement = Placement.of([(4, (0, 1)), (4, (2,))])
+    >>> placement.stages[1].layers
+    range(4, 8)
+    """
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[int, Sequence[int]]]) -> "Placement":
+        """A placement from (number of layers, GPU ids) pairs, the layers counted off in order."""
+        stages, start = [], 0
+        for layers, gpus in parts:
+            stages.append(Stage(range(start, start + layers), tuple(gpus)))
+            start += layers
+        return cls(tuple(stages))
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """All GPU ids in use, in pipeline order."""
+        return tuple(g for stage in self.stages for g in stage.gpus)
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def __str__(self) -> str:
+        parts = [f"layers {show_layers(s.layers)} on {list(s.gpus)}" for s in self.stages]
+        return " → ".join(parts)
+
+    def as_dict(self) -> dict:
+        """Plain data for JSON; layers counted from 1, as the write-up prints them."""
+        return {
+            "stages": [
+                {"first_layer": s.layers.start + 1, "last_layer": s.layers.stop, "gpus": list(s.gpus)}
+                for s in self.stages
+            ]
+        }
+
+    def frame(self):
+        """One row per stage: layers (counted from 1), number of layers, GPU ids."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "stage": range(1, len(self.stages) + 1),
+                "layers": [show_layers(s.layers) for s in self.stages],
+                "layer_count": [len(s.layers) for s in self.stages],
+                "gpus": [", ".join(map(str, s.gpus)) for s in self.stages],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        return self.frame().to_html(index=False)

@@ -1,0 +1,129 @@
+"""The answer of every method: a placement, how good it is, and how far it may be from the best."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from pipelab.evaluate import Evaluation, evaluate
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+
+__all__ = ["Result"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What `solve` returns.
+
+    Attributes
+    ----------
+    problem : Problem
+    method : str
+    status : str
+        "optimal": proven, bound equals throughput. "feasible": a placement without that
+        proof. "infeasible": no placement exists, see `reason`. "unknown": stopped before a
+        placement was found.
+    placement : Placement or None
+    throughput : float or None
+        Of the placement as `evaluate` recomputes it, tokens/s.
+    bound : float or None
+        No placement is faster, tokens/s.
+    seconds : float
+        From the call to the answer.
+    size : mapping of str to int
+        What the method worked on: allocations, connections, variables, rows, …
+    solver : str
+    reason : str
+        Why there is no placement, or why its proof is missing; empty otherwise.
+    stopped_by : str or None
+        "time limit", "gap limit", "stop", "interrupt", … where it ended early.
+    details : mapping
+        What only this method has: build_seconds, nodes, root_bound, progress, …
+    """
+
+    problem: Problem
+    method: str
+    status: str
+    placement: Placement | None
+    throughput: float | None
+    bound: float | None
+    seconds: float
+    size: Mapping[str, int] = field(default_factory=dict)
+    solver: str = ""
+    reason: str = ""
+    stopped_by: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float | None:
+        """By how much the best placement may be faster, as a share of this one's throughput."""
+        if self.throughput is None or self.bound is None:
+            return None
+        return max(0.0, self.bound / self.throughput - 1)
+
+    @cached_property
+    def evaluation(self) -> Evaluation | None:
+        """Stages, links and bottleneck, recomputed from the raw data."""
+        return evaluate(self.problem, self.placement) if self.placement else None
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        if self.status == "infeasible":
+            return f"No placement exists: {self.reason}."
+        if self.status == "unknown":
+            bound = f"; none can exceed {self.bound:.7g} tokens/s" if self.bound is not None else ""
+            return f"No placement was found before the {self.stopped_by}{bound}."
+        rate = f"{self.throughput:.7g} tokens/s"
+        if self.status == "optimal":
+            return f"{rate}, proven optimal in {self.seconds:.3g} s." + self._remark
+        why = f" (stopped by {self.stopped_by})" if self.stopped_by else ""
+        far = f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:.7g})" if self.bound else ""
+        return f"{rate}, not proven optimal{why}{far}." + self._remark
+
+    @property
+    def _remark(self) -> str:
+        return f" {self.reason}." if self.reason else ""
+
+    def as_dict(self) -> dict:
+        """Plain data for JSON, numbers unrounded."""
+        return {
+            "problem": self.problem.name,
+            "method": self.method,
+            "status": self.status,
+            "throughput_tokens_per_s": self.throughput,
+            "bound_tokens_per_s": self.bound,
+            "gap": self.gap,
+            "stopped_by": self.stopped_by,
+            "reason": self.reason,
+            "seconds": self.seconds,
+            "solver": self.solver,
+            "size": dict(self.size),
+            "placement": self.placement.as_dict() if self.placement else None,
+            "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
+        }
+
+    def frame(self):
+        """One row: status, throughput, bound, gap, seconds, size."""
+        import pandas as pd
+
+        row = {
+            "problem": self.problem.name,
+            "method": self.method,
+            "status": self.status,
+            "throughput_tokens_per_s": self.throughput,
+            "bound_tokens_per_s": self.bound,
+            "gap": self.gap,
+            "seconds": round(self.seconds, 3),
+        }
+        return pd.DataFrame([row | dict(self.size)])
+
+    def __str__(self) -> str:
+        head = f"{self.problem.name}, {self.method}: {self.sentence}"
+        return f"{head}\n{self.placement}" if self.placement else head
+
+    def _repr_html_(self) -> str:
+        html = f"<p><b>{escape(self.problem.name)}, {escape(self.method)}:</b> {escape(self.sentence)}</p>"
+        return html + (self.evaluation._repr_html_() if self.evaluation else "")

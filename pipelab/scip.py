@@ -1,0 +1,303 @@
+"""Run one SCIP model: time limit, gap, proven bound, progress, stop.
+
+The solve runs in a thread of its own without Python's lock (`optimizeNogil`), so a kernel
+stays alive meanwhile; a stop or an interrupt ends it and keeps the best solution found.
+"""
+
+import gc
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelab.errors import InvalidValue
+from pipelab.program import LinearProgram
+
+__all__ = ["Progress", "ScipRun", "load", "lp_bound", "run", "version"]
+
+_POLL_SECONDS = 0.05  # how soon a stop is noticed
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What was known at one moment of a solve."""
+
+    seconds: float
+    incumbent: float | None  # best solution so far
+    bound: float | None  # nothing better exists; None before the first bound
+    nodes: int
+
+
+@dataclass(frozen=True, eq=False)
+class ScipRun:
+    """The end of one solve.
+
+    Attributes
+    ----------
+    status : "optimal", "infeasible", "stopped"
+        "stopped" by time, gap, stop or interrupt; `x` holds the best solution, if any.
+    stopped_by : str or None
+        "time limit", "gap limit", "memory limit", "stop", "interrupt".
+    x : float array or None
+        One value per column.
+    objective, bound, root_bound : float or None
+        Of x; proven for every solution; proven before branching.
+    nodes : int
+    build_seconds, solve_seconds : float
+    progress : tuple of Progress
+    """
+
+    status: str
+    stopped_by: str | None
+    x: np.ndarray | None
+    objective: float | None
+    bound: float | None
+    root_bound: float | None
+    nodes: int
+    build_seconds: float
+    solve_seconds: float
+    progress: tuple[Progress, ...]
+
+
+class _Stopped(Exception):
+    """Stop was asked for, or time ran out, while the model was being handed over."""
+
+
+def version() -> str:
+    """Name and version of the solver, such as "SCIP 10.0.2"."""
+    from pyscipopt import Model
+
+    model = Model()
+    return f"SCIP {model.getMajorVersion()}.{model.getMinorVersion()}.{model.getTechVersion()}"
+
+
+def run(
+    program: LinearProgram,
+    *,
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    settings: Mapping[str, object] | None = None,
+    stop: threading.Event | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> ScipRun:
+    """Solve a program with SCIP.
+
+    Parameters
+    ----------
+    program : LinearProgram
+    time_limit : float, optional
+        Seconds for handing over and solving together.
+    gap : float
+        Stop once (bound - incumbent) / incumbent is at most this.
+    settings : mapping, optional
+        SCIP parameters by name.
+    stop : threading.Event, optional
+        Set it from anywhere to end the solve; the best solution is kept.
+    on_progress : function of Progress, optional
+        Called in the solver's thread on every new incumbent or bound; it must not touch widgets.
+    """
+    stop = stop or threading.Event()
+    began = time.perf_counter()
+    deadline = math.inf if time_limit is None else began + time_limit
+    try:
+        model, variables = load(program, stop=stop, deadline=deadline)
+    except _Stopped as reason:
+        spent = time.perf_counter() - began
+        return ScipRun("stopped", str(reason), None, None, None, None, 0, spent, 0.0, ())
+    built = time.perf_counter()
+    if time_limit is not None:
+        model.setParam("limits/time", max(0.0, deadline - built))
+    model.setParam("limits/gap", gap)
+    for name, value in (settings or {}).items():
+        _set(model, name, value)
+    recorder = _Recorder(built, on_progress)
+    recorder.attach(model)
+    interrupted = _solve(model, stop)
+    recorder.reraise()
+    return _read(model, variables, recorder, stop, interrupted, built - began, time.perf_counter() - built)
+
+
+def lp_bound(program: LinearProgram) -> float | None:
+    """Optimum of the LP relaxation: the bound at the root before any cut; None if infeasible."""
+    model, _ = load(program.relaxed())
+    model.optimizeNogil()
+    return model.getObjVal() if model.getStatus() == "optimal" else None
+
+
+def load(
+    program: LinearProgram, *, names: bool = False, stop: threading.Event | None = None, deadline: float = math.inf
+):
+    """Hand a program to a new PySCIPOpt model, row by row.
+
+    Parameters
+    ----------
+    names : bool
+        Name columns and rows (`z[3]`, `layer_coverage[0]`), for writing the model out.
+
+    Returns
+    -------
+    model : pyscipopt.Model
+    variables : list of pyscipopt variables, in column order
+    """
+    from pyscipopt import Model
+
+    with _without_garbage_collection():
+        model = Model()
+        model.hideOutput()
+        model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _solve
+        variables = _add_columns(model, program, names)
+        for name, block in program.blocks.items():
+            _add_rows(model, variables, block, name if names else None, stop, deadline)
+        model.setMaximize()
+    return model, variables
+
+
+def _set(model, name: str, value) -> None:
+    """Set a SCIP parameter; a name or value that SCIP refuses is named."""
+    try:
+        model.setParam(name, value)
+    except (KeyError, LookupError, TypeError, ValueError) as error:
+        raise InvalidValue("SCIP", [(name, value, f"SCIP refuses it ({error})")]) from None
+
+
+@contextmanager
+def _without_garbage_collection():
+    """Millions of small objects, none of them garbage: looking for some would double the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _add_columns(model, program: LinearProgram, names: bool) -> list:
+    kind = np.where(program.integer, "I", "C").tolist()
+    kind = ["B" if k == "I" and up <= 1 else k for k, up in zip(kind, program.upper.tolist(), strict=True)]
+    upper = [None if np.isinf(u) else u for u in program.upper.tolist()]
+    labels = _labels(program) if names else [""] * len(kind)
+    fields = zip(labels, kind, program.lower.tolist(), upper, program.objective.tolist(), strict=True)
+    return [model.addVar(n, vtype=k, lb=low, ub=up, obj=c) for n, k, low, up, c in fields]
+
+
+def _labels(program: LinearProgram) -> list[str]:
+    sizes = program.columns.sizes.items()
+    return [f"{g}[{i}]" if n > 1 else g for g, n in sizes for i in range(n)]
+
+
+def _add_rows(model, variables, block, name, stop, deadline) -> None:
+    from pyscipopt.scip import Expr, ExprCons, Term
+
+    # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
+    terms = [Term(x) for x in variables]
+    matrix = block.matrix
+    ends, where, values = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
+    sides = zip(block.lower.tolist(), block.upper.tolist(), strict=True)
+    for r, (low, up) in enumerate(sides):
+        if r % 10_000 == 0:
+            _give_way(stop, deadline)
+        row = {terms[where[p]]: values[p] for p in range(ends[r], ends[r + 1])}
+        cons = ExprCons(Expr(row), lhs=None if low == -math.inf else low, rhs=None if up == math.inf else up)
+        model.addCons(cons, name=f"{name}[{r}]" if name else "")
+
+
+def _give_way(stop: threading.Event | None, deadline: float) -> None:
+    if stop is not None and stop.is_set():
+        raise _Stopped("stop")
+    if time.perf_counter() > deadline:
+        raise _Stopped("time limit")
+
+
+def _solve(model, stop: threading.Event) -> bool:
+    """Solve in a thread; end it on a stop or an interrupt. True if it was an interrupt."""
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            model.optimizeNogil()
+        except BaseException as error:  # carried over to the caller's thread below
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="scip", daemon=True)
+    thread.start()
+    interrupted = False
+    while thread.is_alive():
+        try:
+            thread.join(_POLL_SECONDS)
+            if stop.is_set() or interrupted:
+                model.interruptSolve()  # again until heeded: SCIP forgets one that comes before it starts
+        except KeyboardInterrupt:
+            interrupted = True
+    if failure:
+        raise failure[0]
+    return interrupted
+
+
+class _Recorder:
+    """Notes every new incumbent and bound while SCIP runs."""
+
+    def __init__(self, began: float, on_progress: Callable[[Progress], None] | None):
+        self.began = began
+        self.on_progress = on_progress
+        self.progress: list[Progress] = []
+        self.failure: BaseException | None = None
+
+    def attach(self, model) -> None:
+        from pyscipopt import SCIP_EVENTTYPE
+
+        events = [SCIP_EVENTTYPE.BESTSOLFOUND, SCIP_EVENTTYPE.NODESOLVED, SCIP_EVENTTYPE.DUALBOUNDIMPROVED]
+        model.attachEventHandlerCallback(self._note, events, name="pipelab")
+
+    def _note(self, model, event) -> None:
+        try:
+            self._record(model)
+        except BaseException as error:  # an exception must not pass through SCIP's own code
+            self.failure = self.failure or error
+            model.interruptSolve()
+
+    def _record(self, model) -> None:
+        incumbent = _finite(model, model.getPrimalbound())
+        bound = _finite(model, model.getDualbound())
+        seconds = time.perf_counter() - self.began
+        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes())
+        last = self.progress[-1] if self.progress else None
+        if last is None or (last.incumbent, last.bound) != (incumbent, bound):
+            self.progress.append(moment)
+            if self.on_progress is not None:
+                self.on_progress(moment)
+
+    def reraise(self) -> None:
+        """Pass on what went wrong in the caller's own `on_progress`."""
+        if self.failure is not None:
+            raise self.failure
+
+
+def _finite(model, value: float) -> float | None:
+    return None if model.isInfinity(abs(value)) else value
+
+
+def _read(model, variables, recorder, stop, interrupted, build_seconds, solve_seconds) -> ScipRun:
+    status = model.getStatus()
+    has_solution = model.getNSols() > 0
+    x = objective = None
+    if has_solution:
+        best = model.getBestSol()
+        x = np.array([model.getSolVal(best, v) for v in variables])
+        objective = model.getSolObjVal(best)
+    ended = {"optimal": "optimal", "infeasible": "infeasible", "inforunbd": "infeasible"}.get(status, "stopped")
+    reasons = {"timelimit": "time limit", "gaplimit": "gap limit", "memlimit": "memory limit"}
+    stopped_by = None if ended != "stopped" else reasons.get(status, "interrupt" if interrupted else "stop")
+    if status not in reasons and ended == "stopped" and not (interrupted or stop.is_set()):
+        stopped_by = status
+    solved = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
+    return ScipRun(
+        ended, stopped_by, x, objective,
+        _finite(model, model.getDualbound()),
+        _finite(model, model.getDualboundRoot()) if solved else None,
+        model.getNTotalNodes() if solved else 0, build_seconds, solve_seconds, tuple(recorder.progress),
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""solve(problem, method): one door to every method, one kind of answer."""
+
+import inspect
+import threading
+from collections.abc import Callable
+from importlib import import_module
+
+from pipelab.errors import UnknownName, nearest
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["METHODS", "Solving", "solve", "solve_in_background"]
+
+# Where each method lives; it is imported when it is first asked for.
+METHODS = {"joint": "pipelab.methods.joint:solve_joint"}
+
+
+def solve(problem: Problem, method: str = "joint", **options) -> Result:
+    """Find a placement.
+
+    Parameters
+    ----------
+    problem : Problem
+    method : str
+        "joint": the write-up's joint ILP, solved with SCIP.
+    time_limit : float, optional
+        Seconds. The best placement found by then is kept, with a proven bound.
+    gap : float, optional
+        Stop once the best is known to be at most this much faster, as a share.
+    stop : threading.Event, optional
+        Set it to end the search; the best placement is kept. Ctrl-C and the kernel's
+        interrupt do the same.
+    on_progress : function of Progress, optional
+        Called from the solver's thread on every new incumbent or bound.
+    **options
+        What only this method knows; see its own docstring.
+
+    Returns
+    -------
+    Result
+        An infeasible problem is an answer with a reason, not an error.
+
+    Raises
+    ------
+    TooLarge
+        The model would not fit in memory; the message has its exact size.
+    UnknownName
+        No such method or option.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "joint")
+    >>> result.status, round(result.throughput, 3), result.placement.stages[0].gpus
+    ('optimal', 301.784, (0, 1))
+    """
+    if method not in METHODS:
+        raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
+    module, name = METHODS[method].split(":")
+    function = getattr(import_module(module), name)
+    known = [p for p in inspect.signature(function).parameters if p != "problem"]
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"method {method!r} has no option {option!r}; {nearest(option, known)}")
+    return function(problem, **options)
+
+
+class Solving:
+    """A solve that runs in the background while the kernel stays free.
+
+    Attributes
+    ----------
+    progress : list of Progress
+        Grows while it runs; the last entry is the newest.
+    """
+
+    def __init__(self, problem: Problem, method: str, options: dict):
+        self.problem = problem
+        self.progress: list = []
+        self._stop = threading.Event()
+        self._result: Result | None = None
+        self._failure: BaseException | None = None
+        options = {**options, "stop": self._stop, "on_progress": self._note(options.get("on_progress"))}
+        self._thread = threading.Thread(target=self._work, args=(method, options), daemon=True, name="pipelab")
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still at work."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ask it to end; the best placement so far is kept. Returns at once."""
+        self._stop.set()
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the answer; an error of the solve is raised here.
+
+        Raises
+        ------
+        TimeoutError
+            It is still running after `timeout` seconds. It goes on running.
+        """
+        self._thread.join(timeout)
+        if self.running:
+            raise TimeoutError(f"still solving {self.problem.name} after {timeout} s; call stop() to end it")
+        if self._failure is not None:
+            raise self._failure
+        return self._result
+
+    def _note(self, also: Callable | None) -> Callable:
+        def note(moment) -> None:
+            self.progress.append(moment)
+            if also is not None:
+                also(moment)
+
+        return note
+
+    def _work(self, method: str, options: dict) -> None:
+        try:
+            self._result = solve(self.problem, method, **options)
+        except BaseException as error:  # raised again by result(), in the caller's thread
+            self._failure = error
+
+
+def solve_in_background(problem: Problem, method: str = "joint", **options) -> Solving:
+    """Start `solve` in a thread and return at once; takes the same arguments but `stop`."""
+    if "stop" in options:
+        raise UnknownName("solve_in_background makes its own stop; call .stop() on what it returns")
+    return Solving(problem, method, options)

@@ -1,0 +1,96 @@
+"""A CSV file as text cells that remember their file, row and column.
+
+Values are judged by the dataclasses they end in (`checked.py`); this room only says where
+in which file a refused value stands. Files are written whole or not at all.
+"""
+
+import csv
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipelab.errors import InvalidData, InvalidValue, nearest
+
+__all__ = ["Row", "place", "read_rows", "write_whole"]
+
+
+class Row(NamedTuple):
+    """One line of a CSV file; `number` counts lines from 1, the header included."""
+
+    path: Path
+    number: int
+    cells: Mapping[str, str]
+
+    def error(self, column: str, value: Any, expected: str) -> InvalidData:
+        """An error that names file, row, column, value and what was expected."""
+        shown = "empty" if value in ("", None) else repr(value)
+        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {shown}, {expected}")
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    """Read a CSV file with a header, every cell as stripped text.
+
+    Raises
+    ------
+    InvalidData
+        The file is missing, empty, unreadable, has a ragged row, or lacks one of `columns`.
+    """
+    if not path.is_file():
+        there = sorted(p.name for p in path.parent.glob("*.csv")) if path.parent.is_dir() else []
+        found = f"the folder has {', '.join(there)}" if there else "the folder has no CSV file"
+        raise InvalidData(f"{path}: there is no such file; {found}")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InvalidData(f"{path}: cannot be read as CSV ({error})") from None
+    lines = [(number, cells) for number, cells in lines if any(cells)]
+    if not lines:
+        expected = f"; expected columns {', '.join(columns)}" if columns else ""
+        raise InvalidData(f"{path}: the file is empty{expected}")
+    (first, header), *body = lines
+    _check_header(path, first, header, columns)
+    if not body:
+        raise InvalidData(f"{path}: there is no row below the header")
+    for number, cells in body:
+        if len(cells) != len(header):
+            raise InvalidData(f"{path}, row {number}: {len(cells)} cells, expected {len(header)} as in the header")
+    return [Row(path, number, dict(zip(header, cells, strict=True))) for number, cells in body]
+
+
+def _check_header(path: Path, number: int, header: list[str], columns: Sequence[str]) -> None:
+    for column in columns:
+        if column not in header:
+            known = nearest(column, header)
+            raise InvalidData(f"{path}, row {number}: column {column!r} is missing; {known}")
+    twice = [column for column in header if header.count(column) > 1]
+    if twice:
+        raise InvalidData(f"{path}, row {number}: column {twice[0]!r} stands there {len(twice)} times, expected once")
+
+
+def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> Any:
+    """Call `make`; a value it refuses is reported at its place in the file."""
+    try:
+        return make()
+    except InvalidValue as error:
+        field, value, expected = error.problems[0]
+        raise row.error(column_of.get(field, field), value, expected) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file in one step: a reader sees the old text or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp makes the file private; others may read this one
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,132 @@
+"""A slower, independent truth: brute force from the raw numbers, and random small problems.
+
+Nothing here calls pipelab's cost model, candidates or judge. The formulas are written out
+once more from the write-up.
+"""
+
+from itertools import combinations
+
+import numpy as np
+
+import pipelab as pl
+
+
+def theta(problem, gpu_type, batch, layers):
+    c = problem.costs.coefficients[gpu_type]
+    length = problem.workload.sequence_length
+    return max(1.0, c.per_token * length + c.per_sequence * batch + c.per_layer * layers + c.constant)
+
+
+def activations(problem):
+    w, m = problem.workload, problem.model
+    elements = 3 * w.batch_size * w.sequence_length * m.d_model + w.batch_size * w.sequence_length * m.d_hidden
+    return problem.costs.activation_overhead * elements * m.bytes_per_element / 1024**3
+
+
+def shares(problem, gpus, layers):
+    """Batch per GPU; balanced by plain bisection on the common finishing time."""
+    total = problem.workload.batch_size
+    if problem.batch_split == "even":
+        return [total / len(gpus)] * len(gpus)
+    types = [problem.cluster.gpus[g].type for g in gpus]
+
+    def finished(gpu_type, time):  # largest b with b / θ(b) ≤ time, θ being at most affine in b
+        low, high = 0.0, float(total)
+        for _ in range(100):
+            middle = (low + high) / 2
+            fast_enough = middle <= time * theta(problem, gpu_type, middle, layers)
+            low, high = (middle, high) if fast_enough else (low, middle)
+        return low
+
+    low, high = 0.0, float(total)
+    for _ in range(100):
+        time = (low + high) / 2
+        enough = sum(finished(t, time) for t in types) >= total
+        low, high = (low, time) if enough else (time, high)
+    return [finished(t, high) for t in types]
+
+
+def stage(problem, gpus, layers):
+    """Rate of a stage, or None where it does not fit in memory."""
+    batch = shares(problem, gpus, layers)
+    total = problem.workload.batch_size
+    for g, b in zip(gpus, batch, strict=True):
+        need = layers * problem.model.layer_weight_gb + activations(problem) * b / total
+        if need > problem.cluster.gpus[g].memory_gb * (1 + 1e-9):
+            return None
+    rates = [theta(problem, problem.cluster.gpus[g].type, b, layers) for g, b in zip(gpus, batch, strict=True)]
+    if len(gpus) == 1:
+        return rates[0]
+    if problem.batch_split == "even":
+        return max(1.0, problem.costs.efficiency * len(gpus) * min(rates))
+    return max(1.0, problem.costs.efficiency * sum(rates))
+
+
+def link(problem, senders, receivers):
+    matrix = problem.cluster.bandwidth_matrix()
+    w, m = problem.workload, problem.model
+    tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / 1024**3
+    rate = min(matrix[i][j] for i in senders for j in receivers) / tensor
+    return rate if problem.link_units == "transfers" else rate * w.batch_size * w.sequence_length
+
+
+def gpu_sets(problem):
+    n = len(problem.cluster)
+    for k in range(1, min(problem.max_gpus_per_stage, n) + 1):
+        for s in combinations(range(n), k):
+            types = {problem.cluster.gpus[g].type for g in s}
+            if not problem.same_type_stages or len(types) == 1:
+                yield s
+
+
+def best(problem):
+    """Throughput of the best placement by trying them all; None if there is none."""
+    sets = list(gpu_sets(problem))
+    total = problem.model.layers
+    rate = {(s, n): stage(problem, s, n) for s in sets for n in range(1, total + 1)}
+
+    def extend(done, used, last, slowest):
+        if done == total:
+            return slowest
+        results = []
+        for s in sets:
+            if used & set(s):
+                continue
+            hop = link(problem, last, s) if last else np.inf
+            for n in range(1, total - done + 1):
+                if rate[s, n] is not None:
+                    results.append(extend(done + n, used | set(s), s, min(slowest, hop, rate[s, n])))
+        return max((r for r in results if r is not None), default=None)
+
+    return extend(0, frozenset(), None, np.inf)
+
+
+def random_problem(seed, layers=5, gpus=4, **fixed):
+    """A small problem in which, over many seeds, every rule binds: memory, links, one GPU, one layer."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(1, gpus + 1)), int(rng.integers(1, layers + 1))
+    names = ["A", "B", "C"]
+    coefficients = {
+        name: pl.Coefficients(-rng.uniform(0, 0.01), rng.uniform(0, 6), rng.uniform(-14, 3), rng.uniform(80, 200))
+        for name in names
+    }
+    costs = pl.LinearThroughput(coefficients, efficiency=float(rng.choice([0.6, 0.85, 1.0])))
+    weight, batch, length = float(rng.uniform(0.5, 3)), int(rng.choice([1, 4, 16])), int(rng.choice([64, 512]))
+    model = pl.Model("random", m, 1024, int(rng.integers(256, 4096)), weight)
+    workload = pl.Workload(length, batch)
+    # Memory in layers: some GPUs hold none, some hold all.
+    activation = costs.activation_gb(model, workload)
+    room = rng.choice([0.7, 1.1, 2.1, 3.1, 6.1], n) * weight + activation * rng.choice([0.4, 1.0], n)
+    pool = tuple(pl.GPU(str(rng.choice(names)), float(memory)) for memory in room)
+    options = {
+        "max_gpus_per_stage": int(rng.integers(1, 4)),
+        "same_type_stages": bool(rng.random() < 0.2),
+        "link_units": str(rng.choice(["transfers", "tokens"], p=[0.8, 0.2])),
+        "batch_split": str(rng.choice(["even", "balanced"], p=[0.7, 0.3])),
+    }
+    options.update(fixed)
+    # Links about as fast as stages, in whichever unit they are counted, every direction its own.
+    tensor = batch * length * model.d_model * model.bytes_per_element / 2**30
+    rates = rng.uniform(20, 400, (n, n))
+    bandwidth = rates * tensor / (1 if options["link_units"] == "transfers" else batch * length)
+    return pl.Problem(pl.Cluster(pool, bandwidth), model, workload, costs, name=f"random {seed}", **options)

@@ -1,0 +1,98 @@
+"""The linear cost model: the write-up's numbers, and its two ways of computing them held together."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracle
+import pipelab as pl
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "length", "batch", "layers", "rate"),
+    [
+        ("H100", 2048, 100, 14, 810.424),
+        ("H100", 2048, 100, 8, 795.424),
+        ("T4", 2048, 100, 14, 200.96),
+        ("T4", 2048, 100, 2, 191.36),
+        ("A10", 2048, 100, 14, 272.464),
+        ("A100", 2048, 16, 1, 211.52),
+        ("A100", 2048, 16, 4, 217.52),
+        ("A100", 2048, 16, 32, 273.52),
+    ],
+)
+def test_one_gpu(gpu_type, length, batch, layers, rate):
+    costs = pl.load_coefficients()
+    assert costs.gpu_throughput(gpu_type, pl.Workload(length, batch), batch, layers) == pytest.approx(rate, rel=1e-12)
+
+
+def test_the_rate_never_falls_below_one():
+    costs = pl.LinearThroughput({"slow": pl.Coefficients(-1, 0, 0, 0)})
+    assert costs.gpu_throughput("slow", pl.Workload(100, 1), 1, 1) == 1
+
+
+def test_balanced_shares_of_tiny():
+    tiny = pl.load_case("tiny", max_gpus_per_stage=4, batch_split="balanced")
+    stage = pl.evaluate(tiny, pl.Placement.of([(4, (0, 1, 2, 3))])).stages[0]
+    assert stage.throughput == pytest.approx(443.85, abs=0.005)
+    assert stage.batch == pytest.approx((4.976, 4.976, 3.024, 3.024), abs=5e-4)
+    assert sum(stage.batch) == pytest.approx(16, rel=1e-12)
+    pair = pl.evaluate(tiny, pl.Placement.of([(4, (0, 2))]))
+    assert pair.throughput == pytest.approx(251.22, abs=0.005)
+    even = dataclasses.replace(tiny, batch_split="even")
+    assert pl.evaluate(even, pl.Placement.of([(4, (0, 2))])).throughput == pytest.approx(193.15, abs=0.005)
+
+
+def test_a_balanced_split_that_has_no_answer_is_refused(tiny):
+    costs = pl.LinearThroughput({t: pl.Coefficients(-1, 5, 2, 100) for t in ("A100", "V100")})
+    with pytest.raises(pl.InvalidValue, match=r"batch_split = 'balanced': .*for A100 the first is -1946"):
+        dataclasses.replace(tiny, costs=costs, batch_split="balanced")
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), split=st.sampled_from(["even", "balanced"]))
+def test_one_stage_and_many_stages_agree(seed, split):
+    rng = np.random.default_rng(seed)
+    names = ["A", "B", "C"]
+    coefficients = {
+        n: pl.Coefficients(-rng.uniform(0, 0.01), rng.uniform(0, 8), rng.uniform(-3, 3), rng.uniform(30, 200))
+        for n in names
+    }
+    costs = pl.LinearThroughput(coefficients)
+    model, workload = pl.Model("m", 6, 64, 64, 1.0), pl.Workload(1000, int(rng.integers(1, 64)))
+    kinds = [pl.GPU(n, 10) for n in names]
+    composition = rng.integers(0, 4, (5, 3))
+    composition[composition.sum(axis=1) == 0, 0] = 1
+    tables = costs.stage_tables(model, workload, kinds, composition, split)
+    for c, row in enumerate(composition):
+        gpus = [k for k, n in zip(kinds, row, strict=True) for _ in range(n)]
+        for layers in (1, 6):
+            stage = costs.stage(model, workload, gpus, layers, split)
+            assert tables.throughput[c, layers - 1] == pytest.approx(stage.throughput, rel=1e-12)
+            memory = [tables.memory_gb[c, kinds.index(g), layers - 1] for g in gpus]
+            assert memory == pytest.approx(stage.memory_gb, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_stage_is_what_the_write_up_says(seed):
+    problem = oracle.random_problem(seed)
+    for gpus in oracle.gpu_sets(problem):
+        stage = problem.costs.stage(
+            problem.model, problem.workload, [problem.cluster.gpus[g] for g in gpus], 1, problem.batch_split
+        )
+        expected = oracle.stage(problem, gpus, 1)
+        if expected is not None:
+            assert stage.throughput == pytest.approx(expected, rel=1e-9)
+
+
+def test_coefficients_that_stand_twice_are_refused(tmp_path):
+    path = tmp_path / "c.csv"
+    path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,0,0,1\nA,0,0,0,2\n")
+    with pytest.raises(pl.InvalidData, match="row 3, column 'gpu_type': 'A', expected a name that no other row has"):
+        pl.load_coefficients(path)
+    path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,x,0,1\n")
+    with pytest.raises(pl.InvalidData, match="row 2, column 'per_sequence': 'x', expected a number"):
+        pl.load_coefficients(path)

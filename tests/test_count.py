@@ -1,0 +1,71 @@
+"""Counting by combinatorics equals listing, and equals the write-up where the write-up is right."""
+
+import time
+
+import pytest
+
+import oracle
+import pipelab as pl
+
+# allocations, connections, variables, rows of tiny by max GPUs per stage
+TINY = {1: (40, 120, 321, 618), 2: (100, 420, 1041, 2010), 3: (140, 500, 1281, 2458), 4: (150, 500, 1301, 2478)}
+
+BY_CASE = {
+    ("demo", 1): (2_010, 203_190, 410_401),
+    ("demo", 2): (34_485, 57_641_560, 115_352_091),
+    ("demo", 3): (345_465, 4_943_458_540, 9_887_608_011),
+    ("small", 2): (4_290, 592_020, 1_192_621),
+    ("small", 3): (13_650, 3_715_140, 7_457_581),
+    ("medium", 1): (25_740, 7_979_190, 16_009_861),
+}
+
+
+@pytest.mark.parametrize("k", TINY)
+def test_tiny(k):
+    size = pl.joint_size(pl.load_case("tiny", max_gpus_per_stage=k))
+    assert size["segments"] == 10
+    assert (size["allocations"], size["connections"], size["variables"], size["rows"]) == TINY[k]
+
+
+@pytest.mark.parametrize(("case", "k"), BY_CASE)
+def test_sizes_of_the_cases(case, k):
+    size = pl.joint_size(pl.load_case(case, max_gpus_per_stage=k))
+    assert (size["allocations"], size["connections"], size["variables"]) == BY_CASE[case, k]
+
+
+def test_stages_of_one_type_are_not_enough_for_the_demo():
+    sizes = [pl.joint_size(pl.load_case("demo", max_gpus_per_stage=k, same_type_stages=True)) for k in (2, 3)]
+    assert [s["allocations"] for s in sizes] == [13_485, 45_765]
+    assert [s["variables"] for s in sizes] == [16_385_491, 166_244_611]
+
+
+def test_numbers_beyond_64_bits_stay_exact():
+    size = pl.joint_size(pl.load_case("medium", max_gpus_per_stage=8))
+    assert size["connections"] > 2**63
+    smaller = pl.load_case("tiny", max_gpus_per_stage=2)
+    assert size["variables"] == 2 * (size["allocations"] + size["connections"]) + 1
+    assert isinstance(pl.joint_size(smaller)["connections"], int)
+
+
+def test_every_case_is_counted_at_once():
+    """Nothing is listed: the demo's five thousand million connections take no memory and no time."""
+    import tracemalloc
+
+    tracemalloc.start()
+    began = time.perf_counter()
+    for case in pl.cases():
+        pl.joint_size(pl.load_case(case, max_gpus_per_stage=4))
+    seconds, (_, peak) = time.perf_counter() - began, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6
+    assert seconds < 30  # a guard against listing, not a benchmark
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_counting_equals_listing(seed):
+    problem = oracle.random_problem(seed, layers=6, gpus=6)
+    counts, listed = pl.count_candidates(problem), pl.enumerate_candidates(problem)
+    assert counts["allocations"] == len(listed.start)
+    assert counts["connections"] == len(listed.tail)
+    assert counts["with_successor"] == len(set(listed.tail.tolist()))
+    assert counts["with_predecessor"] == len(set(listed.head.tolist()))

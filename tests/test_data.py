@@ -1,0 +1,164 @@
+"""The bundled cases are the facts, and a bad file is refused by file, row and column."""
+
+import importlib.util
+import shutil
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+from pipelab.paths import data_dir
+from pipelab.tables import write_whole
+
+CASES = data_dir() / "cases"
+
+
+def _make_cases():
+    spec = importlib.util.spec_from_file_location("make_cases", data_dir() / "make_cases.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("case", pl.cases())
+def test_bundled_files_are_what_the_facts_make(case):
+    for name, text in _make_cases().files_of(case).items():
+        assert (CASES / case / name).read_text() == text
+
+
+def test_the_cases_are_listed_smallest_first():
+    assert pl.cases() == ("tiny", "medium_small", "small", "large", "demo", "medium")
+
+
+@pytest.mark.parametrize(
+    ("case", "layers", "gpus", "activations", "tensor"),
+    [
+        ("tiny", 4, 4, 1.63515625, 0.25),
+        ("small", 12, 10, 1.63515625, 0.25),
+        ("medium_small", 20, 8, 1.63515625, 0.25),
+        ("medium", 80, 65, 13.08125, 2.0),
+        ("large", 80, 28, 3.7375, 0.5),
+        ("demo", 14, 30, 10.2197265625, 1.5625),
+    ],
+)
+def test_cases_have_the_published_sizes(case, layers, gpus, activations, tensor):
+    problem = pl.load_case(case)
+    assert (problem.model.layers, len(problem.cluster)) == (layers, gpus)
+    assert problem.costs.activation_gb(problem.model, problem.workload) == pytest.approx(activations, rel=1e-12)
+    assert problem.tensor_gib() == tensor
+
+
+def test_small_is_not_symmetric():
+    matrix = pl.load_case("small").cluster.bandwidth_matrix()
+    assert (matrix[0, 6], matrix[6, 0]) == (150, 200)
+
+
+@pytest.mark.parametrize("case", ["tiny", "small", "medium"])
+def test_a_saved_case_reads_back_equal(case, tmp_path):
+    problem = pl.load_case(case, max_gpus_per_stage=3, same_type_stages=True, link_units="tokens")
+    again = pl.load_case(pl.save_case(problem, tmp_path / case))
+    assert again == problem
+
+
+def test_a_folder_may_bring_its_own_coefficients(tmp_path):
+    shutil.copytree(CASES / "tiny", tmp_path / "mine")
+    text = "gpu_type,per_token,per_sequence,per_layer,constant\nA100,0,0,0,7\nV100,0,0,0,5\n"
+    (tmp_path / "mine" / "throughput_coefficients.csv").write_text(text)
+    problem = pl.load_case(tmp_path / "mine")
+    assert pl.evaluate(problem, pl.Placement.of([(4, (0,))])).throughput == 7
+
+
+def test_bandwidth_labels_may_stand_in_any_order(tmp_path):
+    shutil.copytree(CASES / "small", tmp_path / "mine")
+    path = tmp_path / "mine" / "network_bandwidth.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], *reversed(lines[1:])]))
+    expected = pl.load_case("small").cluster.bandwidth_matrix()
+    assert np.array_equal(pl.load_case(tmp_path / "mine").cluster.bandwidth_matrix(), expected)
+
+
+# file, text to replace, replacement, what the message must say
+BROKEN = {
+    "parameter missing": ("config.csv", "batch_size,16\n", "", "parameter 'batch_size' is missing"),
+    "parameter misspelt": ("config.csv", "d_model,", "d_modle,", "'d_model' is missing; did you mean 'd_modle'"),
+    "parameter twice": ("config.csv", "d_model,4096", "d_model,4096\nd_model,4096", "stands in row 6 already"),
+    "parameter empty": ("config.csv", "batch_size,16", "batch_size,", r"row 4, .*'value': empty, .*\(batch_size\)"),
+    "parameter not a number": ("config.csv", "layers,4", "layers,four", "'four', expected a whole number"),
+    "parameter negative": ("config.csv", "layers,4", "layers,-4", "'-4', expected at least 1"),
+    "parameter infinite": ("config.csv", "memory_gb,0.5", "memory_gb,inf", "expected a finite number"),
+    "column missing": ("config.csv", "parameter,value", "parameter,wert", "column 'value' is missing"),
+    "rule unknown": ("config.csv", "value\n", "value\nbatch_split,odd\n", r"'odd', expected 'even' or 'balanced'"),
+    "rule not a flag": ("config.csv", "value\n", "value\nsame_type_stages,2\n", "expected true or false"),
+    "max GPUs 0": ("config.csv", "value\n", "value\nmax_gpus_per_stage,0\n", r"row 2.*'0', expected at least 1"),
+    "memory negative": ("gpu_pool.csv", "2,32", "2,-32", "row 3, column 'memory_gb': '-32', expected more than 0"),
+    "memory empty": ("gpu_pool.csv", "2,32", "2,", "row 3, column 'memory_gb': empty, expected a number"),
+    "count not whole": ("gpu_pool.csv", "A100,2", "A100,2.5", "row 2, column 'count': '2.5', expected a whole number"),
+    "count negative": ("gpu_pool.csv", "A100,2", "A100,-2", "row 2, column 'count': '-2'"),
+    "type unknown": ("gpu_pool.csv", "V100", "V10", r"row 3, column 'gpu_type': 'V10'.*did you mean 'V100'"),
+    "type empty": ("gpu_pool.csv", "V100", "", "row 3, column 'gpu_type': empty"),
+    "pool without rows": ("gpu_pool.csv", "A100,2,80\nV100,2,32\n", "", "no row below the header"),
+    "pool column missing": ("gpu_pool.csv", "memory_gb", "memory", "'memory_gb' is missing; did you mean 'memory'"),
+    "too many cells": ("gpu_pool.csv", "A100,2,80", "A100,2,80,90", "row 2: 4 cells, expected 3"),
+    "too few cells": ("network_bandwidth.csv", "gpu_1,400,", "gpu_1,", "row 3: 4 cells, expected 5"),
+    "column twice": ("gpu_pool.csv", "count,memory_gb", "count,memory_gb,count", "column 'count' stands there 2 times"),
+    "quote left open": ("gpu_pool.csv", "V100,", '"V100,', "cannot be read as CSV"),
+    "bandwidth negative": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,-400", "row 3, column 'gpu_0': '-400'"),
+    "bandwidth zero": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,0", "expected a finite number above 0"),
+    "bandwidth empty": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,", "row 3, column 'gpu_0': empty"),
+    "bandwidth not a number": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,fast", "'fast', expected a number"),
+    "bandwidth label unknown": ("network_bandwidth.csv", "gpu_3,200", "gpu_7,200", "'gpu_7', matches no GPU"),
+    "bandwidth label twice": ("network_bandwidth.csv", "gpu_3,200", "gpu_1,200", "stands in an earlier row already"),
+    "bandwidth header unknown": ("network_bandwidth.csv", ",gpu_3\n", ",gpu_x\n", "label 'gpu_x' matches no GPU"),
+    "bandwidth too small": ("network_bandwidth.csv", "gpu_3,200,200,300,300\n", "", "3 rows × 4 columns; expected 4 ×"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_bad_file_is_refused_by_file_row_and_value(name, tmp_path):
+    file, old, new, message = BROKEN[name]
+    shutil.copytree(CASES / "tiny", tmp_path / "mine")
+    path = tmp_path / "mine" / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(pl.InvalidData, match=f"(?s){file}.*{message}"):
+        pl.load_case(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("file", ["config.csv", "gpu_pool.csv", "network_bandwidth.csv"])
+def test_a_missing_or_empty_file_is_named(file, tmp_path):
+    shutil.copytree(CASES / "tiny", tmp_path / "mine")
+    (tmp_path / "mine" / file).write_text("")
+    with pytest.raises(pl.InvalidData, match=f"{file}: the file is empty"):
+        pl.load_case(tmp_path / "mine")
+    (tmp_path / "mine" / file).unlink()
+    with pytest.raises(pl.InvalidData, match=f"{file}: there is no such file; the folder has "):
+        pl.load_case(tmp_path / "mine")
+
+
+def test_a_parameter_that_is_not_used_is_said(tmp_path):
+    shutil.copytree(CASES / "tiny", tmp_path / "mine")
+    with (tmp_path / "mine" / "config.csv").open("a") as file:
+        file.write("max_gpus_per_stag,3\n")
+    with pytest.warns(UserWarning, match="row 14: parameter 'max_gpus_per_stag' is not used.*max_gpus_per_stage"):
+        pl.load_case(tmp_path / "mine")
+
+
+def test_a_case_with_a_typo_names_the_nearest():
+    with pytest.raises(pl.UnknownName, match="'tinny' is neither a bundled case nor a folder; did you mean 'tiny'"):
+        pl.load_case("tinny")
+
+
+def test_an_option_with_a_typo_names_the_nearest():
+    with pytest.raises(pl.UnknownName, match="no option 'max_gpus'; did you mean 'max_gpus_per_stage'"):
+        pl.load_case("tiny", max_gpus=2)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "a.csv"
+    write_whole(path, "old")
+    monkeypatch.setattr("pipelab.tables.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]

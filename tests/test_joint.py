@@ -1,0 +1,298 @@
+"""The joint ILP: its registry, its numbers, its big-M, and its answers against brute force."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import oracle
+import pipelab as pl
+from pipelab.formulations import joint, joint_tight
+from pipelab.methods.joint import FORMS
+
+ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
+
+
+def _point(candidates, form, placement):
+    """The values of all columns that a placement stands for."""
+    columns = FORMS[form].columns(candidates)
+    chosen = candidates.chosen(placement)
+    z = np.zeros(len(candidates.start))
+    z[chosen] = 1
+    e = ((z[candidates.tail] * z[candidates.head]) > 0).astype(float)
+    rates = [*candidates.throughput[z > 0], *candidates.link_throughput[e > 0]]
+    values = {"z": z, "e": e, "tau": candidates.throughput * z, "rho": candidates.link_throughput * e, "t": min(rates)}
+    x = np.zeros(columns.total)
+    for group, where in columns.slices.items():
+        x[where] = values[group]
+    return x, columns.slices
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_tiny(k, form):
+    problem = pl.load_case("tiny", max_gpus_per_stage=k)
+    result = pl.solve(problem, "joint", form=form)
+    assert result.status == "optimal"
+    assert result.bound == result.throughput == pytest.approx(ANSWERS[k], rel=1e-12)
+    assert pl.evaluate(problem, result.placement).throughput == result.throughput
+
+
+def test_the_write_ups_answer_is_one_stage_on_gpus_0_and_1(tiny):
+    stages = pl.solve(tiny, "joint").placement.stages
+    assert [(s.layers, s.gpus) for s in stages] == [(range(0, 4), (0, 1))]
+
+
+def test_small_with_one_gpu_per_stage():
+    result = pl.solve(pl.load_case("small"), "joint", form="tight")
+    assert (result.status, result.throughput) == ("optimal", pytest.approx(301.424, rel=1e-12))
+    assert [s.gpus for s in result.placement.stages] in ([(8,)], [(9,)])
+
+
+def test_root_bounds(tiny):
+    assert pl.joint_lp_bound(tiny, big_m="as_written") == pytest.approx(329.0797, abs=5e-5)
+    assert pl.joint_lp_bound(tiny, form="tight") == pytest.approx(301.784, abs=1e-6)
+    # A valid M for links is smaller here than the write-up's, and so is the bound.
+    assert pl.joint_lp_bound(tiny) < pl.joint_lp_bound(tiny, big_m="as_written")
+
+
+@pytest.mark.parametrize(("k", "bound"), [(1, 236.7093), (3, 330.0185), (4, 377.4368)])
+def test_root_bounds_of_the_write_up(k, bound):
+    problem = pl.load_case("tiny", max_gpus_per_stage=k)
+    assert pl.joint_lp_bound(problem, big_m="as_written") == pytest.approx(bound, abs=5e-5)
+
+
+def test_heavy_layers_leave_the_tight_bound_the_better_one(two_stages):
+    heavy = dataclasses.replace(two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=20))
+    assert pl.solve(heavy).throughput == pytest.approx(213.52)
+    assert pl.joint_lp_bound(heavy, big_m="as_written") == pytest.approx(318.67, abs=0.005)
+    assert pl.joint_lp_bound(heavy, form="tight") == pytest.approx(241.94, abs=0.005)
+
+
+def test_the_write_ups_m_proves_220_where_301_784_is_right(tiny):
+    slow = dataclasses.replace(tiny, cluster=tiny.cluster.scaled_bandwidth(1 / 8))
+    faulty = pl.solve(slow, "joint", big_m="as_written")
+    assert faulty.details["solver_status"] == "optimal"
+    assert faulty.details["solver_objective"] == pytest.approx(220.0, abs=1e-4)
+    assert "SCIP calls 220 optimal" in faulty.reason
+    assert "proves nothing" in faulty.sentence
+    ours = pl.solve(slow, "joint")
+    assert (ours.status, ours.throughput) == ("optimal", pytest.approx(301.784))
+    assert ours.reason == ""
+
+
+def test_what_the_faulty_m_proves_is_not_passed_on():
+    """The demo shrunk to one GPU of each type: 281.6 instead of 810.424."""
+    demo = pl.load_case("demo")
+    cluster = pl.Cluster.from_counts({"H100": 1, "A10": 1, "T4": 1}, {"H100": 80, "A10": 24, "T4": 16}, 400)
+    shrunk = dataclasses.replace(demo, cluster=cluster)
+    faulty = pl.solve(shrunk, "joint", big_m="as_written")
+    assert faulty.details["solver_objective"] == pytest.approx(281.6, abs=1e-4)
+    assert faulty.bound >= 810.424 - 1e-9
+    assert pl.solve(shrunk, "joint").throughput == pytest.approx(810.424)
+
+
+def test_where_the_write_ups_m_happens_to_be_large_enough_its_proof_counts(tiny):
+    result = pl.solve(tiny, "joint", big_m="as_written")
+    assert (result.status, result.reason) == ("optimal", "")
+
+
+def test_a_smaller_m_than_ours_cuts_off_the_best_placement(tiny):
+    candidates = pl.enumerate_candidates(tiny)
+    x, _ = _point(candidates, "written", pl.Placement.of([(4, (0, 1))]))
+    program = joint.build(candidates)
+    assert program.violations(x) == {}
+    for name in ("big_m_stage", "big_m_link"):
+        small = dataclasses.replace(joint.incidence(candidates), **{name: 0.9 * candidates.throughput.max()})
+        family = {"big_m_stage": "stage_bottleneck", "big_m_link": "link_bottleneck"}[name]
+        rows = next(f for f in joint.FAMILIES if f.name == family).rows(small, program.columns)
+        assert (rows.matrix @ x > rows.upper + 1).any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_registry_counts_the_rows_that_are_built(seed, form):
+    problem = oracle.random_problem(seed)
+    if pl.count_candidates(problem)["allocations"] == 0:
+        pytest.skip("no layer fits any GPU")
+    program, _ = pl.joint_program(problem, form)
+    counts = pl.count_candidates(problem)
+    assert {f.name: f.count(counts) for f in FORMS[form].FAMILIES} == {n: len(b) for n, b in program.blocks.items()}
+    assert program.size["rows"] == FORMS[form].size(counts)["rows"]
+    assert program.size["variables"] == FORMS[form].size(counts)["variables"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_cvxpy_and_the_rows_say_the_same_of_every_family(form, two_stages):
+    """Both readings of a family are held against each other at random points."""
+    module = FORMS[form]
+    candidates = pl.enumerate_candidates(two_stages)
+    program, (_, variables) = module.build(candidates), pl.state_joint(candidates, form)
+    matrices, rng = module.incidence(candidates), np.random.default_rng(0)
+    x = rng.uniform(0, 2, program.columns.total)
+    for group, variable in variables.items():
+        variable.save_value(x[program.columns.slices[group]])
+    for family in module.FAMILIES:
+        block, stated = program.blocks[family.name], family.state(matrices, variables)
+        value = block.matrix @ x
+        violation = np.maximum(np.maximum(block.lower - value, value - block.upper), 0)
+        assert np.asarray(stated.violation()).reshape(-1) == pytest.approx(violation, abs=1e-9)
+
+
+# What to break in a valid point so that a family's rows are broken; (form, family) → change.
+def _drop_stage(x, s, c):
+    x[s["z"]] = 0
+
+
+def _choose_all(x, s, c):
+    x[s["z"]] = 1
+
+
+def _unlink(x, s, c):
+    x[s["e"]] = 0
+
+
+def _link_all(x, s, c):
+    x[s["e"]] = 1
+
+
+def _promise(x, s, c):
+    x[s["t"]] = 2 * c.throughput.max() + 2 * c.link_throughput.max()
+
+
+def _free_rates(x, s, c):
+    x[s["tau"]], x[s["rho"]] = 7, 7
+
+
+BROKEN_BY = {
+    "layer_coverage": _drop_stage,
+    "gpu_exclusivity": _choose_all,
+    "pipeline_start": _drop_stage,
+    "pipeline_end": _drop_stage,
+    "successor": _unlink,
+    "predecessor": _unlink,
+    "link_needs_sender": _link_all,
+    "link_needs_receiver": _link_all,
+    "stage_rate": _free_rates,
+    "link_rate": _free_rates,
+    "stage_bottleneck": _promise,
+    "link_bottleneck": _promise,
+    "flow_out": _unlink,
+    "flow_in": _link_all,
+    "layer_rate": _promise,
+    "boundary_rate": _promise,
+}
+
+
+@pytest.mark.parametrize(("form", "family"), [(n, f.name) for n, m in FORMS.items() for f in m.FAMILIES])
+def test_every_family_accepts_a_placement_and_refuses_its_own_violation(form, family, two_stages):
+    candidates = pl.enumerate_candidates(two_stages)
+    program = FORMS[form].build(candidates)
+    x, slices = _point(
+        candidates, form, pl.Placement.of([(2, (0, 1)), (2, (2, 3))] if False else [(2, (0,)), (2, (1,))])
+    )
+    assert program.violations(x) == {}
+    BROKEN_BY[family](x, slices, candidates)
+    assert family in program.violations(x)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_joint_tight_cvxpy_and_brute_force_agree(seed):
+    problem = oracle.random_problem(seed)
+    best = oracle.best(problem)
+    for form in FORMS:
+        result = pl.solve(problem, "joint", form=form)
+        if best is None:
+            assert result.status == "infeasible", (seed, form)
+            assert result.reason
+            continue
+        assert result.status == "optimal", (seed, form)
+        assert result.throughput == pytest.approx(best, rel=1e-9), (seed, form)
+        assert pl.evaluate(problem, result.placement).throughput == result.throughput
+    candidates = pl.enumerate_candidates(problem)
+    if not len(candidates.start):
+        assert best is None
+        return
+    program, _ = pl.state_joint(candidates, ["written", "tight"][seed % 2])
+    value = program.solve(solver="HIGHS")
+    if best is None:
+        assert program.status.startswith("infeasible")
+    else:
+        assert value == pytest.approx(best, rel=1e-5), seed  # HiGHS works to 1e-6 of M
+
+
+def test_the_random_problems_are_worth_solving():
+    """Not all infeasible, not all one stage; memory and links bind in some."""
+    results = [pl.solve(oracle.random_problem(seed), form="tight") for seed in range(80)]
+    stages = [len(r.placement) for r in results if r.placement]
+    assert sum(r.status == "infeasible" for r in results) >= 8
+    assert sum(n >= 2 for n in stages) >= 20
+    assert any("link" in b for r in results if r.placement for b in r.evaluation.bottlenecks)
+
+
+@pytest.mark.parametrize("solver", ["SCIP", "HIGHS"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_cvxpy_statement_gives_the_write_ups_number(solver, form, tiny):
+    program, _ = pl.state_joint(pl.enumerate_candidates(tiny), form)
+    assert program.solve(solver=solver) == pytest.approx(301.784, abs=1e-4)
+
+
+def test_no_layer_fits_says_which_and_how_much(tiny):
+    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=90))
+    result = pl.solve(heavy)
+    assert (result.status, result.placement, result.throughput) == ("infeasible", None, None)
+    assert "layer 1 alone needs 91.64 GB on one GPU (90 GB of weights and 1.635 GB" in result.reason
+    assert "GPU 0 (A100), offers 80 GB" in result.reason
+
+
+def test_a_batch_shared_by_two_can_fit_where_one_cannot(tiny):
+    """Activations of 1.635 GB fit only when two GPUs share them; the reason names the share."""
+    memory = 0.5 + 1.0
+    cluster = pl.Cluster.from_counts({"A100": 1, "V100": 1}, {"A100": memory, "V100": memory}, 100)
+    shared = dataclasses.replace(tiny, cluster=cluster, model=dataclasses.replace(tiny.model, layers=1))
+    assert pl.solve(shared).status == "optimal"
+    smaller = pl.Cluster.from_counts({"A100": 1, "V100": 1}, {"A100": memory, "V100": 1.2}, 100)
+    result = pl.solve(dataclasses.replace(shared, cluster=smaller))
+    assert "shared by 2 GPUs it needs 1.318 GB on each, and number 2 by size, GPU 1 (V100), offers 1.2" in result.reason
+
+
+def test_too_few_gpus_for_all_layers_says_how_many_fit(tiny):
+    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=70))
+    assert pl.solve(heavy).reason == "all GPUs together can hold at most 2 of the 4 layers"
+
+
+def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out():
+    with pytest.raises(
+        pl.TooLarge, match=r"345,465 allocations, 4,943,458,540 connections, 9,887,608,011 var"
+    ) as caught:
+        pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "joint", memory_limit_gb=8)
+    assert "What would fit: max_gpus_per_stage=1" in str(caught.value)
+    assert caught.value.size["variables"] == 9_887_608_011
+
+
+def test_a_memory_limit_of_the_readers_own_is_kept(tiny):
+    with pytest.raises(pl.TooLarge, match="tiny would have 100 allocations"):
+        pl.solve(tiny, "joint", memory_limit_gb=1e-4)
+
+
+def test_options_that_do_not_exist_name_the_nearest(tiny):
+    with pytest.raises(pl.UnknownName, match="no method 'jiont'; did you mean 'joint'"):
+        pl.solve(tiny, "jiont")
+    with pytest.raises(pl.UnknownName, match="no option 'timelimit'; did you mean 'time_limit'"):
+        pl.solve(tiny, "joint", timelimit=3)
+    with pytest.raises(pl.UnknownName, match="no form 'tigth'; did you mean 'tight'"):
+        pl.solve(tiny, "joint", form="tigth")
+    with pytest.raises(pl.UnknownName, match="no big_m 'written'"):
+        pl.solve(tiny, "joint", big_m="written")
+    with pytest.raises(pl.UnknownName, match="only form='written' has the write-up's M"):
+        pl.solve(tiny, "joint", form="tight", big_m="as_written")
+    with pytest.raises(pl.InvalidValue, match="limits/tiem = 1: SCIP refuses it"):
+        pl.solve(tiny, "joint", scip_settings={"limits/tiem": 1})
+
+
+def test_the_tight_form_fixes_what_nothing_can_follow():
+    candidates = pl.enumerate_candidates(pl.load_case("tiny", max_gpus_per_stage=4))
+    program = joint_tight.build(candidates)
+    all_gpus = [a for a, s in enumerate(candidates.set_of) if len(candidates.sets[s]) == 4]
+    whole = [a for a in all_gpus if candidates.size[a] == 4]
+    assert program.upper[all_gpus].sum() == len(whole) == 1

@@ -1,0 +1,99 @@
+"""What is given checks itself once, and says what is wrong."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+
+
+def test_from_counts_builds_links_by_type():
+    links = {("A100", "A100"): 400, ("A100", "V100"): 200, ("V100", "V100"): 300}
+    cluster = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, links)
+    assert np.array_equal(cluster.bandwidth_matrix(), pl.load_case("tiny").cluster.bandwidth_matrix())
+    assert cluster.gpus == pl.load_case("tiny").cluster.gpus
+    assert cluster.bandwidth_gb_per_s.shape == (2, 2)  # one row per type, not per GPU
+
+
+def test_from_counts_leaves_out_types_without_gpus():
+    cluster = pl.Cluster.from_counts({"A100": 1, "T4": 0}, {"A100": 80, "T4": 16}, {})
+    assert len(cluster) == 1
+
+
+def test_a_link_may_differ_by_direction():
+    cluster = pl.Cluster.from_counts({"A": 1, "B": 1}, 16, {("A", "B"): 10, ("B", "A"): 30})
+    assert (cluster.bandwidth_between(0, 1), cluster.bandwidth_between(1, 0)) == (10, 30)
+
+
+def test_scaled_bandwidth_scales_every_link(tiny):
+    slower = tiny.cluster.scaled_bandwidth(1 / 8)
+    assert np.allclose(slower.bandwidth_matrix() * 8, tiny.cluster.bandwidth_matrix())
+
+
+def test_replace_keeps_everything_else_and_checks_again(tiny):
+    assert dataclasses.replace(tiny, max_gpus_per_stage=3).cluster == tiny.cluster
+    with pytest.raises(pl.InvalidValue, match=r"max_gpus_per_stage = 0: expected at least 1"):
+        dataclasses.replace(tiny, max_gpus_per_stage=0)
+
+
+def test_problems_with_the_same_content_are_equal(tiny):
+    again = pl.load_case("tiny", max_gpus_per_stage=2)
+    assert again == tiny
+    assert again.cluster == tiny.cluster
+    assert dataclasses.replace(again, cluster=tiny.cluster.scaled_bandwidth(2)) != tiny
+
+
+def test_tensor_and_tokens(tiny):
+    assert tiny.tensor_gib() == 0.25
+    assert tiny.tokens_per_transfer() == 1
+    assert dataclasses.replace(tiny, link_units="tokens").tokens_per_transfer() == 16 * 2048
+
+
+BAD = {
+    "memory of zero": (lambda: pl.GPU("A100", 0), "GPU: memory_gb = 0: expected more than 0"),
+    "memory not a number": (lambda: pl.GPU("A100", "much"), "memory_gb = 'much': expected a number"),
+    "memory NaN": (lambda: pl.GPU("A100", float("nan")), "expected a finite number"),
+    "no type": (lambda: pl.GPU(" ", 80), "expected text that is not empty"),
+    "no GPU": (lambda: pl.Cluster((), np.zeros((0, 0))), "expected at least one GPU"),
+    "matrix not square": (lambda: pl.Cluster((pl.GPU("A", 1),), np.ones((1, 2))), "expected a square matrix"),
+    "matrix too small": (lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((1, 1))), "a row for each of the 2 GPUs"),
+    "bandwidth 0": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, [[0, 0], [5, 0]]),
+        r"bandwidth_gb_per_s\[0, 1\] = 0.0: expected a finite number above 0",
+    ),
+    "bandwidth negative inside a group": (lambda: pl.Cluster.from_counts({"A": 2}, 80, -1), "above 0"),
+    "count negative": (lambda: pl.Cluster.from_counts({"A": -2}, 80, 1), "A = -2: expected a whole number"),
+    "no link given": (lambda: pl.Cluster.from_counts({"A": 1, "B": 1}, 80, {}), r"nothing is given for \('A', 'B'\)"),
+    "no memory given": (lambda: pl.Cluster.from_counts({"A": 1}, {}, {}), "nothing is given for 'A'"),
+    "half a layer": (lambda: pl.Model("m", 1.5, 8, 8, 1), "layers = 1.5: expected a whole number"),
+    "field misspelt": (lambda: pl.Workload(sequence_lenght=1, batch_size=1), "sequence_lenght = 1: is not a field"),
+    "efficiency above 1": (lambda: pl.LinearThroughput({}, efficiency=1.2), "efficiency = 1.2: expected at most 1"),
+    "no layers in a stage": (lambda: pl.Stage(range(4, 4), (0,)), "expected consecutive layers, at least one"),
+    "layers with gaps": (lambda: pl.Stage(range(0, 8, 2), (0,)), "expected consecutive layers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_value_names_field_value_and_expectation(name):
+    make, message = BAD[name]
+    with pytest.raises(pl.InvalidValue, match=message):
+        make()
+
+
+def test_unknown_gpu_type_names_the_nearest(tiny):
+    cluster = pl.Cluster.from_counts({"A1000": 1}, 80, {})
+    with pytest.raises(pl.InvalidValue, match=r"gpu_type = 'A1000'.*did you mean 'A100'"):
+        dataclasses.replace(tiny, cluster=cluster)
+
+
+def test_rules_refuse_values_that_do_not_exist(tiny):
+    with pytest.raises(pl.InvalidValue, match=r"batch_split = 'balancd': expected 'even' or 'balanced'"):
+        dataclasses.replace(tiny, batch_split="balancd")
+    with pytest.raises(pl.InvalidValue, match=r"link_units = 'bytes'"):
+        dataclasses.replace(tiny, link_units="bytes")
+
+
+def test_tables_have_units_in_their_columns(tiny):
+    assert list(tiny.cluster.frame().columns) == ["type", "count", "memory_gb", "gpu_ids"]
+    assert "2 × A100 (80 GB), 2 × V100 (32 GB)" in tiny._repr_html_()

@@ -1,0 +1,141 @@
+"""Time limit, stop, interrupt and progress: nothing found is lost, and what is said is true."""
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+import pipelab as pl
+from pipelab import scip
+from pipelab.methods.joint import joint_program
+
+
+@pytest.fixture
+def long_solve():
+    """A problem whose first placements come soon and whose proof takes long.
+
+    small with heavy layers: stages must be many, so that SCIP branches for minutes.
+    """
+    small = pl.load_case("small")
+    return dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=12.0))
+
+
+def test_a_time_limit_keeps_what_is_true(long_solve):
+    result = pl.solve(long_solve, "joint", time_limit=4)
+    assert result.stopped_by == "time limit"
+    assert result.status in ("feasible", "unknown")
+    assert result.bound is not None
+    assert result.seconds < 30
+    if result.placement:
+        assert pl.evaluate(long_solve, result.placement).throughput == result.throughput <= result.bound
+
+
+def test_no_time_at_all_still_gives_a_valid_bound():
+    result = pl.solve(pl.load_case("small"), "joint", time_limit=0)
+    assert (result.status, result.stopped_by, result.placement) == ("unknown", "time limit", None)
+    assert result.bound == pytest.approx(301.424)  # the fastest stage there is
+    assert "none can exceed 301.424" in result.sentence
+
+
+def test_a_gap_limit_is_said_and_its_bound_is_kept(two_stages):
+    result = pl.solve(two_stages, "joint", gap=10.0)
+    assert result.placement is not None
+    assert result.bound >= 213.52 - 1e-9
+    assert (result.status == "optimal") == (result.bound == result.throughput)
+
+
+def test_stop_ends_a_background_solve_and_keeps_its_incumbent(long_solve):
+    job = pl.solve_in_background(long_solve, "joint", form="tight")
+    _wait_for(lambda: any(p.incumbent is not None for p in job.progress) or not job.running, 120)
+    with pytest.raises(TimeoutError, match="still solving small") if job.running else _nothing():
+        job.result(timeout=0)
+    asked = time.perf_counter()
+    job.stop()
+    result = job.result(timeout=60)
+    assert time.perf_counter() - asked < 20
+    assert result.placement is not None
+    assert result.throughput <= result.bound
+    assert pl.evaluate(long_solve, result.placement).throughput == result.throughput
+
+
+def test_an_interrupt_ends_the_solve_and_keeps_the_answer():
+    problem = pl.load_case("small")
+    threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    result = pl.solve(problem, "joint")
+    assert result.stopped_by == "interrupt"
+    assert result.bound == pytest.approx(301.424)
+
+
+def test_the_python_lock_is_free_while_scip_runs():
+    """Another thread goes on counting while SCIP presolves for seconds."""
+    job = pl.solve_in_background(pl.load_case("small"), "joint", time_limit=4)
+    stalls, last = [], time.perf_counter()
+    while job.running:
+        time.sleep(0.01)
+        now = time.perf_counter()
+        stalls.append(now - last)
+        last = now
+    assert job.result().seconds > 3
+    assert max(stalls) < 1.5  # holding the lock would stall for the whole solve
+
+
+def test_progress_moves_towards_the_answer(two_stages):
+    seen = []
+    result = pl.solve(two_stages, "joint", on_progress=seen.append)
+    assert tuple(seen) == result.details["progress"]
+    incumbents = [p.incumbent for p in seen if p.incumbent is not None]
+    bounds = [p.bound for p in seen if p.bound is not None]
+    assert incumbents == sorted(incumbents)
+    assert bounds == sorted(bounds, reverse=True)
+    assert all(p.bound >= result.throughput - 1e-6 for p in seen if p.bound is not None)
+
+
+def test_an_error_in_on_progress_reaches_the_caller(two_stages):
+    def broken(moment):
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        pl.solve(two_stages, "joint", on_progress=broken)
+
+
+def test_an_error_in_the_background_is_raised_by_result(tiny):
+    job = pl.solve_in_background(tiny, "joint", form="no such form")
+    with pytest.raises(pl.UnknownName):
+        job.result()
+
+
+def test_rows_and_columns_can_be_written_out_by_name(tiny, tmp_path):
+    program, _ = joint_program(tiny)
+    model, _ = scip.load(program, names=True)
+    model.writeProblem(str(tmp_path / "tiny.lp"), verbose=False)
+    text = (tmp_path / "tiny.lp").read_text()
+    assert "layer_coverage[3]" in text
+    assert "z[99]" in text
+
+
+def test_a_result_explains_itself(tiny):
+    result = pl.solve(tiny, "joint")
+    assert result.gap == 0
+    assert "301.784 tokens/s, proven optimal" in str(result)
+    assert "layers 1–4 on [0, 1]" in str(result)
+    assert result.frame()["variables"][0] == 1041
+    assert "stage 1" in result.as_dict()["bottlenecks"]
+    assert "301.784" in result._repr_html_()
+    assert result.solver.startswith("SCIP 1")
+
+
+def _wait_for(condition, seconds):
+    end = time.perf_counter() + seconds
+    while not condition() and time.perf_counter() < end:
+        time.sleep(0.05)
+
+
+class _nothing:
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *_):
+        return False
