@@ -35,9 +35,18 @@ _LATER = {
     "enumerate_candidates": "pipelab.formulations.candidates",
     "count_candidates": "pipelab.formulations.count",
     "joint_size": "pipelab.methods.joint",
+    "joint_capacity": "pipelab.methods.joint",
     "joint_lp_bound": "pipelab.methods.joint",
     "joint_program": "pipelab.methods.joint",
     "state_joint": "pipelab.formulations.joint_cvxpy",
+    "plot_placement": "pipelab.plots",
+    "plot_progress": "pipelab.plots",
+    "plot_growth": "pipelab.plots",
+    "plot_claims": "pipelab.plots",
+    "joint_formulation": "pipelab.formulations.show",
+    "leave_out": "pipelab.formulations.ablation",
+    "guess": "pipelab.exercises",
+    "check": "pipelab.exercises",
 }
 
 __all__ = [

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from pipelab.costs import MEMORY_SLACK, StageCost
 from pipelab.errors import InvalidPlacement
+from pipelab.html import table
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
 
@@ -92,8 +93,8 @@ class Evaluation:
         return "◀" if name in self.bottlenecks else ""
 
     def _repr_html_(self) -> str:
-        html = self.frame().to_html(index=False)
-        return html + self.links_frame().to_html(index=False) if self.links else html
+        html = table(self.frame())
+        return html + table(self.links_frame()) if self.links else html
 
 
 def evaluate(problem: Problem, placement: Placement) -> Evaluation:

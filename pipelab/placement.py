@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from pipelab.checked import checked
 from pipelab.errors import InvalidValue
+from pipelab.html import table
 
 __all__ = ["Placement", "Stage", "show_layers"]
 
@@ -101,4 +102,4 @@ class Placement:
         )
 
     def _repr_html_(self) -> str:
-        return self.frame().to_html(index=False)
+        return table(self.frame())

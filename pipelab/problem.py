@@ -12,6 +12,7 @@ import numpy as np
 
 from pipelab.checked import Count, Flag, Indices, Matrix, Positive, checked
 from pipelab.errors import InvalidValue, nearest
+from pipelab.html import table
 
 __all__ = ["GPU", "Cluster", "Model", "Problem", "Workload"]
 
@@ -154,7 +155,7 @@ class Cluster:
         )
 
     def _repr_html_(self) -> str:
-        return self.frame().to_html(index=False)
+        return table(self.frame())
 
 
 @checked
@@ -273,14 +274,14 @@ class Problem:
             ("batch split", self.batch_split),
             ("links counted in", f"{self.link_units}/s"),
         ]  # fmt: skip
-        return pd.DataFrame(rows, columns=[self.name, ""]).set_index(self.name)
+        return pd.DataFrame(rows, columns=[self.name, "value"])
 
     def _pool(self):
         frame = self.cluster.frame()
         return zip(frame["type"], frame["count"], frame["memory_gb"], strict=True)
 
     def _repr_html_(self) -> str:
-        return self.frame().to_html()
+        return table(self.frame())
 
 
 def _lookup(values, key: str, what: str) -> float:

@@ -188,9 +188,7 @@ BROKEN_BY = {
 def test_every_family_accepts_a_placement_and_refuses_its_own_violation(form, family, two_stages):
     candidates = pl.enumerate_candidates(two_stages)
     program = FORMS[form].build(candidates)
-    x, slices = _point(
-        candidates, form, pl.Placement.of([(2, (0, 1)), (2, (2, 3))] if False else [(2, (0,)), (2, (1,))])
-    )
+    x, slices = _point(candidates, form, pl.Placement.of([(2, (0,)), (2, (1,))]))
     assert program.violations(x) == {}
     BROKEN_BY[family](x, slices, candidates)
     assert family in program.violations(x)

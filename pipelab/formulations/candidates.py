@@ -13,7 +13,8 @@ from itertools import chain, combinations
 import numpy as np
 
 from pipelab.costs import MEMORY_SLACK
-from pipelab.placement import Placement, Stage
+from pipelab.html import table
+from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
 
 __all__ = ["Candidates", "enumerate_candidates", "stage_rates"]
@@ -66,6 +67,25 @@ class Candidates:
     def membership(self) -> np.ndarray:
         """True where a GPU belongs to a set; shape (S, N)."""
         return _membership(self.sets, self.gpus)
+
+    def frame(self):
+        """One row per allocation: layers (counted from 1), GPUs, rate, number of possible successors."""
+        import pandas as pd
+
+        types = [gpu.type for gpu in self.problem.cluster.gpus]
+        sets = [self.sets[s] for s in self.set_of]
+        return pd.DataFrame(
+            {
+                "layers": [show_layers(range(a, b)) for a, b in zip(self.start, self.stop, strict=True)],
+                "gpus": [", ".join(map(str, s)) for s in sets],
+                "gpu_types": [", ".join(types[g] for g in s) for s in sets],
+                "throughput_tokens_per_s": self.throughput,
+                "successors": np.bincount(self.tail, minlength=len(sets)),
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{len(self.start):,} allocations, the first of them:</p>" + table(self.frame().head(10))
 
     def placement(self, chosen: np.ndarray) -> Placement:
         """The placement that a set of allocation numbers stands for, in layer order."""

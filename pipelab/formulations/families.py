@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from pipelab.formulations.candidates import Candidates
 from pipelab.program import Columns, RowBlock
 
-__all__ = ["Family", "Incidence", "Symbol", "families_frame", "symbols_frame"]
+__all__ = ["Family", "Incidence", "Symbol"]
 
 
 @dataclass(frozen=True)
@@ -154,33 +154,3 @@ class Incidence:
     def _ends_at(self, end: np.ndarray) -> sp.csr_array:
         ones = np.ones(len(end))
         return sp.csr_array((ones, (end, np.arange(len(end)))), shape=(len(self.candidates.start), len(end)))
-
-
-def families_frame(families, counts: Mapping[str, int] | None = None):
-    """The registry as a table; with `counts`, each family's number of rows as well."""
-    import pandas as pd
-
-    table = {
-        "family": [f.name for f in families],
-        "one row says": [f.sentence for f in families],
-        "formula": [f"${f.formula}$" for f in families],
-        "group": [f.group for f in families],
-        "number of rows": [f.counted_as for f in families],
-    }
-    if counts is not None:
-        table["rows here"] = [f.count(counts) for f in families]
-    return pd.DataFrame(table)
-
-
-def symbols_frame(symbols):
-    """The symbols as a table: letter, name in code, meaning, unit."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        {
-            "symbol": [f"${s.letter}$" for s in symbols],
-            "in code": [s.code for s in symbols],
-            "meaning": [s.meaning for s in symbols],
-            "unit": [s.unit for s in symbols],
-        }
-    )

@@ -4,21 +4,26 @@ Slow to compile and without progress or Stop, so it is for reading and for check
 engine is `joint.build` with `scip.run`.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 
+from pipelab.errors import UnknownName, nearest
 from pipelab.formulations import joint, joint_tight
 from pipelab.formulations.candidates import Candidates
 
 __all__ = ["state_joint"]
 
 
-def state_joint(candidates: Candidates, form: str = "written"):
+def state_joint(candidates: Candidates, form: str = "written", without: Collection[str] = ()):
     """State the joint ILP in cvxpy.
 
     Parameters
     ----------
     candidates : Candidates
     form : "written" or "tight"
+    without : collection of str
+        Families to leave out, to see what each is for.
 
     Returns
     -------
@@ -32,7 +37,11 @@ def state_joint(candidates: Candidates, form: str = "written"):
     module = {"written": joint, "tight": joint_tight}[form]
     matrices = module.incidence(candidates)
     variables = {name: _variable(name, n) for name, n in module.columns(candidates).sizes.items()}
-    stated = [family.state(matrices, variables) for family in module.FAMILIES]
+    unknown = set(without) - {f.name for f in module.FAMILIES}
+    if unknown:
+        names = [f.name for f in module.FAMILIES]
+        raise UnknownName(f"there is no family {min(unknown)!r}; {nearest(min(unknown), names)}")
+    stated = [f.state(matrices, variables) for f in module.FAMILIES if f.name not in without]
     return cp.Problem(cp.Maximize(variables["t"][0]), [c for c in stated if c.size]), variables
 
 

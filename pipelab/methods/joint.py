@@ -15,7 +15,7 @@ from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.problem import Problem
 from pipelab.result import Result
 
-__all__ = ["FORMS", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
+__all__ = ["FORMS", "joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
 
 FORMS = {"written": joint, "tight": joint_tight}
 
@@ -45,6 +45,13 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     counts = count_candidates(problem)
     shown = {name: counts[name] for name in ("segments", "allocations", "connections")}
     return shown | _form(form).size(counts)
+
+
+def joint_capacity(form: str = "written") -> int:
+    """About how many variables of the joint ILP fit in the memory that is free now."""
+    per_variable, per_row = _BYTES[form]
+    rows = {"written": 2.0, "tight": 0.0}[form]  # per variable, as the cases grow
+    return int(_free_gigabytes() * 1e9 / (per_variable + rows * per_row))
 
 
 def joint_program(problem: Problem, form: str = "written", big_m: str = "valid"):

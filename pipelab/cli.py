@@ -1,0 +1,158 @@
+"""The command line: `pipelab` opens the lab; doctor, cases, count, solve and copy do without it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelab.errors import PipelabError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    help="Which GPUs should hold which layers of a large language model? Without a command: open the notebooks.",
+)
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+Case = Annotated[str, typer.Argument(help="A bundled case, or a folder in the write-up's CSV format.")]
+MaxGpus = Annotated[int | None, typer.Option("--max-gpus", help="GPUs per stage, at most.")]
+SameType = Annotated[bool | None, typer.Option("--same-type/--mixed", help="Only stages of one GPU type.")]
+BatchSplit = Annotated[str | None, typer.Option(help="even or balanced.")]
+LinkUnits = Annotated[str | None, typer.Option(help="transfers (as the write-up) or tokens.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def main() -> None:
+    """Run the command line; what pipelab refuses is one sentence and exit status 2."""
+    try:
+        app()
+    except PipelabError as error:
+        print(f"pipelab: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def _open(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        from pipelab.lab import open_lab
+
+        open_lab([])
+
+
+@app.command(context_settings=_PASS_ON)
+def lab(context: typer.Context) -> None:
+    """Open JupyterLab on the notebooks; further arguments go to JupyterLab."""
+    from pipelab.lab import open_lab
+
+    open_lab(context.args)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed and which solvers answer; each solves tiny. Exit status 1 if one does not."""
+    from pipelab.doctor import examine
+
+    findings = examine()
+    width = max(len(f.what) for f in findings)
+    for f in findings:
+        print(f"{'ok' if f.ok else 'NO' if f.needed else '--'}  {f.what:<{width}}  {f.found}")
+    if any(f.needed and not f.ok for f in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def cases() -> None:
+    """List the bundled cases."""
+    from pipelab.data import cases as names
+    from pipelab.data import load_case
+
+    for name in names():
+        problem = load_case(name)
+        pool = ", ".join(f"{row.count} × {row.type}" for row in problem.cluster.frame().itertuples())
+        print(f"{name:<13} {problem.model.layers:>3} layers, {len(problem.cluster):>2} GPUs: {pool}")
+
+
+@app.command()
+def count(
+    case: Case,
+    max_gpus: MaxGpus = None,
+    same_type: SameType = None,
+    form: Annotated[str, typer.Option(help="written or tight.")] = "written",
+    as_json: Json = False,
+) -> None:
+    """Count the joint ILP of a case, without building it."""
+    from pipelab.methods.joint import joint_size
+
+    problem = _load(case, max_gpus_per_stage=max_gpus, same_type_stages=same_type)
+    size = joint_size(problem, form)
+    if as_json:
+        print(json.dumps(size))
+        return
+    for name, number in size.items():
+        print(f"{name:<12} {number:>20,}")
+
+
+@app.command()
+def solve(
+    case: Case,
+    max_gpus: MaxGpus = None,
+    method: Annotated[str, typer.Option(help="joint.")] = "joint",
+    form: Annotated[str | None, typer.Option(help="Of the joint ILP: written or tight.")] = None,
+    same_type: SameType = None,
+    batch_split: BatchSplit = None,
+    link_units: LinkUnits = None,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0, help="Seconds; the best placement by then is kept.")
+    ] = None,
+    gap: Annotated[float | None, typer.Option(min=0, help="Stop when at most this share below the best.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the best placement of a case. Ctrl-C ends the search and prints the best so far."""
+    from pipelab.solve import solve as run
+
+    rules = {"max_gpus_per_stage": max_gpus, "same_type_stages": same_type}
+    problem = _load(case, **rules, batch_split=batch_split, link_units=link_units)
+    options = {"form": form, "time_limit": time_limit, "gap": gap}
+    result = run(problem, method, **{k: v for k, v in options.items() if v is not None})
+    if as_json:
+        print(json.dumps(result.as_dict(), allow_nan=False))
+        return
+    print(result.sentence)
+    if result.evaluation:
+        print()
+        print(_table(result.evaluation.frame()))
+    if result.evaluation and result.evaluation.links:
+        print()
+        print(_table(result.evaluation.links_frame()))
+
+
+@app.command()
+def copy(folder: Annotated[Path, typer.Argument(help="Where the notebooks go.")]) -> None:
+    """Copy the notebooks to a folder of your own; nothing that is there is overwritten."""
+    from pipelab.lab import copy_notebooks
+
+    copied = copy_notebooks(folder)
+    for path in copied:
+        print(path)
+    if not copied:
+        print(f"every notebook is in {folder} already; nothing was changed")
+
+
+def _load(case: str, **options):
+    from pipelab.data import load_case
+
+    return load_case(case, **{k: v for k, v in options.items() if v is not None})
+
+
+def _table(frame) -> str:
+    """A data frame as plain text, columns named by their units."""
+    return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""A formulation as a page: symbols, and every family with formula, cvxpy line and row count.
+
+All of it is read from the registry and the problem; nothing is typed a second time.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+
+from pipelab.formulations import joint, joint_tight
+from pipelab.formulations.count import count_candidates
+from pipelab.formulations.families import Family, Symbol
+from pipelab.html import table
+from pipelab.problem import Problem
+
+__all__ = ["Formulation", "Symbols", "joint_formulation"]
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The letters of a formulation: what each means, its unit, its name in code."""
+
+    symbols: tuple[Symbol, ...]
+
+    def frame(self):
+        """One row per symbol."""
+        import pandas as pd
+
+        rows = [(f"${s.letter}$", s.code, s.meaning, s.unit) for s in self.symbols]
+        return pd.DataFrame(rows, columns=["symbol", "in code", "meaning", "unit"])
+
+    def _repr_html_(self) -> str:
+        return table(self.frame(), raw=True)
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """One formulation for one problem.
+
+    Attributes
+    ----------
+    families : tuple of Family
+    counts : mapping
+        The numbers of `count_candidates`, from which every family counts its rows.
+    symbols : Symbols
+    """
+
+    name: str
+    families: tuple[Family, ...]
+    counts: Mapping[str, int]
+    symbols: Symbols
+
+    def frame(self):
+        """One row per family: name, group, sentence, formula, cvxpy line, rows."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "family": [f.name for f in self.families],
+                "group": [f.group for f in self.families],
+                "one row says": [f.sentence for f in self.families],
+                "formula": [f"$\\displaystyle {f.formula}$" for f in self.families],
+                "in cvxpy": [cvxpy_line(f) for f in self.families],
+                "how many rows": [f.counted_as for f in self.families],
+                "rows here": [f.count(self.counts) for f in self.families],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        frame = self.frame()
+        frame["in cvxpy"] = [f"<code>{escape(line)}</code>" for line in frame["in cvxpy"]]
+        frame["family"] = [f"<code>{name}</code>" for name in frame["family"]]
+        total = f"<p>maximise <b>t</b> subject to {int(frame['rows here'].sum()):,} rows:</p>"
+        return total + table(frame, raw=True)
+
+
+def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
+    """The joint ILP of a problem, to be read: `"written"` as in the write-up, or `"tight"`."""
+    module = {"written": joint, "tight": joint_tight}[form]
+    return Formulation(f"joint, {form}", module.FAMILIES, count_candidates(problem), Symbols(joint.SYMBOLS))
+
+
+def cvxpy_line(family: Family) -> str:
+    """The line with which a family is stated in cvxpy, as a reader would write it."""
+    source = " ".join(inspect.getsource(family.state).split())
+    line = source.partition("lambda i, v: ")[2].rstrip(" ,)") if "lambda" in source else source
+    line += ")" * (line.count("(") - line.count(")"))
+    line = line.replace('v["', "").replace('"]', "").replace("i.", "")
+    return line

@@ -1,0 +1,29 @@
+"""Tables for notebooks: text to the left, numbers to the right, as many digits as are worth reading."""
+
+__all__ = ["table"]
+
+
+def table(frame, *, index: bool = False, raw: bool = False) -> str:
+    """A data frame as HTML.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    index : bool
+        Show the index, as the first column of text.
+    raw : bool
+        Cells hold HTML already; otherwise their text is escaped.
+    """
+    from pandas.api.types import is_float_dtype, is_numeric_dtype
+
+    text = [c for c in frame.columns if not is_numeric_dtype(frame[c])]
+    floats = [c for c in frame.columns if is_float_dtype(frame[c])]
+    left = [{"selector": "th", "props": [("text-align", "left")]}]
+    style = frame.style.set_properties(subset=text, **{"text-align": "left"}).set_table_styles(left)
+    style = style.format(_digits, subset=floats, na_rep="–")
+    style = style.format(subset=text, escape=None if raw else "html", na_rep="–")
+    return (style if index else style.hide(axis="index")).to_html()
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.7g}"

@@ -1,0 +1,143 @@
+"""What a formulation costs: its size, the course of a solve, and what a faulty big-M claims."""
+
+import math
+from collections.abc import Mapping
+
+from pipelab.result import Result
+from pipelab.theme import BOTTLENECK, TYPE_COLOURS, template
+
+__all__ = ["plot_claims", "plot_growth", "plot_progress"]
+
+
+def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None):
+    """How the joint ILP grows: allocations, connections and variables of several problems.
+
+    Parameters
+    ----------
+    sizes : mapping of label to the numbers of `joint_size`
+    limit : int, optional
+        Draws a line at the number of variables that can still be built.
+    """
+    import plotly.graph_objects as go
+
+    figure, labels = go.Figure(), list(sizes)
+    shapes = {"allocations": "circle", "connections": "diamond", "variables": "square"}
+    for (what, symbol), colour in zip(shapes.items(), TYPE_COLOURS, strict=False):
+        figure.add_trace(
+            go.Scatter(
+                x=labels, y=[sizes[label][what] for label in labels], name=what, mode="lines+markers",
+                marker={"symbol": symbol, "size": 11}, line={"color": colour},
+                hovertemplate="%{x}<br>" + what + ": %{y:,}<extra></extra>",
+            )
+        )  # fmt: skip
+    if limit:
+        note = f"{limit:,} variables: about what this machine can build"
+        line = {"color": BOTTLENECK, "dash": "dash"}
+        figure.add_hline(y=limit, line=line)
+        figure.add_annotation(  # a log axis wants the logarithm here
+            x=0, xref="paper", xanchor="left", y=math.log10(limit), yanchor="bottom", text=note, showarrow=False
+        )
+    first, last = sizes[labels[0]], sizes[labels[-1]]
+    title = (
+        f"Connections, not allocations, fill the model: {last['connections'] / last['allocations']:,.0f} per allocation"
+    )
+    note = f"{labels[0]}: {first['variables']:,} variables · {labels[-1]}: {last['variables']:,} variables"
+    figure.update_layout(
+        template=template(), title=f"{title}<br><sup>{note}</sup>", height=440,
+        yaxis={"type": "log", "title": {"text": "number (log scale)"}, "exponentformat": "power", "dtick": 1},
+        xaxis={"title": {"text": "case and GPUs per stage"}},
+    )  # fmt: skip
+    return figure
+
+
+def plot_progress(result: Result):
+    """What a solve knew and when: best placement so far and proven bound, the gap between shaded."""
+    import plotly.graph_objects as go
+
+    moments = result.details.get("progress", ())
+    end = result.details.get("solve_seconds", 0.0)
+    figure = go.Figure()
+    for name, field, colour, dash in (
+        ("proven bound", "bound", "#0072B2", "dash"),
+        ("best so far", "incumbent", "#E69F00", "solid"),
+    ):
+        seconds, values = _steps([(p.seconds, getattr(p, field)) for p in moments], end)
+        figure.add_trace(
+            go.Scatter(
+                x=seconds, y=values, name=name, mode="lines+markers", line={"color": colour, "dash": dash, "width": 3},
+                line_shape="hv", hovertemplate="%{x:.2f} s: %{y:.6g} tokens/s<extra>" + name + "</extra>",
+            )
+        )  # fmt: skip
+    known = [p for p in moments if p.bound is not None and p.incumbent is not None]
+    for field, fill in (("bound", None), ("incumbent", "tonexty")):  # shade where both are known
+        seconds, values = [p.seconds for p in known] + [end], [getattr(p, field) for p in known]
+        figure.add_trace(
+            go.Scatter(
+                x=seconds, y=[*values, *values[-1:]], mode="lines", line={"width": 0}, line_shape="hv", fill=fill,
+                fillcolor="rgba(86,180,233,0.25)", showlegend=False, hoverinfo="skip",
+            )
+        )  # fmt: skip
+    last = f"{result.throughput:.6g} tokens/s" if result.throughput is not None else "no placement"
+    gap = f", gap {result.gap:.2%}" if result.gap is not None else ""
+    title = f"{result.problem.name}: {last} after {result.seconds:.3g} s{gap}"
+    note = f"{result.details.get('nodes', 0):,} nodes of {result.solver}; where the lines meet, it is proven"
+    figure.update_layout(
+        template=template(), height=380, title=f"{title}<br><sup>{note}</sup>",
+        xaxis={"title": {"text": "seconds of solving"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "tokens/s"}},
+    )  # fmt: skip
+    return figure
+
+
+def _steps(points, end: float) -> tuple[list[float], list[float]]:
+    """Only the moments at which a value changed, and the end."""
+    kept = [(s, v) for s, v in points if v is not None]
+    kept = [p for i, p in enumerate(kept) if i == 0 or p[1] != kept[i - 1][1]]
+    kept += [(end, kept[-1][1])] if kept else []
+    return [s for s, _ in kept], [v for _, v in kept]
+
+
+def plot_claims(factors, claims: Mapping[str, list[float]], truth: list[float]):
+    """What a model claims as its links get slower, against the truth.
+
+    Parameters
+    ----------
+    factors : list of float
+        Bandwidth as a share of the original, ascending.
+    claims : mapping of name to list of float
+        Claimed optima in tokens/s, one per factor.
+    truth : list of float
+        The proven optima.
+    """
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    figure.add_trace(
+        go.Scatter(
+            x=factors, y=truth, name="proven optimum", mode="lines+markers", line={"color": "#009E73", "width": 7}
+        )
+    )
+    for (name, values), colour in zip(claims.items(), (BOTTLENECK, "#0072B2"), strict=False):
+        figure.add_trace(
+            go.Scatter(
+                x=factors, y=values, name=name, mode="lines+markers",
+                line={"color": colour, "dash": "dot", "width": 3}, marker={"symbol": "x", "size": 9},
+            )
+        )  # fmt: skip
+        wrong = [f for f, v, t in zip(factors, values, truth, strict=True) if v < t * (1 - 1e-6)]
+        note = (
+            f"{name} gives a wrong answer at 1/{1 / max(wrong):.3g} of the bandwidth and below"
+            if wrong
+            else f"{name} is right"
+        )
+    worst = min(v / t for values in claims.values() for v, t in zip(values, truth, strict=True))
+    figure.update_layout(
+        template=template(), height=400,
+        title=f"Slow links make the claim fall to {worst:.0%} of the truth<br><sup>{note}</sup>",
+        xaxis={
+            "title": {"text": "bandwidth as a share of the original"}, "type": "log", "tickvals": list(factors),
+            "ticktext": [f"1/{1 / f:.3g}" if f < 1 else f"{f:.3g}" for f in factors],
+        },
+        yaxis={"title": {"text": "tokens/s"}, "rangemode": "tozero"},
+    )  # fmt: skip
+    return figure

@@ -1,0 +1,44 @@
+"""Colours and the figure template: one place, so that a thing looks the same everywhere.
+
+The colours are Okabe and Ito's, which stay apart for the colour-blind and in print.
+"""
+
+__all__ = ["BOTTLENECK", "GRID", "MUTED", "TYPE_COLOURS", "colour_of_types", "ink_on", "template"]
+
+TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999", "#5D3A9B")
+BOTTLENECK = "#D55E00"
+MUTED = "#E8E8E8"
+GRID = "#D0D0D0"
+
+
+def colour_of_types(types) -> dict[str, str]:
+    """A colour for each GPU type, in the order in which the cluster lists them."""
+    names = list(dict.fromkeys(types))
+    return {name: TYPE_COLOURS[i % len(TYPE_COLOURS)] for i, name in enumerate(names)}
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever reads better on a background (relative luminance of WCAG)."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
+
+
+def template():
+    """A plotly template: white ground, title left, room for long labels."""
+    import plotly.graph_objects as go
+    import plotly.io as pio
+
+    base = go.layout.Template(pio.templates["plotly_white"])
+    base.layout.update(
+        font={"family": "DejaVu Sans, Verdana, sans-serif", "size": 13, "color": "#222222"},
+        title={
+            "x": 0.01, "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 14},
+            "font": {"size": 16},
+        },
+        margin={"l": 90, "r": 24, "t": 78, "b": 56},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        hoverlabel={"align": "left"},
+    )  # fmt: skip
+    return base

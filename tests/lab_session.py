@@ -1,0 +1,177 @@
+"""A real JupyterLab on loopback, seen through a real Chromium, for the browser tests.
+
+Also a camera: `python tests/lab_session.py NOTEBOOK PICTURE.png` runs a notebook and takes
+one picture of all of it.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+# Clicking "Run All" as soon as the kernel says idle is a race: the session may not be
+# connected yet, and nothing runs. The application object knows, and its promise ends with
+# the last cell.
+_RUN_ALL = """async () => {
+  const app = window.jupyterapp; await app.restored;
+  for (let i = 0; i < 300 && !app.shell.currentWidget?.sessionContext; i++) await new Promise(r => setTimeout(r, 100));
+  const panel = app.shell.currentWidget;
+  await panel.context.ready; await panel.sessionContext.ready; await panel.sessionContext.session.kernel.info;
+  await app.commands.execute('notebook:run-all-cells');
+  return panel.content.widgets.filter(c => c.model.type === 'code').map(c => c.model.executionCount); }"""
+
+_BAD_OUTPUT = (
+    ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr'], "
+    ".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']"
+)
+
+
+class LabPage:
+    """One notebook open in JupyterLab."""
+
+    def __init__(self, page, address: str, token: str):
+        self.page, self._address, self._token = page, address, token
+        self.errors: list[str] = []
+        self.requests_elsewhere: set[str] = set()
+        page.on("pageerror", lambda e: self.errors.append(str(e)))
+        page.on("request", self._note_request)
+
+    def _note_request(self, request) -> None:
+        own = (self._address, self._address.replace("http", "ws"), "data:", "blob:")
+        if not request.url.startswith(own):
+            self.requests_elsewhere.add(request.url.split("?")[0])
+
+    def open(self, name: str) -> None:
+        """Open a notebook in single-document mode."""
+        self.page.goto(f"{self._address}/doc/tree/{name}?token={self._token}", wait_until="domcontentloaded")
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+
+    def run_all(self) -> list[int | None]:
+        """Run every cell; the execution counts of the code cells."""
+        counts = self.page.evaluate(_RUN_ALL)
+        self.page.wait_for_timeout(1500)  # the last figures and formulas settle
+        return counts
+
+    def bad_outputs(self) -> list[str]:
+        """Text of every stderr or error output."""
+        return self.page.eval_on_selector_all(_BAD_OUTPUT, "es => es.map(e => e.textContent.slice(0, 400))")
+
+    def figures(self) -> list[dict]:
+        """Of every plotly figure: its title, and the outlines of what it draws."""
+        return self.page.evaluate(
+            """() => [...document.querySelectorAll('.js-plotly-plot')].map(g => ({
+                 title: (g.querySelector('.gtitle') || {}).textContent || '',
+                 bars: [...g.querySelectorAll('.barlayer .point path')].map(p => p.getAttribute('d')),
+                 lines: [...g.querySelectorAll('.scatterlayer path.js-line')].map(p => p.getAttribute('d')),
+                 frames: g.querySelectorAll('.shapelayer path').length,
+                 width: g.getBoundingClientRect().width }))"""
+        )
+
+    def picture(self, path: Path) -> None:
+        """One picture of the whole notebook."""
+        height = self.page.evaluate(
+            "() => [...document.querySelectorAll('.jp-Cell')].reduce((h, c) => h + c.getBoundingClientRect().height, 0)"
+        )
+        self.page.set_viewport_size({"width": 1400, "height": int(height) + 160})
+        scroll_up = "() => document.querySelectorAll('.jp-WindowedPanel-outer').forEach(e => e.scrollTop = 0)"
+        for _ in range(2):  # figures that come into sight change the height once more
+            self.page.wait_for_timeout(700)
+            self.page.evaluate(scroll_up)
+        self.page.screenshot(path=str(path))
+
+
+@contextmanager
+def lab(notebooks: Path) -> Iterator[LabPage]:
+    """Serve a copy of a folder of notebooks and open a page on it."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "notebooks"
+        shutil.copytree(notebooks, root)
+        token, port = secrets.token_hex(16), _free_port()
+        server = _start(root, Path(scratch), token, port)
+        try:
+            address = f"http://127.0.0.1:{port}"
+            _wait_until_up(f"{address}/api/status?token={token}", server, Path(scratch) / "lab.log")
+            with sync_playwright() as p:
+                browser = p.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+                yield LabPage(browser.new_page(viewport={"width": 1400, "height": 1000}), address, token)
+                browser.close()
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+            try:
+                server.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _start(root: Path, scratch: Path, token: str, port: int) -> subprocess.Popen:
+    folders = {name: str(scratch / name) for name in ("config", "settings", "workspaces")}
+    environment = dict(
+        os.environ,
+        JUPYTER_CONFIG_DIR=folders["config"],
+        JUPYTERLAB_SETTINGS_DIR=folders["settings"],
+        JUPYTERLAB_WORKSPACES_DIR=folders["workspaces"],
+    )
+    # No news pop-up over the page, no look for updates; all cells drawn, not only those in sight.
+    _settings(scratch, "apputils-extension", "notification",
+              {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True})  # fmt: skip
+    _settings(scratch, "notebook-extension", "tracker", {"windowingMode": "none"})
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
+        f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={root}", "--ServerApp.port_retries=0",
+        "--LabApp.expose_app_in_browser=True",
+    ]  # fmt: skip
+    with (scratch / "lab.log").open("w") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def _settings(scratch: Path, extension: str, plugin: str, values: dict) -> None:
+    folder = scratch / "settings" / "@jupyterlab" / extension
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{plugin}.jupyterlab-settings").write_text(json.dumps(values))
+
+
+def _wait_until_up(url: str, server: subprocess.Popen, log: Path) -> None:
+    end = time.time() + 90
+    while time.time() < end and server.poll() is None:
+        try:
+            urllib.request.urlopen(url, timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.3)
+    raise RuntimeError(f"JupyterLab did not come up:\n{log.read_text()[-2000:]}")
+
+
+if __name__ == "__main__":
+    notebook, picture = Path(sys.argv[1]), Path(sys.argv[2])
+    with lab(notebook.parent) as opened:
+        opened.open(notebook.name)
+        print("execution counts", opened.run_all())
+        print("stderr or errors", opened.bad_outputs())
+        print("page errors", opened.errors, "elsewhere", opened.requests_elsewhere)
+        for figure in opened.figures():
+            print("figure", figure["title"], len(figure["bars"]), "bars", round(figure["width"]), "px")
+        opened.picture(picture)
