@@ -46,6 +46,7 @@ _LATER = {
     "joint_formulation": "pipelab.formulations.show",
     "leave_out": "pipelab.formulations.ablation",
     "guess": "pipelab.exercises",
+    "show_table": "pipelab.html",
     "check": "pipelab.exercises",
 }
 

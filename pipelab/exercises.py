@@ -1,10 +1,13 @@
 """Questions to a reader: predict first, then look; and exercises that check themselves."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Answer", "check", "guess"]
+from pipelab.errors import UnknownName, nearest
+
+__all__ = ["EXERCISES", "Answer", "Exercise", "check", "guess"]
 
 
 @dataclass(frozen=True)
@@ -37,47 +40,83 @@ def guess(question: str, answer: object) -> Answer:
     return Answer(f"{question} (answer: {answer})", folded)
 
 
-def check(name: str, value: object, target: float, *, unit: str = "", hint: str = "", rel: float = 1e-4) -> Answer:
-    """Compare a reader's number with the target that the notebook computed.
+@dataclass(frozen=True)
+class Exercise:
+    """What a reader is asked to find: how the target is computed, its unit, a hint."""
+
+    target: Callable[[], float]
+    unit: str
+    hint: str
+    rel: float = 1e-4  # relative tolerance
+
+
+def _tiny(**options):
+    from pipelab.data import load_case
+
+    return load_case("tiny", **{"max_gpus_per_stage": 2, **options})
+
+
+def _four_gpus_per_stage() -> float:
+    from pipelab.solve import solve
+
+    return solve(_tiny(max_gpus_per_stage=4), "joint").throughput
+
+
+def _slowdown() -> float:
+    from pipelab.formulations.candidates import enumerate_candidates
+
+    candidates = enumerate_candidates(_tiny())
+    return 1.1 * candidates.link_throughput.max() / candidates.throughput.max()
+
+
+def _heaviest_layer() -> float:
+    tiny = _tiny()
+    activations = tiny.costs.activation_gb(tiny.model, tiny.workload)
+    return (tiny.cluster.gpus[0].memory_gb - activations / 2) / tiny.model.layers
+
+
+EXERCISES = {
+    "00.1": Exercise(_four_gpus_per_stage, "tokens/s", "use max_gpus_per_stage=4"),
+    "05.1": Exercise(_slowdown, "", "compare 1.1 · max ν with the optimum; both are in `candidates`", rel=1e-3),
+    "05.2": Exercise(_heaviest_layer, "GB", "each A100 holds 4 layers and half of the activations in 80 GB"),
+}
+
+
+def check(name: str, value: object) -> Answer:
+    """Compare a reader's number with the target of an exercise, which is computed here and now.
 
     Parameters
     ----------
     name : str
-        Of the exercise.
+        Of the exercise: notebook and number, such as `"05.1"`.
     value : number or None
         The reader's; None means not attempted yet.
-    target : float
-        The right number, computed, never typed in.
-    unit, hint : str
-        The hint is shown with a wrong answer, beside what is off.
-    rel : float
-        Relative tolerance.
 
     Examples
     --------
-    >>> print(check("stages", None, 2))
-    stages: not attempted yet
-    >>> print(check("stages", 2, 2))
-    stages: right, 2
-    >>> print(check("stages", 3, 2, hint="count the boundaries"))
-    stages: not yet. Yours is 3, which is 50 % too high. Hint: count the boundaries
+    >>> print(check("00.1", None))
+    exercise 00.1: not attempted yet
+    >>> print(check("00.1", 345.4944))
+    exercise 00.1: right, 345.4944 tokens/s
+    >>> print(check("00.1", 301.784))
+    exercise 00.1: not yet. Yours is 301.784 tokens/s, 12.7 % too low. Hint: use max_gpus_per_stage=4
     """
+    if name not in EXERCISES:
+        raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")
+    exercise, name = EXERCISES[name], f"exercise {name}"
     if value is None:
         return _verdict("○", "#555555", f"{name}: not attempted yet")
     try:
         number = float(value)
     except (TypeError, ValueError):
         return _verdict("✗", "#B34700", f"{name}: not yet. Expected a number, yours is {value!r}")
-    shown = f"{number:.7g} {unit}".strip()
-    if math.isclose(number, target, rel_tol=rel, abs_tol=1e-12):
+    shown = f"{number:.7g} {exercise.unit}".strip()
+    target = exercise.target()
+    if math.isclose(number, target, rel_tol=exercise.rel):
         return _verdict("✓", "#00664B", f"{name}: right, {shown}")
-    if target:
-        off = number / target - 1
-        how = f"{abs(off) * 100:.3g} % too {'high' if off > 0 else 'low'}"
-    else:
-        how = "off"
-    advice = f". Hint: {hint}" if hint else ""
-    return _verdict("✗", "#B34700", f"{name}: not yet. Yours is {shown}, which is {how}{advice}")
+    off = number / target - 1
+    how = f"{abs(off) * 100:.3g} % too {'high' if off > 0 else 'low'}"
+    return _verdict("✗", "#B34700", f"{name}: not yet. Yours is {shown}, {how}. Hint: {exercise.hint}")
 
 
 def _verdict(sign: str, colour: str, text: str) -> Answer:

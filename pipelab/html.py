@@ -1,6 +1,32 @@
 """Tables for notebooks: text to the left, numbers to the right, as many digits as are worth reading."""
 
-__all__ = ["table"]
+from dataclasses import dataclass
+
+__all__ = ["Table", "show_table", "table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A data frame that shows itself as `table` does."""
+
+    data: object
+
+    def frame(self):
+        """The data frame."""
+        return self.data
+
+    def _repr_html_(self) -> str:
+        return table(self.data)
+
+    def __repr__(self) -> str:
+        return self.data.to_string(index=False)
+
+
+def show_table(rows) -> Table:
+    """Rows (named tuples, dicts or a data frame) as a table to read."""
+    import pandas as pd
+
+    return Table(pd.DataFrame(rows))
 
 
 def table(frame, *, index: bool = False, raw: bool = False) -> str:

@@ -18,7 +18,7 @@ class LeftOut(NamedTuple):
     """What came of it."""
 
     without: str
-    promised: float | None  # tokens/s that the solver claims
+    promised_tokens_per_s: float | None  # what the solver claims
     verdict: str  # what the judge says to the stages it chose
 
 

@@ -203,8 +203,8 @@ def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int], limi
         return
     raise TooLarge(
         f"the joint ILP of {problem.name} would have {size['allocations']:,} allocations, {size['connections']:,} "
-        f"connections, {size['variables']:,} variables and {size['rows']:,} rows, about {need:,.3g} GB; "
-        f"{have:.3g} GB may be used. {_what_would_fit(problem, have)}",
+        f"connections, {size['variables']:,} variables and {size['rows']:,} rows, about {_rounded(need)} GB; "
+        f"{_rounded(have)} GB may be used. {_what_would_fit(problem, have)}",
         size,
     )
 
@@ -212,6 +212,10 @@ def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int], limi
 def _gigabytes(size: dict[str, int], form: str) -> float:
     per_variable, per_row = _BYTES[form]
     return (size["variables"] * per_variable + size["rows"] * per_row) / 1e9
+
+
+def _rounded(gigabytes: float) -> str:
+    return f"{gigabytes:,.0f}" if gigabytes >= 10 else f"{gigabytes:.2g}"
 
 
 def _free_gigabytes() -> float:

@@ -31,7 +31,7 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
             )
         )  # fmt: skip
     if limit:
-        note = f"{limit:,} variables: about what this machine can build"
+        note = f"{float(f'{limit:.1e}'):,.0f} variables: about what this machine can build"
         line = {"color": BOTTLENECK, "dash": "dash"}
         figure.add_hline(y=limit, line=line)
         figure.add_annotation(  # a log axis wants the logarithm here

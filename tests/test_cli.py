@@ -1,0 +1,118 @@
+"""The command line, run as a user runs it."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pipelab.lab import copy_notebooks, working_folder
+from pipelab.paths import data_dir, notebooks_dir
+
+
+def run(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "pipelab.cli", *arguments], capture_output=True, text=True, cwd=cwd, timeout=300,
+        encoding="utf-8",
+    )  # fmt: skip
+
+
+def test_solve_prints_the_placement():
+    done = run("solve", "tiny", "--max-gpus", "2")
+    assert done.returncode == 0
+    assert done.stdout.startswith("301.784 tokens/s, proven optimal")
+    assert "2 × A100" in done.stdout
+    assert done.stderr == ""
+
+
+def test_solve_prints_links_too():
+    done = run("solve", "medium_small", "--form", "tight", "--max-gpus", "1", "--json")
+    assert json.loads(done.stdout)["throughput_tokens_per_s"] == pytest.approx(249.52)
+
+
+def test_json_is_for_programs():
+    answer = json.loads(run("solve", "tiny", "--max-gpus", "2", "--json").stdout)
+    assert answer["status"] == "optimal"
+    assert answer["placement"]["stages"] == [{"first_layer": 1, "last_layer": 4, "gpus": [0, 1]}]
+    assert answer["size"]["variables"] == 1041
+    assert answer["bound_tokens_per_s"] == answer["throughput_tokens_per_s"] == pytest.approx(301.784)
+
+
+def test_a_folder_works_in_place_of_a_case(tmp_path):
+    shutil.copytree(data_dir() / "cases" / "tiny", tmp_path / "mine")
+    done = run("solve", "mine", "--max-gpus", "1", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["throughput_tokens_per_s"] == pytest.approx(217.52)
+
+
+def test_rules_can_be_set():
+    done = run("solve", "tiny", "--max-gpus", "4", "--batch-split", "balanced", "--json")
+    assert json.loads(done.stdout)["throughput_tokens_per_s"] == pytest.approx(443.85, abs=0.005)
+
+
+def test_count_is_exact_and_instant():
+    done = run("count", "demo", "--max-gpus", "3", "--json")
+    assert json.loads(done.stdout)["variables"] == 9_887_608_011
+    assert "9,887,608,011" in run("count", "demo", "--max-gpus", "3").stdout
+
+
+REFUSED = {
+    "typo": (("solve", "tinny"), "did you mean 'tiny'"),
+    "no gpu": (("solve", "tiny", "--max-gpus", "0"), "max_gpus_per_stage = 0: expected at least 1"),
+    "too large": (("solve", "demo", "--max-gpus", "3"), "9,887,608,011 variables"),
+    "method": (("solve", "tiny", "--method", "jiont"), "did you mean 'joint'"),
+    "split": (("solve", "tiny", "--batch-split", "odd"), "expected 'even' or 'balanced'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_one_sentence_and_status_2(name):
+    arguments, message = REFUSED[name]
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("pipelab: ")
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_doctor_lets_every_solver_solve_tiny():
+    done = run("doctor")
+    assert done.returncode == 0, done.stdout
+    for solver in ("SCIP through PySCIPOpt", "SCIP through cvxpy", "HiGHS through cvxpy"):
+        line = next(line for line in done.stdout.splitlines() if solver in line)
+        assert line.startswith("ok")
+        assert "tiny: 301.784 tokens/s" in line
+    assert "NO" not in done.stdout.split()
+
+
+def test_doctor_tells_a_solver_that_does_not_answer(monkeypatch):
+    from pipelab import doctor
+
+    def broken():
+        raise ImportError("no such library")
+
+    monkeypatch.setattr(doctor, "_with_scip", broken)
+    findings = {f.what: f for f in doctor.examine()}
+    assert not findings["SCIP through PySCIPOpt"].ok
+    assert "no such library" in findings["SCIP through PySCIPOpt"].found
+    assert findings["HiGHS through cvxpy"].ok
+
+
+def test_cases_are_listed():
+    assert "65 GPUs: 5 × A100" in run("cases").stdout
+
+
+def test_notebooks_are_copied_and_nothing_is_overwritten(tmp_path):
+    copied = copy_notebooks(tmp_path / "mine")
+    assert len(copied) == len([p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts])
+    mine = tmp_path / "mine" / "00_start_here.ipynb"
+    mine.write_text("my own work")
+    assert copy_notebooks(tmp_path / "mine") == []
+    assert mine.read_text() == "my own work"
+    assert "every notebook is in" in run("copy", str(tmp_path / "mine")).stdout
+
+
+def test_a_clone_opens_its_own_notebooks():
+    assert working_folder() == notebooks_dir()
+    assert (notebooks_dir() / "00_start_here.ipynb").is_file()

@@ -1,0 +1,76 @@
+"""Every notebook runs from a fresh kernel, in silence, and its results are what they should be."""
+
+import warnings
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from pipelab.paths import notebooks_dir
+
+NOTEBOOKS = sorted(p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+
+# Statements that must hold in the notebook's own variables once it has run.
+RESULTS = {
+    "00_start_here.ipynb": [
+        "abs(spread.throughput - 133.116) < 1e-9",
+        "result.status == 'optimal' and abs(result.throughput - 301.784) < 1e-9",
+        "own_result.status == 'optimal' and len(own_result.placement) == 3",
+    ],
+    "05_joint_ilp.ipynb": [
+        "all(abs(v - 301.784) < 1e-4 for v in by_cvxpy.values()) and len(by_cvxpy) == 2",
+        "result.status == 'optimal' and abs(result.throughput - 301.784) < 1e-9",
+        "abs(hard_result.throughput - 48) < 1e-9",
+        "abs(as_written.details['solver_objective'] - 220) < 1e-4",
+        "abs(valid.throughput - 301.784) < 1e-9",
+        "abs(bounds.loc['tiny', 'LP bound as written'] - 329.0797) < 1e-4",
+        "abs(bounds.loc['tiny, heavy layers', 'LP bound, tight'] - 241.9406) < 1e-4",
+        "watched.status == 'optimal' and abs(watched.throughput - 215.52) < 1e-9",
+        "sizes['demo, 3']['variables'] == 9887608011",
+    ],
+    "solutions/00_start_here.ipynb": ["'right' in str(pl.check('00.1', mine))"],
+    "solutions/05_joint_ilp.ipynb": [
+        "'right' in str(pl.check('05.1', factor))",
+        "'right' in str(pl.check('05.2', weight))",
+        "claim < 301.784 and stages == [1, 2]",
+    ],
+}
+
+
+def _name(path):
+    return path.relative_to(notebooks_dir()).as_posix()
+
+
+def test_every_notebook_has_asserted_results():
+    assert {_name(p) for p in NOTEBOOKS} == set(RESULTS)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
+def test_notebook(path):
+    notebook = nbformat.read(path, as_version=4)
+    asserts = "\n".join(f"assert {statement}, {statement!r}" for statement in RESULTS[_name(path)])
+    notebook.cells.append(nbformat.v4.new_code_cell(asserts))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the client's own machinery; the kernel's are checked below
+        NotebookClient(notebook, timeout=300, store_widget_state=False).execute()
+    outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
+    assert [o.text for o in outputs if o.get("name") == "stderr"] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
+def test_cells_are_short(path):
+    cells = nbformat.read(path, as_version=4).cells
+    lengths = sorted(c.source.count("\n") + 1 for c in cells if c.cell_type == "code")
+    assert lengths[-1] <= 12
+    assert lengths[len(lengths) // 2] <= (4 if path.parent == notebooks_dir() else 6)
+    words = [len(c.source.split()) for c in cells if c.cell_type == "markdown" and "|" not in c.source]
+    assert max(words) <= 90
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
+def test_links_between_notebooks_lead_somewhere(path):
+    import re
+
+    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    for target in re.findall(r"\]\(([^)#:]+\.ipynb)\)", text):
+        assert (path.parent / target).is_file(), target

@@ -1,0 +1,93 @@
+"""The house: one list of dependencies, two commands, no addresses, notebooks stored clean, style kept."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelab.paths import in_clone
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+pytestmark = pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package")
+
+
+def _tracked():
+    """Files under version control; where there is none, every file but what tools leave behind."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode == 0 and done.stdout:
+        return [ROOT / name for name in done.stdout.split("\0") if name]
+    left = {".git", ".venv", "__pycache__", "dist", "build"}
+    return [p for p in ROOT.rglob("*") if p.is_file() and not left & set(p.relative_to(ROOT).parts)]
+
+
+def test_the_conda_environment_is_the_twin_of_pyproject():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    listed = {line.replace(" ", "") for line in environment["dependencies"] if isinstance(line, str)}
+    wanted = {line.replace(" ", "") for line in PROJECT["dependencies"]}
+    assert listed == wanted | {"python" + PROJECT["requires-python"], "pip"}
+    assert {"pip": ["-e ."]} in environment["dependencies"]
+
+
+def test_no_tracked_file_records_a_registrys_address():
+    locks = [p for p in _tracked() if "lock" in p.name or p.name.startswith("requirements")]
+    assert [p for p in locks if "://" in p.read_text()] == []
+    assert [p for p in _tracked() if p.name in ("uv.lock", "pylock.toml", "poetry.lock")] == []
+
+
+def test_ci_runs_the_readmes_own_test_command():
+    readme = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^(python3 -m venv .*)$", readme, flags=re.M)
+    assert len(commands) == 2
+    pattern = re.search(r"s/\^\\\((.*?)\\\)\$/", (ROOT / ".ci" / "run").read_text()).group(1)
+    assert [c for c in commands if re.fullmatch(pattern, c)] == [commands[1]]
+    assert commands[1].endswith("-m pytest")
+
+
+def test_notebooks_are_stored_without_outputs():
+    notebooks = [str(p) for p in _tracked() if p.suffix == ".ipynb"]
+    assert len(notebooks) >= 4
+    done = subprocess.run([sys.executable, "-m", "nbstripout", "--verify", *notebooks], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]])
+def test_style_is_kept(command):
+    done = subprocess.run([sys.executable, "-m", "ruff", *command, str(ROOT)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_modules_are_short_and_say_what_they_are():
+    for path in (ROOT / "pipelab").rglob("*.py"):
+        text = path.read_text()
+        assert text.startswith('"""'), path
+        assert text.count("\n") <= 330, f"{path} would be two rooms"
+
+
+def test_imports_point_one_way():
+    """Only plots know plotly, only scip.py knows PySCIPOpt, and importing pipelab loads neither."""
+    for path in (ROOT / "pipelab").rglob("*.py"):
+        text, name = path.read_text(), path.relative_to(ROOT / "pipelab").as_posix()
+        if "import plotly" in text:
+            assert name.startswith(("plots/", "theme")), name
+        if "pyscipopt import" in text:
+            assert name == "scip.py", name
+        if "import cvxpy" in text:
+            assert name.startswith("formulations/"), name
+    code = "import sys, pipelab; print([m for m in ('plotly', 'cvxpy', 'pyscipopt', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_exists_and_is_explained():
+    import pipelab as pl
+
+    for name in pl.__all__:
+        assert getattr(pl, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'slove'"):
+        getattr(pl, "slove")  # noqa: B009

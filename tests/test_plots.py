@@ -1,0 +1,145 @@
+"""Figures draw the numbers they are given, the same number of traces whatever the values."""
+
+import dataclasses
+
+import pytest
+
+import pipelab as pl
+from pipelab.theme import TYPE_COLOURS, colour_of_types, ink_on
+
+
+def _bars(figure):
+    return {
+        (trace.name, y, base + 0.5, x)
+        for trace in figure.data
+        if trace.type == "bar"
+        for y, base, x in zip(trace.y, trace.base, trace.x, strict=True)
+    }
+
+
+def test_a_placement_is_drawn_layer_by_layer_and_gpu_by_gpu(tiny):
+    figure = pl.plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
+    # GPU type, row, first layer counted from 1, number of layers
+    assert _bars(figure) == {("A100", 0, 1, 3), ("A100", 1, 1, 3), ("V100", 2, 4, 1)}
+    assert figure.layout.yaxis.ticktext == ("GPU 0 · A100", "GPU 1 · A100", "GPU 2 · V100", "GPU 3 · V100 (idle)")
+
+
+def test_the_bottleneck_stage_is_framed_and_named(tiny):
+    figure = pl.plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
+    assert [(s.x0, s.x1) for s in figure.layout.shapes] == [(3.5, 4.5)]
+    assert "133.116 tokens/s in 2 stages" in figure.layout.title.text
+    assert "limited by stage 2" in figure.layout.title.text
+
+
+def test_a_bottleneck_link_is_drawn_between_its_gpus(two_stages):
+    slow = dataclasses.replace(two_stages, cluster=two_stages.cluster.scaled_bandwidth(0.05))
+    figure = pl.plot_placement(slow, pl.Placement.of([(2, (0,)), (2, (1,))]))
+    line = figure.data[-1]
+    assert (list(line.x[:2]), list(line.y[:2])) == ([2.5, 2.5], [0, 1])
+    assert not figure.layout.shapes
+    assert "limited by link 1→2" in figure.layout.title.text
+
+
+def test_the_number_of_traces_does_not_depend_on_the_placement(tiny):
+    placements = [[(4, (0,))], [(2, (0,)), (2, (2,))], [(1, (g,)) for g in range(4)]]
+    counts = {len(pl.plot_placement(tiny, pl.Placement.of(p)).data) for p in placements}
+    assert counts == {3}  # two types and the bottleneck links
+
+
+def test_an_empty_cluster_can_be_drawn(tiny):
+    figure = pl.plot_placement(tiny)
+    assert "4 GPUs, 4 layers to place" in figure.layout.title.text
+    assert all("idle" in text for text in figure.layout.yaxis.ticktext)
+
+
+def test_a_large_cluster_shows_the_gpus_in_use():
+    medium = pl.load_case("medium")
+    parts = [(8, (0,)), *[(9, (25 + i,)) for i in range(8)]]
+    figure = pl.plot_placement(medium, pl.Placement.of(parts))
+    assert len(figure.layout.yaxis.ticktext) == 9
+    assert "56 GPUs without a stage are not shown" in figure.layout.annotations[0].text
+    assert "264.236 tokens/s in 9 stages" in figure.layout.title.text
+
+
+def test_progress_shows_bound_and_incumbent(two_stages):
+    result = pl.solve(two_stages, "joint")
+    bound, found = pl.plot_progress(result).data[:2]
+    assert list(bound.y) == sorted(bound.y, reverse=True)
+    assert bound.y[-1] == pytest.approx(found.y[-1])
+    assert bound.x[-1] == found.x[-1] == result.details["solve_seconds"]
+
+
+def test_progress_without_any_placement_is_still_a_figure():
+    result = pl.solve(pl.load_case("small"), time_limit=0)
+    assert "no placement" in pl.plot_progress(result).layout.title.text
+
+
+def test_growth_draws_the_counted_numbers():
+    sizes = {f"tiny, {k}": pl.joint_size(pl.load_case("tiny", max_gpus_per_stage=k)) for k in (1, 2)}
+    figure = pl.plot_growth(sizes, limit=1000)
+    assert [list(t.y) for t in figure.data] == [[40, 100], [120, 420], [321, 1041]]
+    assert "4.2 per allocation" in pl.plot_growth(sizes).layout.title.text or "4 per" in figure.layout.title.text
+
+
+def test_claims_name_the_worst_and_where_it_begins():
+    figure = pl.plot_claims([0.1, 1.0], {"their M": [50.0, 100.0]}, [100.0, 100.0])
+    assert "50% of the truth" in figure.layout.title.text
+    assert "their M gives a wrong answer at 1/10 of the bandwidth" in figure.layout.title.text
+
+
+def test_text_on_every_colour_has_contrast():
+    assert {ink_on(c) for c in TYPE_COLOURS} == {"black", "white"}
+    assert ink_on("#F0E442") == "black"
+    assert ink_on("#0072B2") == "white"
+
+
+def test_a_type_has_one_colour_whatever_the_order_of_its_gpus():
+    assert colour_of_types(["A", "B", "A"]) == {"A": TYPE_COLOURS[0], "B": TYPE_COLOURS[1]}
+
+
+def test_tables_keep_text_left_and_escape_it(tiny):
+    html = pl.show_table([{"name": "<b>x</b>", "rate": 1.23456789}])._repr_html_()
+    assert "&lt;b&gt;x" in html
+    assert "1.234568" in html
+    assert "text-align: left" in html
+
+
+def test_the_formulation_is_shown_from_the_registry(tiny):
+    shown = pl.joint_formulation(tiny)
+    frame = shown.frame()
+    assert list(frame["family"]) == [f.name for f in shown.families]
+    assert frame["rows here"].sum() == 2010
+    lines = dict(zip(frame["family"], frame["in cvxpy"], strict=True))
+    assert lines["layer_coverage"] == "covers @ z == 1"
+    assert lines["link_bottleneck"] == "t <= rho + big_m_link * (1 - e)"
+    assert "2,010 rows" in shown._repr_html_()
+    assert r"\theta_a" in shown.symbols._repr_html_()
+
+
+def test_leaving_out_exclusivity_is_found_out_by_the_judge(tiny):
+    links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
+    three = pl.Cluster.from_counts({"A100": 1, "V100": 1, "T4": 1}, {"A100": 60, "V100": 32, "T4": 32}, links)
+    hard = dataclasses.replace(tiny, cluster=three, model=dataclasses.replace(tiny.model, layer_weight_gb=25))
+    whole, without = pl.leave_out(hard), pl.leave_out(hard, "gpu_exclusivity")
+    assert (whole.promised_tokens_per_s, whole.verdict) == (pytest.approx(48, abs=1e-4), "holds")
+    assert without.promised_tokens_per_s > 133
+    assert "used more than once" in without.verdict
+    forgotten = pl.leave_out(hard, "successor", "predecessor")
+    assert forgotten.verdict == "it yields only 48 tokens/s"
+    with pytest.raises(pl.UnknownName, match="no family 'sucessor'; did you mean 'successor'"):
+        pl.leave_out(hard, "sucessor")
+
+
+def test_exercises_say_what_is_off():
+    assert "12.7 % too low" in str(pl.check("00.1", 301.784))
+    assert "right" in str(pl.check("00.1", 345.4944))
+    assert "not attempted" in str(pl.check("05.2", None))
+    assert "yours is 'x'" in str(pl.check("05.2", "x"))
+    with pytest.raises(pl.UnknownName, match=r"no exercise '05\.9'"):
+        pl.check("05.9", 1)
+
+
+def test_a_guess_is_folded_and_escaped():
+    html = pl.guess("a < b?", "yes")._repr_html_()
+    assert "<details" in html
+    assert "a &lt; b?" in html
