@@ -75,7 +75,8 @@ class Result:
             return f"No placement exists: {self.reason}."
         if self.status == "unknown":
             bound = f"; none can exceed {self.bound:.7g} tokens/s" if self.bound is not None else ""
-            return f"No placement was found before the {self.stopped_by}{bound}."
+            before = f" before the {self.stopped_by}" if self.stopped_by else ""
+            return f"No placement was found{before}{bound}." + self._remark
         rate = f"{self.throughput:.7g} tokens/s"
         if self.status == "optimal":
             return f"{rate}, proven optimal in {self.seconds:.3g} s." + self._remark

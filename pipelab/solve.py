@@ -12,7 +12,16 @@ from pipelab.result import Result
 __all__ = ["METHODS", "Solving", "solve", "solve_in_background"]
 
 # Where each method lives; it is imported when it is first asked for.
-METHODS = {"joint": "pipelab.methods.joint:solve_joint"}
+METHODS = {
+    "even": "pipelab.methods.rules:solve_even",
+    "proportional": "pipelab.methods.rules:solve_proportional",
+    "by_flops": "pipelab.methods.rules:solve_by_flops",
+    "bandwidth_aware": "pipelab.methods.rules:solve_bandwidth_aware",
+    "exhaustive": "pipelab.methods.exhaustive:solve_exhaustive",
+    "single_gpu": "pipelab.methods.single_gpu:solve_single_gpu",
+    "type_count": "pipelab.methods.type_count:solve_type_count",
+    "joint": "pipelab.methods.joint:solve_joint",
+}
 
 
 def solve(problem: Problem, method: str = "joint", **options) -> Result:
@@ -22,7 +31,9 @@ def solve(problem: Problem, method: str = "joint", **options) -> Result:
     ----------
     problem : Problem
     method : str
-        "joint": the write-up's joint ILP, solved with SCIP.
+        "even", "proportional", "by_flops", "bandwidth_aware": rules of thumb, one GPU per
+        stage. "exhaustive": every placement. "single_gpu": the original MILP. "type_count":
+        the heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
     time_limit : float, optional
         Seconds. The best placement found by then is kept, with a proven bound.
     gap : float, optional

@@ -17,7 +17,7 @@ from pipelab.html import table
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
 
-__all__ = ["Candidates", "enumerate_candidates", "stage_rates"]
+__all__ = ["Candidates", "enumerate_candidates", "gpu_sets", "link_rates", "list_candidates", "stage_rates"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +94,18 @@ class Candidates:
             tuple(Stage(range(int(self.start[a]), int(self.stop[a])), self.sets[self.set_of[a]]) for a in ordered)
         )
 
+    def rate_at_most(self, proven: float | None) -> float:
+        """The fastest rate that occurs at all and is not above a bound that a solver proved.
+
+        Every placement's throughput is one of these rates, so this is a bound too. A solver's
+        tolerance of 1e-6 is added to what it proved; None stands for nothing proved.
+        """
+        rates = np.concatenate([self.throughput, self.link_throughput])
+        top = self.throughput.max()  # no placement beats its fastest stage
+        if proven is not None:
+            top = min(top, proven * (1 + 1e-6))
+        return float(rates[rates <= top].max(initial=rates.min()))
+
     def chosen(self, placement: Placement) -> np.ndarray:
         """The allocation numbers of a placement: the way back of `placement`."""
         number = {s: i for i, s in enumerate(self.sets)}
@@ -108,12 +120,26 @@ def enumerate_candidates(problem: Problem) -> Candidates:
     """List every allocation that fits in memory and every connection between them.
 
     Allocations are ordered by first layer, number of layers, GPU set. The number of both
-    grows fast: `count.joint_size` tells it beforehand without listing anything.
+    grows fast: `count_candidates` tells it beforehand without listing anything.
     """
-    sets = _gpu_sets(problem)
+    sets = gpu_sets(problem)
     rate, fits = stage_rates(problem, sets)
-    size_index, set_of = np.nonzero(fits.T)  # by number of layers, then by set
-    starts = np.arange(problem.model.layers)
+    return list_candidates(problem, sets, rate, fits, np.arange(problem.model.layers))
+
+
+def list_candidates(problem: Problem, sets, rate: np.ndarray, allowed: np.ndarray, starts: np.ndarray) -> Candidates:
+    """The candidates over given GPU sets, numbers of layers and first layers.
+
+    Parameters
+    ----------
+    rate : float array, shape (S, M)
+        Of every set with 1 … M layers, in tokens/s.
+    allowed : bool array, shape (S, M)
+        Which numbers of layers a set may hold.
+    starts : int array
+        First layers (from 0) at which an allocation may start.
+    """
+    size_index, set_of = np.nonzero(allowed.T)  # by number of layers, then by set
     # One copy of the list for every first layer, cut off where the model ends.
     start = np.repeat(starts, len(set_of))
     size = np.tile(size_index + 1, len(starts))
@@ -121,7 +147,7 @@ def enumerate_candidates(problem: Problem) -> Candidates:
     inside = start + size <= problem.model.layers
     start, size, set_of = start[inside], size[inside], set_of[inside]
     tail, head = _connections(problem, sets, set_of, start, size)
-    links = _link_rates(problem, sets)
+    links = link_rates(problem, sets)
     return Candidates(
         problem, sets, set_of, start, size, rate[set_of, size - 1],
         tail, head, links[set_of[tail], set_of[head]],
@@ -149,7 +175,7 @@ def stage_rates(problem: Problem, sets) -> tuple[np.ndarray, np.ndarray]:
     return tables.throughput[which], fits[which]
 
 
-def _gpu_sets(problem: Problem) -> tuple[tuple[int, ...], ...]:
+def gpu_sets(problem: Problem) -> tuple[tuple[int, ...], ...]:
     """Every set of GPU ids that may hold a stage."""
     gpus = range(len(problem.cluster))
     largest = min(problem.max_gpus_per_stage, len(gpus))
@@ -181,7 +207,7 @@ def _connections(problem: Problem, sets, set_of, start, size) -> tuple[np.ndarra
     return np.concatenate(tails), np.concatenate(heads)
 
 
-def _link_rates(problem: Problem, sets) -> np.ndarray:
+def link_rates(problem: Problem, sets) -> np.ndarray:
     """ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
     bandwidth = problem.cluster.bandwidth_matrix()
     width = max((len(s) for s in sets), default=1)

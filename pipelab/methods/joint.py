@@ -6,22 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipelab.errors import PipelabError, TooLarge, UnknownName, nearest
+from pipelab.errors import PipelabError, UnknownName, nearest
 from pipelab.evaluate import evaluate
 from pipelab.formulations import joint, joint_tight
 from pipelab.formulations.candidates import Candidates, enumerate_candidates, stage_rates
 from pipelab.formulations.count import count_candidates
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.methods.memory import BYTES, free_gigabytes, gigabytes, refuse
 from pipelab.problem import Problem
 from pipelab.result import Result
 
 __all__ = ["FORMS", "joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
 
 FORMS = {"written": joint, "tight": joint_tight}
-
-# Peak memory of building and solving, per variable and per row; measured on small with two
-# GPUs per stage (tests/benchmarks/joint_build.py) and rounded up.
-_BYTES = {"written": (2500, 2500), "tight": (15_000, 2500)}
 
 # Probing fixes one link variable after the other and learns nothing from it: on small it took
 # 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.
@@ -49,9 +46,9 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
 
 def joint_capacity(form: str = "written") -> int:
     """About how many variables of the joint ILP fit in the memory that is free now."""
-    per_variable, per_row = _BYTES[form]
+    per_variable, per_row = BYTES[form]
     rows = {"written": 2.0, "tight": 0.0}[form]  # per variable, as the cases grow
-    return int(_free_gigabytes() * 1e9 / (per_variable + rows * per_row))
+    return int(free_gigabytes() * 1e9 / (per_variable + rows * per_row))
 
 
 def joint_program(problem: Problem, form: str = "written", big_m: str = "valid"):
@@ -154,7 +151,7 @@ def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Re
         throughput = evaluate(problem, placement).throughput
         if throughput < run.objective * (1 - 1e-5):
             raise PipelabError(f"SCIP promises {run.objective} for a placement that yields {throughput}: {placement}")
-    bound = _bound(candidates, run.bound if trusted else None)
+    bound = candidates.rate_at_most(run.bound if trusted else None)
     status = "unknown" if placement is None else "feasible"
     if throughput is not None and bound <= throughput * (1 + 1e-9):
         status, bound = "optimal", throughput
@@ -181,15 +178,6 @@ def _whole(z: np.ndarray) -> np.ndarray:
     return np.flatnonzero(z > 0.5)
 
 
-def _bound(candidates: Candidates, proven: float | None) -> float:
-    """The fastest rate that occurs at all and is not above what was proven."""
-    rates = np.concatenate([candidates.throughput, candidates.link_throughput])
-    top = candidates.throughput.max()  # no placement beats its fastest stage
-    if proven is not None:
-        top = min(top, proven * (1 + 1e-6))
-    return float(rates[rates <= top].max(initial=rates.min()))
-
-
 def _not_trusted(run) -> str:
     claim = f"SCIP calls {run.objective:.7g} {run.status} for this model" if run.objective else "SCIP finds nothing"
     return f"The write-up's M for links is too small here, so that {claim}, which proves nothing about the problem"
@@ -197,31 +185,10 @@ def _not_trusted(run) -> str:
 
 def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int], limit_gb: float | None) -> None:
     """Raise `TooLarge` with the counts, before anything is listed."""
-    need = _gigabytes(size, form)
-    have = limit_gb if limit_gb is not None else _free_gigabytes()
-    if need <= have:
-        return
-    raise TooLarge(
-        f"the joint ILP of {problem.name} would have {size['allocations']:,} allocations, {size['connections']:,} "
-        f"connections, {size['variables']:,} variables and {size['rows']:,} rows, about {_rounded(need)} GB; "
-        f"{_rounded(have)} GB may be used. {_what_would_fit(problem, have)}",
-        size,
-    )
-
-
-def _gigabytes(size: dict[str, int], form: str) -> float:
-    per_variable, per_row = _BYTES[form]
-    return (size["variables"] * per_variable + size["rows"] * per_row) / 1e9
-
-
-def _rounded(gigabytes: float) -> str:
-    return f"{gigabytes:,.0f}" if gigabytes >= 10 else f"{gigabytes:.2g}"
-
-
-def _free_gigabytes() -> float:
-    import psutil
-
-    return psutil.virtual_memory().available / 1e9
+    need = gigabytes(size, form)
+    have = limit_gb if limit_gb is not None else free_gigabytes()
+    if need > have:
+        refuse(f"the joint ILP of {problem.name}", size, need, have, _what_would_fit(problem, have))
 
 
 def _what_would_fit(problem: Problem, have: float) -> str:
@@ -238,7 +205,7 @@ def _what_would_fit(problem: Problem, have: float) -> str:
     fitting = []
     for text, smaller, form in tries:
         size = joint_size(smaller, form)
-        if _gigabytes(size, form) <= have:
+        if gigabytes(size, form) <= have:
             fitting.append(f"{text} ({size['variables']:,} variables)")
     if not fitting:
         return "Fewer layers, fewer GPUs or a smaller max_gpus_per_stage would make it smaller"

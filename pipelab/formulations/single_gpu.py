@@ -1,0 +1,318 @@
+"""The original MILP: one GPU per stage, a variable for every segment and every pair that can follow.
+
+Maximise t such that every layer is in one chosen segment, a GPU holds at most one, chosen
+neighbours are linked, and t exceeds neither the rate of a used GPU nor that of a used link.
+
+As its author ran it, segments start on a grid only, have at least some length, and every
+GPU may hold one layer even where that does not fit; the model is then a restriction of the
+problem, and its optimum no bound on it. `segments` lists both.
+
+Source: the write-up, "Original Solver Analysis", and the rows counted in its author's code.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.formulations.candidates import Candidates, list_candidates, stage_rates
+from pipelab.formulations.families import Family, Incidence
+from pipelab.formulations.joint import LAYER_COVERAGE
+from pipelab.problem import Problem
+from pipelab.program import Columns, LinearProgram
+
+__all__ = ["FAMILIES", "SegmentRules", "build", "count_segments", "rules", "segments", "size", "upper_bound"]
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentRules:
+    """Which segments exist: numbers of layers per GPU, and first layers."""
+
+    problem: Problem  # with one GPU per stage
+    rate: np.ndarray  # (N, M) tokens/s
+    fits: np.ndarray  # (N, M) whether memory holds 1 … M layers
+    allowed: np.ndarray  # (N, M) whether the model has such segments
+    starts: np.ndarray  # first layers, from 0
+
+    @property
+    def restricted(self) -> bool:
+        """Whether segments that fit are left out of the model."""
+        return len(self.starts) < self.problem.model.layers or bool((self.fits & ~self.allowed).any())
+
+
+@dataclass(frozen=True, eq=False)
+class GpuIncidence(Incidence):
+    """The matrices of the joint ILP, and the pairs of GPUs whose order of use is fixed."""
+
+    bound: float  # no placement with one GPU per stage is faster
+
+    @cached_property
+    def twins(self) -> np.ndarray:
+        """(first, second) of neighbouring ids that differ in nothing; shape (P, 2)."""
+        return twins(self.candidates.problem)
+
+    @property
+    def inner_starts(self) -> np.ndarray:
+        """First layers, but for layer 0, at which some segment starts."""
+        return np.unique(self.candidates.start[self.candidates.start > 0])
+
+    @cached_property
+    def balance(self) -> sp.csr_array:
+        """Per such layer: +1 for segments that start there, -1 for those that end before it; (B, A)."""
+        c, at = self.candidates, self.inner_starts[:, None]
+        return sp.csr_array((c.start == at).astype(float) - (c.stop == at).astype(float))
+
+    def each_gpu(self) -> sp.dia_array:
+        """One row per GPU; shape (N, N)."""
+        return sp.eye_array(self.candidates.gpus)
+
+    def twin_rows(self, sign_first: float, sign_second: float) -> sp.csr_array:
+        """One row per pair of twins; shape (P, N)."""
+        pairs = len(self.twins)
+        rows = np.repeat(np.arange(pairs), 2)
+        values = np.tile([sign_first, sign_second], pairs)
+        return sp.csr_array((values, (rows, self.twins.reshape(-1))), shape=(pairs, self.candidates.gpus))
+
+
+def _ones(n: int) -> np.ndarray:
+    return np.ones((n, 1))
+
+
+FAMILIES = (
+    LAYER_COVERAGE,
+    Family(
+        "gpu_capacity", "GPU g holds at most one segment.",
+        r"\sum_{a \ni g} z_a \le 1 \quad \forall g", "logic", "N", lambda n: n["gpus"],
+        rows=lambda i, c: c.rows({"z": i.uses}, upper=1),
+        state=lambda i, v: i.uses @ v["z"] <= 1,
+    ),
+    Family(
+        "gpu_used", "u is 1 when GPU g holds a segment.",
+        r"u_g = \sum_{a \ni g} z_a \quad \forall g", "logic", "N", lambda n: n["gpus"],
+        rows=lambda i, c: c.rows({"u": i.each_gpu(), "z": -i.uses}, lower=0, upper=0),
+        state=lambda i, v: v["u"] == i.uses @ v["z"],
+    ),
+    Family(
+        "link_needs_sender", "A used connection has its sender chosen.",
+        r"e_{ab} \le z_a \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
+        rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T}, upper=0),
+        state=lambda i, v: v["e"] <= i.leaves.T @ v["z"],
+    ),
+    Family(
+        "link_needs_receiver", "A used connection has its receiver chosen.",
+        r"e_{ab} \le z_b \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
+        rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.enters.T}, upper=0),
+        state=lambda i, v: v["e"] <= i.enters.T @ v["z"],
+    ),
+    Family(
+        "link_forced", "Two chosen neighbours are linked.",
+        r"e_{ab} \ge z_a + z_b - 1 \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
+        rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T - i.enters.T}, lower=-1),
+        state=lambda i, v: v["e"] >= i.leaves.T @ v["z"] + i.enters.T @ v["z"] - 1,
+    ),
+    Family(
+        "gpu_rate", "τ is the rate of the segment that GPU g holds, or 0.",
+        r"\tau_g = \sum_{a \ni g} \theta_a z_a \quad \forall g", "throughput", "N", lambda n: n["gpus"],
+        rows=lambda i, c: c.rows({"tau": i.each_gpu(), "z": -(i.uses @ i.theta)}, lower=0, upper=0),
+        state=lambda i, v: v["tau"] == i.uses @ i.theta @ v["z"],
+    ),
+    Family(
+        "link_rate", "ρ is the rate of a used connection and 0 otherwise.",
+        r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)", "throughput", "E", lambda n: n["connections"],
+        rows=lambda i, c: c.rows({"rho": i.each_connection(), "e": -i.nu}, lower=0, upper=0),
+        state=lambda i, v: v["rho"] == i.nu @ v["e"],
+    ),
+    Family(
+        "gpu_bottleneck", "No used GPU is slower than t.",
+        r"t \le \tau_g + M_{\mathrm{stage}} (1 - u_g) \quad \forall g", "throughput", "N", lambda n: n["gpus"],
+        rows=lambda i, c: c.rows(
+            {"t": _ones(i.candidates.gpus), "tau": -i.each_gpu(), "u": i.big_m_stage * i.each_gpu()},
+            upper=i.big_m_stage,
+        ),
+        state=lambda i, v: v["t"] <= v["tau"] + i.big_m_stage * (1 - v["u"]),
+    ),
+    Family(
+        "link_bottleneck", "No used connection is slower than t.",
+        r"t \le \rho_{ab} + M_{\mathrm{link}} (1 - e_{ab}) \quad \forall (a, b)",
+        "throughput", "E", lambda n: n["connections"],
+        rows=lambda i, c: c.rows(
+            {"t": _ones(c.sizes["e"]), "rho": -i.each_connection(), "e": i.big_m_link * i.each_connection()},
+            upper=i.big_m_link,
+        ),
+        state=lambda i, v: v["t"] <= v["rho"] + i.big_m_link * (1 - v["e"]),
+    ),
+    Family(
+        "pipeline_start", "Some chosen segment starts at the first layer.",
+        r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1", "logic", "1", lambda n: 1,
+        rows=lambda i, c: c.rows({"z": i.first}, lower=1),
+        state=lambda i, v: i.first @ v["z"] >= 1,
+    ),
+    Family(
+        "successor", "A chosen segment that is not the last hands on to somebody.",
+        r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
+        "logic", "segments with a successor", lambda n: n["with_successor"],
+        rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0),
+        state=lambda i, v: i.leaves[i.followed] @ v["e"] >= i.pick(i.followed) @ v["z"],
+    ),
+    Family(
+        "predecessor", "A chosen segment that is not the first receives from somebody.",
+        r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
+        "logic", "segments with a predecessor", lambda n: n["with_predecessor"],
+        rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0),
+        state=lambda i, v: i.enters[i.preceded] @ v["e"] >= i.pick(i.preceded) @ v["z"],
+    ),
+    Family(
+        "twins_in_order", "Of two GPUs that differ in nothing, the first is used first.",
+        r"u_g \ge u_{g+1} \quad \forall g, g+1 \text{ alike}", "strengthening", "pairs of twins",
+        lambda n: n["twins"],
+        rows=lambda i, c: c.rows({"u": i.twin_rows(1.0, -1.0)}, lower=0),
+        state=lambda i, v: i.twin_rows(1.0, -1.0) @ v["u"] >= 0,
+    ),
+    Family(
+        "upper_bound", "t is at most a rate at which the GPUs could still hold all layers.",
+        r"t \le \bar t", "strengthening", "1", lambda n: 1,
+        rows=lambda i, c: c.rows({"t": _ones(1)}, upper=i.bound),
+        state=lambda i, v: v["t"] <= i.bound,
+    ),
+    Family(
+        "boundary_balance", "As many chosen segments end before a layer as start there.",
+        r"\sum_{a:\,\mathrm{first}(a) = \ell + 1} z_a = \sum_{a:\,\mathrm{last}(a) = \ell} z_a",
+        "strengthening", "first layers but the first", lambda n: n["inner_starts"],
+        rows=lambda i, c: c.rows({"z": i.balance}, lower=0, upper=0),
+        state=lambda i, v: i.balance @ v["z"] == 0,
+    ),
+)  # fmt: skip
+
+# With only some of the connections in the model, "somebody" may be linked by one that is left out.
+_NEED_ALL_LINKS = ("successor", "predecessor")
+
+
+def rules(problem: Problem, as_run: bool = False) -> SegmentRules:
+    """Which segments there are: all that fit, or those of the author's run.
+
+    `as_run` restates three habits of that run: first layers on a grid of max(1, M // 20)
+    where M > 40; at least min(half of the memory's worth, a third of the most) layers; and at
+    least one layer allowed on every GPU, whether it fits or not.
+    """
+    problem = replace(problem, max_gpus_per_stage=1)
+    sets = tuple((g,) for g in range(len(problem.cluster)))
+    rate, fits = stage_rates(problem, sets)
+    layers = problem.model.layers
+    if not as_run:
+        return SegmentRules(problem, rate, fits, fits, np.arange(layers))
+    step = max(1, layers // 20) if layers > 40 else 1
+    sizes = np.arange(1, layers + 1)
+    allowed = np.zeros_like(fits)
+    for g, gpu in enumerate(problem.cluster.gpus):
+        least, most = _sizes_as_run(problem, gpu.memory_gb)
+        allowed[g] = (least <= sizes) & (sizes <= most)
+    return SegmentRules(problem, rate, fits, allowed, np.arange(0, layers, step))
+
+
+def _sizes_as_run(problem: Problem, memory_gb: float) -> tuple[int, int]:
+    weight = problem.model.layer_weight_gb
+    activations = problem.costs.activation_gb(problem.model, problem.workload)
+    most = max(1, min(problem.model.layers, int((memory_gb * MEMORY_SLACK - activations) / weight)))
+    half = max(1, int((memory_gb / 2 - activations) / weight))
+    return min(half, most, max(1, most // 3)), most
+
+
+def count_segments(chosen: SegmentRules) -> dict[str, int]:
+    """Segments, connections and what the families count, without listing a connection."""
+    layers, gpus = chosen.problem.model.layers, len(chosen.problem.cluster)
+    starts, ends = np.zeros((gpus, layers + 1), dtype=np.int64), np.zeros((gpus, layers + 1), dtype=np.int64)
+    for first in chosen.starts:
+        sizes = chosen.allowed[:, : layers - first]
+        starts[:, first] = sizes.sum(axis=1)
+        ends[:, first + 1 :] += sizes
+    # At a boundary every segment that ends meets every one that starts, but for its own GPU's.
+    met, new = ends[:, 1:layers], starts[:, 1:layers]
+    followed = (new.sum(axis=0) - new) > 0
+    preceded = (met.sum(axis=0) - met) > 0
+    return {
+        "layers": layers,
+        "gpus": gpus,
+        "segments": int(starts.sum()),
+        "connections": int((met.sum(axis=0) * new.sum(axis=0) - (met * new).sum(axis=0)).sum()),
+        "with_successor": int((met * followed).sum()),
+        "with_predecessor": int((new * preceded).sum()),
+        "twins": len(twins(chosen.problem)),
+        "inner_starts": int((new.sum(axis=0) > 0).sum()),
+    }
+
+
+def size(counts: Mapping[str, int]) -> dict[str, int]:
+    """Variables and rows of the model with every connection."""
+    segments, connections, gpus = counts["segments"], counts["connections"], counts["gpus"]
+    return {
+        "variables": segments + 2 * connections + 2 * gpus + 1,
+        "rows": sum(f.count(counts) for f in FAMILIES),
+    }
+
+
+def segments(chosen: SegmentRules) -> Candidates:
+    """The segments as candidates over single GPUs, with every connection."""
+    sets = tuple((g,) for g in range(len(chosen.problem.cluster)))
+    return list_candidates(chosen.problem, sets, chosen.rate, chosen.allowed, chosen.starts)
+
+
+def upper_bound(chosen: SegmentRules) -> float | None:
+    """A rate that no placement with one GPU per stage exceeds; None if no placement exists.
+
+    At a rate t, GPU g holds at most the most layers with which it still reaches t. The
+    fastest t at which these add up to all layers is a bound, whatever the links.
+    """
+    sizes = np.where(chosen.fits, np.arange(1, chosen.fits.shape[1] + 1), 0)
+    rates = np.unique(chosen.rate[chosen.fits])[::-1]
+    for t in rates:
+        if (np.where(chosen.rate >= t, sizes, 0).max(axis=1)).sum() >= chosen.problem.model.layers:
+            return float(t)
+    return None
+
+
+def twins(problem: Problem) -> np.ndarray:
+    """Pairs of neighbouring GPU ids of one kind with the same bandwidth to and from every other; shape (P, 2)."""
+    matrix = problem.cluster.bandwidth_matrix()
+    kind = problem.cluster.kind_of
+    pairs = []
+    for g in range(len(problem.cluster) - 1):
+        others = [h for h in range(len(problem.cluster)) if h not in (g, g + 1)]
+        same_links = np.array_equal(matrix[g, others], matrix[g + 1, others]) and np.array_equal(
+            matrix[others, g], matrix[others, g + 1]
+        )
+        if kind[g] == kind[g + 1] and same_links and matrix[g, g + 1] == matrix[g + 1, g]:
+            pairs.append((g, g + 1))
+    return np.array(pairs, dtype=int).reshape(-1, 2)
+
+
+def build(candidates: Candidates, bound: float, all_links: bool = True) -> LinearProgram:
+    """The MILP as arrays.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    bound : float
+        From `upper_bound`.
+    all_links : bool
+        False leaves out every connection that is at least as fast as `bound`: t cannot
+        exceed `bound`, so such a link is never the bottleneck.
+    """
+    if not all_links:
+        slow = candidates.link_throughput < bound
+        candidates = replace(
+            candidates, tail=candidates.tail[slow], head=candidates.head[slow],
+            link_throughput=candidates.link_throughput[slow],
+        )  # fmt: skip
+    links, gpus = len(candidates.tail), candidates.gpus
+    c = Columns({"z": len(candidates.start), "e": links, "u": gpus, "rho": links, "tau": gpus, "t": 1})
+    fastest = float(candidates.throughput.max(initial=0.0))
+    i = GpuIncidence(candidates, fastest, fastest, bound)
+    upper, integer, objective = np.full(c.total, np.inf), np.zeros(c.total, dtype=bool), np.zeros(c.total)
+    for group in ("z", "e", "u"):
+        upper[c.slices[group]], integer[c.slices[group]] = 1, True
+    objective[c.slices["t"]] = 1
+    families = [f for f in FAMILIES if all_links or f.name not in _NEED_ALL_LINKS]
+    return LinearProgram(c, np.zeros(c.total), upper, integer, objective, {f.name: f.rows(i, c) for f in families})

@@ -1,0 +1,150 @@
+"""Try every placement: the truth on small problems, and out of reach soon after."""
+
+import threading
+import time
+from functools import cache
+from math import comb, factorial
+
+import numpy as np
+
+from pipelab.errors import TooLarge
+from pipelab.evaluate import evaluate
+from pipelab.formulations.candidates import gpu_sets, link_rates, stage_rates
+from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["count_placements", "solve_exhaustive"]
+
+
+def count_placements(problem: Problem) -> dict[int, int]:
+    """How many placements there are by number of stages, memory aside.
+
+    A placement of s stages is a choice of s - 1 of the M - 1 boundaries, times s disjoint
+    GPU sets in order.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> count_placements(pl.load_case("tiny", max_gpus_per_stage=2))
+    {1: 10, 2: 126, 3: 180, 4: 24}
+    """
+    layers, largest = problem.model.layers, problem.max_gpus_per_stage
+    types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
+    families = {0: 1}  # number of stages → families of so many disjoint GPU sets, in no order
+    for name in dict.fromkeys(types):
+        own = _families(types.count(name), largest, layers)
+        families = _product(families, own, layers)
+    return {s: families[s] * factorial(s) * comb(layers - 1, s - 1) for s in range(1, layers + 1) if families.get(s)}
+
+
+def _families(gpus: int, largest: int, most: int) -> dict[int, int]:
+    """Families of s disjoint sets of 1 … `largest` of these GPUs, for s up to `most`."""
+
+    @cache
+    def partitions(n: int, s: int) -> int:
+        """Of n GPUs into s sets: the first GPU's set takes j - 1 of the others."""
+        if n == 0 or s == 0:
+            return int(n == s)
+        return sum(comb(n - 1, j - 1) * partitions(n - j, s - 1) for j in range(1, min(largest, n) + 1))
+
+    return {s: sum(comb(gpus, n) * partitions(n, s) for n in range(s, gpus + 1)) for s in range(min(most, gpus) + 1)}
+
+
+def _product(a: dict[int, int], b: dict[int, int], most: int) -> dict[int, int]:
+    out: dict[int, int] = {}
+    for s, x in a.items():
+        for t, y in b.items():
+            if s + t <= most:
+                out[s + t] = out.get(s + t, 0) + x * y
+    return out
+
+
+def solve_exhaustive(
+    problem: Problem, *, limit: int = 1_000_000, time_limit: float | None = None, stop: threading.Event | None = None
+) -> Result:
+    """Try every placement and keep the best.
+
+    Parameters
+    ----------
+    limit : int
+        Refuse to try more placements than this; they are counted first.
+    time_limit, stop
+        As for `solve`; the best so far is kept, bounded by the fastest stage there is.
+
+    Raises
+    ------
+    TooLarge
+        There are more than `limit` placements; the message says how many.
+    """
+    began = time.perf_counter()
+    number = sum(count_placements(problem).values())
+    if number > limit:
+        raise TooLarge(
+            f"{problem.name} has {number:,} placements, more than limit={limit:,}; method='joint' proves its answer "
+            "without trying them",
+            {"placements": number},
+        )
+    sets = gpu_sets(problem)
+    rate, fits = stage_rates(problem, sets)
+    size = {"placements": number}
+    if not fits.any():
+        reason = why_no_layer_fits(problem)
+        return Result(
+            problem, "exhaustive", "infeasible", None, None, None, time.perf_counter() - began, size, "", reason
+        )
+    search = _Search(problem, sets, np.where(fits, rate, -1.0), began, time_limit, stop)
+    search.extend(0, 0, -1, np.inf, ())
+    seconds = time.perf_counter() - began
+    solver = f"all {number:,} placements"
+    if search.best is None and not search.stopped:
+        reason = why_not_all_layers_fit(problem, sets, fits, "trying them all")
+        return Result(problem, "exhaustive", "infeasible", None, None, None, seconds, size, solver, reason)
+    throughput = None if search.best is None else evaluate(problem, search.best).throughput
+    status = ("unknown" if search.best is None else "feasible") if search.stopped else "optimal"
+    bound = throughput if status == "optimal" else float(rate[fits].max())
+    return Result(
+        problem, "exhaustive", status, search.best, throughput, bound, seconds, size, solver,
+        stopped_by=search.stopped,
+    )  # fmt: skip
+
+
+class _Search:
+    """Depth first over stages: which GPU set comes next, and how many layers it takes."""
+
+    def __init__(self, problem, sets, rate, began, time_limit, stop):
+        self.layers = problem.model.layers
+        self.sets = sets
+        self.rate = rate.tolist()  # [set][layers - 1], negative where it does not fit
+        self.link = link_rates(problem, sets).tolist()
+        self.mask = [sum(1 << g for g in s) for s in sets]
+        self.deadline = np.inf if time_limit is None else began + time_limit
+        self.stop = stop
+        self.best, self.best_rate, self.stopped, self.steps = None, -1.0, None, 0
+
+    def extend(self, done: int, used: int, last: int, slowest: float, parts: tuple) -> None:
+        """Try every next stage after `done` layers on the GPUs in the bit mask `used`."""
+        if done == self.layers:
+            if slowest > self.best_rate:
+                self.best_rate, self.best = slowest, Placement.of(parts)
+            return
+        for s, mask in enumerate(self.mask):
+            if mask & used:
+                continue
+            if self._must_stop():
+                return
+            so_far = slowest if last < 0 else min(slowest, self.link[last][s])
+            for n in range(1, self.layers - done + 1):
+                if self.rate[s][n - 1] > 0:
+                    rest = (*parts, (n, self.sets[s]))
+                    self.extend(done + n, used | mask, s, min(so_far, self.rate[s][n - 1]), rest)
+
+    def _must_stop(self) -> bool:
+        self.steps += 1
+        if self.stopped is None and self.steps % 1024 == 1:
+            if self.stop is not None and self.stop.is_set():
+                self.stopped = "stop"
+            elif time.perf_counter() > self.deadline:
+                self.stopped = "time limit"
+        return self.stopped is not None

@@ -1,0 +1,144 @@
+"""The original MILP from problem to result: one GPU per stage."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from pipelab.errors import InvalidPlacement, UnknownName, nearest
+from pipelab.evaluate import evaluate
+from pipelab.formulations import single_gpu
+from pipelab.formulations.candidates import stage_rates
+from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.methods.memory import refuse_if_too_large
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["single_gpu_size", "solve_single_gpu"]
+
+SEGMENTS = ("all", "as_run")
+LINKS = ("needed", "all")
+
+
+def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
+    """How large the original MILP is with every connection, counted without building anything.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> size = pl.single_gpu_size(pl.load_case("medium"), segments="as_run")
+    >>> size["segments"], size["connections"], size["rows"]
+    (5740, 312210, 1568029)
+    """
+    return _size(single_gpu.rules(problem, as_run=_option("segments", segments, SEGMENTS) == "as_run"))
+
+
+def solve_single_gpu(
+    problem: Problem,
+    *,
+    segments: str = "all",
+    links: str = "needed",
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    memory_limit_gb: float | None = None,
+    stop: threading.Event | None = None,
+    on_progress: Callable | None = None,
+) -> Result:
+    """Solve the original MILP, one GPU per stage, with SCIP.
+
+    Parameters
+    ----------
+    segments : "all" or "as_run"
+        "as_run" keeps the restrictions of the author's run: starts on a grid, smallest
+        sizes, one layer on every GPU. Its optimum is not the problem's, and is called
+        optimal only where it meets the upper bound.
+    links : "needed" or "all"
+        "needed" leaves out every connection that is too fast to be the bottleneck, which
+        changes no answer; "all" builds the model as written, with its 317,950 binaries on
+        medium.
+    time_limit, gap, memory_limit_gb, stop, on_progress
+        As for `solve_joint`.
+    """
+    from pipelab import scip
+
+    began = time.perf_counter()
+    _option("links", links, LINKS)
+    chosen = single_gpu.rules(problem, as_run=_option("segments", segments, SEGMENTS) == "as_run")
+    size = _size(chosen)
+    bound = single_gpu.upper_bound(chosen)
+    if bound is None:
+        return _infeasible(problem, chosen, size, began)
+    refuse_if_too_large(f"the single-GPU MILP of {problem.name}", size, "links='needed'", memory_limit_gb, links)
+    candidates = single_gpu.segments(chosen)
+    program = single_gpu.build(candidates, bound, all_links=links == "all")
+    left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
+    built = time.perf_counter()
+    run = scip.run(program, time_limit=left, gap=gap, stop=stop, on_progress=on_progress)
+    if run.status == "infeasible" and not chosen.restricted:
+        return _infeasible(problem, chosen, size, began)
+    placement = throughput = None
+    if run.x is not None:
+        placement = candidates.placement(np.flatnonzero(run.x[program.columns.slices["z"]] > 0.5))
+        try:
+            throughput = evaluate(problem, placement).throughput
+        except InvalidPlacement:  # as run, a GPU may be given a layer that it cannot hold
+            placement = None
+    status, proven, reason = _what_is_proven(problem, chosen, candidates, run, throughput, bound)
+    details = {
+        "build_seconds": built - began + run.build_seconds,
+        "solve_seconds": run.solve_seconds,
+        "nodes": run.nodes,
+        "progress": run.progress,
+        "solver_status": run.status,
+        "solver_objective": run.objective,
+        "built": program.size,
+        "upper_bound": bound,
+    }
+    return Result(
+        problem, "single_gpu", status, placement, throughput, proven, time.perf_counter() - began, size,
+        scip.version(), reason, run.stopped_by if status != "optimal" else None, details,
+    )  # fmt: skip
+
+
+def _option(name: str, value: str, known) -> str:
+    if value not in known:
+        raise UnknownName(f"there is no {name}={value!r}; {nearest(value, known)}")
+    return value
+
+
+def _size(chosen) -> dict[str, int]:
+    counts = single_gpu.count_segments(chosen)
+    return {name: counts[name] for name in ("segments", "connections")} | single_gpu.size(counts)
+
+
+def _infeasible(problem: Problem, chosen, size, began: float) -> Result:
+    """With one GPU per stage; where a stage may have more, that is said and nothing is claimed for them."""
+    alone = replace(problem, max_gpus_per_stage=1)
+    sets = tuple((g,) for g in range(len(problem.cluster)))
+    fits = stage_rates(alone, sets)[1]
+    reason = why_not_all_layers_fit(alone, sets, fits, "SCIP") if fits.any() else why_no_layer_fits(alone)
+    status = "infeasible" if problem.max_gpus_per_stage == 1 else "unknown"
+    return Result(
+        problem, "single_gpu", status, None, None, None, time.perf_counter() - began, size, "",
+        reason if status == "infeasible" else f"with one GPU per stage, {reason}",
+    )  # fmt: skip
+
+
+def _what_is_proven(problem, chosen, candidates, run, throughput, bound) -> tuple[str, float | None, str]:
+    """Status, bound for the problem, and a remark."""
+    single = problem.max_gpus_per_stage == 1
+    if chosen.restricted:
+        proven = bound  # SCIP's own bound holds for the restricted model only
+    else:
+        proven = min(bound, candidates.rate_at_most(run.bound))
+    status = "unknown" if throughput is None else "feasible"
+    if throughput is not None and proven <= throughput * (1 + 1e-9):
+        status, proven = "optimal", throughput
+    if not single:
+        remark = f"with one GPU per stage: {status}; more per stage may be faster"
+        return ("unknown" if throughput is None else "feasible"), None, remark
+    if chosen.restricted and status != "optimal" and run.status == "optimal":
+        return status, proven, "best among the segments of the author's run, which leave out others that fit"
+    return status, proven, ""
