@@ -11,6 +11,7 @@ solves is imported when it is first used, so that `import pipelab` stays quick.
 
 from importlib import import_module
 
+from pipelab.cluster import GPU, Cluster
 from pipelab.costs import Coefficients, LinearThroughput
 from pipelab.data import cases, load_case, load_coefficients, save_case
 from pipelab.errors import (
@@ -18,13 +19,12 @@ from pipelab.errors import (
     InvalidPlacement,
     InvalidValue,
     PipelabError,
-    SolverMissing,
     TooLarge,
     UnknownName,
 )
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.placement import Placement, Stage
-from pipelab.problem import GPU, Cluster, Model, Problem, Workload
+from pipelab.problem import Model, Problem, Workload
 from pipelab.result import Result
 from pipelab.solve import Solving, solve, solve_in_background
 
@@ -65,7 +65,6 @@ __all__ = [
     "Problem",
     "Result",
     "Solving",
-    "SolverMissing",
     "Stage",
     "TooLarge",
     "UnknownName",

@@ -15,15 +15,32 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from pipelab.errors import InvalidValue
 
-__all__ = ["Count", "Flag", "Indices", "Matrix", "Number", "Positive", "Share", "checked"]
+__all__ = ["Count", "Flag", "Indices", "Layers", "Matrix", "Number", "Positive", "Share", "checked"]
 
 Number = Annotated[float, AllowInfNan(False)]
 Positive = Annotated[float, Gt(0), AllowInfNan(False)]
 Share = Annotated[float, Gt(0), Le(1), AllowInfNan(False)]
-Count = Annotated[int, Ge(1)]
+Count = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(10**9)]
+Layers = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(100_000)]
 Flag = StrictBool
-Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: np.array(values, dtype=float))]
-Indices = Annotated[np.ndarray, BeforeValidator(np.array)]
+Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values).astype(float))]
+Indices = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values))]
+
+
+def _no_flag(value):
+    """True and False are no numbers of anything."""
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number")
+    return value
+
+
+def _numbers(values) -> np.ndarray:
+    """A copy as an array of real numbers."""
+    array = np.array(values)
+    if array.dtype.kind not in "iuf":
+        raise ValueError("expected an array of numbers")
+    return array
+
 
 _EXPECTED = {
     "missing": "is required",

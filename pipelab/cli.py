@@ -2,12 +2,14 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipelab.errors import PipelabError
+from pipelab.solve import METHODS
 
 __all__ = ["app", "main"]
 
@@ -29,11 +31,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 def main() -> None:
     """Run the command line; what pipelab refuses is one sentence and exit status 2."""
+    warnings.showwarning = _warn
+    for stream in (sys.stdout, sys.stderr):  # arrows and Greek letters, whatever the terminal's code page
+        stream.reconfigure(encoding="utf-8")
     try:
-        app()
+        app(standalone_mode=True)
     except PipelabError as error:
         print(f"pipelab: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("pipelab: interrupted before there was anything to show", file=sys.stderr)
+        sys.exit(130)
+
+
+def _warn(message, *_, **__) -> None:
+    print(f"pipelab: {message}", file=sys.stderr)
 
 
 @app.callback(invoke_without_command=True)
@@ -101,7 +113,7 @@ def count(
 def solve(
     case: Case,
     max_gpus: MaxGpus = None,
-    method: Annotated[str, typer.Option(help="joint.")] = "joint",
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "joint",
     form: Annotated[str | None, typer.Option(help="Of the joint ILP: written or tight.")] = None,
     same_type: SameType = None,
     batch_split: BatchSplit = None,
@@ -112,7 +124,10 @@ def solve(
     gap: Annotated[float | None, typer.Option(min=0, help="Stop when at most this share below the best.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the best placement of a case. Ctrl-C ends the search and prints the best so far."""
+    """Find the best placement of a case; exit status 1 where none is found.
+
+    Ctrl-C ends the search and prints the best so far.
+    """
     from pipelab.solve import solve as run
 
     rules = {"max_gpus_per_stage": max_gpus, "same_type_stages": same_type}
@@ -121,7 +136,13 @@ def solve(
     result = run(problem, method, **{k: v for k, v in options.items() if v is not None})
     if as_json:
         print(json.dumps(result.as_dict(), allow_nan=False))
-        return
+    else:
+        _print_result(result)
+    if result.placement is None:
+        raise typer.Exit(1)
+
+
+def _print_result(result) -> None:
     print(result.sentence)
     if result.evaluation:
         print()

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.checked import Number, Positive, Share, checked
+from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue
-from pipelab.problem import GPU, Model, Problem, Workload
+from pipelab.problem import Model, Problem, Workload
 
 __all__ = ["MEMORY_SLACK", "Coefficients", "LinearThroughput", "StageCost", "StageTables"]
 
@@ -96,17 +97,31 @@ class LinearThroughput:
             A balanced split needs every GPU to have a positive rate before the first
             sequence: otherwise a longer batch would take less time than a shorter one.
         """
+        self._check_size(problem)
         if problem.batch_split == "even":
             return
         for kind in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
             c = self.coefficients[kind]
             ends = [self._without_batch(c, problem.workload, n) for n in (1, problem.model.layers)]
-            if min(ends) <= 0 or c.per_sequence < 0:
+            noise = 1e-9 * (abs(c.per_token) * problem.workload.sequence_length + abs(c.constant))
+            if min(ends) <= noise or c.per_sequence < 0:
                 expected = (
                     f"a balanced split needs per_token·L + per_layer·n + constant > 0 and per_sequence ≥ 0; "
                     f"for {kind} the first is {min(ends):g}; use batch_split='even'"
                 )
                 raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
+
+    def _check_size(self, problem: Problem) -> None:
+        """Rates of 1e15 tokens/s and more are beyond what solvers compute with, and no GPU's."""
+        for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
+            for layers in (1, problem.model.layers):
+                rate = float(self.gpu_throughput(name, problem.workload, problem.workload.batch_size, layers))
+                if not rate < 1e15:
+                    expected = f"expected rates below 1e15 tokens/s; {name} has {rate:g} with {layers} layers"
+                    raise InvalidValue("Problem", [("costs", "coefficients", expected)])
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.coefficients.items()), self.efficiency, self.activation_overhead))
 
     def activation_gb(self, model: Model, workload: Workload) -> float:
         """Activation memory of the whole batch, A, in GiB."""
@@ -181,48 +196,42 @@ class LinearThroughput:
             return [workload.batch_size / len(gpus)] * len(gpus)
         from scipy.optimize import brentq
 
-        c = [self.coefficients[g.type] for g in gpus]
-        base = [self._without_batch(one, workload, layers) for one in c]
+        slope = np.array([self.coefficients[g.type].per_sequence for g in gpus])
+        base = np.array([self._without_batch(self.coefficients[g.type], workload, layers) for g in gpus])
+        low, high = base[slope.argmax()] / workload.batch_size, np.maximum(base, 1.0).sum() / workload.batch_size
 
-        def sequences(time):  # that each GPU finishes in `time`: the b with b = time · θ(b)
-            pairs = zip(c, base, strict=True)
-            return [time * max(1.0, b0 / (1 - time * one.per_sequence)) for one, b0 in pairs]
+        def surplus(x: float) -> float:
+            return _finished(x, base, slope, slope.max(), 1).sum() - workload.batch_size
 
-        longest = _longest_time(workload.batch_size, [one.per_sequence for one in c])
-        time = brentq(lambda t: sum(sequences(t)) - workload.batch_size, 0.0, longest, xtol=1e-300, rtol=1e-15)
-        return sequences(time)
+        x = low if surplus(low) <= 0 else brentq(surplus, low, high * (1 + 1e-9), xtol=1e-300, rtol=1e-15)
+        batch = _finished(x, base, slope, slope.max(), 1)
+        return (batch * (workload.batch_size / batch.sum())).tolist()
 
     def _balanced_tables(self, workload, kinds, composition, layers) -> np.ndarray:
         """Balanced batch per GPU, shape (C, K, M), by bisection on the common time."""
         slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
         base = np.stack([self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds])[None]
         count = composition[:, :, None]
-        # The time of a stage ends before its fastest-filling GPU would finish any batch at all.
-        steepest = np.where(composition > 0, slope[:, :, 0], 0.0).max(axis=1)[:, None]
-        with np.errstate(divide="ignore"):
-            high = np.minimum(1 / steepest, workload.batch_size) * np.ones((1, len(layers)))
-        low = np.zeros_like(high)
-        for _ in range(200):  # halves the bracket until two neighbouring floats are left
-            middle = (low + high) / 2
-            time = middle[:, None, :]
-            enough = (count * _finished(time, base, slope, count)).sum(axis=1) >= workload.batch_size
-            high, low = np.where(enough, middle, high), np.where(enough, low, middle)
-            if np.all(high - low <= 1e-16 * high):
+        steepest = np.where(composition > 0, slope[:, :, 0], -np.inf).max(axis=1)[:, None, None]
+        at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0).max(axis=1, keepdims=True)
+        low = at_steepest / workload.batch_size
+        high = (count * np.maximum(base, 1.0)).sum(axis=1, keepdims=True) / workload.batch_size
+        for _ in range(200):  # halves the bracket (of the logarithms) until neighbouring floats are left
+            middle = np.sqrt(low * high)
+            too_much = (count * _finished(middle, base, slope, steepest, count)).sum(axis=1, keepdims=True)
+            enough = too_much >= workload.batch_size
+            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+            if np.all(high <= low * (1 + 4e-16)):
                 break
-        return _finished(low[:, None, :], base, slope, count)
+        batch = _finished(low, base, slope, steepest, count)
+        return batch * (workload.batch_size / (count * batch).sum(axis=1, keepdims=True))
 
 
-def _finished(time, base, slope, count) -> np.ndarray:
-    """Sequences b that a GPU finishes in `time`: b = time · max(1, base + slope·b); 0 if absent."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(count > 0, time * np.maximum(1.0, base / (1 - time * slope)), 0.0)
+def _finished(x, base, slope, steepest, count) -> np.ndarray:
+    """Sequences b that a GPU finishes in the time 1 / (x + steepest): b = time · max(1, base + slope·b).
 
-
-def _longest_time(batch_size: float, slopes: Sequence[float]) -> float:
-    """A time in which the GPUs finish the batch for certain.
-
-    Every GPU does at least one sequence per unit of time, so `batch_size` is enough; and
-    just before 1/slope a GPU of that slope finishes any batch.
+    x, not the time, is what is searched for: 1 - time·slope would cancel where base is small.
+    Absent GPUs (count 0) finish nothing.
     """
-    steepest = max(slopes)
-    return min(batch_size, (1 - 1e-12) / steepest) if steepest > 0 else batch_size
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(count > 0, np.maximum(base / (x + (steepest - slope)), 1 / (x + steepest)), 0.0)

@@ -7,16 +7,20 @@ tells unit and source of every column.
 """
 
 import dataclasses
+import os
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from pipelab.cluster import GPU, Cluster
 from pipelab.costs import Coefficients, LinearThroughput
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
 from pipelab.paths import data_dir
-from pipelab.problem import GPU, Cluster, Model, Problem, Workload
+from pipelab.problem import Model, Problem, Workload
 from pipelab.tables import Row, place, read_rows, write_whole
 
 __all__ = ["cases", "load_case", "load_coefficients", "save_case"]
@@ -31,9 +35,11 @@ _MODEL = {
 }
 _WORKLOAD = {"sequence_length": "sequence_length", "batch_size": "batch_size"}
 _RULES = {n: n for n in ("max_gpus_per_stage", "same_type_stages", "batch_split", "link_units")}
+_COSTS = {"efficiency": "stage_efficiency", "activation_overhead": "activation_overhead"}
 _REQUIRED = ("sequence_length", "batch_size", "num_decoder_layers", "d_model", "d_hidden", "layer_weight_memory_gb")
 # The write-up's files carry these too; no stage or link depends on them.
 _UNUSED = ("vocab_size", "num_attention_heads", "time_limit_seconds", "optimality_gap")
+_OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
 _COEFFICIENTS = ("per_token", "per_sequence", "per_layer", "constant")
 
 
@@ -72,11 +78,13 @@ def load_case(case: str | Path, **options) -> Problem:
     folder = _find(case)
     parameters = _read_config(folder)
     rows, gpus = _read_pool(folder)
-    costs = load_coefficients(_coefficients_file(folder))
+    costs = _part(replace, _COSTS, parameters, {"obj": load_coefficients(_coefficients_file(folder))})
     for row in rows:
         if row.cells["gpu_type"] not in costs.gpu_types:
             known = nearest(row.cells["gpu_type"], costs.gpu_types)
-            raise row.error("gpu_type", row.cells["gpu_type"], f"is not a GPU type the cost model knows; {known}")
+            raise row.error(
+                "gpu_type", row.cells["gpu_type"], f"is not a GPU type the cost model knows; {known}. {_OWN_RATES}"
+            )
     cluster = Cluster(gpus, _read_bandwidth(folder, len(gpus)))
     model = _part(Model, _MODEL, parameters, {"name": folder.name})
     workload = _part(Workload, _WORKLOAD, parameters)
@@ -113,7 +121,7 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
         name = row.cells["gpu_type"]
         if not name or name in coefficients:
             raise row.error("gpu_type", name, "expected a name that no other row has")
-        values = {c: row.cells[c] for c in _COEFFICIENTS}
+        values = {c: _number(row, c) for c in _COEFFICIENTS}
         coefficients[name] = place(row, {}, lambda values=values: Coefficients(**values))
     return LinearThroughput(coefficients)
 
@@ -122,10 +130,10 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     """Write a problem in the write-up's CSV format, so that `load_case` gives it back.
 
     Every file is replaced whole. The coefficients are written beside the three files, so
-    that the folder stands alone.
+    that the folder stands alone. The problem's name becomes that of the folder.
     """
     folder = Path(folder)
-    parts = ((_MODEL, problem.model), (_WORKLOAD, problem.workload), (_RULES, problem))
+    parts = ((_MODEL, problem.model), (_WORKLOAD, problem.workload), (_COSTS, problem.costs), (_RULES, problem))
     config = [(column, getattr(part, field)) for names, part in parts for field, column in names.items()]
     pool, previous = [], None
     for gpu in problem.cluster.gpus:  # runs of equal GPUs, ids consecutive in pool order
@@ -136,6 +144,8 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
         previous = gpu
     labels = [f"gpu_{i}" for i in range(len(problem.cluster))]
     matrix = problem.cluster.bandwidth_matrix()
+    own = np.diagonal(matrix)  # never used; what the format cannot hold becomes 0
+    np.fill_diagonal(matrix, np.where(np.isfinite(own) & (own >= 0), own, 0))
     bandwidth = [[label, *map(_plain, row)] for label, row in zip(labels, matrix, strict=True)]
     rates = [[t, *(_plain(getattr(c, n)) for n in _COEFFICIENTS)] for t, c in problem.costs.coefficients.items()]
     write_whole(folder / "config.csv", _csv(["parameter", "value"], [[n, _plain(v)] for n, v in config]))
@@ -149,21 +159,23 @@ def _find(case: str | Path) -> Path:
     bundled = data_dir() / "cases" / str(case)
     if "/" not in str(case) and "\\" not in str(case) and (bundled / "config.csv").is_file():
         return bundled
-    folder = Path(case).expanduser()
-    if folder.is_dir():
+    folder = Path(str(case))
+    if str(case).startswith("~"):
+        folder = Path(os.path.expanduser(str(case)))
+    if str(case) and folder.is_dir():
         return folder
     raise UnknownName(f"{str(case)!r} is neither a bundled case nor a folder; {nearest(str(case), cases())}")
 
 
 def _coefficients_file(folder: Path) -> Path | None:
     own = folder / "throughput_coefficients.csv"
-    return own if own.is_file() else None
+    return own if own.exists() else None
 
 
 def _read_config(folder: Path) -> dict[str, Row]:
     """The rows of config.csv by parameter name."""
     path = folder / "config.csv"
-    known = [*_MODEL.values(), *_WORKLOAD.values(), *_RULES, *_UNUSED]
+    known = [*_MODEL.values(), *_WORKLOAD.values(), *_COSTS.values(), *_RULES, *_UNUSED]
     parameters: dict[str, Row] = {}
     for row in read_rows(path, ("parameter", "value")):
         name = row.cells["parameter"]
@@ -180,14 +192,35 @@ def _read_config(folder: Path) -> dict[str, Row]:
     return parameters
 
 
-def _part(cls: type, columns: Mapping[str, str], parameters: Mapping[str, Row], defaults: Mapping = {}):
-    """Make a Model or Workload; a refused value is reported at its row of config.csv."""
-    values = {field: parameters[c].cells["value"] for field, c in columns.items() if c in parameters}
+def _part(make: Callable, columns: Mapping[str, str], parameters: Mapping[str, Row], defaults: Mapping = {}):
+    """Make a Model, a Workload or costs; a refused value is reported at its row of config.csv."""
+    values = {field: _value(parameters[c], field) for field, c in columns.items() if c in parameters}
+    defaults = dict(defaults)
+    first = [defaults.pop("obj")] if "obj" in defaults else []
     try:
-        return cls(**{**defaults, **values})
+        return make(*first, **{**defaults, **values})
     except InvalidValue as error:
         field, value, expected = error.problems[0]
         raise parameters[columns[field]].error("value", value, f"{expected} ({columns[field]})") from None
+
+
+# Digits as people write them: Python would also take 4_0 for forty.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE | re.ASCII)
+
+
+def _value(row: Row, field: str) -> str:
+    """The text of a parameter; of all but the model's name, text that reads as a number."""
+    text = row.cells["value"]
+    if field != "name" and not _NUMBER.fullmatch(text):
+        raise row.error("value", text, f"expected a number ({row.cells['parameter']})")
+    return text
+
+
+def _number(row: Row, column: str) -> str:
+    """The text of a cell that must read as a number."""
+    if not _NUMBER.fullmatch(row.cells[column]):
+        raise row.error(column, row.cells[column], "expected a number")
+    return row.cells[column]
 
 
 def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
@@ -195,7 +228,7 @@ def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
     rows = read_rows(folder / "gpu_pool.csv", ("gpu_type", "count", "memory_gb"))
     gpus: list[GPU] = []
     for row in rows:
-        values = {"type": row.cells["gpu_type"], "memory_gb": row.cells["memory_gb"]}
+        values = {"type": row.cells["gpu_type"], "memory_gb": _number(row, "memory_gb")}
         gpu = place(row, {"type": "gpu_type"}, lambda values=values: GPU(**values))
         gpus += [gpu] * _count(row)
     if not gpus:
@@ -205,8 +238,8 @@ def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
 
 def _count(row: Row) -> int:
     text = row.cells["count"]
-    if not (text.isascii() and text.isdigit()):
-        raise row.error("count", text, "expected a whole number, at least 0")
+    if not (text.isascii() and text.isdigit() and len(text) <= 6):
+        raise row.error("count", text, "expected a whole number from 0 to 999999")
     return int(text)
 
 
@@ -247,10 +280,9 @@ def _read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
 def _bandwidth(row: Row, sender: str, receiver: str) -> float:
     """One cell; the diagonal must be a number too, but is never used."""
     text = row.cells[receiver]
-    try:
-        value = float(text)
-    except ValueError:
-        raise row.error(receiver, text, "expected a number (GB/s)") from None
+    if not _NUMBER.fullmatch(text):
+        raise row.error(receiver, text, "expected a number (GB/s)")
+    value = float(text)
     if not np.isfinite(value) or value < 0 or (value == 0 and sender != receiver):
         raise row.error(receiver, text, "expected a finite number above 0 (GB/s)")
     return value

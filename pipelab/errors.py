@@ -11,7 +11,6 @@ __all__ = [
     "InvalidPlacement",
     "InvalidValue",
     "PipelabError",
-    "SolverMissing",
     "TooLarge",
     "UnknownName",
     "nearest",
@@ -71,10 +70,6 @@ class TooLarge(PipelabError):
         super().__init__(message)
 
 
-class SolverMissing(PipelabError):
-    """A solver that was asked for does not answer on this machine."""
-
-
 def nearest(name: str, known) -> str:
     """Say what is known, with the nearest name first.
 
@@ -84,5 +79,6 @@ def nearest(name: str, known) -> str:
     known = [str(k) for k in known]
     lowered = {k.lower(): k for k in known}
     close = get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=0.6)
-    hint = f"did you mean {lowered[close[0]]!r}? " if close else ""
+    starts = [low for low in lowered if low.startswith(str(name).lower())] if name else []
+    hint = f"did you mean {lowered[(close or starts)[0]]!r}? " if close or starts else ""
     return f"{hint}Known: {', '.join(known)}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pipelab.costs import MEMORY_SLACK, StageCost
-from pipelab.errors import InvalidPlacement
+from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.html import table
-from pipelab.placement import Placement, Stage, show_layers
+from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem
 
 __all__ = ["Evaluation", "LinkReport", "StageReport", "evaluate"]
@@ -118,6 +118,9 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     >>> round(pl.evaluate(tiny, pl.Placement.of([(4, (0, 1))])).throughput, 3)
     301.784
     """
+    for name, value, kind in (("problem", problem, Problem), ("placement", placement, Placement)):
+        if not isinstance(value, kind):
+            raise InvalidValue("evaluate", [(name, value, f"expected a {kind.__name__}")])
     defects = [*_layer_defects(problem, placement), *_gpu_defects(problem, placement)]
     if defects:
         raise InvalidPlacement(defects)
@@ -142,15 +145,15 @@ def _layer_defects(problem: Problem, placement: Placement) -> list[str]:
     for i, stage in enumerate(placement.stages):
         layers = stage.layers
         if layers.start < 0 or layers.stop > total:
-            defects.append(f"stage {i + 1} has layers {show_layers(layers)}; the model has layers 1–{total}")
+            defects.append(f"stage {i + 1} has {named_layers(layers)}; the model has {named_layers(range(total))}")
         elif layers.start > expected:
-            defects.append(f"layers {show_layers(range(expected, layers.start))} are left out before stage {i + 1}")
+            defects.append(f"nobody holds {named_layers(range(expected, layers.start))}, left out before stage {i + 1}")
         elif layers.start < expected:
             twice = range(layers.start, min(expected, layers.stop))
-            defects.append(f"layers {show_layers(twice)} of stage {i + 1} are covered before it already")
+            defects.append(f"stage {i + 1} covers {named_layers(twice)} once more")
         expected = max(expected, layers.stop)
     if expected < total:
-        defects.append(f"layers {show_layers(range(expected, total))} are left out at the end")
+        defects.append(f"nobody holds {named_layers(range(expected, total))}, left out at the end")
     return defects
 
 
@@ -161,8 +164,7 @@ def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
         outside = [g for g in stage.gpus if not 0 <= g < len(gpus)]
         if not stage.gpus:
             defects.append(f"stage {i + 1} has no GPU")
-        if outside:
-            defects.append(f"stage {i + 1} uses GPU {outside}; the cluster has ids 0–{len(gpus) - 1}")
+        defects += [f"stage {i + 1} uses GPU {g}; the cluster has ids 0–{len(gpus) - 1}" for g in outside]
         if len(stage.gpus) > problem.max_gpus_per_stage:
             limit = problem.max_gpus_per_stage
             defects.append(f"stage {i + 1} has {len(stage.gpus)} GPUs, more than max_gpus_per_stage = {limit}")
@@ -170,9 +172,7 @@ def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
         if problem.same_type_stages and len(types) > 1:
             defects.append(f"stage {i + 1} mixes {', '.join(sorted(types))}, but same_type_stages is set")
     repeated = [g for g, n in Counter(placement.gpus).items() if n > 1]
-    if repeated:
-        defects.append(f"GPU {repeated} is used more than once")
-    return defects
+    return defects + [f"GPU {g} is used more than once" for g in repeated]
 
 
 def _cost(problem: Problem, stage: Stage) -> StageCost:
@@ -187,7 +187,7 @@ def _memory_defects(problem: Problem, placement: Placement, index: int, cost: St
         gpu = problem.cluster.gpus[g]
         if need > gpu.memory_gb * MEMORY_SLACK:
             defects.append(
-                f"stage {index + 1} (layers {show_layers(stage.layers)}) needs {need:.4g} GB on GPU {g} "
+                f"stage {index + 1} ({named_layers(stage.layers)}) needs {need:.4g} GB on GPU {g} "
                 f"({gpu.type}), which has {gpu.memory_gb:g} GB"
             )
     return defects

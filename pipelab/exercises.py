@@ -64,9 +64,10 @@ def _four_gpus_per_stage() -> float:
 
 def _slowdown() -> float:
     from pipelab.formulations.candidates import enumerate_candidates
+    from pipelab.formulations.joint import MARGIN
 
     candidates = enumerate_candidates(_tiny())
-    return 1.1 * candidates.link_throughput.max() / candidates.throughput.max()
+    return MARGIN * candidates.link_throughput.max() / candidates.throughput.max()
 
 
 def _heaviest_layer() -> float:
@@ -76,9 +77,9 @@ def _heaviest_layer() -> float:
 
 
 EXERCISES = {
-    "00.1": Exercise(_four_gpus_per_stage, "tokens/s", "use max_gpus_per_stage=4"),
-    "05.1": Exercise(_slowdown, "", "compare 1.1 · max ν with the optimum; both are in `candidates`", rel=1e-3),
-    "05.2": Exercise(_heaviest_layer, "GB", "each A100 holds 4 layers and half of the activations in 80 GB"),
+    "00.1": Exercise(_four_gpus_per_stage, "tokens/s", "use max_gpus_per_stage=4, two decimals"),
+    "05.1": Exercise(_slowdown, "", "a number above 1; compare 1.1 · max ν with the optimum", rel=1e-3),
+    "05.2": Exercise(_heaviest_layer, "GB", "each A100 holds 4 layers and half of the activations in 80 GB", rel=1e-3),
 }
 
 
@@ -99,7 +100,7 @@ def check(name: str, value: object) -> Answer:
     >>> print(check("00.1", 345.4944))
     exercise 00.1: right, 345.4944 tokens/s
     >>> print(check("00.1", 301.784))
-    exercise 00.1: not yet. Yours is 301.784 tokens/s, 12.7 % too low. Hint: use max_gpus_per_stage=4
+    exercise 00.1: not yet. Yours is 301.784 tokens/s, 12.7 % too low. Hint: use max_gpus_per_stage=4, two decimals
     """
     if name not in EXERCISES:
         raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")

@@ -29,14 +29,12 @@ def show_table(rows) -> Table:
     return Table(pd.DataFrame(rows))
 
 
-def table(frame, *, index: bool = False, raw: bool = False) -> str:
+def table(frame, *, raw: bool = False) -> str:
     """A data frame as HTML.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-    index : bool
-        Show the index, as the first column of text.
     raw : bool
         Cells hold HTML already; otherwise their text is escaped.
     """
@@ -48,7 +46,7 @@ def table(frame, *, index: bool = False, raw: bool = False) -> str:
     style = frame.style.set_properties(subset=text, **{"text-align": "left"}).set_table_styles(left)
     style = style.format(_digits, subset=floats, na_rep="–")
     style = style.format(subset=text, escape=None if raw else "html", na_rep="–")
-    return (style if index else style.hide(axis="index")).to_html()
+    return style.hide(axis="index").to_html()
 
 
 def _digits(value: float) -> str:

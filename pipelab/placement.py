@@ -6,7 +6,7 @@ from pipelab.checked import checked
 from pipelab.errors import InvalidValue
 from pipelab.html import table
 
-__all__ = ["Placement", "Stage", "show_layers"]
+__all__ = ["Placement", "Stage", "named_layers", "show_layers"]
 
 
 def show_layers(layers: range) -> str:
@@ -16,6 +16,15 @@ def show_layers(layers: range) -> str:
     ('1–8', '4')
     """
     return f"{layers.start + 1}–{layers.stop}" if len(layers) > 1 else f"{layers.start + 1}"
+
+
+def named_layers(layers: range) -> str:
+    """The same with the noun.
+
+    >>> named_layers(range(0, 8)), named_layers(range(3, 4))
+    ('layers 1–8', 'layer 4')
+    """
+    return f"layer{'s' if len(layers) > 1 else ''} {show_layers(layers)}"
 
 
 @checked
@@ -62,8 +71,15 @@ class Placement:
     def of(cls, parts: Iterable[tuple[int, Sequence[int]]]) -> "Placement":
         """A placement from (number of layers, GPU ids) pairs, the layers counted off in order."""
         stages, start = [], 0
-        for layers, gpus in parts:
-            stages.append(Stage(range(start, start + layers), tuple(gpus)))
+        for part in parts:
+            try:
+                layers, gpus = part
+                gpus = tuple(gpus)
+                layers = int(layers)
+            except (TypeError, ValueError):
+                expected = "expected (number of layers, GPU ids), such as (4, (0, 1)) or (4, (0,))"
+                raise InvalidValue("Placement.of", [("part", part, expected)]) from None
+            stages.append(Stage(range(start, start + layers), gpus))
             start += layers
         return cls(tuple(stages))
 

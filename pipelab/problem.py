@@ -1,161 +1,17 @@
-"""What is given: GPUs and their links, a model, a workload, and the rules of the game.
+"""What is given: a cluster, a model, a workload, and the rules of the game.
 
 All are frozen; change one thing with `dataclasses.replace`. Every field checks itself
 once, so nothing further down needs to ask again whether a number is sensible.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-
-from pipelab.checked import Count, Flag, Indices, Matrix, Positive, checked
+from pipelab.checked import Count, Flag, Layers, Positive, checked
+from pipelab.cluster import Cluster
 from pipelab.errors import InvalidValue, nearest
 from pipelab.html import table
 
-__all__ = ["GPU", "Cluster", "Model", "Problem", "Workload"]
-
-
-@checked
-class GPU:
-    """One GPU: its type and its memory.
-
-    Parameters
-    ----------
-    type : str
-        Name under which the cost model knows it, such as `"A100"`.
-    memory_gb : float
-        Memory available to a stage. The write-up says GB and computes in GiB (2^30 bytes).
-    """
-
-    type: str
-    memory_gb: Positive
-
-    def __post_init__(self):
-        if not self.type.strip():
-            raise InvalidValue("GPU", [("type", self.type, "expected text that is not empty")])
-
-
-@checked(eq=False)
-class Cluster:
-    """GPUs with ids 0, 1, 2, … and the bandwidth of every directed link between them.
-
-    Parameters
-    ----------
-    gpus : tuple of GPU
-        The GPU with id `i` is `gpus[i]`.
-    bandwidth_gb_per_s : array, shape (G, G)
-        Entry (i, j) is the bandwidth from group i to group j, sender first.
-    group : array of int, shape (N,), optional
-        The row of each GPU in `bandwidth_gb_per_s`. By default every GPU has its own row
-        (G = N). Large clusters share rows, so that memory grows with the number of
-        groups and not with the square of the number of GPUs.
-
-    Notes
-    -----
-    Without `group` the diagonal is never read: no GPU sends to itself.
-    """
-
-    gpus: tuple[GPU, ...]
-    bandwidth_gb_per_s: Matrix
-    group: Indices | None = None
-
-    def __post_init__(self):
-        if not self.gpus:
-            raise InvalidValue("Cluster", [("gpus", (), "expected at least one GPU")])
-        bandwidth = self.bandwidth_gb_per_s
-        group = np.arange(len(self.gpus)) if self.group is None else self.group
-        _check_groups(group, len(self.gpus), bandwidth.shape)
-        _check_bandwidth(bandwidth, np.bincount(group, minlength=len(bandwidth)) > 1)
-        for name, array in (("bandwidth_gb_per_s", bandwidth), ("group", group)):
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
-
-    @classmethod
-    def from_counts(
-        cls,
-        counts: Mapping[str, int],
-        memory_gb: Mapping[str, float] | float,
-        bandwidth_gb_per_s: Mapping[tuple[str, str], float] | float,
-    ) -> "Cluster":
-        """A cluster without files: so many GPUs of each type, ids in the order of `counts`.
-
-        Parameters
-        ----------
-        counts : mapping of type to number of GPUs
-        memory_gb : one number, or one per type
-        bandwidth_gb_per_s : one number, or one per pair of types
-            `{("A100", "V100"): 200}` also serves the way back unless that is given too.
-
-        Examples
-        --------
-        >>> cluster = Cluster.from_counts({"A100": 2, "T4": 1}, {"A100": 80, "T4": 16}, 100)
-        >>> [gpu.type for gpu in cluster.gpus]
-        ['A100', 'A100', 'T4']
-        """
-        bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
-               if isinstance(n, bool) or int(n) != n or n < 0]  # fmt: skip
-        if bad:
-            raise InvalidValue("Cluster.from_counts", bad)
-        types = [t for t, n in counts.items() if n > 0]
-        memory = {t: _lookup(memory_gb, t, "memory_gb") for t in types}
-        links = [[_link(bandwidth_gb_per_s, a, b, counts[a] > 1) for b in types] for a in types]
-        gpus = tuple(GPU(t, memory[t]) for t in types for _ in range(counts[t]))
-        group = np.repeat(np.arange(len(types)), [counts[t] for t in types])
-        return cls(gpus, np.array(links, dtype=float).reshape(len(types), len(types)), group)
-
-    def bandwidth_between(self, sender: int, receiver: int) -> float:
-        """Bandwidth of the directed link from one GPU id to another, in GB/s."""
-        return float(self.bandwidth_gb_per_s[self.group[sender], self.group[receiver]])
-
-    def bandwidth_matrix(self) -> np.ndarray:
-        """Bandwidth between all GPUs, shape (N, N), in GB/s; row = sender."""
-        return self.bandwidth_gb_per_s[np.ix_(self.group, self.group)]
-
-    def scaled_bandwidth(self, factor: float) -> "Cluster":
-        """The same GPUs with every link `factor` times as fast."""
-        return Cluster(self.gpus, self.bandwidth_gb_per_s * factor, self.group)
-
-    @cached_property
-    def kinds(self) -> tuple[GPU, ...]:
-        """The different (type, memory) pairs, in order of first appearance."""
-        return tuple(dict.fromkeys(self.gpus))
-
-    @cached_property
-    def kind_of(self) -> np.ndarray:
-        """For each GPU id, the index of its kind; shape (N,)."""
-        index = {kind: i for i, kind in enumerate(self.kinds)}
-        return np.array([index[gpu] for gpu in self.gpus])
-
-    def __len__(self) -> int:
-        return len(self.gpus)
-
-    def __eq__(self, other) -> bool:
-        return isinstance(other, Cluster) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self):
-        return self.gpus, self.bandwidth_gb_per_s.tobytes(), self.group.tobytes()
-
-    def frame(self):
-        """One row per kind of GPU: type, number, memory, ids."""
-        import pandas as pd
-
-        ids = [np.flatnonzero(self.kind_of == k) for k in range(len(self.kinds))]
-        return pd.DataFrame(
-            {
-                "type": [kind.type for kind in self.kinds],
-                "count": [len(i) for i in ids],
-                "memory_gb": [kind.memory_gb for kind in self.kinds],
-                "gpu_ids": [f"{i[0]}–{i[-1]}" if len(i) > 1 else str(i[0]) for i in ids],
-            }
-        )
-
-    def _repr_html_(self) -> str:
-        return table(self.frame())
+__all__ = ["Model", "Problem", "Workload"]
 
 
 @checked
@@ -176,7 +32,7 @@ class Model:
     """
 
     name: str
-    layers: Count
+    layers: Layers
     d_model: Count
     d_hidden: Count
     layer_weight_gb: Positive
@@ -241,10 +97,12 @@ class Problem:
     name: str = "problem"
 
     def __post_init__(self):
+        if not hasattr(self.costs, "gpu_types"):
+            raise InvalidValue("Problem", [("costs", self.costs, "expected a cost model, such as load_coefficients()")])
         known = self.costs.gpu_types
         unknown = dict.fromkeys(g.type for g in self.cluster.kinds if g.type not in known)
         if unknown:
-            expected = "a GPU type the cost model knows; "
+            expected = "not a GPU type the cost model knows (give costs=LinearThroughput({…}) for others); "
             raise InvalidValue("Problem", [("gpu_type", t, expected + nearest(t, known)) for t in unknown])
         self.costs.check(self)
 
@@ -282,46 +140,3 @@ class Problem:
 
     def _repr_html_(self) -> str:
         return table(self.frame())
-
-
-def _lookup(values, key: str, what: str) -> float:
-    if not isinstance(values, Mapping):
-        return values
-    if key not in values:
-        raise InvalidValue("Cluster.from_counts", [(what, dict(values), f"nothing is given for {key!r}")])
-    return values[key]
-
-
-def _link(values, sender: str, receiver: str, several: bool) -> float:
-    """Bandwidth between two types; a type with one GPU needs no entry for itself."""
-    if not isinstance(values, Mapping):
-        return values
-    for pair in ((sender, receiver), (receiver, sender)):
-        if pair in values:
-            return values[pair]
-    if sender == receiver and not several:
-        return 0.0
-    problem = ("bandwidth_gb_per_s", dict(values), f"nothing is given for {(sender, receiver)!r}")
-    raise InvalidValue("Cluster.from_counts", [problem])
-
-
-def _check_groups(group: np.ndarray, gpus: int, shape: Sequence[int]) -> None:
-    if len(shape) != 2 or shape[0] != shape[1]:
-        problem = ("bandwidth_gb_per_s", f"shape {tuple(shape)}", "expected a square matrix")
-        raise InvalidValue("Cluster", [problem])
-    if group.shape != (gpus,) or group.dtype.kind not in "iu":
-        problem = ("group", f"shape {group.shape} of {group.dtype}", f"expected {gpus} whole numbers, one per GPU")
-        raise InvalidValue("Cluster", [problem])
-    if group.min() < 0 or group.max() >= shape[0]:
-        problem = ("bandwidth_gb_per_s", f"shape {tuple(shape)}", f"expected a row for each of the {gpus} GPUs")
-        raise InvalidValue("Cluster", [problem])
-
-
-def _check_bandwidth(bandwidth: np.ndarray, diagonal_used: np.ndarray) -> None:
-    """Every link that can be used is finite and positive; an unused diagonal may be anything."""
-    used = ~np.eye(len(bandwidth), dtype=bool) | np.diag(diagonal_used)
-    bad = np.argwhere(used & ~(np.isfinite(bandwidth) & (bandwidth > 0)))
-    if len(bad):
-        i, j = bad[0]
-        problem = (f"bandwidth_gb_per_s[{i}, {j}]", float(bandwidth[i, j]), "expected a finite number above 0")
-        raise InvalidValue("Cluster", [problem])

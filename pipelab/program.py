@@ -81,14 +81,3 @@ class LinearProgram:
         """The same program without the demand for whole numbers."""
         free = np.zeros_like(self.integer)
         return LinearProgram(self.columns, self.lower, self.upper, free, self.objective, self.blocks)
-
-    def violations(self, x: np.ndarray, tolerance: float = 1e-6) -> dict[str, int]:
-        """How many rows of each block `x` breaks; blocks that hold are left out."""
-        broken = {}
-        for name, block in self.blocks.items():
-            value = block.matrix @ x
-            slack = tolerance * np.maximum(1, np.abs(np.where(np.isfinite(block.upper), block.upper, 0)))
-            number = int(((value < block.lower - slack) | (value > block.upper + slack)).sum())
-            if number:
-                broken[name] = number
-        return broken

@@ -102,12 +102,15 @@ def run(
     """
     stop = stop or threading.Event()
     began = time.perf_counter()
+    if time_limit is not None and time_limit > 1e19:  # SCIP's infinity begins at 1e20
+        time_limit = None
     deadline = math.inf if time_limit is None else began + time_limit
     try:
         model, variables = load(program, stop=stop, deadline=deadline)
-    except _Stopped as reason:
+    except (_Stopped, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupt"
         spent = time.perf_counter() - began
-        return ScipRun("stopped", str(reason), None, None, None, None, 0, spent, 0.0, ())
+        return ScipRun("stopped", reason, None, None, None, None, 0, spent, 0.0, ())
     built = time.perf_counter()
     if time_limit is not None:
         model.setParam("limits/time", max(0.0, deadline - built))
@@ -216,19 +219,22 @@ def _give_way(stop: threading.Event | None, deadline: float) -> None:
 def _solve(model, stop: threading.Event) -> bool:
     """Solve in a thread; end it on a stop or an interrupt. True if it was an interrupt."""
     failure: list[BaseException] = []
+    ended = threading.Event()
 
     def work() -> None:
         try:
             model.optimizeNogil()
         except BaseException as error:  # carried over to the caller's thread below
             failure.append(error)
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=work, name="scip", daemon=True)
-    thread.start()
+    threading.Thread(target=work, name="scip", daemon=True).start()
     interrupted = False
-    while thread.is_alive():
+    # Not thread.join: an interrupt inside it makes Python take the thread for finished.
+    while not ended.is_set():
         try:
-            thread.join(_POLL_SECONDS)
+            ended.wait(_POLL_SECONDS)
             if stop.is_set() or interrupted:
                 model.interruptSolve()  # again until heeded: SCIP forgets one that comes before it starts
         except KeyboardInterrupt:

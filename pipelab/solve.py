@@ -1,11 +1,14 @@
 """solve(problem, method): one door to every method, one kind of answer."""
 
 import inspect
+import math
 import threading
+import time
 from collections.abc import Callable
 from importlib import import_module
+from numbers import Real
 
-from pipelab.errors import UnknownName, nearest
+from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.problem import Problem
 from pipelab.result import Result
 
@@ -65,6 +68,8 @@ def solve(problem: Problem, method: str = "joint", **options) -> Result:
     >>> result.status, round(result.throughput, 3), result.placement.stages[0].gpus
     ('optimal', 301.784, (0, 1))
     """
+    if not isinstance(problem, Problem):
+        raise InvalidValue("solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")])
     if method not in METHODS:
         raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
     module, name = METHODS[method].split(":")
@@ -73,7 +78,17 @@ def solve(problem: Problem, method: str = "joint", **options) -> Result:
     for option in options:
         if option not in known:
             raise UnknownName(f"method {method!r} has no option {option!r}; {nearest(option, known)}")
+    _check_amounts(options)
     return function(problem, **options)
+
+
+def _check_amounts(options: dict) -> None:
+    """Times, shares and sizes are numbers of at least 0, or None."""
+    for name in ("time_limit", "gap", "memory_limit_gb", "limit"):
+        value = options.get(name)
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if value is not None and not (number and value >= 0):
+            raise InvalidValue("solve", [(name, value, "expected a number, at least 0")])
 
 
 class Solving:
@@ -92,16 +107,21 @@ class Solving:
         self._result: Result | None = None
         self._failure: BaseException | None = None
         options = {**options, "stop": self._stop, "on_progress": self._note(options.get("on_progress"))}
-        self._thread = threading.Thread(target=self._work, args=(method, options), daemon=True, name="pipelab")
-        self._thread.start()
+        self._done = threading.Event()  # an interrupted Thread.join would take the thread for finished
+        threading.Thread(target=self._work, args=(method, options), daemon=True, name="pipelab").start()
+
+    def __repr__(self) -> str:
+        last = self.progress[-1] if self.progress else None
+        found = f"best {last.incumbent}, bound {last.bound}" if last else "nothing yet"
+        return f"<{'solving' if self.running else 'finished'} {self.problem.name}: {found}>"
 
     @property
     def running(self) -> bool:
         """Whether it is still at work."""
-        return self._thread.is_alive()
+        return not self._done.is_set()
 
     def stop(self) -> None:
-        """Ask it to end; the best placement so far is kept. Returns at once."""
+        """Ask it to end; the best placement so far is kept. Returns at once; the end may take some seconds."""
         self._stop.set()
 
     def result(self, timeout: float | None = None) -> Result:
@@ -112,8 +132,11 @@ class Solving:
         TimeoutError
             It is still running after `timeout` seconds. It goes on running.
         """
-        self._thread.join(timeout)
-        if self.running:
+        deadline = math.inf if timeout is None else time.perf_counter() + timeout
+        # In small steps: a wait without end cannot be interrupted everywhere.
+        while not self._done.wait(max(0.0, min(0.1, deadline - time.perf_counter()))):
+            if time.perf_counter() < deadline:
+                continue
             raise TimeoutError(f"still solving {self.problem.name} after {timeout} s; call stop() to end it")
         if self._failure is not None:
             raise self._failure
@@ -132,6 +155,8 @@ class Solving:
             self._result = solve(self.problem, method, **options)
         except BaseException as error:  # raised again by result(), in the caller's thread
             self._failure = error
+        finally:
+            self._done.set()
 
 
 def solve_in_background(problem: Problem, method: str = "joint", **options) -> Solving:

@@ -3,18 +3,23 @@
 The colours are Okabe and Ito's, which stay apart for the colour-blind and in print.
 """
 
-__all__ = ["BOTTLENECK", "GRID", "MUTED", "TYPE_COLOURS", "colour_of_types", "ink_on", "template"]
+__all__ = ["BOTTLENECK", "GRID", "TYPE_COLOURS", "WRONG", "colour_of_types", "ink_on", "template"]
 
 TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999", "#5D3A9B")
-BOTTLENECK = "#D55E00"
-MUTED = "#E8E8E8"
+BOTTLENECK = "#111111"
+WRONG = "#D55E00"
 GRID = "#D0D0D0"
 
 
+# The write-up's types keep their colour from figure to figure.
+_KNOWN = dict(zip(("A100", "V100", "H100", "A40", "L20", "A10", "T4", "RTX4090"), TYPE_COLOURS, strict=True))
+
+
 def colour_of_types(types) -> dict[str, str]:
-    """A colour for each GPU type, in the order in which the cluster lists them."""
+    """A colour for each GPU type, in the order in which the cluster lists them; types not known share the palette."""
     names = list(dict.fromkeys(types))
-    return {name: TYPE_COLOURS[i % len(TYPE_COLOURS)] for i, name in enumerate(names)}
+    others = [name for name in names if name not in _KNOWN]
+    return {n: _KNOWN.get(n) or TYPE_COLOURS[others.index(n) % len(TYPE_COLOURS)] for n in names}
 
 
 def ink_on(colour: str) -> str:

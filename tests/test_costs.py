@@ -91,8 +91,21 @@ def test_a_stage_is_what_the_write_up_says(seed):
 def test_coefficients_that_stand_twice_are_refused(tmp_path):
     path = tmp_path / "c.csv"
     path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,0,0,1\nA,0,0,0,2\n")
-    with pytest.raises(pl.InvalidData, match="row 3, column 'gpu_type': 'A', expected a name that no other row has"):
+    with pytest.raises(pl.InvalidData, match="row 3, column 'gpu_type': 'A': expected a name that no other row has"):
         pl.load_coefficients(path)
     path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,x,0,1\n")
-    with pytest.raises(pl.InvalidData, match="row 2, column 'per_sequence': 'x', expected a number"):
+    with pytest.raises(pl.InvalidData, match="row 2, column 'per_sequence': 'x': expected a number"):
         pl.load_coefficients(path)
+
+
+@pytest.mark.parametrize("base", [1e-6, 1e-3, 1.0, 1e3])
+def test_balanced_shares_of_steep_gpus_stay_exact(base):
+    """Two twins share equally however steeply their rate grows with the batch."""
+    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 1000.0, 0, base)}, efficiency=1.0)
+    gpus = [pl.GPU("A", 80)] * 2
+    stage = costs.stage(pl.Model("m", 1, 1, 1, 0.5), pl.Workload(1, 1000), gpus, 1, "balanced")
+    assert stage.batch == pytest.approx((500, 500), rel=1e-12)
+    tables = costs.stage_tables(
+        pl.Model("m", 1, 1, 1, 0.5), pl.Workload(1, 1000), gpus[:1], np.array([[2]]), "balanced"
+    )
+    assert tables.throughput[0, 0] == pytest.approx(stage.throughput, rel=1e-12)

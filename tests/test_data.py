@@ -1,5 +1,6 @@
 """The bundled cases are the facts, and a bad file is refused by file, row and column."""
 
+import dataclasses
 import importlib.util
 import shutil
 
@@ -60,6 +61,17 @@ def test_a_saved_case_reads_back_equal(case, tmp_path):
     assert again == problem
 
 
+def test_costs_and_odd_diagonals_survive_saving(tmp_path):
+    tiny = pl.load_case("tiny")
+    costs = dataclasses.replace(tiny.costs, efficiency=0.4, activation_overhead=1.5)
+    matrix = np.where(np.eye(4) > 0, np.inf, 100.0)
+    odd = dataclasses.replace(tiny, costs=costs, cluster=pl.Cluster(tiny.cluster.gpus, matrix))
+    again = pl.load_case(pl.save_case(odd, tmp_path / "tiny"))
+    assert again.costs == costs
+    others = ~np.eye(4, dtype=bool)
+    assert np.array_equal(again.cluster.bandwidth_matrix()[others], matrix[others])
+
+
 def test_a_folder_may_bring_its_own_coefficients(tmp_path):
     shutil.copytree(CASES / "tiny", tmp_path / "mine")
     text = "gpu_type,per_token,per_sequence,per_layer,constant\nA100,0,0,0,7\nV100,0,0,0,5\n"
@@ -82,17 +94,22 @@ BROKEN = {
     "parameter missing": ("config.csv", "batch_size,16\n", "", "parameter 'batch_size' is missing"),
     "parameter misspelt": ("config.csv", "d_model,", "d_modle,", "'d_model' is missing; did you mean 'd_modle'"),
     "parameter twice": ("config.csv", "d_model,4096", "d_model,4096\nd_model,4096", "stands in row 6 already"),
-    "parameter empty": ("config.csv", "batch_size,16", "batch_size,", r"row 4, .*'value': empty, .*\(batch_size\)"),
-    "parameter not a number": ("config.csv", "layers,4", "layers,four", "'four', expected a whole number"),
-    "parameter negative": ("config.csv", "layers,4", "layers,-4", "'-4', expected at least 1"),
+    "parameter empty": ("config.csv", "batch_size,16", "batch_size,", r"row 4, .*'value': empty: .*\(batch_size\)"),
+    "parameter not a number": ("config.csv", "layers,4", "layers,four", "'four': expected a number"),
+    "parameter negative": ("config.csv", "layers,4", "layers,-4", "'-4': expected at least 1"),
     "parameter infinite": ("config.csv", "memory_gb,0.5", "memory_gb,inf", "expected a finite number"),
     "column missing": ("config.csv", "parameter,value", "parameter,wert", "column 'value' is missing"),
-    "rule unknown": ("config.csv", "value\n", "value\nbatch_split,odd\n", r"'odd', expected 'even' or 'balanced'"),
+    "rule unknown": ("config.csv", "value\n", "value\nbatch_split,odd\n", r"'odd': expected 'even' or 'balanced'"),
     "rule not a flag": ("config.csv", "value\n", "value\nsame_type_stages,2\n", "expected true or false"),
-    "max GPUs 0": ("config.csv", "value\n", "value\nmax_gpus_per_stage,0\n", r"row 2.*'0', expected at least 1"),
-    "memory negative": ("gpu_pool.csv", "2,32", "2,-32", "row 3, column 'memory_gb': '-32', expected more than 0"),
-    "memory empty": ("gpu_pool.csv", "2,32", "2,", "row 3, column 'memory_gb': empty, expected a number"),
-    "count not whole": ("gpu_pool.csv", "A100,2", "A100,2.5", "row 2, column 'count': '2.5', expected a whole number"),
+    "max GPUs 0": ("config.csv", "value\n", "value\nmax_gpus_per_stage,0\n", r"row 2.*'0': expected at least 1"),
+    "memory negative": ("gpu_pool.csv", "2,32", "2,-32", "row 3, column 'memory_gb': '-32': expected more than 0"),
+    "memory empty": ("gpu_pool.csv", "2,32", "2,", "row 3, column 'memory_gb': empty: expected a number"),
+    "count not whole": (
+        "gpu_pool.csv",
+        "A100,2",
+        "A100,2.5",
+        "row 2, column 'count': '2.5': expected a whole number from 0",
+    ),
     "count negative": ("gpu_pool.csv", "A100,2", "A100,-2", "row 2, column 'count': '-2'"),
     "type unknown": ("gpu_pool.csv", "V100", "V10", r"row 3, column 'gpu_type': 'V10'.*did you mean 'V100'"),
     "type empty": ("gpu_pool.csv", "V100", "", "row 3, column 'gpu_type': empty"),
@@ -105,8 +122,8 @@ BROKEN = {
     "bandwidth negative": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,-400", "row 3, column 'gpu_0': '-400'"),
     "bandwidth zero": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,0", "expected a finite number above 0"),
     "bandwidth empty": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,", "row 3, column 'gpu_0': empty"),
-    "bandwidth not a number": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,fast", "'fast', expected a number"),
-    "bandwidth label unknown": ("network_bandwidth.csv", "gpu_3,200", "gpu_7,200", "'gpu_7', matches no GPU"),
+    "bandwidth not a number": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,fast", "'fast': expected a number"),
+    "bandwidth label unknown": ("network_bandwidth.csv", "gpu_3,200", "gpu_7,200", "'gpu_7': matches no GPU"),
     "bandwidth label twice": ("network_bandwidth.csv", "gpu_3,200", "gpu_1,200", "stands in an earlier row already"),
     "bandwidth header unknown": ("network_bandwidth.csv", ",gpu_3\n", ",gpu_x\n", "label 'gpu_x' matches no GPU"),
     "bandwidth too small": ("network_bandwidth.csv", "gpu_3,200,200,300,300\n", "", "3 rows × 4 columns; expected 4 ×"),

@@ -69,16 +69,16 @@ def test_progress_shows_bound_and_incumbent(two_stages):
     assert bound.x[-1] == found.x[-1] == result.details["solve_seconds"]
 
 
-def test_progress_without_any_placement_is_still_a_figure():
-    result = pl.solve(pl.load_case("small"), time_limit=0)
-    assert "no placement" in pl.plot_progress(result).layout.title.text
+def test_progress_of_a_solve_stopped_at_once_shows_what_there_is(two_stages):
+    result = pl.solve(two_stages, time_limit=0)
+    assert "tiny: 185.497 tokens/s after" in pl.plot_progress(result).layout.title.text
 
 
 def test_growth_draws_the_counted_numbers():
     sizes = {f"tiny, {k}": pl.joint_size(pl.load_case("tiny", max_gpus_per_stage=k)) for k in (1, 2)}
     figure = pl.plot_growth(sizes, limit=1000)
     assert [list(t.y) for t in figure.data] == [[40, 100], [120, 420], [321, 1041]]
-    assert "4.2 per allocation" in pl.plot_growth(sizes).layout.title.text or "4 per" in figure.layout.title.text
+    assert "4 for each allocation of tiny, 2" in figure.layout.title.text
 
 
 def test_claims_name_the_worst_and_where_it_begins():

@@ -1,7 +1,6 @@
 """Time limit, stop, interrupt and progress: nothing found is lost, and what is said is true."""
 
 import dataclasses
-import os
 import signal
 import threading
 import time
@@ -15,9 +14,10 @@ from pipelab.methods.joint import joint_program
 
 @pytest.fixture
 def long_solve():
-    """small with layers so heavy that four stages are needed: SCIP finds some soon and proves for seconds."""
+    """small with heavy layers and slow links, where order matters: SCIP improves soon and proves for long."""
     small = pl.load_case("small")
-    return dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20.0))
+    slower = small.cluster.scaled_bandwidth(1 / 8)
+    return dataclasses.replace(small, cluster=slower, model=dataclasses.replace(small.model, layer_weight_gb=30.0))
 
 
 def test_a_time_limit_keeps_what_is_true(long_solve):
@@ -30,18 +30,26 @@ def test_a_time_limit_keeps_what_is_true(long_solve):
         assert pl.evaluate(long_solve, result.placement).throughput == result.throughput <= result.bound
 
 
-def test_no_time_at_all_still_gives_a_valid_bound():
-    result = pl.solve(pl.load_case("small"), "joint", time_limit=0)
-    assert (result.status, result.stopped_by, result.placement) == ("unknown", "time limit", None)
-    assert result.bound == pytest.approx(301.424)  # the fastest stage there is
-    assert "none can exceed 301.424" in result.sentence
+def test_no_time_at_all_still_gives_a_placement_and_a_valid_bound(long_solve):
+    result = pl.solve(long_solve, "joint", time_limit=0)
+    assert (result.status, result.stopped_by, result.throughput) == ("feasible", "time limit", 50)
+    assert result.bound == pytest.approx(276.424)  # the fastest stage there is
+    assert "stopped by time limit" in result.sentence
 
 
-def test_a_gap_limit_is_said_and_its_bound_is_kept(two_stages):
-    result = pl.solve(two_stages, "joint", gap=10.0)
-    assert result.placement is not None
-    assert result.bound >= 213.52 - 1e-9
-    assert (result.status == "optimal") == (result.bound == result.throughput)
+def test_a_stop_before_the_start_ends_at_once(long_solve):
+    stop = threading.Event()
+    stop.set()
+    result = pl.solve(long_solve, "joint", stop=stop)
+    assert (result.status, result.stopped_by) == ("feasible", "stop")
+    assert result.seconds < 20
+
+
+def test_a_gap_limit_is_kept_and_said(long_solve):
+    result = pl.solve(long_solve, "joint", gap=3.0, time_limit=60)
+    assert (result.status, result.stopped_by) == ("feasible", "gap limit")
+    assert result.throughput >= 50
+    assert 0 < result.gap <= 3.0
 
 
 def test_stop_ends_a_background_solve_and_keeps_its_incumbent(long_solve):
@@ -54,18 +62,29 @@ def test_stop_ends_a_background_solve_and_keeps_its_incumbent(long_solve):
     result = job.result(timeout=60)
     assert time.perf_counter() - asked < 20
     assert (result.status, result.stopped_by) == ("feasible", "stop")
-    assert result.throughput <= result.bound < 301.424
+    assert 50 <= result.throughput < result.bound < 276.5
     assert result.gap > 0
     assert pl.evaluate(long_solve, result.placement).throughput == result.throughput
     assert "not proven optimal (stopped by stop); the best may be up to" in result.sentence
 
 
-def test_an_interrupt_ends_the_solve_and_keeps_the_answer():
-    problem = pl.load_case("small")
-    threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    result = pl.solve(problem, "joint")
-    assert result.stopped_by == "interrupt"
-    assert result.bound == pytest.approx(301.424)
+def test_an_interrupt_ends_the_solve_and_keeps_the_answer(long_solve):
+    threading.Timer(2.5, signal.raise_signal, [signal.SIGINT]).start()
+    result = pl.solve(long_solve, "joint", time_limit=200)
+    assert (result.status, result.stopped_by) == ("feasible", "interrupt")
+    assert result.seconds < 60
+    assert result.throughput <= result.bound
+    assert "scip" not in {thread.name for thread in threading.enumerate()}  # nothing goes on behind our back
+
+
+def test_an_interrupt_while_waiting_leaves_the_background_solve_alone(long_solve):
+    job = pl.solve_in_background(long_solve, "joint", time_limit=6)
+    threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        job.result()
+    assert job.running
+    assert repr(job).startswith("<solving small: ")
+    assert job.result(60).placement is not None
 
 
 def test_the_python_lock_is_free_while_scip_runs():
@@ -84,7 +103,7 @@ def test_the_python_lock_is_free_while_scip_runs():
 def test_progress_moves_towards_the_answer(two_stages):
     seen = []
     result = pl.solve(two_stages, "joint", on_progress=seen.append)
-    assert tuple(seen) == result.details["progress"]
+    assert tuple(seen) == result.details["progress"][:-1]  # the last entry is the answer itself
     incumbents = [p.incumbent for p in seen if p.incumbent is not None]
     bounds = [p.bound for p in seen if p.bound is not None]
     assert incumbents == sorted(incumbents)

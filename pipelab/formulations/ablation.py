@@ -36,7 +36,7 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
         warnings.simplefilter("ignore")  # an unbounded program is one of the answers here
         program.solve(solver="HIGHS")
     name = " and ".join(families) or "(nothing)"
-    if variables["z"].value is None:
+    if not program.status.startswith("optimal"):
         return LeftOut(name, None, f"the program is {program.status.replace('_', ' ')}")
     chosen = np.flatnonzero(variables["z"].value > 0.5)
     try:

@@ -11,8 +11,9 @@ from math import comb
 
 import numpy as np
 
+from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK
-from pipelab.problem import GPU, Problem
+from pipelab.problem import Problem
 
 __all__ = ["count_candidates"]
 

@@ -14,9 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.formulations.candidates import Candidates
-from pipelab.program import Columns, RowBlock
+from pipelab.program import Columns, LinearProgram, RowBlock
 
-__all__ = ["Family", "Incidence", "Symbol"]
+__all__ = ["Domain", "Family", "Incidence", "Symbol", "maximise_t"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,14 @@ class Symbol:
     code: str
     meaning: str
     unit: str
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Values that a column group may take: 0 ≤ x ≤ upper, whole or not."""
+
+    upper: float | np.ndarray
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -71,11 +79,16 @@ class Incidence:
     candidates : Candidates
     big_m_stage, big_m_link : float
         The M of the two end-to-end families.
+    cap_links : bool
+        Count no link as faster than the fastest stage. No placement is, so nothing changes
+        but the numbers: a link a million times as fast as a stage would make solvers, which
+        compute to about 1e-9, take a hair of it for a whole stage.
     """
 
     candidates: Candidates
     big_m_stage: float
     big_m_link: float
+    cap_links: bool = True
 
     @cached_property
     def covers(self) -> sp.csr_array:
@@ -135,7 +148,9 @@ class Incidence:
     @cached_property
     def nu(self) -> sp.dia_array:
         """ν on a diagonal; shape (E, E)."""
-        return sp.diags_array(self.candidates.link_throughput)
+        rates = self.candidates.link_throughput
+        top = self.candidates.throughput.max(initial=0.0)
+        return sp.diags_array(np.minimum(rates, top) if self.cap_links else rates)
 
     def each_allocation(self) -> sp.dia_array:
         """One row per allocation; shape (A, A)."""
@@ -154,3 +169,13 @@ class Incidence:
     def _ends_at(self, end: np.ndarray) -> sp.csr_array:
         ones = np.ones(len(end))
         return sp.csr_array((ones, (end, np.arange(len(end)))), shape=(len(self.candidates.start), len(end)))
+
+
+def maximise_t(columns: Columns, domains: Mapping[str, Domain], families, incidence: Incidence) -> LinearProgram:
+    """The program: maximise t over these domains subject to these families."""
+    upper, integer, objective = np.empty(columns.total), np.zeros(columns.total, dtype=bool), np.zeros(columns.total)
+    for group, where in columns.slices.items():
+        upper[where], integer[where] = domains[group].upper, domains[group].whole
+    objective[columns.slices["t"]] = 1
+    blocks = {family.name: family.rows(incidence, columns) for family in families}
+    return LinearProgram(columns, np.zeros(columns.total), upper, integer, objective, blocks)

@@ -14,20 +14,34 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipelab.errors import UnknownName, nearest
 from pipelab.formulations.candidates import Candidates
-from pipelab.formulations.families import Family, Incidence, Symbol
+from pipelab.formulations.families import Domain, Family, Incidence, Symbol, maximise_t
 from pipelab.program import Columns, LinearProgram
 
-__all__ = ["FAMILIES", "SYMBOLS", "big_m_is_valid", "build", "columns", "incidence", "size"]
+__all__ = [
+    "BIG_MS", "DOMAINS", "FAMILIES", "MARGIN", "SYMBOLS", "big_m_is_valid", "build", "columns", "domains", "fastest",
+    "incidence", "link_big_m", "size",
+]  # fmt: skip
+
+BIG_MS = ("valid", "as_written")
+MARGIN = 1.1  # the write-up's Ms are so many times the fastest rate
 
 SYMBOLS = (
-    Symbol(r"\ell = 1 \dots M", "layers", "decoder layer", "–"),
-    Symbol(r"g = 0 \dots N-1", "gpus", "GPU", "–"),
-    Symbol(r"a \in \mathcal{A}", "start, size, set_of", "allocation: consecutive layers and a GPU set that fits", "–"),
-    Symbol(r"(a, b) \in \mathcal{E}", "tail, head", "connection: b starts where a ends, no GPU in common", "–"),
-    Symbol(r"\theta_a", "throughput", "rate of allocation a", "tokens/s"),
-    Symbol(r"\nu_{ab}", "link_throughput", "rate of connection (a, b)", "transfers/s or tokens/s"),
+    Symbol(r"\ell = 1 \dots M", "layers", "decoder layer; M of them", "–"),
+    Symbol(r"g = 0 \dots N-1", "gpus", "GPU; N of them", "–"),
+    Symbol(r"a \in \mathcal{A}", "start, size, set_of", "allocation: layers and a GPU set that fits; A of them", "–"),
+    Symbol(
+        r"(a, b) \in \mathcal{E}", "tail, head", "connection: b starts where a ends, no GPU in common; E of them", "–"
+    ),
+    Symbol(r"\theta_a", "theta", "rate of allocation a", "tokens/s"),
+    Symbol(r"\nu_{ab}", "nu", "rate of connection (a, b)", "transfers/s or tokens/s"),
+    Symbol(
+        r"M_{\mathrm{stage}}",
+        "big_m_stage",
+        "1.1 · max θ: switches off the row of an allocation not chosen",
+        "tokens/s",
+    ),
+    Symbol(r"M_{\mathrm{link}}", "big_m_link", "the same for a connection not used", "tokens/s"),
     Symbol(r"z_a \in \{0, 1\}", "z", "1 when allocation a is chosen", "–"),
     Symbol(r"e_{ab} \in \{0, 1\}", "e", "1 when a hands its activations to b", "–"),
     Symbol(r"\tau_a \ge 0", "tau", "rate of a if chosen, else 0", "tokens/s"),
@@ -142,12 +156,22 @@ def columns(candidates: Candidates) -> Columns:
     return Columns({"z": allocations, "e": connections, "tau": allocations, "rho": connections, "t": 1})
 
 
+DOMAINS = (r"z_a, e_{ab} \in \{0, 1\}", r"\tau_a, \rho_{ab}, t \ge 0")
+
+
+def domains(candidates: Candidates) -> dict[str, Domain]:
+    """Upper bounds and whole-number demands by column group; lower bounds are 0."""
+    binary, free = Domain(1.0, whole=True), Domain(np.inf, whole=False)
+    return {"z": binary, "e": binary, "tau": free, "rho": free, "t": free}
+
+
 def incidence(candidates: Candidates, big_m: str = "valid") -> Incidence:
     """The matrices of the formulation, with its two big-Ms.
 
     `M_stage` is the write-up's, 1.1 · max θ. It is valid: no t exceeds max θ.
     """
-    return Incidence(candidates, 1.1 * _fastest(candidates.throughput), link_big_m(candidates, big_m))
+    big_m_stage = MARGIN * fastest(candidates.throughput)
+    return Incidence(candidates, big_m_stage, link_big_m(candidates, big_m), cap_links=big_m == "valid")
 
 
 def link_big_m(candidates: Candidates, big_m: str) -> float:
@@ -158,27 +182,20 @@ def link_big_m(candidates: Candidates, big_m: str) -> float:
     1.1 · max ν, which cuts off the best placements wherever links are slow.
     """
     if big_m == "valid":
-        return _fastest(candidates.throughput)
-    if big_m == "as_written":
-        return 1.1 * _fastest(candidates.link_throughput)
-    raise UnknownName(f"there is no big_m {big_m!r}; {nearest(big_m, ('valid', 'as_written'))}")
+        return fastest(candidates.throughput)
+    return MARGIN * fastest(candidates.link_throughput)
 
 
 def big_m_is_valid(candidates: Candidates, big_m: str) -> bool:
     """Whether an unused connection leaves every placement its full rate."""
-    return not len(candidates.tail) or link_big_m(candidates, big_m) >= _fastest(candidates.throughput)
+    return not len(candidates.tail) or link_big_m(candidates, big_m) >= fastest(candidates.throughput)
 
 
 def build(candidates: Candidates, big_m: str = "valid") -> LinearProgram:
     """The formulation as written, constraints 1 to 6, as arrays."""
-    c, i = columns(candidates), incidence(candidates, big_m)
-    lower, upper = np.zeros(c.total), np.full(c.total, np.inf)
-    integer, objective = np.zeros(c.total, dtype=bool), np.zeros(c.total)
-    for group in ("z", "e"):
-        upper[c.slices[group]], integer[c.slices[group]] = 1, True
-    objective[c.slices["t"]] = 1
-    return LinearProgram(c, lower, upper, integer, objective, {f.name: f.rows(i, c) for f in FAMILIES})
+    return maximise_t(columns(candidates), domains(candidates), FAMILIES, incidence(candidates, big_m))
 
 
-def _fastest(rates: np.ndarray) -> float:
+def fastest(rates: np.ndarray) -> float:
+    """The largest of some rates; 0 of none."""
     return float(rates.max(initial=0.0))

@@ -9,8 +9,9 @@ from collections.abc import Collection
 import numpy as np
 
 from pipelab.errors import UnknownName, nearest
-from pipelab.formulations import joint, joint_tight
 from pipelab.formulations.candidates import Candidates
+from pipelab.formulations.families import Domain
+from pipelab.formulations.forms import joint_form
 
 __all__ = ["state_joint"]
 
@@ -34,22 +35,22 @@ def state_joint(candidates: Candidates, form: str = "written", without: Collecti
     """
     import cvxpy as cp
 
-    module = {"written": joint, "tight": joint_tight}[form]
-    matrices = module.incidence(candidates)
-    variables = {name: _variable(name, n) for name, n in module.columns(candidates).sizes.items()}
+    module = joint_form(form)
     unknown = set(without) - {f.name for f in module.FAMILIES}
     if unknown:
         names = [f.name for f in module.FAMILIES]
         raise UnknownName(f"there is no family {min(unknown)!r}; {nearest(min(unknown), names)}")
+    matrices, domains = module.incidence(candidates), module.domains(candidates)
+    variables = {name: _variable(name, n, domains[name]) for name, n in module.columns(candidates).sizes.items()}
     stated = [f.state(matrices, variables) for f in module.FAMILIES if f.name not in without]
+    stated += [v <= domains[name].upper for name, v in variables.items() if np.isfinite(domains[name].upper).all()]
     return cp.Problem(cp.Maximize(variables["t"][0]), [c for c in stated if c.size]), variables
 
 
-def _variable(name: str, n: int):
-    """Binary z and e, non-negative others; a constant where a group is empty (one stage, no links)."""
+def _variable(name: str, n: int, domain: Domain):
+    """Binary or non-negative; a constant where a group is empty (one stage has no links)."""
     import cvxpy as cp
 
     if n == 0:
         return cp.Constant(np.zeros(0))
-    binary = name in ("z", "e")
-    return cp.Variable(n, name=name, boolean=binary, nonneg=not binary)
+    return cp.Variable(n, name=name, boolean=domain.whole, nonneg=not domain.whole)

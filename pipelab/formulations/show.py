@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from pipelab.formulations import joint, joint_tight
 from pipelab.formulations.count import count_candidates
 from pipelab.formulations.families import Family, Symbol
+from pipelab.formulations.forms import joint_form
+from pipelab.formulations.joint import SYMBOLS
 from pipelab.html import table
 from pipelab.problem import Problem
 
@@ -41,13 +42,15 @@ class Formulation:
     Attributes
     ----------
     families : tuple of Family
+    domains : tuple of str
+        What values the variables may take, as LaTeX.
     counts : mapping
         The numbers of `count_candidates`, from which every family counts its rows.
     symbols : Symbols
     """
 
-    name: str
     families: tuple[Family, ...]
+    domains: tuple[str, ...]
     counts: Mapping[str, int]
     symbols: Symbols
 
@@ -72,13 +75,14 @@ class Formulation:
         frame["in cvxpy"] = [f"<code>{escape(line)}</code>" for line in frame["in cvxpy"]]
         frame["family"] = [f"<code>{name}</code>" for name in frame["family"]]
         total = f"<p>maximise <b>t</b> subject to {int(frame['rows here'].sum()):,} rows:</p>"
-        return total + table(frame, raw=True)
+        domains = ", &nbsp; ".join(f"${d}$" for d in self.domains)
+        return f"{total}{table(frame, raw=True)}<p>{domains}</p>"
 
 
 def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
     """The joint ILP of a problem, to be read: `"written"` as in the write-up, or `"tight"`."""
-    module = {"written": joint, "tight": joint_tight}[form]
-    return Formulation(f"joint, {form}", module.FAMILIES, count_candidates(problem), Symbols(joint.SYMBOLS))
+    module = joint_form(form)
+    return Formulation(module.FAMILIES, module.DOMAINS, count_candidates(problem), Symbols(SYMBOLS))
 
 
 def cvxpy_line(family: Family) -> str:

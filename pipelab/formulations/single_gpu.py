@@ -19,8 +19,8 @@ import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
 from pipelab.formulations.candidates import Candidates, list_candidates, stage_rates
-from pipelab.formulations.families import Family, Incidence
-from pipelab.formulations.joint import LAYER_COVERAGE
+from pipelab.formulations.families import Domain, Family, Incidence, maximise_t
+from pipelab.formulations.joint import LAYER_COVERAGE, fastest
 from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram
 
@@ -47,7 +47,7 @@ class SegmentRules:
 class GpuIncidence(Incidence):
     """The matrices of the joint ILP, and the pairs of GPUs whose order of use is fixed."""
 
-    bound: float  # no placement with one GPU per stage is faster
+    bound: float = np.inf  # no placement with one GPU per stage is faster
 
     @cached_property
     def twins(self) -> np.ndarray:
@@ -308,11 +308,8 @@ def build(candidates: Candidates, bound: float, all_links: bool = True) -> Linea
         )  # fmt: skip
     links, gpus = len(candidates.tail), candidates.gpus
     c = Columns({"z": len(candidates.start), "e": links, "u": gpus, "rho": links, "tau": gpus, "t": 1})
-    fastest = float(candidates.throughput.max(initial=0.0))
-    i = GpuIncidence(candidates, fastest, fastest, bound)
-    upper, integer, objective = np.full(c.total, np.inf), np.zeros(c.total, dtype=bool), np.zeros(c.total)
-    for group in ("z", "e", "u"):
-        upper[c.slices[group]], integer[c.slices[group]] = 1, True
-    objective[c.slices["t"]] = 1
-    families = [f for f in FAMILIES if all_links or f.name not in _NEED_ALL_LINKS]
-    return LinearProgram(c, np.zeros(c.total), upper, integer, objective, {f.name: f.rows(i, c) for f in families})
+    big_m = fastest(candidates.throughput)  # valid for both: no placement beats its fastest stage
+    i = GpuIncidence(candidates, big_m, big_m, bound=bound)
+    binary, free = Domain(1.0, whole=True), Domain(np.inf, whole=False)
+    domains = {group: binary if group in ("z", "e", "u") else free for group in c.sizes}
+    return maximise_t(c, domains, [f for f in FAMILIES if all_links or f.name not in _NEED_ALL_LINKS], i)

@@ -6,19 +6,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipelab.errors import PipelabError, UnknownName, nearest
+from pipelab.errors import PipelabError
 from pipelab.evaluate import evaluate
-from pipelab.formulations import joint, joint_tight
+from pipelab.formulations import joint, threshold
 from pipelab.formulations.candidates import Candidates, enumerate_candidates, stage_rates
 from pipelab.formulations.count import count_candidates
+from pipelab.formulations.forms import joint_form
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.memory import BYTES, free_gigabytes, gigabytes, refuse
+from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.result import Result, status_and_bound
+from pipelab.scip import Progress
 
-__all__ = ["FORMS", "joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
-
-FORMS = {"written": joint, "tight": joint_tight}
+__all__ = ["joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
 
 # Probing fixes one link variable after the other and learns nothing from it: on small it took
 # 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.
@@ -41,18 +42,27 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     """
     counts = count_candidates(problem)
     shown = {name: counts[name] for name in ("segments", "allocations", "connections")}
-    return shown | _form(form).size(counts)
+    return shown | joint_form(form).size(counts)
 
 
 def joint_capacity(form: str = "written") -> int:
     """About how many variables of the joint ILP fit in the memory that is free now."""
+    joint_form(form)
     per_variable, per_row = BYTES[form]
     rows = {"written": 2.0, "tight": 0.0}[form]  # per variable, as the cases grow
     return int(free_gigabytes() * 1e9 / (per_variable + rows * per_row))
 
 
 def joint_program(problem: Problem, form: str = "written", big_m: str = "valid"):
-    """The joint ILP as arrays: a `LinearProgram` and the candidates its columns stand for."""
+    """The joint ILP as arrays: a `LinearProgram` and the candidates its columns stand for.
+
+    Raises
+    ------
+    TooLarge
+        It would not fit in the memory that is free.
+    """
+    joint_form(form, big_m)
+    _refuse_if_too_large(problem, form, joint_size(problem, form), None)
     candidates = enumerate_candidates(problem)
     return _build(candidates, form, big_m), candidates
 
@@ -61,7 +71,6 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
     """Optimum of the LP relaxation of the joint ILP, tokens/s: its bound before any branching."""
     from pipelab import scip
 
-    _refuse_if_too_large(problem, form, joint_size(problem, form), None)
     return scip.lp_bound(joint_program(problem, form, big_m)[0])
 
 
@@ -95,13 +104,13 @@ def solve_joint(
     Notes
     -----
     SCIP works with a relative tolerance of 1e-6. The answer is any of finitely many stage
-    and link rates, so the proven bound is rounded down to the next of them, and "optimal"
-    is said only when that one is the placement's own throughput.
+    and link rates, so the proven bound is rounded down to the next of them. Where that is
+    still above the placement's own throughput, a program without big-M (`threshold.py`)
+    settles whether anything is faster; only then "optimal" is said.
     """
     began = time.perf_counter()
+    joint_form(form, big_m)
     size = joint_size(problem, form)
-    if big_m != "valid" and form != "written":
-        raise UnknownName(f"form={form!r} has no big_m={big_m!r}; only form='written' has the write-up's M")
     if not size["allocations"]:
         return _infeasible(problem, why_no_layer_fits(problem), size, began)
     _refuse_if_too_large(problem, form, size, memory_limit_gb)
@@ -116,23 +125,16 @@ def solve_joint(
         program, time_limit=left, gap=gap, stop=stop, on_progress=on_progress,
         settings=_SETTINGS[form] | (scip_settings or {}),
     )  # fmt: skip
-    if run.status == "infeasible" and joint.big_m_is_valid(candidates, big_m):
+    if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
         _, fits = stage_rates(problem, candidates.sets)
         reason = why_not_all_layers_fit(problem, candidates.sets, fits, scip.version())
         return _infeasible(problem, reason, size, began, scip.version())
     return _read(problem, candidates, program, run, size, big_m, built - began, began)
 
 
-def _form(form: str):
-    if form not in FORMS:
-        raise UnknownName(f"there is no form {form!r}; {nearest(form, FORMS)}")
-    return FORMS[form]
-
-
 def _build(candidates: Candidates, form: str, big_m: str):
-    if _form(form) is joint:
-        return joint.build(candidates, big_m)
-    return joint_tight.build(candidates)
+    module = joint_form(form, big_m)
+    return module.build(candidates, big_m) if module is joint else module.build(candidates)
 
 
 def _infeasible(problem, reason: str, size, began: float, solver: str = "") -> Result:
@@ -145,23 +147,29 @@ def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Re
     from pipelab import scip
 
     trusted = joint.big_m_is_valid(candidates, big_m)
-    placement = throughput = None
+    placement, reason = simple_placement(candidates), ""
+    throughput = evaluate(problem, placement).throughput if placement else None
     if run.x is not None:
-        placement = candidates.placement(_whole(run.x[program.columns.slices["z"]]))
+        found = candidates.placement(_whole(run.x[program.columns.slices["z"]]))
+        yields = evaluate(problem, found).throughput
+        if yields < run.objective * (1 - 1e-5):
+            reason = f"SCIP's tolerance is too coarse for rates so far apart: it promised {run.objective:.7g}"
+        # What a faulty M leads to is shown as it is; otherwise the better of two placements is kept.
+        if not trusted or throughput is None or yields >= throughput:
+            placement, throughput = found, yields
+    if not trusted:
+        reason = _not_trusted(run)
+    status, bound = status_and_bound(throughput, candidates.rate_at_most(run.bound if trusted else None))
+    if status == "feasible" and trusted and run.status == "optimal":  # but for SCIP's tolerance
+        placement, status, bound = _prove(problem, candidates, placement, bound)
         throughput = evaluate(problem, placement).throughput
-        if throughput < run.objective * (1 - 1e-5):
-            raise PipelabError(f"SCIP promises {run.objective} for a placement that yields {throughput}: {placement}")
-    bound = candidates.rate_at_most(run.bound if trusted else None)
-    status = "unknown" if placement is None else "feasible"
-    if throughput is not None and bound <= throughput * (1 + 1e-9):
-        status, bound = "optimal", throughput
-    reason = "" if trusted else _not_trusted(run)
+        reason = "" if status == "optimal" else reason
     details = {
         "build_seconds": prepared + run.build_seconds,
         "solve_seconds": run.solve_seconds,
         "nodes": run.nodes,
         "root_bound": run.root_bound,
-        "progress": run.progress,
+        "progress": (*run.progress, Progress(run.solve_seconds, throughput, bound, run.nodes)),
         "solver_status": run.status,
         "solver_objective": run.objective,
     }
@@ -169,6 +177,43 @@ def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Re
         problem, "joint", status, placement, throughput, bound, time.perf_counter() - began, size,
         scip.version(), reason, run.stopped_by if status != "optimal" else None, details,
     )  # fmt: skip
+
+
+def _prove(problem: Problem, candidates: Candidates, placement: Placement, bound: float):
+    """Settle by logic what SCIP's tolerance of 1e-6 left open: is any placement faster than this one?"""
+    from pipelab import scip
+
+    while True:
+        throughput = evaluate(problem, placement).throughput
+        faster = threshold.faster_than(candidates, throughput * (1 + 1e-12))
+        if not len(faster.start):
+            return placement, "optimal", throughput
+        program = threshold.build(faster)
+        run = scip.run(program)
+        if run.status == "infeasible":
+            return placement, "optimal", throughput
+        if run.x is None:  # stopped from outside
+            return placement, "feasible", bound
+        placement = faster.placement(_whole(run.x[program.columns.slices["z"]]))
+
+
+def simple_placement(candidates: Candidates) -> Placement | None:
+    """Something to fall back on when SCIP is stopped early: long stages first, without looking back.
+
+    The fastest allocation of all layers where there is one; else from layer to layer the
+    longest that fits, the fastest of those. None where that runs out of GPUs.
+    """
+    chosen, used, at = [], np.zeros(candidates.gpus, dtype=bool), 0
+    while at < candidates.layers:
+        free = ~candidates.membership[candidates.set_of][:, used].any(axis=1)
+        possible = np.flatnonzero((candidates.start == at) & free)
+        if not len(possible):
+            return None
+        best = max(possible, key=lambda a: (candidates.size[a], candidates.throughput[a]))
+        chosen.append(best)
+        used |= candidates.membership[candidates.set_of[best]]
+        at = int(candidates.stop[best])
+    return candidates.placement(np.array(chosen))
 
 
 def _whole(z: np.ndarray) -> np.ndarray:
@@ -180,7 +225,7 @@ def _whole(z: np.ndarray) -> np.ndarray:
 
 def _not_trusted(run) -> str:
     claim = f"SCIP calls {run.objective:.7g} {run.status} for this model" if run.objective else "SCIP finds nothing"
-    return f"The write-up's M for links is too small here, so that {claim}, which proves nothing about the problem"
+    return f"The write-up's M for links is too small here: {claim}. That is set aside; the fastest stage is the bound"
 
 
 def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int], limit_gb: float | None) -> None:

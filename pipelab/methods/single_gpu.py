@@ -14,7 +14,7 @@ from pipelab.formulations.candidates import stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.memory import refuse_if_too_large
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.result import Result, status_and_bound
 
 __all__ = ["single_gpu_size", "solve_single_gpu"]
 
@@ -133,9 +133,7 @@ def _what_is_proven(problem, chosen, candidates, run, throughput, bound) -> tupl
         proven = bound  # SCIP's own bound holds for the restricted model only
     else:
         proven = min(bound, candidates.rate_at_most(run.bound))
-    status = "unknown" if throughput is None else "feasible"
-    if throughput is not None and proven <= throughput * (1 + 1e-9):
-        status, proven = "optimal", throughput
+    status, proven = status_and_bound(throughput, proven)
     if not single:
         remark = f"with one GPU per stage: {status}; more per stage may be faster"
         return ("unknown" if throughput is None else "feasible"), None, remark

@@ -133,8 +133,11 @@ def _placement_title(problem: Problem, judged: Evaluation | None) -> str:
         return f"{problem.name}: {len(problem.cluster)} GPUs, {problem.model.layers} layers to place"
     stages = f"{len(judged.stages)} stage" + ("s" if len(judged.stages) != 1 else "")
     limit = " and ".join(judged.bottlenecks[:3]) + (" and others" if len(judged.bottlenecks) > 3 else "")
+    # A link counted in transfers/s is compared with tokens/s: the write-up's mistake, named where it shows.
+    links_only = all(name.startswith("link") for name in judged.bottlenecks)
+    unit = f"{judged.link_unit}/s" if links_only else "tokens/s"
     return (
-        f"{problem.name}: {judged.throughput:.6g} tokens/s in {stages}"
+        f"{problem.name}: {judged.throughput:.6g} {unit} in {stages}"
         f"<br><sup>limited by {limit} (framed); hover for rates, shares and memory</sup>"
     )
 

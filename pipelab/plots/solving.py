@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from pipelab.result import Result
-from pipelab.theme import BOTTLENECK, TYPE_COLOURS, template
+from pipelab.theme import TYPE_COLOURS, WRONG, template
 
 __all__ = ["plot_claims", "plot_growth", "plot_progress"]
 
@@ -25,22 +25,21 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
     for (what, symbol), colour in zip(shapes.items(), TYPE_COLOURS, strict=False):
         figure.add_trace(
             go.Scatter(
-                x=labels, y=[sizes[label][what] for label in labels], name=what, mode="lines+markers",
-                marker={"symbol": symbol, "size": 11}, line={"color": colour},
+                x=labels, y=[sizes[label][what] for label in labels], name=what, mode="markers",
+                marker={"symbol": symbol, "size": 13, "color": colour},
                 hovertemplate="%{x}<br>" + what + ": %{y:,}<extra></extra>",
             )
         )  # fmt: skip
     if limit:
         note = f"{float(f'{limit:.1e}'):,.0f} variables: about what this machine can build"
-        line = {"color": BOTTLENECK, "dash": "dash"}
+        line = {"color": WRONG, "dash": "dash"}
         figure.add_hline(y=limit, line=line)
         figure.add_annotation(  # a log axis wants the logarithm here
             x=0, xref="paper", xanchor="left", y=math.log10(limit), yanchor="bottom", text=note, showarrow=False
         )
     first, last = sizes[labels[0]], sizes[labels[-1]]
-    title = (
-        f"Connections, not allocations, fill the model: {last['connections'] / last['allocations']:,.0f} per allocation"
-    )
+    share = last["connections"] / last["allocations"]
+    title = f"Connections, not allocations, fill the model: {share:,.0f} for each allocation of {labels[-1]}"
     note = f"{labels[0]}: {first['variables']:,} variables · {labels[-1]}: {last['variables']:,} variables"
     figure.update_layout(
         template=template(), title=f"{title}<br><sup>{note}</sup>", height=440,
@@ -80,7 +79,7 @@ def plot_progress(result: Result):
     last = f"{result.throughput:.6g} tokens/s" if result.throughput is not None else "no placement"
     gap = f", gap {result.gap:.2%}" if result.gap is not None else ""
     title = f"{result.problem.name}: {last} after {result.seconds:.3g} s{gap}"
-    note = f"{result.details.get('nodes', 0):,} nodes of {result.solver}; where the lines meet, it is proven"
+    note = f"{result.details.get('nodes', 0):,} nodes of {result.solver}; the shaded gap is what was not yet known"
     figure.update_layout(
         template=template(), height=380, title=f"{title}<br><sup>{note}</sup>",
         xaxis={"title": {"text": "seconds of solving"}, "rangemode": "tozero"},
@@ -117,7 +116,7 @@ def plot_claims(factors, claims: Mapping[str, list[float]], truth: list[float]):
             x=factors, y=truth, name="proven optimum", mode="lines+markers", line={"color": "#009E73", "width": 7}
         )
     )
-    for (name, values), colour in zip(claims.items(), (BOTTLENECK, "#0072B2"), strict=False):
+    for (name, values), colour in zip(claims.items(), (WRONG, "#0072B2"), strict=False):
         figure.add_trace(
             go.Scatter(
                 x=factors, y=values, name=name, mode="lines+markers",
@@ -135,7 +134,8 @@ def plot_claims(factors, claims: Mapping[str, list[float]], truth: list[float]):
         template=template(), height=400,
         title=f"Slow links make the claim fall to {worst:.0%} of the truth<br><sup>{note}</sup>",
         xaxis={
-            "title": {"text": "bandwidth as a share of the original"}, "type": "log", "tickvals": list(factors),
+            "title": {"text": "bandwidth as a share of the original (log scale)"}, "type": "log",
+            "tickvals": list(factors),
             "ticktext": [f"1/{1 / f:.3g}" if f < 1 else f"{f:.3g}" for f in factors],
         },
         yaxis={"title": {"text": "tokens/s"}, "rangemode": "tozero"},

@@ -1,0 +1,91 @@
+"""The failed heuristic from problem to result: a promise, and no placement."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from pipelab.errors import UnknownName, nearest
+from pipelab.formulations.type_count import TypeCounts, build, list_options
+from pipelab.placement import show_layers
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["ROWS", "solve_type_count"]
+
+ROWS = ("as_written", "counting")
+
+
+def solve_type_count(
+    problem: Problem,
+    *,
+    factor: bool = True,
+    rows: str = "as_written",
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
+    on_progress: Callable | None = None,
+) -> Result:
+    """What the heuristic promises; see `formulations/type_count.py` for its parts.
+
+    Parameters
+    ----------
+    factor : bool
+        Keep its factor (2 - 1/k).
+    rows : "as_written" or "counting"
+        Its row per GPU number, or the one that was meant.
+    time_limit, stop, on_progress
+        As for `solve`.
+
+    Returns
+    -------
+    Result
+        Never a placement: the answer names types and numbers, not GPUs. `details` has what
+        it promises (`promised`, tokens/s) and chose (`stages`), and how many of its options
+        do not fit in memory (`misfits`).
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "type_count")
+    >>> round(result.details["promised"], 3), result.placement
+    (452.676, None)
+    """
+    from pipelab import scip
+
+    if rows not in ROWS:
+        raise UnknownName(f"there is no rows={rows!r}; {nearest(rows, ROWS)}")
+    began = time.perf_counter()
+    options = list_options(problem, factor)
+    program = build(options, rows)
+    run = scip.run(program, time_limit=time_limit, stop=stop, on_progress=on_progress)
+    stages: tuple[TypeCounts, ...] = ()
+    if run.x is not None:
+        chosen = np.flatnonzero(run.x[program.columns.slices["n"]] > 0.5)
+        stages = tuple(_stage(options, o) for o in sorted(chosen, key=lambda o: options.start[o]))
+    size = {"segments": len(options.segments), "options": len(options.start)} | program.size
+    details = {
+        "promised": run.objective,
+        "stages": stages,
+        "misfits": int((~options.fits).sum()),
+        "solver_status": run.status,
+        "progress": run.progress,
+    }
+    return Result(
+        problem, "type_count", "unknown", None, None, None, time.perf_counter() - began, size, scip.version(),
+        _reason(run, stages), run.stopped_by, details,
+    )  # fmt: skip
+
+
+def _stage(options, o: int) -> TypeCounts:
+    layers = range(int(options.start[o]), int(options.start[o] + options.size[o]))
+    return TypeCounts(layers, options.types[options.type_of[o]], int(options.number[o]), float(options.throughput[o]))
+
+
+def _reason(run, stages) -> str:
+    if run.status == "infeasible":
+        return "the heuristic calls the problem infeasible, which proves nothing about it"
+    if not stages:
+        return "the heuristic was stopped before it found anything"
+    parts = [f"layers {show_layers(s.layers)} on {s.number} × {s.gpu_type}" for s in stages]
+    return f"the heuristic promises {run.objective:.6g} tokens/s for {', '.join(parts)}, but names no GPU"
