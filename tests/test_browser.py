@@ -21,11 +21,11 @@ EXPECTED = {
     "05_joint_ilp.ipynb": (
         [
             "tiny: 301.784 tokens/s in 1 stage",
-            "three unlike GPUs: 48 tokens/s in 3 stages",
+            "three unlike GPUs: 48 transfers/s in 3 stages",
             "Slow links make the claim fall to 36% of the truth",
             "small, heavy layers: 215.52 tokens/s",
             "small, heavy layers: 215.52 tokens/s in 4 stages",
-            "Connections, not allocations, fill the model: 14,310 per allocation",
+            "Connections, not allocations, fill the model: 14,310 for each allocation of demo, 3",
         ],
         9,
     ),

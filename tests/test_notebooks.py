@@ -25,6 +25,8 @@ RESULTS = {
         "abs(valid.throughput - 301.784) < 1e-9",
         "abs(bounds.loc['tiny', 'LP bound as written'] - 329.0797) < 1e-4",
         "abs(bounds.loc['tiny, heavy layers', 'LP bound, tight'] - 241.9406) < 1e-4",
+        "abs(faulty[1].throughput - 193.147) < 1e-3 and abs(rows[1]['unlike GPUs'] - 64.56) < 1e-9",
+        "set(link_bound['without']) == set(stage_bound['without']) and (stage_bound['verdict'] != 'holds').any()",
         "watched.status == 'optimal' and abs(watched.throughput - 215.52) < 1e-9",
         "sizes['demo, 3']['variables'] == 9887608011",
     ],

@@ -84,7 +84,11 @@ def test_growth_draws_the_counted_numbers():
 def test_claims_name_the_worst_and_where_it_begins():
     figure = pl.plot_claims([0.1, 1.0], {"their M": [50.0, 100.0]}, [100.0, 100.0])
     assert "50% of the truth" in figure.layout.title.text
-    assert "their M gives a wrong answer at 1/10 of the bandwidth" in figure.layout.title.text
+    assert "their M: too low at 1/10 of the bandwidth" in figure.layout.title.text
+
+
+def test_true_claims_are_called_true():
+    assert "Every claim is true" in pl.plot_claims([1.0], {"M": [5.0]}, [5.0]).layout.title.text
 
 
 def test_text_on_every_colour_has_contrast():
@@ -95,6 +99,7 @@ def test_text_on_every_colour_has_contrast():
 
 def test_a_type_has_one_colour_whatever_the_order_of_its_gpus():
     assert colour_of_types(["A", "B", "A"]) == {"A": TYPE_COLOURS[0], "B": TYPE_COLOURS[1]}
+    assert colour_of_types(["T4", "A100"])["A100"] == colour_of_types(["A100"])["A100"]
 
 
 def test_tables_keep_text_left_and_escape_it(tiny):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import cycle
 
 from pipelab.result import Result
 from pipelab.theme import TYPE_COLOURS, WRONG, template
@@ -116,23 +117,25 @@ def plot_claims(factors, claims: Mapping[str, list[float]], truth: list[float]):
             x=factors, y=truth, name="proven optimum", mode="lines+markers", line={"color": "#009E73", "width": 7}
         )
     )
-    for (name, values), colour in zip(claims.items(), (WRONG, "#0072B2"), strict=False):
+    notes = []
+    for (name, values), colour, symbol in zip(
+        claims.items(), cycle((WRONG, "#0072B2")), cycle(("x", "circle-open")), strict=False
+    ):
         figure.add_trace(
             go.Scatter(
                 x=factors, y=values, name=name, mode="lines+markers",
-                line={"color": colour, "dash": "dot", "width": 3}, marker={"symbol": "x", "size": 9},
+                line={"color": colour, "dash": "dot", "width": 3}, marker={"symbol": symbol, "size": 10},
             )
         )  # fmt: skip
         wrong = [f for f, v, t in zip(factors, values, truth, strict=True) if v < t * (1 - 1e-6)]
-        note = (
-            f"{name} gives a wrong answer at 1/{1 / max(wrong):.3g} of the bandwidth and below"
-            if wrong
-            else f"{name} is right"
-        )
-    worst = min(v / t for values in claims.values() for v, t in zip(values, truth, strict=True))
+        notes += [
+            f"{name}: too low at 1/{1 / max(wrong):.3g} of the bandwidth and below" if wrong else f"{name}: right"
+        ]
+    worst = min((v / t for values in claims.values() for v, t in zip(values, truth, strict=True)), default=1.0)
+    title = f"Slow links make the claim fall to {worst:.0%} of the truth" if worst < 1 else "Every claim is true here"
     figure.update_layout(
         template=template(), height=400,
-        title=f"Slow links make the claim fall to {worst:.0%} of the truth<br><sup>{note}</sup>",
+        title=f"{title}<br><sup>{'; '.join(notes)}</sup>",
         xaxis={
             "title": {"text": "bandwidth as a share of the original (log scale)"}, "type": "log",
             "tickvals": list(factors),
