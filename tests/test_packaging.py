@@ -1,9 +1,11 @@
 """The house: one list of dependencies, two commands, no addresses, notebooks stored clean, style kept."""
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import yaml
 from pipelab.paths import in_clone
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 pytestmark = pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package")
 
@@ -27,7 +29,7 @@ def _tracked():
 
 
 def test_the_conda_environment_is_the_twin_of_pyproject():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     listed = {line.replace(" ", "") for line in environment["dependencies"] if isinstance(line, str)}
     wanted = {line.replace(" ", "") for line in PROJECT["dependencies"]}
     assert listed == wanted | {"python" + PROJECT["requires-python"], "pip"}
@@ -36,15 +38,15 @@ def test_the_conda_environment_is_the_twin_of_pyproject():
 
 def test_no_tracked_file_records_a_registrys_address():
     locks = [p for p in _tracked() if "lock" in p.name or p.name.startswith("requirements")]
-    assert [p for p in locks if "://" in p.read_text()] == []
+    assert [p for p in locks if "://" in p.read_text(encoding="utf-8")] == []
     assert [p for p in _tracked() if p.name in ("uv.lock", "pylock.toml", "poetry.lock")] == []
 
 
 def test_ci_runs_the_readmes_own_test_command():
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^(python3 -m venv .*)$", readme, flags=re.M)
     assert len(commands) == 2
-    pattern = re.search(r"s/\^\\\((.*?)\\\)\$/", (ROOT / ".ci" / "run").read_text()).group(1)
+    pattern = re.search(r"s/\^\\\((.*?)\\\)\$/", (ROOT / ".ci" / "run").read_text(encoding="utf-8")).group(1)
     assert [c for c in commands if re.fullmatch(pattern, c)] == [commands[1]]
     assert commands[1].endswith("-m pytest")
 
@@ -64,7 +66,7 @@ def test_style_is_kept(command):
 
 def test_modules_are_short_and_say_what_they_are():
     for path in (ROOT / "pipelab").rglob("*.py"):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         assert text.startswith('"""'), path
         assert text.count("\n") <= 330, f"{path} would be two rooms"
 
@@ -72,7 +74,7 @@ def test_modules_are_short_and_say_what_they_are():
 def test_imports_point_one_way():
     """Only plots know plotly, only scip.py knows PySCIPOpt, and importing pipelab loads neither."""
     for path in (ROOT / "pipelab").rglob("*.py"):
-        text, name = path.read_text(), path.relative_to(ROOT / "pipelab").as_posix()
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT / "pipelab").as_posix()
         if "import plotly" in text:
             assert name.startswith(("plots/", "theme")), name
         if "pyscipopt import" in text:
@@ -91,3 +93,39 @@ def test_every_public_name_exists_and_is_explained():
         assert getattr(pl, name).__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'slove'"):
         getattr(pl, "slove")  # noqa: B009
+
+
+def test_a_wheel_stands_alone(tmp_path):
+    """Built, unpacked elsewhere and run from there, it finds its data and notebooks."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "site")
+    assert "pipelab/_bundled/notebooks/00_start_here.ipynb" in names
+    assert "pipelab/_bundled/data/cases/tiny/config.csv" in names
+    assert not [n for n in names if "checkpoint" in n or n.startswith(("tests", "notebooks", "data"))]
+    code = (
+        "import pathlib, pipelab, pipelab.lab as lab; print(pipelab.__file__); "
+        "print(round(pipelab.solve(pipelab.load_case('tiny')).throughput, 2)); "
+        "print(len(lab.copy_notebooks(pathlib.Path('mine'))))"
+    )
+    environment = dict(os.environ, PYTHONPATH=str(tmp_path / "site"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    place, throughput, copied = done.stdout.split()
+    assert place.startswith(str(tmp_path))
+    assert throughput == "217.52"
+    assert int(copied) == len(list((tmp_path / "mine").rglob("*.ipynb"))) > 2
+
+
+def test_the_readmes_python_runs_and_says_what_it_says():
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S).group(1)
+    space: dict = {}
+    exec(block, space)
+    result = space["result"]
+    assert (result.status, round(result.throughput, 3), round(result.bound, 3)) == ("optimal", 301.784, 301.784)
+    assert result.placement.stages[0].gpus == (0, 1)
+    for told in ('("optimal", 301.784, 301.784)', "(0, 1)"):
+        assert told in block
