@@ -12,6 +12,7 @@ solves is imported when it is first used, so that `import pipelab` stays quick.
 from importlib import import_module
 
 from pipelab.cluster import GPU, Cluster
+from pipelab.compare import Comparison, compare
 from pipelab.costs import Coefficients, LinearThroughput
 from pipelab.data import cases, load_case, load_coefficients, save_case
 from pipelab.errors import (
@@ -45,6 +46,21 @@ _LATER = {
     "plot_claims": "pipelab.plots",
     "joint_formulation": "pipelab.formulations.show",
     "leave_out": "pipelab.formulations.ablation",
+    "plot_comparison": "pipelab.plots",
+    "plot_search_growth": "pipelab.plots",
+    "plot_shares": "pipelab.plots",
+    "plot_split_costs": "pipelab.plots",
+    "single_gpu_size": "pipelab.methods.single_gpu",
+    "single_gpu_formulation": "pipelab.formulations.show",
+    "count_placements": "pipelab.methods.exhaustive",
+    "bottleneck": "pipelab.splits",
+    "count_splits": "pipelab.splits",
+    "split_bandwidth_aware": "pipelab.splits",
+    "split_by_flops": "pipelab.splits",
+    "split_even": "pipelab.splits",
+    "split_exhaustive": "pipelab.splits",
+    "split_minmax": "pipelab.splits",
+    "split_proportional": "pipelab.splits",
     "guess": "pipelab.exercises",
     "show_table": "pipelab.html",
     "check": "pipelab.exercises",
@@ -54,6 +70,7 @@ __all__ = [
     "GPU",
     "Cluster",
     "Coefficients",
+    "Comparison",
     "Evaluation",
     "InvalidData",
     "InvalidPlacement",
@@ -70,6 +87,7 @@ __all__ = [
     "UnknownName",
     "Workload",
     "cases",
+    "compare",
     "evaluate",
     "load_case",
     "load_coefficients",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
+from pipelab.formulations import single_gpu
 from pipelab.formulations.count import count_candidates
 from pipelab.formulations.families import Family, Symbol
 from pipelab.formulations.forms import joint_form
@@ -15,7 +16,7 @@ from pipelab.formulations.joint import SYMBOLS
 from pipelab.html import table
 from pipelab.problem import Problem
 
-__all__ = ["Formulation", "Symbols", "joint_formulation"]
+__all__ = ["Formulation", "Symbols", "joint_formulation", "single_gpu_formulation"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,13 @@ def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
     """The joint ILP of a problem, to be read: `"written"` as in the write-up, or `"tight"`."""
     module = joint_form(form)
     return Formulation(module.FAMILIES, module.DOMAINS, count_candidates(problem), Symbols(SYMBOLS))
+
+
+def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulation:
+    """The original MILP of a problem, to be read; `as_run` counts the segments of its author's run."""
+    chosen = single_gpu.rules(problem, as_run)
+    domains = (r"z_a, e_{ab}, u_g \in \{0, 1\}", r"\tau_g, \rho_{ab}, t \ge 0")
+    return Formulation(single_gpu.FAMILIES, domains, single_gpu.count_segments(chosen), Symbols(SYMBOLS))
 
 
 def cvxpy_line(family: Family) -> str:

@@ -24,7 +24,7 @@ from pipelab.formulations.joint import LAYER_COVERAGE, fastest
 from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram
 
-__all__ = ["FAMILIES", "SegmentRules", "build", "count_segments", "rules", "segments", "size", "upper_bound"]
+__all__ = ["FAMILIES", "SegmentRules", "build", "count_segments", "rules", "segments", "size", "upper_bound", "usable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,6 +257,24 @@ def segments(chosen: SegmentRules) -> Candidates:
     """The segments as candidates over single GPUs, with every connection."""
     sets = tuple((g,) for g in range(len(chosen.problem.cluster)))
     return list_candidates(chosen.problem, sets, chosen.rate, chosen.allowed, chosen.starts)
+
+
+def usable(candidates: Candidates) -> np.ndarray:
+    """Which segments can be part of any pipeline from the first layer to the last; bool, shape (A,).
+
+    A boundary can be reached if some segment from a boundary that can be reached ends
+    there, and the same backwards from the end. GPUs and memory are not looked at.
+    """
+    layers = candidates.layers
+    ahead, back = np.zeros(layers + 1, dtype=bool), np.zeros(layers + 1, dtype=bool)
+    ahead[0], back[layers] = True, True
+    for layer in range(layers):
+        if ahead[layer]:
+            ahead[candidates.stop[candidates.start == layer]] = True
+    for layer in range(layers, 0, -1):
+        if back[layer]:
+            back[candidates.start[candidates.stop == layer]] = True
+    return ahead[candidates.start] & back[candidates.stop]
 
 
 def upper_bound(chosen: SegmentRules) -> float | None:

@@ -1,0 +1,104 @@
+"""Several methods on one problem, or on several: one table, one figure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pipelab.errors import TooLarge
+from pipelab.html import table
+from pipelab.problem import Problem
+from pipelab.result import Result
+from pipelab.solve import METHODS, solve
+
+__all__ = ["Comparison", "compare"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Answers of several methods to one problem.
+
+    Attributes
+    ----------
+    results : mapping of method to Result
+        In the order in which they were asked for.
+    refused : mapping of method to str
+        Methods whose model would be too large, with the reason.
+    """
+
+    problem: Problem
+    results: Mapping[str, Result]
+    refused: Mapping[str, str]
+
+    @property
+    def optimum(self) -> float | None:
+        """The proven optimum in tokens/s, where one of the methods proved it."""
+        proven = [r.throughput for r in self.results.values() if r.status == "optimal"]
+        return proven[0] if proven else None
+
+    def shares(self) -> dict[str, float | None]:
+        """Each method's throughput as a share of the proven optimum; None where there is none."""
+        best = self.optimum
+        return {m: r.throughput / best if best and r.throughput else None for m, r in self.results.items()}
+
+    def frame(self):
+        """One row per method: throughput, share of the optimum, bottleneck, seconds, proven or not, remark."""
+        import pandas as pd
+
+        shares = self.shares()
+        rows = [
+            {
+                "method": method,
+                "throughput_tokens_per_s": r.throughput,
+                "share_of_optimum": shares[method],
+                "stages": len(r.placement) if r.placement else None,
+                "bottleneck": ", ".join(r.evaluation.bottlenecks[:2]) if r.evaluation else "",
+                "seconds": round(r.seconds, 4),
+                "proven": "yes" if r.status in ("optimal", "infeasible") else "no",
+                "remark": r.reason,
+            }
+            for method, r in self.results.items()
+        ]
+        rows += [{"method": m, "proven": "no", "remark": reason} for m, reason in self.refused.items()]
+        return pd.DataFrame(rows)
+
+    def figure(self):
+        """Throughput by method, proven ones solid, others hatched."""
+        from pipelab.plots import plot_comparison
+
+        return plot_comparison(self)
+
+    def _repr_html_(self) -> str:
+        return table(self.frame())
+
+
+def compare(
+    problem: Problem, methods: Iterable[str] = tuple(METHODS), time_limit: float | None = 30, **options
+) -> Comparison:
+    """Solve one problem with several methods.
+
+    Parameters
+    ----------
+    methods : iterable of str
+        By default all. "type_count" answers with a promise, not with a placement.
+    time_limit : float, optional
+        Seconds for each method that takes a limit.
+    **options
+        Options by method: `joint={"form": "tight"}`.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> both = pl.compare(pl.load_case("tiny"), ["even", "exhaustive"])
+    >>> {method: round(share, 3) for method, share in both.shares().items()}
+    {'even': 0.612, 'exhaustive': 1.0}
+    """
+    limited = ("exhaustive", "single_gpu", "type_count", "joint")
+    results, refused = {}, {}
+    for method in methods:
+        own = dict(options.get(method, {}))
+        if method in limited:
+            own.setdefault("time_limit", time_limit)
+        try:
+            results[method] = solve(problem, method, **own)
+        except TooLarge as error:
+            refused[method] = str(error)
+    return Comparison(problem, results, refused)

@@ -1,0 +1,254 @@
+"""The road to the ILP: rules of thumb, exhaustive search, the single-GPU MILP, the heuristic that failed."""
+
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+
+import oracle
+import pipelab as pl
+from pipelab.formulations import single_gpu
+from pipelab.formulations.type_count import list_options
+
+
+def test_every_method_returns_one_kind_of_answer(tiny):
+    for method, result in pl.compare(tiny).results.items():
+        assert isinstance(result, pl.Result), method
+        assert result.method == method
+        if result.placement:
+            assert pl.evaluate(tiny, result.placement).throughput == result.throughput
+
+
+def test_tiny_has_340_placements():
+    problem = pl.load_case("tiny", max_gpus_per_stage=2)
+    assert pl.count_placements(problem) == {1: 10, 2: 126, 3: 180, 4: 24}
+    assert pl.solve(problem, "exhaustive").size["placements"] == 340
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_counting_placements_equals_listing_them(seed):
+    problem = oracle.random_problem(seed, layers=4, gpus=4)
+    roomy = tuple(pl.GPU(g.type, 1e6) for g in problem.cluster.gpus)
+    problem = dataclasses.replace(problem, cluster=pl.Cluster(roomy, problem.cluster.bandwidth_matrix()))
+    sets, layers = list(oracle.gpu_sets(problem)), problem.model.layers
+
+    def count(done, used):
+        if done == layers:
+            return 1
+        free = [s for s in sets if not used & set(s)]
+        return sum(count(done + n, used | set(s)) for s in free for n in range(1, layers - done + 1))
+
+    assert sum(pl.count_placements(problem).values()) == count(0, frozenset())
+
+
+@pytest.mark.parametrize("seed", range(500))
+def test_exhaustive_equals_the_oracle(seed):
+    problem = oracle.random_problem(seed)
+    best, result = oracle.best(problem), pl.solve(problem, "exhaustive")
+    if best is None:
+        assert result.status == "infeasible"
+        assert result.reason
+    else:
+        assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
+
+
+def test_too_many_placements_are_refused_with_their_number():
+    with pytest.raises(pl.TooLarge, match="small has 48,341,594,125 placements, more than limit=1,000,000"):
+        pl.solve(pl.load_case("small", max_gpus_per_stage=2), "exhaustive")
+
+
+def test_a_stopped_search_keeps_its_best():
+    stop = threading.Event()
+    stop.set()
+    result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "exhaustive", stop=stop)
+    assert (result.status, result.stopped_by) == ("unknown", "stop")
+    result = pl.solve(pl.load_case("medium_small"), "exhaustive", limit=10**18, time_limit=0.5)
+    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+    assert result.throughput <= result.bound
+
+
+# The original MILP.
+
+
+def test_the_authors_run_on_medium_is_counted_to_the_row():
+    size = pl.single_gpu_size(pl.load_case("medium"), segments="as_run")
+    assert (size["segments"], size["connections"]) == (5_740, 312_210)
+    assert (size["variables"], size["rows"]) == (630_291, 1_568_029)
+    tiny = pl.single_gpu_size(pl.load_case("tiny"), segments="as_run")
+    assert (tiny["segments"], tiny["connections"], tiny["variables"]) == (40, 120, 289)
+
+
+def test_most_segments_of_the_authors_run_can_never_be_used():
+    candidates = single_gpu.segments(single_gpu.rules(pl.load_case("medium"), as_run=True))
+    usable = single_gpu.usable(candidates)
+    assert int(usable.sum()) == 1_175
+    assert int((usable[candidates.tail] & usable[candidates.head]).sum()) == 63_410
+    types = {candidates.problem.cluster.gpus[g].type for g in candidates.set_of[usable]}
+    assert types == {"A100", "L20", "A40", "V100"}
+
+
+@pytest.mark.parametrize(
+    ("case", "segments", "status", "throughput"),
+    [
+        ("tiny", "as_run", "optimal", 217.52),
+        ("tiny", "all", "optimal", 217.52),
+        ("small", "as_run", "optimal", 301.424),
+        ("small", "all", "optimal", 301.424),
+        ("medium", "as_run", "feasible", 262.336),
+    ],
+)
+def test_the_original_milp(case, segments, status, throughput):
+    result = pl.solve(pl.load_case(case), "single_gpu", segments=segments, time_limit=120)
+    assert (result.status, result.throughput) == (status, pytest.approx(throughput, rel=1e-12))
+    assert result.bound == pytest.approx({"tiny": 217.52, "small": 301.424, "medium": 264.236}[case])
+    if status == "feasible":
+        assert result.details["solver_status"] == "optimal"
+        assert "best among the segments of the author's run" in result.sentence
+
+
+def test_medium_without_the_restrictions():
+    result = pl.solve(pl.load_case("medium"), "single_gpu", time_limit=300)
+    assert result.throughput <= result.bound == pytest.approx(264.236)
+    assert (result.status, result.throughput) == ("optimal", pytest.approx(264.236, rel=1e-12))
+
+
+def test_the_counted_rows_are_the_built_rows():
+    for seed in range(40):
+        problem = oracle.random_problem(seed, max_gpus_per_stage=1)
+        chosen = single_gpu.rules(problem, as_run=bool(seed % 2))
+        candidates = single_gpu.segments(chosen)
+        if not len(candidates.start):
+            continue
+        program, counts = single_gpu.build(candidates, 1e9), single_gpu.count_segments(chosen)
+        assert {f.name: f.count(counts) for f in single_gpu.FAMILIES} == {n: len(b) for n, b in program.blocks.items()}
+        assert program.size["variables"] == single_gpu.size(counts)["variables"]
+
+
+@pytest.mark.parametrize("links", ["needed", "all"])
+@pytest.mark.parametrize("seed", range(120))
+def test_the_original_milp_equals_brute_force(seed, links):
+    problem = oracle.random_problem(seed, max_gpus_per_stage=1)
+    best, result = oracle.best(problem), pl.solve(problem, "single_gpu", links=links)
+    if best is None:
+        assert result.status == "infeasible"
+    else:
+        assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
+
+
+def test_one_gpu_per_stage_claims_nothing_about_more(tiny):
+    result = pl.solve(tiny, "single_gpu")
+    assert (result.status, result.bound) == ("feasible", None)
+    assert "more per stage may be faster" in result.sentence
+
+
+def test_the_original_milp_with_all_links_is_refused_where_it_is_too_large():
+    with pytest.raises(pl.TooLarge, match="7,979,190 connections"):
+        pl.solve(pl.load_case("medium"), "single_gpu", links="all", memory_limit_gb=8)
+
+
+# The heuristic that failed.
+
+
+def test_the_heuristic_promises_452_676_and_places_nothing(tiny):
+    result = pl.solve(tiny, "type_count")
+    assert result.details["promised"] == pytest.approx(452.676)
+    assert result.details["promised"] == pytest.approx(1.5 * 301.784)
+    assert (result.placement, result.throughput, result.status) == (None, None, "unknown")
+    (stage,) = result.details["stages"]
+    assert (stage.gpu_type, stage.number, stage.layers) == ("A100", 2, range(4))
+
+
+def test_without_its_factor_it_promises_what_the_joint_ilp_proves(tiny):
+    assert pl.solve(tiny, "type_count", factor=False).details["promised"] == pytest.approx(301.784)
+
+
+def test_its_model_has_the_sizes_that_the_write_up_reports():
+    assert pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "type_count").size["variables"] == 81
+    for k, variables in ((3, 1914), (4, 2153)):
+        options = list_options(pl.load_case("demo", max_gpus_per_stage=k))
+        assert 2 * len(options.segments) + len(options.start) + 2 * 455 + 1 == variables
+        assert int((~options.fits).sum()) == 76
+    options = list_options(pl.load_case("medium", max_gpus_per_stage=4))
+    assert int((~options.fits).sum()) == 2024
+
+
+def test_its_row_lets_each_type_hold_one_stage_and_so_calls_medium_infeasible():
+    medium = pl.load_case("medium", max_gpus_per_stage=3)
+    result = pl.solve(medium, "type_count", time_limit=60)
+    assert result.details["solver_status"] == "infeasible"
+    assert "proves nothing" in result.reason
+
+
+def test_counting_rows_allow_what_the_written_ones_forbid(two_stages):
+    """tiny with heavy layers needs both A100, one per stage: one type, two stages."""
+    alone = dataclasses.replace(two_stages, max_gpus_per_stage=1)
+    only = dataclasses.replace(alone, cluster=pl.Cluster.from_counts({"A100": 2}, 80, 400))
+    assert pl.solve(only, "type_count").details["solver_status"] == "infeasible"
+    assert pl.solve(only, "type_count", rows="counting").details["promised"] == pytest.approx(213.52)
+
+
+# Rules of thumb.
+
+
+def test_rules_cut_where_their_splits_cut():
+    small = pl.load_case("small")
+    sizes = {m: [len(s.layers) for s in pl.solve(small, m).placement.stages] for m in ("even", "by_flops")}
+    assert sizes["even"] == [2, 2, 1, 1, 1, 1, 1, 1, 1, 1]
+    two = pl.solve(small, "proportional", gpus=(0, 4)).placement
+    assert [len(s.layers) for s in two.stages] == [9, 3]
+    assert [len(s.layers) for s in pl.solve(small, "bandwidth_aware", gpus=(0, 4)).placement.stages] == [6, 6]
+
+
+def test_a_rule_that_cuts_where_memory_does_not_hold_says_so(two_stages):
+    result = pl.solve(two_stages, "even", gpus=(0, 2))
+    assert (result.status, result.placement) == ("unknown", None)
+    assert "needs 51.64 GB on GPU 2 (V100), which has 32 GB" in result.sentence
+
+
+def test_more_gpus_than_layers_is_said():
+    five = dataclasses.replace(pl.load_case("tiny"), model=dataclasses.replace(pl.load_case("tiny").model, layers=3))
+    assert "4 GPUs for 3 layers" in pl.solve(five, "even").reason
+
+
+@pytest.mark.parametrize("method", ["even", "proportional", "by_flops", "bandwidth_aware"])
+def test_no_rule_beats_the_proven_optimum(method):
+    for seed in range(60):
+        problem = oracle.random_problem(seed, max_gpus_per_stage=1)
+        result, best = pl.solve(problem, method), oracle.best(problem)
+        if result.throughput is not None:
+            assert result.throughput <= best * (1 + 1e-9)
+
+
+# Side by side.
+
+
+def test_a_comparison_is_one_table_and_one_figure(tiny):
+    both = pl.compare(tiny, joint={"form": "tight"})
+    frame = both.frame().set_index("method")
+    assert frame.loc["joint", "proven"] == frame.loc["exhaustive", "proven"] == "yes"
+    assert frame.loc["even", "proven"] == "no"
+    assert both.optimum == pytest.approx(301.784)
+    assert both.shares()["even"] == pytest.approx(133.116 / 301.784)
+    figure = both.figure()
+    drawn = {y: x for trace in figure.data[:2] for y, x in zip(trace.y, trace.x, strict=True)}
+    assert drawn["joint"] == pytest.approx(301.784)
+    assert list(figure.data[2].x) == [pytest.approx(452.676)]  # a promise is no bar
+    assert "loses 56% against the optimum" in figure.layout.title.text
+
+
+def test_what_is_too_large_to_compare_is_a_row_with_its_reason():
+    frame = pl.compare(pl.load_case("demo", max_gpus_per_stage=3), ["exhaustive", "joint"]).frame()
+    assert frame["proven"].tolist() == ["no", "no"]
+    assert "9,887,608,011 variables" in frame["remark"][1]
+
+
+def test_shares_and_search_growth_are_drawn_as_given():
+    figure = pl.plot_shares({"twins": {"even": 1.0, "joint": 1.0}, "odd": {"even": 0.4, "joint": None}})
+    assert list(figure.data[0].text[1]) == ["40%", "–"]
+    assert "even keeps only 40% of the optimum on odd" in figure.layout.title.text
+    growth = pl.plot_search_growth([1, 2], {"splits": [1, 10**20]}, 1e6, "layers")
+    assert "beyond a year of search from 2 layers on" in growth.layout.title.text
+    costs = pl.plot_split_costs([4, 4, 1], {"rule": (range(2), range(2, 3)), "exact": (range(1), range(1, 3))})
+    assert "rule has a bottleneck 60% above exact's" in costs.layout.title.text
+    assert np.allclose(costs.data[1].y, [4, 5])
