@@ -76,7 +76,43 @@ def _heaviest_layer() -> float:
     return (tiny.cluster.gpus[0].memory_gb - activations / 2) / tiny.model.layers
 
 
+def _smallest_bottleneck() -> float:
+    from pipelab.splits import bottleneck, split_minmax
+
+    costs = [6, 2, 2, 2, 8, 1, 1, 2]
+    return bottleneck(split_minmax(costs, 3), costs)
+
+
+def _placements_of_small() -> float:
+    from pipelab.data import load_case
+    from pipelab.methods.exhaustive import count_placements
+
+    return sum(count_placements(load_case("small")).values())
+
+
+def _layers_above_the_bound() -> float:
+    import numpy as np
+
+    from pipelab.data import load_case
+    from pipelab.formulations.single_gpu import rules, upper_bound
+
+    chosen = rules(load_case("medium"))
+    fast = chosen.fits & (chosen.rate > upper_bound(chosen))
+    return float(np.where(fast, np.arange(1, fast.shape[1] + 1), 0).max(axis=1).sum())
+
+
+def _promise_for_small() -> float:
+    from pipelab.data import load_case
+    from pipelab.solve import solve
+
+    return solve(load_case("small", max_gpus_per_stage=4), "type_count").details["promised"]
+
+
 EXERCISES = {
+    "01.1": Exercise(_smallest_bottleneck, "", "the layers before the one of 8 cost 12 together"),
+    "02.1": Exercise(_placements_of_small, "placements", "boundaries C(11, s-1) times ordered choices of s of 10 GPUs"),
+    "03.1": Exercise(_layers_above_the_bound, "layers", "only A100 are that fast; add up the most layers of each"),
+    "04.1": Exercise(_promise_for_small, "tokens/s", "solve it with method='type_count' and look into details"),
     "00.1": Exercise(_four_gpus_per_stage, "tokens/s", "use max_gpus_per_stage=4, two decimals"),
     "05.1": Exercise(_slowdown, "", "a number above 1; compare 1.1 · max ν with the optimum", rel=1e-3),
     "05.2": Exercise(_heaviest_layer, "GB", "each A100 holds 4 layers and half of the activations in 80 GB", rel=1e-3),
