@@ -111,7 +111,7 @@ class Result:
 
     @property
     def _remark(self) -> str:
-        return f" {self.reason}." if self.reason else ""
+        return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
 
     def as_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded."""

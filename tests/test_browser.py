@@ -18,6 +18,16 @@ pytestmark = [
 # notebook: code cells, titles that its figures must have, bars drawn in all figures
 EXPECTED = {
     "00_start_here.ipynb": (["tiny: 133.116 tokens/s", "tiny: 301.784 tokens/s", "my GPUs: 90.064 tokens/s"], 10),
+    "01_splitting_layers.ipynb": (
+        ["by_flops has a bottleneck 60% above exact's", "H100 and 3 A10: proportional loses 70%"],
+        9,
+    ),
+    "02_exhaustive_search.ipynb": (["tiny: 301.784 tokens/s", "placements, 3 per stage: beyond a year of search"], 2),
+    "03_one_gpu_per_stage.ipynb": (["medium: 264.236 tokens/s", "tiny: even loses 56% against the optimum"], None),
+    "04_a_failed_heuristic.ipynb": (
+        ["three unlike GPUs: 134.616 tokens/s in 2 stages", "keeps only 23% of the optimum on 2 H100, 6 T4"],
+        2,
+    ),
     "05_joint_ilp.ipynb": (
         [
             "tiny: 301.784 tokens/s in 1 stage",
@@ -44,9 +54,10 @@ def test_a_notebook_runs_and_draws(name):
         assert len(figures) == len(titles)
         for figure, title in zip(figures, titles, strict=True):
             assert title in figure["title"].replace("\u200b", " ")
-            assert figure["bars"] or figure["lines"]
+            assert figure["bars"] or figure["lines"] or figure["cells"]
             assert 900 < figure["width"] < 1400  # fills the cell, and no more
-        assert sum(len(figure["bars"]) for figure in figures) == bars
+        if bars is not None:  # the stages of medium's placement are SCIP's choice among equals
+            assert sum(len(figure["bars"]) for figure in figures) == bars
         # The formulas are typeset, not left as dollar signs.
         if "joint" in name:
             assert opened.page.locator("mjx-container").count() > 15

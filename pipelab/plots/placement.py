@@ -34,7 +34,7 @@ def plot_placement(problem: Problem, placement: Placement | None = None):
     colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus)
     figure = go.Figure()
     for gpu_type, colour in colours.items():
-        _add_blocks(figure, judged, gpu_type, colour, row)
+        _add_blocks(figure, judged, gpu_type, colour, row, problem.model.layers)
     if judged:
         _mark_bottlenecks(figure, judged, row)
     figure.update_layout(
@@ -62,7 +62,9 @@ def _shown_gpus(problem: Problem, placement: Placement | None) -> list[int]:
     return everyone if len(everyone) <= 16 or placement is None else list(placement.gpus)
 
 
-def _add_blocks(figure, judged: Evaluation | None, gpu_type: str, colour: str, row: Mapping[int, int]) -> None:
+def _add_blocks(
+    figure, judged: Evaluation | None, gpu_type: str, colour: str, row: Mapping[int, int], layers: int
+) -> None:
     import plotly.graph_objects as go
 
     blocks = [
@@ -79,8 +81,10 @@ def _add_blocks(figure, judged: Evaluation | None, gpu_type: str, colour: str, r
             base=[r.stage.layers.start + 0.5 for _, r, _ in blocks],
             x=[len(r.stage.layers) for _, r, _ in blocks],
             marker={"color": colour, "line": {"color": "white", "width": 1}},
-            text=[f"stage {i + 1}" for i, _, _ in blocks],
+            # A narrow block has room for the number alone.
+            text=[f"stage {i + 1}" if len(r.stage.layers) > layers / 20 else f"{i + 1}" for i, r, _ in blocks],
             textposition="inside",
+            textangle=0,
             insidetextanchor="middle",
             textfont={"color": ink_on(colour)},
             hovertext=[_block_hover(i, r, j) for i, r, j in blocks],
