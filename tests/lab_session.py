@@ -79,6 +79,7 @@ class LabPage:
                  title: (g.querySelector('.gtitle') || {}).textContent || '',
                  bars: [...g.querySelectorAll('.barlayer .point path')].map(p => p.getAttribute('d')),
                  lines: [...g.querySelectorAll('.scatterlayer path.js-line')].map(p => p.getAttribute('d')),
+                 points: g.querySelectorAll('.scatterlayer .points path').length,
                  cells: g.querySelectorAll('.heatmaplayer image').length,
                  frames: g.querySelectorAll('.shapelayer path').length,
                  width: g.getBoundingClientRect().width }))"""

@@ -54,7 +54,7 @@ def test_a_notebook_runs_and_draws(name):
         assert len(figures) == len(titles)
         for figure, title in zip(figures, titles, strict=True):
             assert title in figure["title"].replace("\u200b", " ")
-            assert figure["bars"] or figure["lines"] or figure["cells"]
+            assert figure["bars"] or figure["lines"] or figure["points"] or figure["cells"]
             assert 900 < figure["width"] < 1400  # fills the cell, and no more
         if bars is not None:  # the stages of medium's placement are SCIP's choice among equals
             assert sum(len(figure["bars"]) for figure in figures) == bars

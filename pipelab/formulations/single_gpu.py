@@ -20,7 +20,8 @@ import scipy.sparse as sp
 from pipelab.costs import MEMORY_SLACK
 from pipelab.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.formulations.families import Domain, Family, Incidence, maximise_t
-from pipelab.formulations.joint import LAYER_COVERAGE, fastest
+from pipelab.formulations.joint import FAMILIES as JOINT_FAMILIES
+from pipelab.formulations.joint import fastest
 from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram
 
@@ -81,8 +82,10 @@ def _ones(n: int) -> np.ndarray:
     return np.ones((n, 1))
 
 
+_JOINT = {family.name: family for family in JOINT_FAMILIES}  # a segment is an allocation of one GPU
+
 FAMILIES = (
-    LAYER_COVERAGE,
+    _JOINT["layer_coverage"],
     Family(
         "gpu_capacity", "GPU g holds at most one segment.",
         r"\sum_{a \ni g} z_a \le 1 \quad \forall g", "logic", "N", lambda n: n["gpus"],
@@ -95,18 +98,8 @@ FAMILIES = (
         rows=lambda i, c: c.rows({"u": i.each_gpu(), "z": -i.uses}, lower=0, upper=0),
         state=lambda i, v: v["u"] == i.uses @ v["z"],
     ),
-    Family(
-        "link_needs_sender", "A used connection has its sender chosen.",
-        r"e_{ab} \le z_a \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
-        rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T}, upper=0),
-        state=lambda i, v: v["e"] <= i.leaves.T @ v["z"],
-    ),
-    Family(
-        "link_needs_receiver", "A used connection has its receiver chosen.",
-        r"e_{ab} \le z_b \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
-        rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.enters.T}, upper=0),
-        state=lambda i, v: v["e"] <= i.enters.T @ v["z"],
-    ),
+    _JOINT["link_needs_sender"],
+    _JOINT["link_needs_receiver"],
     Family(
         "link_forced", "Two chosen neighbours are linked.",
         r"e_{ab} \ge z_a + z_b - 1 \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
@@ -119,12 +112,7 @@ FAMILIES = (
         rows=lambda i, c: c.rows({"tau": i.each_gpu(), "z": -(i.uses @ i.theta)}, lower=0, upper=0),
         state=lambda i, v: v["tau"] == i.uses @ i.theta @ v["z"],
     ),
-    Family(
-        "link_rate", "ρ is the rate of a used connection and 0 otherwise.",
-        r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)", "throughput", "E", lambda n: n["connections"],
-        rows=lambda i, c: c.rows({"rho": i.each_connection(), "e": -i.nu}, lower=0, upper=0),
-        state=lambda i, v: v["rho"] == i.nu @ v["e"],
-    ),
+    _JOINT["link_rate"],
     Family(
         "gpu_bottleneck", "No used GPU is slower than t.",
         r"t \le \tau_g + M_{\mathrm{stage}} (1 - u_g) \quad \forall g", "throughput", "N", lambda n: n["gpus"],
@@ -134,36 +122,10 @@ FAMILIES = (
         ),
         state=lambda i, v: v["t"] <= v["tau"] + i.big_m_stage * (1 - v["u"]),
     ),
-    Family(
-        "link_bottleneck", "No used connection is slower than t.",
-        r"t \le \rho_{ab} + M_{\mathrm{link}} (1 - e_{ab}) \quad \forall (a, b)",
-        "throughput", "E", lambda n: n["connections"],
-        rows=lambda i, c: c.rows(
-            {"t": _ones(c.sizes["e"]), "rho": -i.each_connection(), "e": i.big_m_link * i.each_connection()},
-            upper=i.big_m_link,
-        ),
-        state=lambda i, v: v["t"] <= v["rho"] + i.big_m_link * (1 - v["e"]),
-    ),
-    Family(
-        "pipeline_start", "Some chosen segment starts at the first layer.",
-        r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1", "logic", "1", lambda n: 1,
-        rows=lambda i, c: c.rows({"z": i.first}, lower=1),
-        state=lambda i, v: i.first @ v["z"] >= 1,
-    ),
-    Family(
-        "successor", "A chosen segment that is not the last hands on to somebody.",
-        r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
-        "logic", "segments with a successor", lambda n: n["with_successor"],
-        rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0),
-        state=lambda i, v: i.leaves[i.followed] @ v["e"] >= i.pick(i.followed) @ v["z"],
-    ),
-    Family(
-        "predecessor", "A chosen segment that is not the first receives from somebody.",
-        r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
-        "logic", "segments with a predecessor", lambda n: n["with_predecessor"],
-        rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0),
-        state=lambda i, v: i.enters[i.preceded] @ v["e"] >= i.pick(i.preceded) @ v["z"],
-    ),
+    _JOINT["link_bottleneck"],
+    _JOINT["pipeline_start"],
+    _JOINT["successor"],
+    _JOINT["predecessor"],
     Family(
         "twins_in_order", "Of two GPUs that differ in nothing, the first is used first.",
         r"u_g \ge u_{g+1} \quad \forall g, g+1 \text{ alike}", "strengthening", "pairs of twins",

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram
 
-__all__ = ["Options", "TypeCounts", "build", "list_options", "memory_gb"]
+__all__ = ["Options", "TypeCounts", "average_link", "build", "list_options", "memory_gb"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,17 +115,21 @@ def _numbers(problem, start, size, index, name, most, memory, factor):
     return rows
 
 
+def average_link(problem: Problem) -> float:
+    """The one rate that the heuristic gives every link; infinite where there is a single GPU."""
+    matrix = problem.cluster.bandwidth_matrix()
+    others = ~np.eye(len(matrix), dtype=bool)
+    average = matrix[others].mean() if others.any() else np.inf
+    return float(average / problem.tensor_gib() * problem.tokens_per_transfer())
+
+
 def build(options: Options, rows: str = "as_written") -> LinearProgram:
     """The heuristic's program: n (an option is chosen), y (a segment is), e (two segments meet), τ, ρ and t."""
     problem, segments = options.problem, options.segments
     ends = segments[:, 0] + segments[:, 1]
     tail, head = np.nonzero(ends[:, None] == segments[None, :, 0])
-    matrix = problem.cluster.bandwidth_matrix()
-    others = ~np.eye(len(matrix), dtype=bool)
-    average = matrix[others].mean() if others.any() else np.inf  # one average for all links
-    rate = average / problem.tensor_gib() * problem.tokens_per_transfer()
     big_m = float(options.throughput.max())  # valid: no answer beats its fastest stage
-    rate = min(rate, big_m)  # nor is a link ever compared with more
+    rate = min(average_link(problem), big_m)  # nor is a link ever compared with more
     c = Columns(
         {"n": len(options.start), "y": len(segments), "e": len(tail), "tau": len(segments), "rho": len(tail), "t": 1}
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pipelab.errors import UnknownName, nearest
-from pipelab.formulations.type_count import TypeCounts, build, list_options
+from pipelab.formulations.type_count import TypeCounts, average_link, build, list_options
 from pipelab.placement import show_layers
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -63,9 +63,10 @@ def solve_type_count(
     if run.x is not None:
         chosen = np.flatnonzero(run.x[program.columns.slices["n"]] > 0.5)
         stages = tuple(_stage(options, o) for o in sorted(chosen, key=lambda o: options.start[o]))
+    promised = _promised(problem, stages)
     size = {"segments": len(options.segments), "options": len(options.start)} | program.size
     details = {
-        "promised": run.objective,
+        "promised": promised,
         "stages": stages,
         "misfits": int((~options.fits).sum()),
         "solver_status": run.status,
@@ -73,7 +74,7 @@ def solve_type_count(
     }
     return Result(
         problem, "type_count", "unknown", None, None, None, time.perf_counter() - began, size, scip.version(),
-        _reason(run, stages), run.stopped_by, details,
+        _reason(run.status, promised, stages), run.stopped_by, details,
     )  # fmt: skip
 
 
@@ -82,10 +83,18 @@ def _stage(options, o: int) -> TypeCounts:
     return TypeCounts(layers, options.types[options.type_of[o]], int(options.number[o]), float(options.throughput[o]))
 
 
-def _reason(run, stages) -> str:
-    if run.status == "infeasible":
+def _promised(problem: Problem, stages: tuple[TypeCounts, ...]) -> float | None:
+    """The heuristic's own rate of its answer, without the solver's tolerance."""
+    if not stages:
+        return None
+    links = [average_link(problem)] if len(stages) > 1 else []
+    return min([stage.throughput for stage in stages] + links)
+
+
+def _reason(status: str, promised: float | None, stages) -> str:
+    if status == "infeasible":
         return "the heuristic calls the problem infeasible, which proves nothing about it"
     if not stages:
         return "the heuristic was stopped before it found anything"
     parts = [f"layers {show_layers(s.layers)} on {s.number} × {s.gpu_type}" for s in stages]
-    return f"the heuristic promises {run.objective:.6g} tokens/s for {', '.join(parts)}, but names no GPU"
+    return f"the heuristic promises {promised:.6g} tokens/s for {', '.join(parts)}, but names no GPU"
