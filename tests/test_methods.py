@@ -104,7 +104,7 @@ def test_the_original_milp(case, segments, status, throughput):
     assert result.bound == pytest.approx({"tiny": 217.52, "small": 301.424, "medium": 264.236}[case])
     if status == "feasible":
         assert result.details["solver_status"] == "optimal"
-        assert "best among the segments of the author's run" in result.sentence
+        assert "Best among the segments of the author's run" in result.sentence
 
 
 def test_medium_without_the_restrictions():
