@@ -7,9 +7,11 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab import scip
 from pipelab.formulations import joint, joint_tight
 from pipelab.formulations.candidates import Candidates
 from pipelab.formulations.forms import FORMS
+from pipelab.methods.joint import _prove
 from pipelab.result import status_and_bound
 
 ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
@@ -311,23 +313,36 @@ def test_the_tight_form_fixes_what_nothing_can_follow():
     assert program.upper[all_gpus].sum() == len(whole) == 1
 
 
-def _chain(rates, links, layers=3, memory=4.05, weight=2.0, **options):
-    """GPUs of the given rates whatever they hold, with links in transfers/s."""
+def _chain(rates, links, layers=3, memory=4.05, d_hidden=64, workload=(8, 1)):
+    """GPUs of the given rates whatever they hold, layers of 2 GB, links in transfers/s."""
     types = {f"G{i}": pl.Coefficients(0, 0, 0, rate) for i, rate in enumerate(rates)}
-    model, workload = pl.Model("m", layers, 64, 64, weight), pl.Workload(8, 1)
-    tensor = 8 * 64 * 2 / 2**30
-    cluster = pl.Cluster(tuple(pl.GPU(t, memory) for t in types), np.array(links, dtype=float) * tensor)
-    return pl.Problem(cluster, model, workload, pl.LinearThroughput(types), **options)
+    memory = [memory] * len(rates) if np.isscalar(memory) else memory
+    model, load = pl.Model("m", layers, 64, d_hidden, 2.0), pl.Workload(*workload)
+    tensor = load.batch_size * load.sequence_length * 64 * 2 / 2**30
+    gpus = tuple(pl.GPU(t, m) for t, m in zip(types, memory, strict=True))
+    cluster = pl.Cluster(gpus, np.array(links, dtype=float) * tensor)
+    return pl.Problem(cluster, model, load, pl.LinearThroughput(types))
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("fast", [1e3, 1e6, 1e10, 1e14])
+@pytest.mark.parametrize("fast", [1e3, 1e6, 1e10, 1e13])
 def test_links_far_faster_than_any_stage_do_not_drown_it(form, fast):
-    """Uncapped, a link of 1e10 made SCIP prove 1.0 where 31.607 is right."""
-    problem = _chain([31.607, 24895.0], [[1, 1], [fast, 1]])
+    """Uncapped, a link of 1e10 made SCIP itself prove 1.0 where 31.607 is right."""
+    problem = _chain([31.607, 24895.0], [[1, 1], [fast, 1]], memory=[4.02, 4.06], d_hidden=4096, workload=(2048, 3))
+    program, _ = pl.joint_program(problem, form)
+    run = scip.run(program)
+    assert (run.status, run.objective) == ("optimal", pytest.approx(31.607))
     result = pl.solve(problem, form=form)
     assert (result.status, result.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-9))
-    assert result.throughput == pytest.approx(31.607)
+
+
+def test_what_a_tolerance_leaves_open_is_settled_by_logic(tiny):
+    """From any placement, however bad, the program without big-M climbs to the proven optimum."""
+    candidates = pl.enumerate_candidates(tiny)
+    for parts in ([(4, (2,))], [(1, (0,)), (1, (1,)), (1, (2,)), (1, (3,))]):
+        placement, status, bound = _prove(tiny, candidates, pl.Placement.of(parts), 1e9)
+        assert (status, bound) == ("optimal", pytest.approx(301.784, rel=1e-12))
+        assert pl.evaluate(tiny, placement).throughput == bound
 
 
 @pytest.mark.parametrize("form", FORMS)
