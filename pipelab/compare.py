@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelab.errors import TooLarge
+from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest
 from pipelab.html import table
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -91,6 +91,12 @@ def compare(
     >>> {method: round(share, 3) for method, share in both.shares().items()}
     {'even': 0.612, 'exhaustive': 1.0}
     """
+    if isinstance(methods, str):
+        raise InvalidValue("compare", [("methods", methods, f"expected a list of methods, such as [{methods!r}]")])
+    methods = tuple(methods)
+    for name in options:
+        if name not in methods:
+            raise UnknownName(f"there are options for {name!r}, which is not compared; {nearest(name, methods)}")
     limited = ("exhaustive", "single_gpu", "type_count", "joint")
     results, refused = {}, {}
     for method in methods:

@@ -63,9 +63,18 @@ def test_a_stopped_search_keeps_its_best():
     stop.set()
     result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "exhaustive", stop=stop)
     assert (result.status, result.stopped_by) == ("unknown", "stop")
-    result = pl.solve(pl.load_case("medium_small"), "exhaustive", limit=10**18, time_limit=0.5)
+    small = pl.load_case("small")
+    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
+    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.5)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
-    assert result.throughput <= result.bound
+    assert result.throughput < result.bound
+
+
+def test_a_search_ends_where_its_bound_is_reached():
+    """On medium_small the fastest stage holds all layers: nothing can be better, so nothing more is tried."""
+    result = pl.solve(pl.load_case("medium_small"), "exhaustive", limit=10**18, time_limit=60)
+    assert (result.status, result.throughput) == ("optimal", pytest.approx(249.52))
+    assert result.stopped_by is None
 
 
 # The original MILP.
@@ -168,9 +177,14 @@ def test_its_model_has_the_sizes_that_the_write_up_reports():
     for k, variables in ((3, 1914), (4, 2153)):
         options = list_options(pl.load_case("demo", max_gpus_per_stage=k))
         assert 2 * len(options.segments) + len(options.start) + 2 * 455 + 1 == variables
-        assert int((~options.fits).sum()) == 76
+        assert int((~options.passes).sum()) == 76
     options = list_options(pl.load_case("medium", max_gpus_per_stage=4))
-    assert int((~options.fits).sum()) == 2024
+    assert int((~options.passes).sum()) == 2024
+
+
+def test_its_memory_formula_lets_through_what_does_not_fit():
+    details = pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "type_count", time_limit=30).details
+    assert (details["misfits"], details["real_misfits"]) == (76, 114)
 
 
 def test_its_row_lets_each_type_hold_one_stage_and_so_calls_medium_infeasible():
@@ -206,6 +220,13 @@ def test_a_rule_that_cuts_where_memory_does_not_hold_says_so(two_stages):
     assert "needs 51.64 GB on GPU 2 (V100), which has 32 GB" in result.sentence
 
 
+@pytest.mark.parametrize("method", ["even", "proportional", "by_flops", "bandwidth_aware"])
+@pytest.mark.parametrize("gpus", [(), (0, 9), (0, 0), (0.5, 1), "01", 0, (-1,)])
+def test_gpus_that_make_no_pipeline_are_refused(method, gpus):
+    with pytest.raises(pl.InvalidValue, match=r"gpus = .*expected different GPU ids from 0 to 3"):
+        pl.solve(pl.load_case("tiny"), method, gpus=gpus)
+
+
 def test_more_gpus_than_layers_is_said():
     five = dataclasses.replace(pl.load_case("tiny"), model=dataclasses.replace(pl.load_case("tiny").model, layers=3))
     assert "4 GPUs for 3 layers" in pl.solve(five, "even").reason
@@ -234,7 +255,22 @@ def test_a_comparison_is_one_table_and_one_figure(tiny):
     drawn = {y: x for trace in figure.data[:2] for y, x in zip(trace.y, trace.x, strict=True)}
     assert drawn["joint"] == pytest.approx(301.784)
     assert list(figure.data[2].x) == [pytest.approx(452.676)]  # a promise is no bar
-    assert "loses 56% against the optimum" in figure.layout.title.text
+    assert "even and proportional and 2 more lose 56% against the optimum" in figure.layout.title.text
+
+
+def test_a_comparison_of_an_infeasible_problem_says_so():
+    heavy = dataclasses.replace(
+        pl.load_case("tiny"), model=dataclasses.replace(pl.load_case("tiny").model, layer_weight_gb=90)
+    )
+    both = pl.compare(heavy, ["even", "exhaustive", "joint"])
+    assert "infeasible, proven by exhaustive and joint" in both.figure().layout.title.text
+
+
+def test_comparisons_refuse_what_they_do_not_understand(tiny):
+    with pytest.raises(pl.InvalidValue, match="expected a list of methods"):
+        pl.compare(tiny, "even")
+    with pytest.raises(pl.UnknownName, match="options for 'evn', which is not compared; did you mean 'even'"):
+        pl.compare(tiny, ["even"], evn={})
 
 
 def test_what_is_too_large_to_compare_is_a_row_with_its_reason():

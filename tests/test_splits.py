@@ -160,7 +160,25 @@ def test_bandwidth_aware_seed_cannot_tell_links_below_a_megabyte_apart():
 
 def test_proportional_seed_rounds_10_layers_over_4_twins_to_3_3_3_1():
     assert sizes(seed_proportional(10, [1] * 4)) == [3, 3, 3, 1]
-    assert sizes(split_even(10, 4)) == [3, 3, 2, 2]
+    assert sizes(split_proportional(10, [1] * 4)) == sizes(split_even(10, 4)) == [3, 3, 2, 2]
+    assert sizes(split_proportional(14, [1] * 10)) == [2, 2, 2, 2, 1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("cost", [0.1, 0.3, 0.7, 1 / 3])
+def test_equal_layers_are_split_equally_whatever_they_cost(cost):
+    for layers, stages in ((6, 2), (8, 2), (9, 3), (60, 12)):
+        assert sizes(split_by_flops([cost] * layers, stages)) == [layers // stages] * stages
+
+
+@settings(max_examples=300, deadline=None)
+@given(weights=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12), more=st.integers(0, 40))
+def test_proportional_shares_are_within_one_layer_or_the_minimum(weights, more):
+    layers = len(weights) + more
+    split = split_proportional(layers, weights)
+    assert sum(sizes(split)) == layers
+    assert min(sizes(split)) >= 1
+    for size, weight in zip(sizes(split), weights, strict=True):
+        assert size < weight / sum(weights) * layers + 1 + 1e-6 or size == 1
 
 
 def test_proportional_seed_ignores_that_memory_is_all_zero():

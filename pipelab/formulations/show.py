@@ -75,7 +75,8 @@ class Formulation:
         frame = self.frame()
         frame["in cvxpy"] = [f"<code>{escape(line)}</code>" for line in frame["in cvxpy"]]
         frame["family"] = [f"<code>{name}</code>" for name in frame["family"]]
-        total = f"<p>maximise <b>t</b> subject to {int(frame['rows here'].sum()):,} rows:</p>"
+        frame["rows here"] = [f"{n:,}" for n in frame["rows here"]]
+        total = f"<p>maximise <b>t</b> subject to {sum(f.count(self.counts) for f in self.families):,} rows:</p>"
         domains = ", &nbsp; ".join(f"${d}$" for d in self.domains)
         return f"{total}{table(frame, raw=True)}<p>{domains}</p>"
 

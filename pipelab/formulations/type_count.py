@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
+from pipelab.costs import MEMORY_SLACK
 from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram
 
@@ -36,8 +37,9 @@ class Options:
         First layer (from 0), number of layers, index of the GPU type, number of GPUs.
     throughput : float array, shape (K,)
         Promised tokens/s.
-    fits : bool array, shape (K,)
-        Whether that many GPUs of the type really hold the segment.
+    passes, fits : bool array, shape (K,)
+        Whether that many GPUs of the type hold the segment by the heuristic's memory formula,
+        and by the problem's own.
     """
 
     problem: Problem
@@ -48,6 +50,7 @@ class Options:
     type_of: np.ndarray
     number: np.ndarray
     throughput: np.ndarray
+    passes: np.ndarray
     fits: np.ndarray
 
     @cached_property
@@ -104,14 +107,17 @@ def list_options(problem: Problem, factor: bool = True) -> Options:
 def _numbers(problem, start, size, index, name, most, memory, factor):
     """The numbers of GPUs allowed for one segment and type: 1, 2, … until one does not fit; 1 in any case."""
     batch = problem.workload.batch_size
-    fits = [bool(memory_gb(problem, size, batch / k) <= memory[name]) for k in range(1, most + 1)]
-    allowed = max(1, [*fits, False].index(False))
+    passes = [bool(memory_gb(problem, size, batch / k) <= memory[name]) for k in range(1, most + 1)]
+    allowed = max(1, [*passes, False].index(False))
+    weights = size * problem.model.layer_weight_gb
+    activations = problem.costs.activation_gb(problem.model, problem.workload)
     rows = []
     for k in range(1, allowed + 1):
         rate = float(problem.costs.gpu_throughput(name, problem.workload, batch / k, size))
         if k > 1:
             rate *= problem.costs.efficiency * k * ((2 - 1 / k) if factor else 1.0)
-        rows.append((start, size, index, k, rate, fits[k - 1]))
+        fits = weights + activations / k <= memory[name] * MEMORY_SLACK
+        rows.append((start, size, index, k, rate, passes[k - 1], fits))
     return rows
 
 

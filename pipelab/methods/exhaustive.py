@@ -13,7 +13,7 @@ from pipelab.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.result import Result, status_and_bound
 
 __all__ = ["count_placements", "solve_exhaustive"]
 
@@ -102,11 +102,11 @@ def solve_exhaustive(
         reason = why_not_all_layers_fit(problem, sets, fits, "trying them all")
         return Result(problem, "exhaustive", "infeasible", None, None, None, seconds, size, solver, reason)
     throughput = None if search.best is None else evaluate(problem, search.best).throughput
-    status = ("unknown" if search.best is None else "feasible") if search.stopped else "optimal"
-    bound = throughput if status == "optimal" else float(rate[fits].max())
+    top = float(rate[fits].max()) if search.stopped else throughput  # no placement beats its fastest stage
+    status, bound = status_and_bound(throughput, top)
     return Result(
         problem, "exhaustive", status, search.best, throughput, bound, seconds, size, solver,
-        stopped_by=search.stopped,
+        stopped_by=search.stopped if status != "optimal" else None,
     )  # fmt: skip
 
 
@@ -118,6 +118,7 @@ class _Search:
         self.sets = sets
         self.rate = rate.tolist()  # [set][layers - 1], negative where it does not fit
         self.link = link_rates(problem, sets).tolist()
+        self.top = float(rate.max())
         self.mask = [sum(1 << g for g in s) for s in sets]
         self.deadline = np.inf if time_limit is None else began + time_limit
         self.stop = stop
@@ -128,6 +129,8 @@ class _Search:
         if done == self.layers:
             if slowest > self.best_rate:
                 self.best_rate, self.best = slowest, Placement.of(parts)
+                if slowest >= self.top:  # as fast as the fastest stage: nothing can be better
+                    self.stopped = "bound"
             return
         for s, mask in enumerate(self.mask):
             if mask & used:

@@ -6,8 +6,9 @@ not hold. Then there is no placement, and the reason says which GPU is short of 
 
 import time
 from collections.abc import Callable, Sequence
+from numbers import Integral
 
-from pipelab.errors import InvalidPlacement
+from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluate import evaluate
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
@@ -57,10 +58,19 @@ def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None
     return _by_rule(problem, "bandwidth_aware", gpus, rule)
 
 
+def _checked(problem: Problem, gpus) -> tuple[int, ...]:
+    """GPU ids of the cluster, at least one, none twice."""
+    top = len(problem.cluster) - 1
+    good = isinstance(gpus, Sequence) and all(isinstance(g, Integral) and 0 <= g <= top for g in gpus)
+    if not good or not len(gpus) or len(set(gpus)) < len(gpus):
+        raise InvalidValue("solve", [("gpus", gpus, f"expected different GPU ids from 0 to {top}, in pipeline order")])
+    return tuple(int(g) for g in gpus)
+
+
 def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Callable) -> Result:
     """One stage per GPU, cut by a rule, judged; what does not fit is no placement but has a reason."""
     began = time.perf_counter()
-    order = tuple(range(len(problem.cluster))) if gpus is None else tuple(gpus)
+    order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
     placement = throughput = None
     reason = ""
     if len(order) > problem.model.layers:

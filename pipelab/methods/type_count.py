@@ -42,7 +42,7 @@ def solve_type_count(
     Result
         Never a placement: the answer names types and numbers, not GPUs. `details` has what
         it promises (`promised`, tokens/s) and chose (`stages`), and how many of its options
-        do not fit in memory (`misfits`).
+        do not fit in memory, by its own formula (`misfits`) and by the problem's (`real_misfits`).
 
     Examples
     --------
@@ -68,7 +68,8 @@ def solve_type_count(
     details = {
         "promised": promised,
         "stages": stages,
-        "misfits": int((~options.fits).sum()),
+        "misfits": int((~options.passes).sum()),
+        "real_misfits": int((~options.fits).sum()),
         "solver_status": run.status,
         "progress": run.progress,
     }

@@ -50,14 +50,26 @@ def plot_comparison(comparison):
 
 def _comparison_title(comparison, results) -> str:
     best, name = comparison.optimum, comparison.problem.name
+    infeasible = [m for m, r in comparison.results.items() if r.status == "infeasible"]
+    if infeasible:
+        return f"{name}: infeasible, proven by {' and '.join(infeasible)}"
     if best is None or not results:
         return f"{name}: no method proved its answer"
-    worst = min(results, key=lambda m: results[m].throughput)
-    lost = 1 - results[worst].throughput / best
-    if lost < 1e-9:
+    lost = {m: f"{1 - r.throughput / best:.0%}" for m, r in results.items()}
+    slowest = min(results, key=lambda m: results[m].throughput)
+    if lost[slowest] == "0%":
         return f"{name}: every method reaches the proven optimum of {best:.6g} tokens/s"
     note = f"the proven optimum is {best:.6g} tokens/s; hatched bars are not proven"
-    return f"{name}: {worst} loses {lost:.0%} against the optimum<br><sup>{note}</sup>"
+    who = _named([m for m in results if lost[m] == lost[slowest]])
+    return f"{name}: {who} {lost[slowest]} against the optimum<br><sup>{note}</sup>"
+
+
+def _named(methods: list[str], one: str = "loses", several: str = "lose") -> str:
+    """Up to two by name and the others by number, with the verb."""
+    if len(methods) == 1:
+        return f"{methods[0]} {one}"
+    more = f" and {len(methods) - 2} more" if len(methods) > 2 else ""
+    return f"{' and '.join(methods[:2])}{more} {several}"
 
 
 def plot_shares(shares: Mapping[str, Mapping[str, float | None]]):
@@ -73,16 +85,18 @@ def plot_shares(shares: Mapping[str, Mapping[str, float | None]]):
     values = [[shares[mix].get(method) for method in methods] for mix in mixes]
     text = [["–" if v is None else f"{v:.0%}" for v in row] for row in values]
     known = [(v, mix, method) for mix in mixes for method in methods if (v := shares[mix].get(method)) is not None]
-    worst, mix, method = min(known)
+    worst, mix, _ = min(known)
+    who = _named([m for v, x, m in known if x == mix and f"{v:.0%}" == f"{worst:.0%}"], "keeps", "keep")
     figure = go.Figure(
         go.Heatmap(
-            z=values, x=methods, y=mixes, text=text, texttemplate="%{text}", zmin=0, zmax=1, xgap=3, ygap=3,
-            colorscale=[[0, "#B34700"], [0.5, "#F3D9B1"], [1, "#3B8FC4"]],
+            z=values, x=methods, y=mixes, text=text, texttemplate="%{text}", textfont={"color": "#111111", "size": 14},
+            zmin=0, zmax=1, xgap=3, ygap=3,
+            colorscale=[[0, "#E08040"], [0.5, "#F3D9B1"], [1, "#8CC4E8"]],
             colorbar={"title": {"text": "share of<br>optimum"}, "tickformat": ".0%"},
             hovertemplate="%{y}<br>%{x}: %{text} of the proven optimum<extra></extra>",
         )
     )  # fmt: skip
-    title = f"{method} keeps only {worst:.0%} of the optimum on {mix}"
+    title = f"{who} only {worst:.0%} of the optimum on {mix}"
     note = "each cell: throughput as a share of the proven optimum; – where the method finds no placement that fits"
     figure.update_layout(
         template=template(), title=f"{title}<br><sup>{note}</sup>", height=170 + 46 * len(mixes),
@@ -108,7 +122,7 @@ def plot_split_costs(costs, splits: Mapping[str, tuple[range, ...]]):
             )
         )  # fmt: skip
     best, last = min(worst, key=worst.get), max(worst, key=worst.get)
-    more = worst[last] / worst[best] - 1
+    more = worst[last] / worst[best] - 1 if worst[best] else 0.0
     title = f"{last} has a bottleneck {more:.0%} above {best}'s" if more > 0 else "All splits have the same bottleneck"
     note = ", ".join(f"{name} {cost:g}" for name, cost in worst.items())
     figure.update_layout(

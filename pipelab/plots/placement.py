@@ -136,7 +136,8 @@ def _placement_title(problem: Problem, judged: Evaluation | None) -> str:
     if judged is None:
         return f"{problem.name}: {len(problem.cluster)} GPUs, {problem.model.layers} layers to place"
     stages = f"{len(judged.stages)} stage" + ("s" if len(judged.stages) != 1 else "")
-    limit = " and ".join(judged.bottlenecks[:3]) + (" and others" if len(judged.bottlenecks) > 3 else "")
+    first, more = judged.bottlenecks[:3], len(judged.bottlenecks) - 3
+    limit = ", ".join(first) + (f" and {more} more" if more > 0 else "")
     # A link counted in transfers/s is compared with tokens/s: the write-up's mistake, named where it shows.
     links_only = all(name.startswith("link") for name in judged.bottlenecks)
     unit = f"{judged.link_unit}/s" if links_only else "tokens/s"
