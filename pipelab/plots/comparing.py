@@ -97,7 +97,7 @@ def plot_shares(shares: Mapping[str, Mapping[str, float | None]]):
         )
     )  # fmt: skip
     title = f"{who} only {worst:.0%} of the optimum on {mix}"
-    note = "each cell: throughput as a share of the proven optimum; – where the method finds no placement that fits"
+    note = "each cell: throughput as a share of the proven optimum; – where a method finds none or is refused"
     figure.update_layout(
         template=template(), title=f"{title}<br><sup>{note}</sup>", height=170 + 46 * len(mixes),
         yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8}, xaxis={"side": "bottom"},
