@@ -52,6 +52,11 @@ class StageTables(NamedTuple):
     throughput: np.ndarray  # (C, M) tokens/s; column n-1 is n layers
     memory_gb: np.ndarray  # (C, K, M) needed on a GPU of kind K; 0 where the composition has none
 
+    def fits(self, kinds: Sequence[GPU]) -> np.ndarray:
+        """Which candidates every GPU of theirs has the memory for; bool, shape (C, M)."""
+        limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
+        return (self.memory_gb <= limit).all(axis=1)
+
 
 @checked
 class LinearThroughput:

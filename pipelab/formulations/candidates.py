@@ -12,7 +12,6 @@ from itertools import chain, combinations
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK
 from pipelab.html import table
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
@@ -170,9 +169,7 @@ def stage_rates(problem: Problem, sets) -> tuple[np.ndarray, np.ndarray]:
     composition, which = np.unique(counts, axis=0, return_inverse=True)
     which = which.reshape(-1)
     tables = problem.costs.stage_tables(problem.model, problem.workload, kinds, composition, problem.batch_split)
-    limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-    fits = (tables.memory_gb <= limit).all(axis=1)
-    return tables.throughput[which], fits[which]
+    return tables.throughput[which], tables.fits(kinds)[which]
 
 
 def gpu_sets(problem: Problem) -> tuple[tuple[int, ...], ...]:

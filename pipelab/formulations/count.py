@@ -12,7 +12,6 @@ from math import comb
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK
 from pipelab.problem import Problem
 
 __all__ = ["count_candidates"]
@@ -38,7 +37,8 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     layers = problem.model.layers
     groups, members = _groups(problem)
     composition = _compositions(problem, groups, members)
-    fits = _fits(problem, groups, composition)  # (C, M) for 1 … M layers
+    tables = problem.costs.stage_tables(problem.model, problem.workload, groups, composition, problem.batch_split)
+    fits = tables.fits(groups)  # (C, M) for 1 … M layers
     ways = _object([_ways(members, c) for c in composition])
     ends = np.cumsum(fits, axis=1).astype(np.int64)  # segments ending after layer l: one per size that fits
     starts = ends[:, ::-1]  # by symmetry: segments starting at a layer, first layer first
@@ -92,12 +92,6 @@ def _compositions(problem: Problem, groups: list[GPU], members: list[int]) -> np
     types = sorted({g.type for g in groups})
     of_type = np.array([[g.type == t for g in groups] for t in types])
     return kept[((kept @ of_type.T) > 0).sum(axis=1) == 1]
-
-
-def _fits(problem: Problem, groups: list[GPU], composition: np.ndarray) -> np.ndarray:
-    tables = problem.costs.stage_tables(problem.model, problem.workload, groups, composition, problem.batch_split)
-    limit = np.array([g.memory_gb for g in groups])[None, :, None] * MEMORY_SLACK
-    return (tables.memory_gb <= limit).all(axis=1)
 
 
 def _ways(members: list[int], chosen) -> int:
