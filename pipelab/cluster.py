@@ -23,10 +23,13 @@ class GPU:
         Name under which the cost model knows it, such as `"A100"`.
     memory_gb : float
         Memory available to a stage. The write-up says GB and computes in GiB (2^30 bytes).
+    usd_per_hour : float, optional
+        What it costs to rent. Only the choice between equally fast placements depends on it.
     """
 
     type: str
     memory_gb: Positive
+    usd_per_hour: Positive | None = None
 
     def __post_init__(self):
         if not self.type.strip():
@@ -74,6 +77,7 @@ class Cluster:
         counts: Mapping[str, int],
         memory_gb: Mapping[str, float] | float,
         bandwidth_gb_per_s: Mapping[tuple[str, str], float] | float,
+        usd_per_hour: Mapping[str, float] | float | None = None,
     ) -> "Cluster":
         """A cluster without files: so many GPUs of each type, ids in the order of `counts`.
 
@@ -83,6 +87,7 @@ class Cluster:
         memory_gb : one number, or one per type
         bandwidth_gb_per_s : one number, or one per pair of types
             `{("A100", "V100"): 200}` also serves the way back unless that is given too.
+        usd_per_hour : one number, or one per type, optional
 
         Examples
         --------
@@ -98,8 +103,9 @@ class Cluster:
             raise InvalidValue("Cluster.from_counts", bad)
         types = [t for t, n in counts.items() if n > 0]
         memory = {t: _lookup(memory_gb, t, "memory_gb") for t in types}
+        price = {t: _lookup(usd_per_hour, t, "usd_per_hour") for t in types}
         links = [[_link(bandwidth_gb_per_s, a, b, counts[a] > 1) for b in types] for a in types]
-        gpus = tuple(GPU(t, memory[t]) for t in types for _ in range(counts[t]))
+        gpus = tuple(gpu for t in types for gpu in (GPU(t, memory[t], price[t]),) * counts[t])
         group = np.repeat(np.arange(len(types)), [counts[t] for t in types])
         return cls(gpus, np.array(links, dtype=float).reshape(len(types), len(types)), group)
 
@@ -119,7 +125,7 @@ class Cluster:
 
     @cached_property
     def kinds(self) -> tuple[GPU, ...]:
-        """The different (type, memory) pairs, in order of first appearance."""
+        """The different GPUs (type, memory, price), in order of first appearance."""
         return tuple(dict.fromkeys(self.gpus))
 
     @cached_property

@@ -47,13 +47,16 @@ class StageCost(NamedTuple):
 
 
 class StageTables(NamedTuple):
-    """Many candidate stages: C compositions (how many GPUs of each kind) times 1 … M layers."""
+    """Many candidate stages: C compositions (how many GPUs of each kind) times U kinds of span.
 
-    throughput: np.ndarray  # (C, M) tokens/s; column n-1 is n layers
-    memory_gb: np.ndarray  # (C, K, M) needed on a GPU of kind K; 0 where the composition has none
+    Where all layers are alike, U is the number of layers and column n-1 is n of them.
+    """
+
+    throughput: np.ndarray  # (C, U) tokens/s
+    memory_gb: np.ndarray  # (C, K, U) needed on a GPU of kind K; 0 where the composition has none
 
     def fits(self, kinds: Sequence[GPU]) -> np.ndarray:
-        """Which candidates every GPU of theirs has the memory for; bool, shape (C, M)."""
+        """Which candidates every GPU of theirs has the memory for; bool, shape (C, U)."""
         limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
         return (self.memory_gb <= limit).all(axis=1)
 
@@ -81,7 +84,8 @@ class LinearThroughput:
     Each GPU of a stage holds all its n layers and its own share of the batch:
     `n · layer_weight_gb + (b_i / B) · A`, with
     `A = overhead · (3·B·L·d_model + B·L·d_hidden) · bytes / 2^30` GiB. A counts one layer's
-    activations, however many layers the stage has.
+    activations, however many layers the stage has. Where layers differ, n is the work of the
+    stage's layers in the first formula and their weight in the second.
     """
 
     coefficients: Mapping[str, Coefficients]
@@ -107,7 +111,7 @@ class LinearThroughput:
             return
         for kind in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
             c = self.coefficients[kind]
-            ends = [self._without_batch(c, problem.workload, n) for n in (1, problem.model.layers)]
+            ends = [self._without_batch(c, problem.workload, n) for n in _extremes(problem.model)]
             noise = 1e-9 * (abs(c.per_token) * problem.workload.sequence_length + abs(c.constant))
             if min(ends) <= noise or c.per_sequence < 0:
                 expected = (
@@ -119,7 +123,7 @@ class LinearThroughput:
     def _check_size(self, problem: Problem) -> None:
         """Rates of 1e15 tokens/s and more are beyond what solvers compute with, and no GPU's."""
         for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
-            for layers in (1, problem.model.layers):
+            for layers in _extremes(problem.model):
                 rate = float(self.gpu_throughput(name, problem.workload, problem.workload.batch_size, layers))
                 if not rate < 1e15:
                     expected = f"expected rates below 1e15 tokens/s; {name} has {rate:g} with {layers} layers"
@@ -140,10 +144,27 @@ class LinearThroughput:
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
         return np.maximum(1.0, linear)
 
-    def stage(self, model: Model, workload: Workload, gpus: Sequence[GPU], layers: int, batch_split: str) -> StageCost:
-        """Rate, batch shares and memory of one stage of `layers` layers on `gpus`."""
-        batch = self._shares(workload, gpus, layers, batch_split)
-        rates = [float(self.gpu_throughput(g.type, workload, b, layers)) for g, b in zip(gpus, batch, strict=True)]
+    def mixes_as_slowest(self, batch_split: str) -> bool:
+        """Whether a mixed stage of s GPUs is exactly as fast as the slowest stage of s GPUs of one of its kinds.
+
+        And fits where all of those fit. Then mixtures need not be listed to know their rates.
+        """
+        return batch_split == "even"
+
+    def stage(
+        self, model: Model, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str
+    ) -> StageCost:
+        """Rate, batch shares and memory of one stage.
+
+        Parameters
+        ----------
+        layers : range or int
+            Numbered from 0; a number stands for so many layers from the first.
+        """
+        layers = range(layers) if isinstance(layers, int) else layers
+        work = model.work(layers)
+        batch = self._shares(workload, gpus, work, batch_split)
+        rates = [float(self.gpu_throughput(g.type, workload, b, work)) for g, b in zip(gpus, batch, strict=True)]
         if len(gpus) == 1:
             throughput = rates[0]
         elif batch_split == "even":
@@ -151,7 +172,7 @@ class LinearThroughput:
         else:
             throughput = max(1.0, self.efficiency * sum(rates))
         activation = self.activation_gb(model, workload)
-        weights = layers * model.layer_weight_gb
+        weights = model.weight_gb(layers)
         memory = tuple(weights + activation * (b / workload.batch_size) for b in batch)
         return StageCost(throughput, tuple(batch), memory)
 
@@ -163,7 +184,7 @@ class LinearThroughput:
         composition: np.ndarray,
         batch_split: str,
     ) -> StageTables:
-        """`stage` for every composition and every number of layers at once.
+        """`stage` for every composition and every kind of span (`model.spans`) at once.
 
         Parameters
         ----------
@@ -171,15 +192,15 @@ class LinearThroughput:
         composition : int array, shape (C, K)
             How many GPUs of each kind a candidate stage has; every row has at least one.
         """
-        layers = np.arange(1, model.layers + 1)
+        work, weight = model.spans.work, model.spans.weight
         size = composition.sum(axis=1)
         present = (composition > 0)[:, :, None]
         if batch_split == "even":
             batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
         else:
-            batch = self._balanced_tables(workload, kinds, composition, layers)
+            batch = self._balanced_tables(workload, kinds, composition, work)
         rate = np.stack(
-            [self.gpu_throughput(k.type, workload, batch[:, i], layers) for i, k in enumerate(kinds)], axis=1
+            [self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1
         )
         slowest = np.where(present, rate, np.inf).min(axis=1)
         if batch_split == "even":
@@ -188,14 +209,14 @@ class LinearThroughput:
             total = (rate * composition[:, :, None]).sum(axis=1)
         throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, self.efficiency * total))
         activation = self.activation_gb(model, workload)
-        memory = layers * model.layer_weight_gb + activation * (batch / workload.batch_size)
+        memory = weight * model.layer_weight_gb + activation * (batch / workload.batch_size)
         return StageTables(throughput, np.where(present, memory, 0.0))
 
     @staticmethod
     def _without_batch(c: Coefficients, workload: Workload, layers):
         return c.per_token * workload.sequence_length + c.per_layer * layers + c.constant
 
-    def _shares(self, workload: Workload, gpus: Sequence[GPU], layers: int, batch_split: str) -> list[float]:
+    def _shares(self, workload: Workload, gpus: Sequence[GPU], layers: float, batch_split: str) -> list[float]:
         """How many sequences each GPU of one stage gets."""
         if batch_split == "even" or len(gpus) == 1:
             return [workload.batch_size / len(gpus)] * len(gpus)
@@ -230,6 +251,11 @@ class LinearThroughput:
                 break
         batch = _finished(low, base, slope, steepest, count)
         return batch * (workload.batch_size / (count * batch).sum(axis=1, keepdims=True))
+
+
+def _extremes(model: Model) -> tuple[float, float]:
+    """The least and the most work that a stage can have, in ordinary layers."""
+    return float(model.spans.work.min()), float(model.spans.work.max())
 
 
 def _finished(x, base, slope, steepest, count) -> np.ndarray:

@@ -177,7 +177,7 @@ def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
 
 def _cost(problem: Problem, stage: Stage) -> StageCost:
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
-    return problem.costs.stage(problem.model, problem.workload, gpus, len(stage.layers), problem.batch_split)
+    return problem.costs.stage(problem.model, problem.workload, gpus, stage.layers, problem.batch_split)
 
 
 def _memory_defects(problem: Problem, placement: Placement, index: int, cost: StageCost) -> list[str]:

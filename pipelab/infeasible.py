@@ -16,10 +16,13 @@ def why_no_layer_fits(problem: Problem) -> str:
     gpus = problem.cluster.gpus
     order = sorted(range(len(gpus)), key=lambda g: (-gpus[g].memory_gb, g))
     largest = gpus[order[0]]
-    weights = problem.model.layer_weight_gb
+    model = problem.model
+    # Where layers differ, the lightest: if that one does not fit, none does.
+    layer = min(range(model.layers), key=lambda i: model.weight_gb(range(i, i + 1)))
+    weights = model.weight_gb(range(layer, layer + 1))
     activations = problem.costs.activation_gb(problem.model, problem.workload)
     text = (
-        f"layer 1 alone needs {weights + activations:.4g} GB on one GPU ({weights:g} GB of weights and "
+        f"layer {layer + 1} alone needs {weights + activations:.4g} GB on one GPU ({weights:g} GB of weights and "
         f"{activations:.4g} GB of activations), and the largest, GPU {order[0]} ({largest.type}), "
         f"offers {largest.memory_gb:g} GB"
     )
@@ -44,8 +47,8 @@ def why_not_all_layers_fit(problem: Problem, sets, fits: np.ndarray, solver: str
     Parameters
     ----------
     sets : tuple of tuple of int
-    fits : bool array, shape (S, M)
-        Whether GPU set s can hold 1 … M layers.
+    fits : bool array, shape (S, U)
+        Whether GPU set s can hold a span of each kind (`Model.spans`).
     solver : str
         Who proved that no placement exists.
 
@@ -55,7 +58,7 @@ def why_not_all_layers_fit(problem: Problem, sets, fits: np.ndarray, solver: str
     GPU can count for bounds the layers of any placement; where that is already too few,
     the sum is the reason.
     """
-    layers = np.where(fits, np.arange(1, fits.shape[1] + 1), 0).max(axis=1)
+    layers = np.where(fits, problem.model.spans.layers, 0).max(axis=1)
     per_gpu = np.zeros(len(problem.cluster))
     for gpus, most in zip(sets, layers, strict=True):
         per_gpu[list(gpus)] = np.maximum(per_gpu[list(gpus)], most / len(gpus))

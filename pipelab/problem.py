@@ -4,14 +4,17 @@ All are frozen; change one thing with `dataclasses.replace`. Every field checks 
 once, so nothing further down needs to ask again whether a number is sensible.
 """
 
+import math
+from functools import cached_property
 from typing import Any, Literal
 
 from pipelab.checked import Count, Flag, Layers, Positive, checked
 from pipelab.cluster import Cluster
 from pipelab.errors import InvalidValue, nearest
 from pipelab.html import table
+from pipelab.spans import Spans, spans_of
 
-__all__ = ["Model", "Problem", "Workload"]
+__all__ = ["Model", "Problem", "Workload", "refuse_unlike_layers"]
 
 
 @checked
@@ -22,13 +25,23 @@ class Model:
     ----------
     name : str
     layers : int
-        Number of decoder layers; all alike.
+        Number of decoder layers.
     d_model, d_hidden : int
         Width of the residual stream and of the feed-forward block.
     layer_weight_gb : float
-        Weights of one layer.
+        Weights of one ordinary layer.
     bytes_per_element : float
         Of activations: 2 for fp16 and bf16.
+    weight_factors, work_factors : sequence of float, optional
+        Where layers differ, one number per layer: how many ordinary layers it weighs, and how
+        many it counts for in throughput. By default 1 for every layer.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> model = pl.Model("heavy head", 4, 4096, 11008, 2.0, weight_factors=(1, 1, 1, 1.5))
+    >>> model.weight_gb(range(2, 4)), model.uniform
+    (5.0, False)
     """
 
     name: str
@@ -37,6 +50,37 @@ class Model:
     d_hidden: Count
     layer_weight_gb: Positive
     bytes_per_element: Positive = 2
+    weight_factors: tuple[Positive, ...] | None = None
+    work_factors: tuple[Positive, ...] | None = None
+
+    def __post_init__(self):
+        for name in ("weight_factors", "work_factors"):
+            given = getattr(self, name)
+            if given is not None and len(given) != self.layers:
+                problem = (name, f"{len(given)} numbers", f"expected one for each of the {self.layers} layers")
+                raise InvalidValue("Model", [problem])
+
+    @cached_property
+    def spans(self) -> Spans:
+        """The different kinds of consecutive layers."""
+        return spans_of(self.layers, self.weight_factors, self.work_factors)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all layers are alike."""
+        return self.spans.uniform
+
+    def weight_gb(self, layers: range) -> float:
+        """Weights of these layers, in GB."""
+        return _sum(self.weight_factors, layers) * self.layer_weight_gb
+
+    def work(self, layers: range) -> float:
+        """For how many ordinary layers these count in throughput."""
+        return _sum(self.work_factors, layers)
+
+
+def _sum(factors: tuple[float, ...] | None, layers: range) -> float:
+    return float(len(layers)) if factors is None else math.fsum(factors[layers.start : layers.stop])
 
 
 @checked
@@ -123,7 +167,8 @@ class Problem:
 
         rows = [
             ("model", f"{self.model.name}, {self.model.layers} layers"),
-            ("weights of one layer", f"{self.model.layer_weight_gb:g} GB"),
+            ("weights of one layer", f"{self.model.layer_weight_gb:g} GB"
+             + ("" if self.model.uniform else ", more or less where layers differ")),
             ("batch × sequence", f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"),
             ("tensor between stages", f"{self.tensor_gib():g} GiB"),
             ("GPUs", ", ".join(f"{c} × {t} ({m:g} GB)" for t, c, m in self._pool())),
@@ -140,3 +185,10 @@ class Problem:
 
     def _repr_html_(self) -> str:
         return table(self.frame())
+
+
+def refuse_unlike_layers(problem: Problem, method: str) -> None:
+    """Raise `InvalidValue` where a method that takes all layers for alike is asked about others."""
+    if not problem.model.uniform:
+        expected = "expected layers that are all alike; methods 'joint' and 'aggregated' know others"
+        raise InvalidValue(method, [("model", problem.model.name, expected)])

@@ -4,6 +4,7 @@ Nothing here calls pipelab's cost model, candidates or judge. The formulas are w
 once more from the write-up.
 """
 
+import dataclasses
 from itertools import combinations
 
 import numpy as np
@@ -24,7 +25,7 @@ def activations(problem):
 
 
 def shares(problem, gpus, layers):
-    """Batch per GPU; balanced by plain bisection on the common finishing time."""
+    """Batch per GPU; balanced by plain bisection on the common finishing time. `layers` counts their work."""
     total = problem.workload.batch_size
     if problem.batch_split == "even":
         return [total / len(gpus)] * len(gpus)
@@ -46,12 +47,15 @@ def shares(problem, gpus, layers):
     return [finished(t, high) for t in types]
 
 
-def stage(problem, gpus, layers):
-    """Rate of a stage, or None where it does not fit in memory."""
+def stage(problem, gpus, span):
+    """Rate of a stage that holds the layers in `span`, or None where it does not fit in memory."""
+    model = problem.model
+    weight = sum(model.weight_factors[i] if model.weight_factors else 1.0 for i in span)
+    layers = sum(model.work_factors[i] if model.work_factors else 1.0 for i in span)
     batch = shares(problem, gpus, layers)
     total = problem.workload.batch_size
     for g, b in zip(gpus, batch, strict=True):
-        need = layers * problem.model.layer_weight_gb + activations(problem) * b / total
+        need = weight * model.layer_weight_gb + activations(problem) * b / total
         if need > problem.cluster.gpus[g].memory_gb * (1 + 1e-9):
             return None
     rates = [theta(problem, problem.cluster.gpus[g].type, b, layers) for g, b in zip(gpus, batch, strict=True)]
@@ -83,7 +87,8 @@ def best(problem):
     """Throughput of the best placement by trying them all; None if there is none."""
     sets = list(gpu_sets(problem))
     total = problem.model.layers
-    rate = {(s, n): stage(problem, s, n) for s in sets for n in range(1, total + 1)}
+    spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
+    rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
 
     def extend(done, used, last, slowest):
         if done == total:
@@ -94,15 +99,20 @@ def best(problem):
                 continue
             hop = link(problem, last, s) if last else np.inf
             for n in range(1, total - done + 1):
-                if rate[s, n] is not None:
-                    results.append(extend(done + n, used | set(s), s, min(slowest, hop, rate[s, n])))
+                own = rate[s, done, done + n]
+                if own is not None:
+                    results.append(extend(done + n, used | set(s), s, min(slowest, hop, own)))
         return max((r for r in results if r is not None), default=None)
 
     return extend(0, frozenset(), None, np.inf)
 
 
-def random_problem(seed, layers=5, gpus=4, **fixed):
-    """A small problem in which, over many seeds, every rule binds: memory, links, one GPU, one layer."""
+def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
+    """A small problem in which, over many seeds, every rule binds: memory, links, one GPU, one layer.
+
+    `unlike`: layers differ from one another. `twins`: few kinds of GPU and few speeds of link, so
+    that some GPUs are interchangeable and some links tie.
+    """
     rng = np.random.default_rng(seed)
     n, m = int(rng.integers(1, gpus + 1)), int(rng.integers(1, layers + 1))
     names = ["A", "B", "C"]
@@ -111,12 +121,23 @@ def random_problem(seed, layers=5, gpus=4, **fixed):
         for name in names
     }
     costs = pl.LinearThroughput(coefficients, efficiency=float(rng.choice([0.6, 0.85, 1.0])))
+    if twins:
+        names = names[: int(rng.integers(1, 3))]
     weight, batch, length = float(rng.uniform(0.5, 3)), int(rng.choice([1, 4, 16])), int(rng.choice([64, 512]))
     model = pl.Model("random", m, 1024, int(rng.integers(256, 4096)), weight)
+    if unlike:
+        weights, work = rng.choice([0.5, 1.0, 1.5, 2.5], (2, m))
+        model = dataclasses.replace(
+            model,
+            weight_factors=tuple(weights) if rng.random() < 0.8 else None,
+            work_factors=tuple(work) if rng.random() < 0.8 else None,
+        )
     workload = pl.Workload(length, batch)
     # Memory in layers: some GPUs hold none, some hold all.
     activation = costs.activation_gb(model, workload)
     room = rng.choice([0.7, 1.1, 2.1, 3.1, 6.1], n) * weight + activation * rng.choice([0.4, 1.0], n)
+    if twins:
+        room = rng.choice(np.unique(room)[:2], n)
     pool = tuple(pl.GPU(str(rng.choice(names)), float(memory)) for memory in room)
     options = {
         "max_gpus_per_stage": int(rng.integers(1, 4)),
@@ -128,5 +149,8 @@ def random_problem(seed, layers=5, gpus=4, **fixed):
     # Links about as fast as stages, in whichever unit they are counted, every direction its own.
     tensor = batch * length * model.d_model * model.bytes_per_element / 2**30
     rates = rng.uniform(20, 400, (n, n))
+    if twins:  # GPUs in one or two nodes, links by node
+        node, speeds = rng.integers(0, 2, n), rng.uniform(20, 400, (2, 2))
+        rates = speeds[np.ix_(node, node)]
     bandwidth = rates * tensor / (1 if options["link_units"] == "transfers" else batch * length)
     return pl.Problem(pl.Cluster(pool, bandwidth), model, workload, costs, name=f"random {seed}", **options)

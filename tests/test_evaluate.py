@@ -119,7 +119,8 @@ def test_the_judge_agrees_with_the_oracle(seed):
     cuts = sorted(rng.choice(np.arange(1, problem.model.layers), min(len(order), problem.model.layers) - 1, False))
     bounds = [0, *map(int, cuts), problem.model.layers]
     parts = [(b - a, (int(g),)) for a, b, g in zip(bounds, bounds[1:], order, strict=False)]
-    rates = [oracle.stage(problem, gpus, n) for n, gpus in parts]
+    spans = [range(a, b) for a, b in pairwise(bounds)]
+    rates = [oracle.stage(problem, gpus, span) for span, (_, gpus) in zip(spans, parts, strict=False)]
     if None in rates:
         with pytest.raises(pl.InvalidPlacement, match="GB"):
             pl.evaluate(problem, pl.Placement.of(parts))

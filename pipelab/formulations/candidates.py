@@ -127,39 +127,39 @@ def enumerate_candidates(problem: Problem) -> Candidates:
 
 
 def list_candidates(problem: Problem, sets, rate: np.ndarray, allowed: np.ndarray, starts: np.ndarray) -> Candidates:
-    """The candidates over given GPU sets, numbers of layers and first layers.
+    """The candidates over given GPU sets, kinds of span and first layers.
 
     Parameters
     ----------
-    rate : float array, shape (S, M)
-        Of every set with 1 … M layers, in tokens/s.
-    allowed : bool array, shape (S, M)
-        Which numbers of layers a set may hold.
+    rate : float array, shape (S, U)
+        Of every set with every kind of span, in tokens/s.
+    allowed : bool array, shape (S, U)
+        Which kinds of span a set may hold; with layers all alike, 1 … M of them.
     starts : int array
         First layers (from 0) at which an allocation may start.
     """
-    size_index, set_of = np.nonzero(allowed.T)  # by number of layers, then by set
-    # One copy of the list for every first layer, cut off where the model ends.
-    start = np.repeat(starts, len(set_of))
-    size = np.tile(size_index + 1, len(starts))
-    set_of = np.tile(set_of, len(starts))
-    inside = start + size <= problem.model.layers
-    start, size, set_of = start[inside], size[inside], set_of[inside]
+    spans = problem.model.spans
+    starts, parts = np.asarray(starts), []
+    for first in starts:  # by first layer, then by number of layers, then by set
+        kinds = spans.kind[first, : problem.model.layers - first]
+        size_index, set_of = np.nonzero(allowed[:, kinds].T)
+        parts.append((np.full(len(set_of), first), size_index + 1, set_of, kinds[size_index]))
+    start, size, set_of, kind = (np.concatenate(column) for column in zip(*parts, strict=True))
     tail, head = _connections(problem, sets, set_of, start, size)
     links = link_rates(problem, sets)
     return Candidates(
-        problem, sets, set_of, start, size, rate[set_of, size - 1],
+        problem, sets, set_of, start, size, rate[set_of, kind],
         tail, head, links[set_of[tail], set_of[head]],
     )  # fmt: skip
 
 
 def stage_rates(problem: Problem, sets) -> tuple[np.ndarray, np.ndarray]:
-    """Rate of every GPU set with every number of layers, and whether it fits in memory.
+    """Rate of every GPU set with every kind of span (`Model.spans`), and whether it fits in memory.
 
     Returns
     -------
-    rate : float array, shape (S, M), tokens/s
-    fits : bool array, shape (S, M)
+    rate : float array, shape (S, U), tokens/s
+    fits : bool array, shape (S, U)
     """
     kinds = problem.cluster.kinds
     counts = np.zeros((len(sets), len(kinds)), dtype=int)

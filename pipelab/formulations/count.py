@@ -38,10 +38,9 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     groups, members = _groups(problem)
     composition = _compositions(problem, groups, members)
     tables = problem.costs.stage_tables(problem.model, problem.workload, groups, composition, problem.batch_split)
-    fits = tables.fits(groups)  # (C, M) for 1 … M layers
+    fits = tables.fits(groups)  # (C, U) for every kind of span
     ways = _object([_ways(members, c) for c in composition])
-    ends = np.cumsum(fits, axis=1).astype(np.int64)  # segments ending after layer l: one per size that fits
-    starts = ends[:, ::-1]  # by symmetry: segments starting at a layer, first layer first
+    starts, ends = _starts_and_ends(problem, fits)
     pairs = _disjoint_pairs(members, composition, _largest_pair_count(ways, ends))
     # At each boundary: segments ending there times segments starting right after it.
     meeting = ends[:, :-1].astype(pairs.dtype) @ starts[:, 1:].T.astype(pairs.dtype)
@@ -58,6 +57,17 @@ def count_candidates(problem: Problem) -> dict[str, int]:
         "with_successor": _total(ways, ends[:, :-1] * followed),
         "with_predecessor": _total(ways, starts[:, 1:] * preceded),
     }
+
+
+def _starts_and_ends(problem: Problem, fits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Segments that fit, by the layer at which they start and by the layer after which they end; (C, M) each."""
+    kind, layers = problem.model.spans.kind, problem.model.layers
+    starts, ends = (np.zeros((len(fits), layers), dtype=np.int64) for _ in range(2))
+    for first in range(layers):
+        here = fits[:, kind[first, : layers - first]]
+        starts[:, first] = here.sum(axis=1)
+        ends[:, first:] += here
+    return starts, ends
 
 
 def _total(ways: np.ndarray, positions: np.ndarray) -> int:

@@ -22,7 +22,7 @@ from pipelab.formulations.candidates import Candidates, list_candidates, stage_r
 from pipelab.formulations.families import Domain, Family, Incidence, maximise_t
 from pipelab.formulations.joint import FAMILIES as JOINT_FAMILIES
 from pipelab.formulations.joint import fastest
-from pipelab.problem import Problem
+from pipelab.problem import Problem, refuse_unlike_layers
 from pipelab.program import Columns, LinearProgram
 
 __all__ = ["FAMILIES", "SegmentRules", "build", "count_segments", "rules", "segments", "size", "upper_bound", "usable"]

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
-from pipelab.problem import Problem
+from pipelab.problem import Problem, refuse_unlike_layers
 from pipelab.program import Columns, LinearProgram
 
 __all__ = ["Options", "TypeCounts", "average_link", "build", "list_options", "memory_gb"]
@@ -88,6 +88,7 @@ def memory_gb(problem: Problem, layers, batch):
 
 def list_options(problem: Problem, factor: bool = True) -> Options:
     """Every segment with every type and number of GPUs that the heuristic allows."""
+    refuse_unlike_layers(problem, "type_count")
     types = tuple(dict.fromkeys(gpu.type for gpu in problem.cluster.gpus))
     counts = tuple(sum(gpu.type == t for gpu in problem.cluster.gpus) for t in types)
     memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.gpus}

@@ -116,7 +116,8 @@ class _Search:
     def __init__(self, problem, sets, rate, began, time_limit, stop):
         self.layers = problem.model.layers
         self.sets = sets
-        self.rate = rate.tolist()  # [set][layers - 1], negative where it does not fit
+        self.rate = rate.tolist()  # [set][kind of span], negative where it does not fit
+        self.span = problem.model.spans.kind.tolist()  # [first layer][layers - 1]
         self.link = link_rates(problem, sets).tolist()
         self.top = float(rate.max())
         self.mask = [sum(1 << g for g in s) for s in sets]
@@ -138,10 +139,12 @@ class _Search:
             if self._must_stop():
                 return
             so_far = slowest if last < 0 else min(slowest, self.link[last][s])
+            rates, kinds = self.rate[s], self.span[done]
             for n in range(1, self.layers - done + 1):
-                if self.rate[s][n - 1] > 0:
+                rate = rates[kinds[n - 1]]
+                if rate > 0:
                     rest = (*parts, (n, self.sets[s]))
-                    self.extend(done + n, used | mask, s, min(so_far, self.rate[s][n - 1]), rest)
+                    self.extend(done + n, used | mask, s, min(so_far, rate), rest)
 
     def _must_stop(self) -> bool:
         self.steps += 1

@@ -39,8 +39,9 @@ def solve_proportional(problem: Problem, *, gpus: Sequence[int] | None = None) -
 
 
 def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
-    """Cut wherever a fair share of the FLOPs is reached; all layers of a model here cost the same."""
-    return _by_rule(problem, "by_flops", gpus, lambda order: split_by_flops([1.0] * problem.model.layers, len(order)))
+    """Cut wherever a fair share of the FLOPs is reached, each layer counted by its work."""
+    work = problem.model.work_factors or (1.0,) * problem.model.layers
+    return _by_rule(problem, "by_flops", gpus, lambda order: split_by_flops(work, len(order)))
 
 
 def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
