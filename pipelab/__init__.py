@@ -39,6 +39,7 @@ _LATER = {
     "joint_capacity": "pipelab.methods.joint",
     "joint_lp_bound": "pipelab.methods.joint",
     "joint_program": "pipelab.methods.joint",
+    "gpu_classes": "pipelab.formulations.aggregated.classes",
     "state_joint": "pipelab.formulations.joint_cvxpy",
     "plot_placement": "pipelab.plots",
     "plot_progress": "pipelab.plots",

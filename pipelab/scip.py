@@ -16,51 +16,11 @@ import numpy as np
 
 from pipelab.errors import InvalidValue
 from pipelab.program import LinearProgram
+from pipelab.solver_run import Progress, SolverRun
 
-__all__ = ["Progress", "ScipRun", "load", "lp_bound", "run", "version"]
+__all__ = ["load", "lp_bound", "run", "version"]
 
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What was known at one moment of a solve."""
-
-    seconds: float
-    incumbent: float | None  # best solution so far
-    bound: float | None  # nothing better exists; None before the first bound
-    nodes: int
-
-
-@dataclass(frozen=True, eq=False)
-class ScipRun:
-    """The end of one solve.
-
-    Attributes
-    ----------
-    status : "optimal", "infeasible", "stopped"
-        "stopped" by time, gap, stop or interrupt; `x` holds the best solution, if any.
-    stopped_by : str or None
-        "time limit", "gap limit", "memory limit", "stop", "interrupt".
-    x : float array or None
-        One value per column.
-    objective, bound, root_bound : float or None
-        Of x; proven for every solution; proven before branching.
-    nodes : int
-    build_seconds, solve_seconds : float
-    progress : tuple of Progress
-    """
-
-    status: str
-    stopped_by: str | None
-    x: np.ndarray | None
-    objective: float | None
-    bound: float | None
-    root_bound: float | None
-    nodes: int
-    build_seconds: float
-    solve_seconds: float
-    progress: tuple[Progress, ...]
 
 
 class _Stopped(Exception):
@@ -83,7 +43,7 @@ def run(
     settings: Mapping[str, object] | None = None,
     stop: threading.Event | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> ScipRun:
+) -> SolverRun:
     """Solve a program with SCIP.
 
     Parameters
@@ -110,7 +70,7 @@ def run(
     except (_Stopped, KeyboardInterrupt) as error:
         reason = str(error) or "interrupt"
         spent = time.perf_counter() - began
-        return ScipRun("stopped", reason, None, None, None, None, 0, spent, 0.0, ())
+        return SolverRun("stopped", reason, None, None, None, None, 0, spent, 0.0, ())
     built = time.perf_counter()
     if time_limit is not None:
         model.setParam("limits/time", max(0.0, deadline - built))
@@ -287,7 +247,7 @@ def _finite(model, value: float) -> float | None:
     return None if model.isInfinity(abs(value)) else value
 
 
-def _read(model, variables, recorder, stop, interrupted, build_seconds, solve_seconds) -> ScipRun:
+def _read(model, variables, recorder, stop, interrupted, build_seconds, solve_seconds) -> SolverRun:
     status = model.getStatus()
     has_solution = model.getNSols() > 0
     x = objective = None
@@ -301,7 +261,7 @@ def _read(model, variables, recorder, stop, interrupted, build_seconds, solve_se
     if status not in reasons and ended == "stopped" and not (interrupted or stop.is_set()):
         stopped_by = status
     solved = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
-    return ScipRun(
+    return SolverRun(
         ended, stopped_by, x, objective,
         _finite(model, model.getDualbound()),
         _finite(model, model.getDualboundRoot()) if solved else None,

@@ -24,6 +24,7 @@ METHODS = {
     "single_gpu": "pipelab.methods.single_gpu:solve_single_gpu",
     "type_count": "pipelab.methods.type_count:solve_type_count",
     "joint": "pipelab.methods.joint:solve_joint",
+    "aggregated": "pipelab.methods.aggregated:solve_aggregated",
 }
 
 
@@ -37,6 +38,7 @@ def solve(problem: Problem, method: str = "joint", **options) -> Result:
         "even", "proportional", "by_flops", "bandwidth_aware": rules of thumb, one GPU per
         stage. "exhaustive": every placement. "single_gpu": the original MILP. "type_count":
         the heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
+        "aggregated": the same optimum from counts over classes of interchangeable GPUs.
     time_limit : float, optional
         Seconds. The best placement found by then is kept, with a proven bound.
     gap : float, optional

@@ -117,7 +117,9 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
     n, m = int(rng.integers(1, gpus + 1)), int(rng.integers(1, layers + 1))
     names = ["A", "B", "C"]
     coefficients = {
-        name: pl.Coefficients(-rng.uniform(0, 0.01), rng.uniform(0, 6), rng.uniform(-14, 3), rng.uniform(80, 200))
+        name: pl.Coefficients(
+            -rng.uniform(0, 0.01), rng.uniform(0, 6), rng.uniform(-14, 3) * (0.4 if unlike else 1), rng.uniform(80, 200)
+        )
         for name in names
     }
     costs = pl.LinearThroughput(coefficients, efficiency=float(rng.choice([0.6, 0.85, 1.0])))

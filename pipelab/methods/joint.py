@@ -17,7 +17,7 @@ from pipelab.methods.memory import BYTES, free_gigabytes, gigabytes, refuse
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
-from pipelab.scip import Progress
+from pipelab.solver_run import Progress
 
 __all__ = ["joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
 

@@ -1,0 +1,149 @@
+r"""The small integer program: how many stages of each recipe? For models whose layers are all alike.
+
+At a rate t, with n_p stages of piece p (a recipe with lo_p to hi_p layers):
+
+- all M layers are held: Σ lo_p n_p ≤ M ≤ Σ hi_p n_p;
+- no class gives more GPUs than it has;
+- where some link is slower than t, the stages can be put in an order: as arcs between states
+  they make one walk from the start (see `order`). Every state is left at most as often as it is
+  reached; and a flow that starts with one unit per stage, and loses one at every stage, gets
+  everywhere, so that no stages stand apart in a circuit of their own.
+
+Its size depends on the number of classes and link kinds, not on the number of GPUs or layers.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from pipelab.formulations.aggregated.read_back import assign, sequence, spread_layers
+from pipelab.formulations.aggregated.recipes import Recipes
+from pipelab.formulations.aggregated.usage import Limits, Usage
+from pipelab.placement import Placement
+from pipelab.program import Columns, LinearProgram, RowBlock
+
+__all__ = ["Counting"]
+
+
+@dataclass(frozen=True, eq=False)
+class Counting:
+    """The columns of the program: what each of them stands for.
+
+    Attributes
+    ----------
+    recipe, low, high : int arrays, shape (P,)
+        Piece p is stages of recipe `recipe[p]` with `low[p]` to `high[p]` layers.
+    connected : bool
+        Also demand that no stages form a circuit apart from the pipeline. Arcs that leave a state
+        as often as others arrive may do so; it is rare, so it is asked for where it happened.
+    """
+
+    found: Recipes
+    limits: Limits = Limits()
+    connected: bool = False
+
+    @cached_property
+    def pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Recipe, fewest and most layers of each piece: runs of consecutive sizes."""
+        rows = []
+        for r, recipe in enumerate(self.found.recipes):
+            sizes = recipe.spans + 1  # kind n-1 is n layers
+            for run in np.split(sizes, np.flatnonzero(np.diff(sizes) > 1) + 1):
+                rows.append((r, run[0], run[-1]))
+        return tuple(np.array(column, dtype=int) for column in zip(*rows, strict=True)) if rows else (np.zeros(0, int),) * 3
+
+    @cached_property
+    def usage(self) -> Usage:
+        """What the stages use, by class."""
+        return Usage(self.found, self.limits, self.pieces[0])
+
+    @cached_property
+    def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The order's arcs; none where any stage may follow any other."""
+        return (np.zeros(0, int),) * 3 if self.found.order.free else self.found.order.arcs
+
+    @cached_property
+    def columns(self) -> Columns:
+        """n: stages of each piece; u: GPUs of each class in mixed draws; y: stages on each arc; f: flow on it."""
+        arcs = len(self.arcs[0])
+        sizes = {"n": len(self.pieces[0]), "u": self.usage.drawn, "y": arcs}
+        return Columns(sizes | ({"f": arcs} if self.connected else {}))
+
+    @cached_property
+    def link_kind(self) -> np.ndarray:
+        """Link kind of each piece; shape (P,)."""
+        return np.array([r.link_kind for r in self.found.recipes], dtype=int)[self.pieces[0]]
+
+    def weights(self, **amounts: float) -> np.ndarray:
+        """An objective: so much for every GPU (`gpus`), every stage (`stages`) and every unit of `price`."""
+        return self.usage.weights(self.columns, **amounts)
+
+    def program(self, objective: np.ndarray | None = None) -> LinearProgram:
+        """Find a placement, or the one with the greatest objective."""
+        c = self.columns
+        upper, integer = np.full(c.total, np.inf), np.zeros(c.total, dtype=bool)
+        upper[c.slices["n"]] = [self.found.most(self.found.recipes[r]) for r in self.pieces[0]]
+        integer[c.slices["n"]] = integer[c.slices["y"]] = True
+        # u needs no such demand: with whole n, GPUs that can be shared out at all can be shared out whole.
+        objective = np.zeros(c.total) if objective is None else objective
+        return LinearProgram(c, np.zeros(c.total), upper, integer, objective, self.blocks())
+
+    def blocks(self) -> dict[str, RowBlock]:
+        """The rows, by name."""
+        c, layers = self.columns, float(self.found.rates.problem.model.layers)
+        _, low, high = self.pieces
+        blocks = {
+            "at_most_all_layers": c.rows({"n": sp.csr_array(low[None].astype(float))}, upper=layers),
+            "at_least_all_layers": c.rows({"n": sp.csr_array(high[None].astype(float))}, lower=layers),
+        }
+        return blocks | self.usage.blocks(c) | ({} if self.found.order.free else self._order_rows())
+
+    def _order_rows(self) -> dict[str, RowBlock]:
+        """Stages as arcs between states: one walk from the start."""
+        c, order = self.columns, self.found.order
+        left, reached, kind = self.arcs
+        arcs, one = np.arange(len(left)), np.ones(len(left))
+        leave = sp.csr_array((one, (left, arcs)), shape=(len(order.follows), len(arcs)))
+        arrive = sp.csr_array((one, (reached, arcs)), shape=(len(order.follows), len(arcs)))
+        passing = np.flatnonzero(kind >= 0)
+        stage = sp.csr_array((one[passing], (reached[passing], passing)), shape=(len(order.follows), len(arcs)))
+        of_kind = sp.csr_array((one[passing], (kind[passing], passing)), shape=(len(order.leads_to), len(arcs)))
+        pieces = np.arange(len(self.link_kind))
+        stages = sp.csr_array(
+            (np.ones(len(pieces)), (self.link_kind, pieces)), shape=(len(order.leads_to), len(pieces))
+        )
+        blocks = {
+            "one_arc_per_stage": c.rows({"y": of_kind, "n": -stages}, lower=0, upper=0),
+            "leave_where_arrived": c.rows({"y": leave - arrive}, upper=0),
+        }
+        blocks["leave_where_arrived"].upper[0] = 1  # the walk begins at the start
+        if self.connected:
+            each = sp.eye_array(len(arcs))
+            most = min(self.found.rates.problem.model.layers, int(self.found.rates.classes.count.sum()))
+            blocks["flow_on_used_arcs"] = c.rows({"f": each, "y": -most * each}, upper=0)
+            # What arrives at a state pays one unit for every stage that leads there and flows on; the start has all.
+            blocks["flow_reaches_stages"] = c.rows({"f": (arrive - leave)[1:], "y": -stage[1:]}, lower=0)
+        return blocks
+
+    def placement_of(self, x: np.ndarray) -> Placement | None:
+        """The placement that a solution stands for.
+
+        None where its stages fall apart: a pipeline, and circuits that it never meets.
+        """
+        number = np.rint(x[self.columns.slices["n"]]).astype(int)
+        waiting: dict[int, list[int]] = {}
+        for piece in np.argsort(-self.pieces[2], kind="stable"):  # long stages first where the order is free
+            waiting.setdefault(int(self.link_kind[piece]), []).extend([int(piece)] * int(number[piece]))
+        pieces = waiting.get(0, [])
+        if not self.found.order.free:
+            crossed = np.rint(x[self.columns.slices["y"]]).astype(int)
+            walk = sequence(self.arcs, crossed)
+            if len(walk) < number.sum():
+                return None
+            pieces = [waiting[k].pop(0) for k in walk]
+        recipe, low, high = self.pieces
+        sizes = spread_layers(low[pieces], high[pieces], self.found.rates.problem.model.layers)
+        gpus = assign(self.found, [self.found.recipes[recipe[p]] for p in pieces], self.limits.prices)
+        return Placement.of(zip(sizes, gpus, strict=True))

@@ -1,0 +1,133 @@
+"""Which stage may follow which at a given rate: stages meet at "the set of classes that may follow".
+
+At a rate t a link either reaches t or it does not. A stage may follow another if every class
+of the second may follow every class of the first. So all that the next stage needs to know of
+a stage is the set of classes that may follow it: a *state*. A stage leads from any state that
+has all of its classes to a state of its own. Stages that can be entered from the same states
+and lead to the same one are of one *link kind*, and few kinds stand for very many pairs.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+__all__ = ["Order", "free_order", "link_order"]
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """States and link kinds at one rate. State 0 is the start of the pipeline: any class may follow.
+
+    Attributes
+    ----------
+    follows : bool array, shape (I, A)
+        The classes that may follow each state.
+    entry : bool array, shape (J, I)
+        From which states a stage of link kind j may be entered.
+    leads_to : int array, shape (J,)
+        To which state it leads.
+    support, kind_of : bool array (Q, A), int array (Q,)
+        Sets of classes that a stage may use, and the link kind of each.
+    """
+
+    follows: np.ndarray
+    entry: np.ndarray
+    leads_to: np.ndarray
+    support: np.ndarray
+    kind_of: np.ndarray
+
+    @cached_property
+    def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Steps of a walk: state left, state reached, link kind of the stage passed; shape (Y,) each.
+
+        A step either passes a stage or, with link kind -1, goes down from a state to the next
+        smaller ones. Going down gives up classes that may follow, so a stage need be entered only
+        from the smallest states that have all its classes: far fewer arcs than pairs that fit.
+        """
+        f = self.follows.astype(np.float32)
+        missing = f @ (1 - f).T  # (I, I): how many classes of the first the second lacks
+        below = (missing == 0) & (missing.T > 0)  # [i, j]: state i is a proper part of state j
+        enter = self.entry & ~_through(self.entry, below)
+        down = below & ~_through(below, below)
+        kind, state = np.nonzero(enter)
+        smaller, larger = np.nonzero(down)
+        return (
+            np.concatenate([state, larger]),
+            np.concatenate([self.leads_to[kind], smaller]),
+            np.concatenate([kind, np.full(len(smaller), -1)]),
+        )
+
+    @property
+    def free(self) -> bool:
+        """Whether any stage may follow any other."""
+        return len(self.follows) == 1
+
+    def closed_supports(self, eligible: np.ndarray, parts: list[tuple[int, np.ndarray]]) -> list[tuple[np.ndarray, int]]:
+        """Largest sets of classes per link kind, among the eligible ones.
+
+        Parameters
+        ----------
+        eligible : bool array, shape (A,)
+        parts : list of (int, bool array of shape (A,))
+            The stage draws so many GPUs from each of these disjoint sets of classes, at least one class
+            and at most so many of them.
+
+        Returns
+        -------
+        list of (bool array of shape (A,), link kind)
+            Two sets of one link kind are as good as their union: wherever the one may stand, so
+            may the other, and any mixture of both.
+        """
+        if self.free:
+            return [(eligible, 0)]
+        inside = ~(self.support & ~eligible).any(axis=1)
+        for number, classes in parts:
+            used = (self.support & classes).sum(axis=1)
+            inside &= (used >= 1) & (used <= number)
+        unions: dict[int, np.ndarray] = {}
+        for q in np.flatnonzero(inside):
+            j = int(self.kind_of[q])
+            unions[j] = unions[j] | self.support[q] if j in unions else self.support[q]
+        return [(union, j) for j, union in sorted(unions.items())]
+
+
+def _through(start: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Which pairs are joined by way of a third."""
+    return start.astype(np.float32) @ step.astype(np.float32) > 0
+
+
+def free_order(classes: int) -> Order:
+    """Every link reaches the rate: one state, one link kind."""
+    everything = np.ones((1, classes), dtype=bool)
+    return Order(everything, np.ones((1, 1), dtype=bool), np.zeros(1, dtype=int), everything, np.zeros(1, dtype=int))
+
+
+def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int) -> Order:
+    """States and link kinds of every set of up to `largest` eligible classes.
+
+    Parameters
+    ----------
+    reaches : bool array, shape (A, A)
+        Whether the link from class a to class b reaches the rate.
+    eligible : bool array, shape (A,)
+        Classes that some stage of that rate can use.
+    """
+    there = np.flatnonzero(eligible)
+    if reaches[np.ix_(there, there)].all():
+        return free_order(len(eligible))
+    sets = [np.array(list(combinations(there, k))) for k in range(1, min(largest, len(there)) + 1)]
+    support = np.zeros((sum(map(len, sets)), len(eligible)), dtype=bool)
+    support[np.repeat(np.arange(len(support)), [s.shape[1] for s in sets for _ in s]), np.concatenate([s.ravel() for s in sets])] = True
+    followed = np.concatenate([reaches[s].all(axis=1) for s in sets]) & eligible
+    states, leads_to = np.unique(np.vstack([eligible[None], followed]), axis=0, return_inverse=True)
+    start, leads_to = leads_to.reshape(-1)[0], leads_to.reshape(-1)[1:]
+    # The start comes first; a stage that anybody may follow leads back to a state like it.
+    rank = np.concatenate([[start], np.delete(np.arange(len(states)), start)])
+    states, leads_to = states[rank], np.argsort(rank)[leads_to]
+    # A support can be entered where none of its classes is missing.
+    entry = (support.astype(np.float32) @ (~states).T.astype(np.float32)) == 0
+    key = np.hstack([np.packbits(entry, axis=1), leads_to[:, None].astype(np.int64).view(np.uint8).reshape(len(leads_to), -1)])
+    _, first, kind_of = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    return Order(states, entry[first], leads_to[first], support, kind_of.reshape(-1))

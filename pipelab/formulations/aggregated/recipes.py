@@ -1,0 +1,132 @@
+"""Which mixtures reach a given rate, and with which spans of layers: recipes for stages.
+
+A recipe says: so many GPUs out of these classes (and so many out of those), for any of these
+spans. "Any 3 of the 20 GPUs of types A10 and T4, for 2 to 4 layers" is one recipe; it stands
+for 1,140 GPU sets times 3 sizes. A span that a stage with fewer of the same GPUs reaches too
+is left out: that stage can replace it in any placement.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelab.formulations.aggregated.order import Order, link_order
+from pipelab.formulations.aggregated.rates import StageRates
+
+__all__ = ["Recipe", "Recipes", "recipes_at"]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """One way to make stages.
+
+    Attributes
+    ----------
+    draws : tuple of (int, tuple of int)
+        So many GPUs from these classes, freely mixed; several draws add up to one stage.
+    spans : int array
+        The kinds of span it is for, ascending.
+    link_kind : int
+        Where in the pipeline it may stand; see `Order`.
+    """
+
+    draws: tuple[tuple[int, tuple[int, ...]], ...]
+    spans: np.ndarray
+    link_kind: int
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of one such stage."""
+        return sum(number for number, _ in self.draws)
+
+
+@dataclass(frozen=True, eq=False)
+class Recipes:
+    """All recipes that reach one rate, and the order in which their stages may stand."""
+
+    rates: StageRates
+    threshold: float
+    recipes: tuple[Recipe, ...]
+    order: Order
+
+    def most(self, recipe: Recipe) -> int:
+        """More stages of a recipe than this there cannot be."""
+        count = self.rates.classes.count
+        return min(int(count[list(classes)].sum()) // number for number, classes in recipe.draws)
+
+
+def recipes_at(rates: StageRates, threshold: float, links: bool = True) -> Recipes:
+    """All recipes for stages that reach `threshold`.
+
+    Parameters
+    ----------
+    links : bool
+        False: as if every link reached it. What cannot be done then cannot be done at all.
+    """
+    good = (rates.rate > 0) & (rates.rate >= threshold)
+    patterns = list(_pure_patterns(rates, good) if rates.pure else _listed_patterns(rates, good))
+    eligible = np.zeros(len(rates.classes), dtype=bool)
+    for parts, _ in patterns:
+        for _, kinds in parts:
+            eligible |= kinds[rates.classes.kind]
+    reaches = rates.link >= threshold if links else np.ones_like(rates.link, dtype=bool)
+    order = link_order(reaches, eligible, rates.largest)
+    made: dict[tuple, Recipe] = {}
+    for parts, spans in patterns:
+        for draws, link_kind, kinds in _drawn(rates, order, eligible, parts):
+            key = (draws, link_kind)
+            # Fewer kinds of GPU than the pattern allows may reach more spans.
+            spans_here = _pure_spans(good, rates.largest, draws[0][0], kinds) if rates.pure else spans
+            if key not in made and len(spans_here):
+                made[key] = Recipe(draws, spans_here, link_kind)
+    recipes = Recipes(rates, threshold, tuple(made.values()), order)
+    kept = tuple(r for r in recipes.recipes if recipes.most(r) > 0)
+    return Recipes(rates, threshold, kept, order)
+
+
+def _drawn(rates: StageRates, order: Order, eligible, parts) -> Iterator[tuple[tuple, int, np.ndarray]]:
+    """From kinds of GPU to classes: the largest sets of classes for every link kind."""
+    by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
+    everything = np.any([classes for _, classes in by_class], axis=0)
+    for classes, link_kind in order.closed_supports(everything, by_class):
+        draws = tuple((n, tuple(np.flatnonzero(own & classes).tolist())) for n, own in by_class)
+        kinds = np.zeros(rates.composition.shape[1], dtype=bool)
+        kinds[rates.classes.kind[classes]] = True
+        yield draws, link_kind, kinds
+
+
+def _pure_patterns(rates: StageRates, good: np.ndarray):
+    """(GPUs, kinds they may be of) for every size, and every largest set of kinds that share a span."""
+    problem, largest = rates.problem, rates.largest
+    kinds = len(problem.cluster.kinds)
+    table = good.reshape(kinds, largest, -1)
+    types = [kind.type for kind in problem.cluster.kinds]
+    groups = {t: np.array([x == t for x in types]) for t in types} if problem.same_type_stages else {}
+    for group in groups.values() or [np.ones(kinds, dtype=bool)]:
+        for size in range(1, largest + 1):
+            together = np.unique((table[:, size - 1] & group[:, None]).T, axis=0)
+            for shared in together[together.any(axis=1)]:
+                spans = _pure_spans(good, largest, size, shared)
+                if len(spans):
+                    yield [(size, shared)], spans
+
+
+def _pure_spans(good: np.ndarray, largest: int, size: int, kinds: np.ndarray) -> np.ndarray:
+    """Spans that `size` GPUs of any of these kinds reach, and no smaller number of them."""
+    here = good.reshape(len(kinds), largest, -1)[kinds].all(axis=0)  # (sizes, spans)
+    return np.flatnonzero(here[size - 1] & ~here[: size - 1].any(axis=0))
+
+
+def _listed_patterns(rates: StageRates, good: np.ndarray):
+    """One per mixture, without the spans that it reaches with a GPU less (or several)."""
+    number = {tuple(row): i for i, row in enumerate(rates.composition.tolist())}
+    reached = np.zeros_like(good)  # by the mixture or by a part of it; smaller ones come first
+    unit = np.eye(rates.composition.shape[1], dtype=int)
+    for i, row in enumerate(rates.composition):
+        smaller = [number[tuple((row - unit[k]).tolist())] for k in np.flatnonzero(row) if row.sum() > 1]
+        before = reached[smaller].any(axis=0) if smaller else np.zeros(good.shape[1], dtype=bool)
+        reached[i] = good[i] | before
+        new = np.flatnonzero(good[i] & ~before)
+        if len(new):
+            yield [(int(row[k]), unit[k].astype(bool)) for k in np.flatnonzero(row)], new

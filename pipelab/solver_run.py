@@ -1,0 +1,48 @@
+"""The end of one solver run, whichever solver ran, and the moments on the way to it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Progress", "SolverRun"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What was known at one moment of a solve."""
+
+    seconds: float
+    incumbent: float | None  # best solution so far
+    bound: float | None  # nothing better exists; None before the first bound
+    nodes: int
+
+
+@dataclass(frozen=True, eq=False)
+class SolverRun:
+    """The end of one solve.
+
+    Attributes
+    ----------
+    status : "optimal", "infeasible", "stopped"
+        "stopped" by time, gap, stop or interrupt; `x` holds the best solution, if any.
+    stopped_by : str or None
+        "time limit", "gap limit", "memory limit", "stop", "interrupt".
+    x : float array or None
+        One value per column.
+    objective, bound, root_bound : float or None
+        Of x; proven for every solution; proven before branching.
+    nodes : int
+    build_seconds, solve_seconds : float
+    progress : tuple of Progress
+    """
+
+    status: str
+    stopped_by: str | None
+    x: np.ndarray | None
+    objective: float | None
+    bound: float | None
+    root_bound: float | None
+    nodes: int
+    build_seconds: float
+    solve_seconds: float
+    progress: tuple[Progress, ...]
