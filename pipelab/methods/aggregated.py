@@ -18,12 +18,16 @@ from pipelab.formulations.aggregated.usage import Limits
 from pipelab.infeasible import why_no_layer_fits
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+from pipelab.program import LinearProgram
 from pipelab.result import Result, status_and_bound
 from pipelab.solver_run import Progress, SolverRun
 
 __all__ = ["Question", "Search", "solve_aggregated"]
 
-SOLVERS = ("scip", "highs")
+# Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's time.
+_SETTINGS = {"scip": {"settings": {"propagating/probing/maxprerounds": 0}}, "highs": {}}
+SOLVERS = tuple(_SETTINGS)
+_WITH_LINKS = {1: "stages inside one class", None: "with links"}
 
 
 def solve_aggregated(
@@ -85,7 +89,7 @@ class Question:
     """One small program: can this rate be reached?"""
 
     rate: float  # tokens/s
-    asked: str  # "links aside", "with links", "fewest GPUs", "lowest price"
+    asked: str  # "links aside", "stages inside one class", "with links", "fewest GPUs", "lowest price"
     answer: str  # "yes", "no", "not answered"
     variables: int
     rows: int
@@ -161,28 +165,51 @@ class Search:
                 return None if self.stopped else False
             self.aside = index
             self._keep_if_better(placement)
-        if self.low < index:
-            placement = self._ask(recipes_at(self.rates, threshold), "with links")
-            if placement is not None:
-                self._keep_if_better(placement)
+        for widest in (1, None):  # stages inside one class first, as the program is much smaller
+            if self.low < index and not self.stopped:
+                placement = self._ask(recipes_at(self.rates, threshold, widest=widest), _WITH_LINKS[widest])
+                if placement is not None:
+                    self._keep_if_better(placement)
         return None if self.stopped else self.low >= index
 
     def choose_among_equals(self) -> None:
         """At the best rate: fewest GPUs, then fewest stages, then the lowest price."""
-        found = recipes_at(self.rates, float(self.thresholds[self.low]))
         layers = self.rates.problem.model.layers
-        fewest = self._ask(found, "fewest GPUs", {"gpus": -(layers + 1.0), "stages": -1.0})
-        if fewest is None:
-            return
-        self._keep(fewest)
+        chosen = self._least("fewest GPUs", {"gpus": -(layers + 1.0), "stages": -1.0})
         prices = self.limits.prices or whole_prices(self.rates)
-        if prices is not None:
-            self.limits = replace(self.limits, gpus=len(fewest.gpus), stages=len(fewest), prices=prices)
-            cheapest = self._ask(found, "lowest price", {"price": -1.0})
-            if cheapest is None:
-                return
-            self._keep(cheapest)
-        self.fewest = True
+        if chosen and prices is not None:
+            self.limits = replace(self.limits, gpus=len(self.best.gpus), stages=len(self.best), prices=prices)
+            chosen = self._least("lowest price", {"price": -1.0})
+        self.fewest = chosen
+
+    def _least(self, wanted: str, amounts: dict) -> bool:
+        """Keep the placement of the best rate that uses least; whether that was finished.
+
+        Without links, and with stages inside one class, the programs are small: where both use
+        equally much, or the first respects the links anyway, nothing lies between them.
+        """
+        threshold, least = float(self.thresholds[self.low]), None
+        for links, widest in ((False, None), (True, 1), (True, None)):
+            found = recipes_at(self.rates, threshold, links=links, widest=widest)
+            placement = self._ask(found, wanted, amounts)
+            if self.stopped:
+                return False
+            if placement is None:
+                continue
+            used = self._used(placement, amounts)
+            if self._index(placement) == self.low and (least is None or used <= least or widest is None):
+                self._keep(placement)
+                return True
+            least = used if least is None else least
+        return False
+
+    def _used(self, placement: Placement, amounts: dict) -> float:
+        """How much a placement uses of what is to be least."""
+        rates = self.rates
+        class_of = {int(g): a for a, members in enumerate(rates.classes.members) for g in members}
+        price = sum(self.limits.prices[class_of[g]] for g in placement.gpus) if self.limits.prices else 0
+        have = {"gpus": len(placement.gpus), "stages": len(placement), "price": price}
+        return -sum(amount * have[name] for name, amount in amounts.items())
 
     def _ask(self, found: Recipes, asked: str, amounts: dict | None = None) -> Placement | None:
         """Answer one question; where the stages of the answer fall apart, ask for connected ones."""
@@ -190,10 +217,10 @@ class Search:
         uniform = self.rates.problem.model.uniform
         form = Counting(found, self.limits) if uniform else Layered(found, self.limits)
         run, placement = self._solve(form, amounts)
-        if run.x is not None and placement is None:  # only where links bind
-            form = replace(form, connected=True)
+        while run.x is not None and placement is None and not self._ended(run, amounts):  # only where links bind
+            form = replace(form, strict=form.strict + 1)
             run, placement = self._solve(form, amounts)
-        if run.status == "stopped" and (placement is None or amounts):
+        if self._ended(run, amounts) or (run.status == "stopped" and placement is None):
             self.stopped, placement = run.stopped_by, None
         answer = "yes" if placement else "no" if run.status == "infeasible" else "not answered"
         seconds = time.perf_counter() - began
@@ -201,15 +228,26 @@ class Search:
         self.questions.append(Question(found.threshold, asked, answer, form.columns.total, rows, seconds))
         return placement
 
+    @staticmethod
+    def _ended(run: SolverRun, amounts: dict | None) -> bool:
+        """Whether time ran out before the question was settled; a placement found by then settles some."""
+        return run.status == "stopped" and (run.x is None or bool(amounts))
+
     def _solve(self, form: Counting | Layered, amounts: dict | None) -> tuple[SolverRun, Placement | None]:
         """Run the program of a form, and read its answer back."""
         program = form.program(form.weights(**amounts) if amounts else None)
         if not program.columns.total:
             return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None
+        run = self._run(program)
+        return run, None if run.x is None else form.placement_of(run.x, self._run)
+
+    def _run(self, program: LinearProgram) -> SolverRun:
+        """Hand a program to the solver, with the time that is left."""
         left = None if self.time_limit is None else max(0.0, self.time_limit - (time.perf_counter() - self.began))
-        run = _solver(self.solver).run(program, time_limit=left, stop=self.stop)
+        solver = import_module(f"pipelab.{self.solver}")
+        run = solver.run(program, time_limit=left, stop=self.stop, **_SETTINGS[self.solver])
         self.nodes += run.nodes
-        return run, None if run.x is None else form.placement_of(run.x)
+        return run
 
     def _keep(self, placement: Placement) -> None:
         self.best = placement
@@ -255,7 +293,7 @@ class Search:
         )  # fmt: skip
 
     def _solver_name(self) -> str:
-        return _solver(self.solver).version() if self.questions else ""
+        return import_module(f"pipelab.{self.solver}").version() if self.questions else ""
 
     def _why_infeasible(self) -> str:
         problem = self.rates.problem
@@ -265,11 +303,6 @@ class Search:
         if total < need:
             return f"all GPUs together can hold at most {total} of the {need} layers"
         return f"no choice of stages covers all {need} layers with each GPU used once (proven by {self._solver_name()})"
-
-
-def _solver(name: str):
-    """The room of a solver, entered when it is first needed."""
-    return import_module(f"pipelab.{name}")
 
 
 def whole_prices(rates: StageRates) -> tuple[int, ...] | None:

@@ -5,22 +5,22 @@ At a rate t, with n_p stages of piece p (a recipe with lo_p to hi_p layers):
 - all M layers are held: Σ lo_p n_p ≤ M ≤ Σ hi_p n_p;
 - no class gives more GPUs than it has;
 - where some link is slower than t, the stages can be put in an order: as arcs between states
-  they make one walk from the start (see `order`). Every state is left at most as often as it is
-  reached; and a flow that starts with one unit per stage, and loses one at every stage, gets
-  everywhere, so that no stages stand apart in a circuit of their own.
+  they make one walk from the start (see `order` and `walk`).
 
 Its size depends on the number of classes and link kinds, not on the number of GPUs or layers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.formulations.aggregated.read_back import assign, sequence, spread_layers
+from pipelab.formulations.aggregated.read_back import assign, spread_layers
 from pipelab.formulations.aggregated.recipes import Recipes
 from pipelab.formulations.aggregated.usage import Limits, Usage
+from pipelab.formulations.aggregated.walk import arrange, sequence, stages_by_kind, walk_rows
 from pipelab.placement import Placement
 from pipelab.program import Columns, LinearProgram, RowBlock
 
@@ -35,14 +35,16 @@ class Counting:
     ----------
     recipe, low, high : int arrays, shape (P,)
         Piece p is stages of recipe `recipe[p]` with `low[p]` to `high[p]` layers.
-    connected : bool
-        Also demand that no stages form a circuit apart from the pipeline. Arcs that leave a state
-        as often as others arrive may do so; it is rare, so it is asked for where it happened.
+    strict : 0, 1 or 2
+        How much is demanded of arcs. 0: every state is left at most as often as it is reached; stages
+        may then fall apart into a pipeline and circuits. 1: also a flow that reaches every stage.
+        2: also whole numbers. 2 is exact, 0 and 1 are quicker, never miss a placement, and mostly
+        end with stages that can be put in an order.
     """
 
     found: Recipes
     limits: Limits = Limits()
-    connected: bool = False
+    strict: int = 0
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -60,6 +62,33 @@ class Counting:
         return Usage(self.found, self.limits, self.pieces[0])
 
     @cached_property
+    def usage(self) -> Usage:
+        """What the stages use, by class."""
+        return Usage(self.found, self.limits, self.pieces[0])
+
+    @cached_property
+    def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The order's arcs; none where any stage may follow any other."""
+        return (np.zeros(0, int),) * 3 if self.found.order.free else self.found.order.arcs
+
+    @cached_property
+    def columns(self) -> Columns:
+        """n: stages of each piece; u: GPUs of each class in mixed draws; y: stages on each arc; f: flow on it."""
+        arcs = 0 if self.found.order.free else len(self.found.order.arcs[0])
+        sizes = {"n": len(self.pieces[0]), "u": self.usage.drawn, "y": arcs}
+        return Columns(sizes | ({"f": arcs} if self.strict else {}))
+
+    @cached_property
+    def usage(self) -> Usage:
+        """What the stages use, by class."""
+        return Usage(self.found, self.limits, self.pieces[0])
+
+    @cached_property
+    def usage(self) -> Usage:
+        """What the stages use, by class."""
+        return Usage(self.found, self.limits, self.pieces[0])
+
+    @cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The order's arcs; none where any stage may follow any other."""
         return (np.zeros(0, int),) * 3 if self.found.order.free else self.found.order.arcs
@@ -69,7 +98,7 @@ class Counting:
         """n: stages of each piece; u: GPUs of each class in mixed draws; y: stages on each arc; f: flow on it."""
         arcs = len(self.arcs[0])
         sizes = {"n": len(self.pieces[0]), "u": self.usage.drawn, "y": arcs}
-        return Columns(sizes | ({"f": arcs} if self.connected else {}))
+        return Columns(sizes | ({"f": arcs} if self.strict else {}))
 
     @cached_property
     def link_kind(self) -> np.ndarray:
@@ -85,8 +114,10 @@ class Counting:
         c = self.columns
         upper, integer = np.full(c.total, np.inf), np.zeros(c.total, dtype=bool)
         upper[c.slices["n"]] = [self.found.most(self.found.recipes[r]) for r in self.pieces[0]]
-        integer[c.slices["n"]] = integer[c.slices["y"]] = True
-        # u needs no such demand: with whole n, GPUs that can be shared out at all can be shared out whole.
+        integer[c.slices["n"]] = True
+        # With whole n, GPUs that can be shared out at all can be shared out whole, and so can arcs: both are
+        # flows in a network. Only the demand that no circuit stands apart breaks that.
+        integer[c.slices["y"]] = self.strict == 2
         objective = np.zeros(c.total) if objective is None else objective
         return LinearProgram(c, np.zeros(c.total), upper, integer, objective, self.blocks())
 
@@ -101,36 +132,24 @@ class Counting:
         return blocks | self.usage.blocks(c) | ({} if self.found.order.free else self._order_rows())
 
     def _order_rows(self) -> dict[str, RowBlock]:
-        """Stages as arcs between states: one walk from the start."""
+        """Stages as arcs between states."""
         c, order = self.columns, self.found.order
-        left, reached, kind = self.arcs
-        arcs, one = np.arange(len(left)), np.ones(len(left))
-        leave = sp.csr_array((one, (left, arcs)), shape=(len(order.follows), len(arcs)))
-        arrive = sp.csr_array((one, (reached, arcs)), shape=(len(order.follows), len(arcs)))
-        passing = np.flatnonzero(kind >= 0)
-        stage = sp.csr_array((one[passing], (reached[passing], passing)), shape=(len(order.follows), len(arcs)))
-        of_kind = sp.csr_array((one[passing], (kind[passing], passing)), shape=(len(order.leads_to), len(arcs)))
         pieces = np.arange(len(self.link_kind))
         stages = sp.csr_array(
             (np.ones(len(pieces)), (self.link_kind, pieces)), shape=(len(order.leads_to), len(pieces))
         )
-        blocks = {
-            "one_arc_per_stage": c.rows({"y": of_kind, "n": -stages}, lower=0, upper=0),
-            "leave_where_arrived": c.rows({"y": leave - arrive}, upper=0),
-        }
-        blocks["leave_where_arrived"].upper[0] = 1  # the walk begins at the start
-        if self.connected:
-            each = sp.eye_array(len(arcs))
-            most = min(self.found.rates.problem.model.layers, int(self.found.rates.classes.count.sum()))
-            blocks["flow_on_used_arcs"] = c.rows({"f": each, "y": -most * each}, upper=0)
-            # What arrives at a state pays one unit for every stage that leads there and flows on; the start has all.
-            blocks["flow_reaches_stages"] = c.rows({"f": (arrive - leave)[1:], "y": -stage[1:]}, lower=0)
-        return blocks
+        most = min(self.found.rates.problem.model.layers, int(self.found.rates.classes.count.sum()))
+        blocks = {"one_arc_per_stage": c.rows({"y": stages_by_kind(order), "n": -stages}, lower=0, upper=0)}
+        return blocks | walk_rows(c, order, most if self.strict else None)
 
-    def placement_of(self, x: np.ndarray) -> Placement | None:
-        """The placement that a solution stands for.
+    def placement_of(self, x: np.ndarray, run: Callable) -> Placement | None:
+        """The placement that a solution stands for; None where its stages make no single pipeline.
 
-        None where its stages fall apart: a pipeline, and circuits that it never meets.
+        Parameters
+        ----------
+        x : float array, one value per column
+        run : function of a LinearProgram
+            Who arranges the stages where arcs may be split or form circuits.
         """
         number = np.rint(x[self.columns.slices["n"]]).astype(int)
         waiting: dict[int, list[int]] = {}
@@ -138,12 +157,18 @@ class Counting:
             waiting.setdefault(int(self.link_kind[piece]), []).extend([int(piece)] * int(number[piece]))
         pieces = waiting.get(0, [])
         if not self.found.order.free:
-            crossed = np.rint(x[self.columns.slices["y"]]).astype(int)
-            walk = sequence(self.arcs, crossed)
-            if len(walk) < number.sum():
+            walk = self._walk(x, number, run)
+            if walk is None:
                 return None
             pieces = [waiting[k].pop(0) for k in walk]
         recipe, low, high = self.pieces
         sizes = spread_layers(low[pieces], high[pieces], self.found.rates.problem.model.layers)
         gpus = assign(self.found, [self.found.recipes[recipe[p]] for p in pieces], self.limits.prices)
         return Placement.of(zip(sizes, gpus, strict=True))
+
+    def _walk(self, x: np.ndarray, number: np.ndarray, run: Callable) -> list[int] | None:
+        order = self.found.order
+        if self.strict == 2:
+            return sequence(order.arcs, np.rint(x[self.columns.slices["y"]]).astype(int))
+        by_kind = np.bincount(self.link_kind, number, len(order.leads_to)).astype(int)
+        return arrange(order, by_kind, run)

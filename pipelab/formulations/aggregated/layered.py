@@ -7,6 +7,7 @@ boundary is split by state (see `order`): a path reaches a boundary in the state
 stage leads to, chooses the link kind of the next stage there, and goes on.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -99,8 +100,8 @@ class Layered:
             "arrive_at_the_end": c.rows({"n": end}, lower=1, upper=1),
         }
 
-    def placement_of(self, x: np.ndarray) -> Placement:
-        """The placement that a solution stands for: the chosen stages by first layer."""
+    def placement_of(self, x: np.ndarray, run: Callable | None = None) -> Placement:
+        """The placement that a solution stands for: the chosen stages by first layer; `run` is not needed."""
         recipe, first, last = self.arcs
         chosen = np.flatnonzero(x[self.columns.slices["n"]] > 0.5)
         chosen = chosen[np.argsort(first[chosen])]

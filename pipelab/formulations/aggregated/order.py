@@ -64,6 +64,14 @@ class Order:
         """Whether any stage may follow any other."""
         return len(self.follows) == 1
 
+    def only(self, kinds: np.ndarray) -> "Order":
+        """The same for stages of these link kinds alone, with the states that they can lead to."""
+        states = np.concatenate([[0], np.setdiff1d(self.leads_to[kinds], [0])])
+        number = np.zeros(len(self.follows), dtype=int)
+        number[states] = np.arange(len(states))
+        entry = self.entry[np.ix_(kinds, states)]
+        return Order(self.follows[states], entry, number[self.leads_to[kinds]], self.support[:0], self.kind_of[:0])
+
     def closed_supports(self, eligible: np.ndarray, parts: list[tuple[int, np.ndarray]]) -> list[tuple[np.ndarray, int]]:
         """Largest sets of classes per link kind, among the eligible ones.
 

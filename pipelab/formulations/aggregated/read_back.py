@@ -1,4 +1,4 @@
-"""From counts back to a placement: an order of stages, their layers, and GPUs by id."""
+"""From counts back to a placement: the layers of every stage, and its GPUs by id."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from pipelab.errors import PipelabError
 from pipelab.formulations.aggregated.recipes import Recipe, Recipes
 
-__all__ = ["assign", "sequence", "spread_layers"]
+__all__ = ["assign", "spread_layers"]
 
 
 def spread_layers(low: np.ndarray, high: np.ndarray, layers: int) -> list[int]:
@@ -20,26 +20,6 @@ def spread_layers(low: np.ndarray, high: np.ndarray, layers: int) -> list[int]:
     if size.sum() != layers:
         raise PipelabError("a solver returned stages that do not hold all layers")
     return size.tolist()
-
-
-def sequence(arcs: tuple[np.ndarray, np.ndarray, np.ndarray], number: np.ndarray) -> list[int]:
-    """Link kinds in the order of one walk from state 0 over every arc as often as it is used (Hierholzer).
-
-    Shorter than the number of stages where the walk cannot reach all of them.
-    """
-    left, reached, kind = arcs
-    leaving: dict[int, list[int]] = {}
-    for arc in np.flatnonzero(number)[::-1]:
-        leaving.setdefault(int(left[arc]), []).extend([int(arc)] * int(number[arc]))
-    path, walked = [(0, -1)], []
-    while path:
-        here = path[-1][0]
-        if leaving.get(here):
-            arc = leaving[here].pop()
-            path.append((int(reached[arc]), int(kind[arc])))
-        else:
-            walked.append(path.pop()[1])
-    return [k for k in walked[::-1] if k >= 0]
 
 
 def assign(found: Recipes, stages: Sequence[Recipe], prices: Sequence[float] | None = None) -> list[tuple[int, ...]]:

@@ -56,13 +56,16 @@ class Recipes:
         return min(int(count[list(classes)].sum()) // number for number, classes in recipe.draws)
 
 
-def recipes_at(rates: StageRates, threshold: float, links: bool = True) -> Recipes:
+def recipes_at(rates: StageRates, threshold: float, links: bool = True, widest: int | None = None) -> Recipes:
     """All recipes for stages that reach `threshold`.
 
     Parameters
     ----------
     links : bool
         False: as if every link reached it. What cannot be done then cannot be done at all.
+    widest : int, optional
+        Stages that use GPUs of at most so many classes, where links bind. Quicker, and what can be
+        done then can be done.
     """
     good = (rates.rate > 0) & (rates.rate >= threshold)
     patterns = list(_pure_patterns(rates, good) if rates.pure else _listed_patterns(rates, good))
@@ -71,7 +74,7 @@ def recipes_at(rates: StageRates, threshold: float, links: bool = True) -> Recip
         for _, kinds in parts:
             eligible |= kinds[rates.classes.kind]
     reaches = rates.link >= threshold if links else np.ones_like(rates.link, dtype=bool)
-    order = link_order(reaches, eligible, rates.largest)
+    order = link_order(reaches, eligible, min(widest or rates.largest, rates.largest))
     made: dict[tuple, Recipe] = {}
     for parts, spans in patterns:
         for draws, link_kind, kinds in _drawn(rates, order, eligible, parts):
