@@ -199,9 +199,7 @@ class LinearThroughput:
             batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
         else:
             batch = self._balanced_tables(workload, kinds, composition, work)
-        rate = np.stack(
-            [self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1
-        )
+        rate = np.stack([self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1)
         slowest = np.where(present, rate, np.inf).min(axis=1)
         if batch_split == "even":
             total = size[:, None] * slowest

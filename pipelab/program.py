@@ -38,9 +38,14 @@ class Columns:
 
     def rows(self, parts: Mapping[str, sp.sparray], lower=-np.inf, upper=np.inf) -> "RowBlock":
         """Rows lower ≤ Σ_group part · columns ≤ upper; groups not named are not used."""
-        height = next(iter(parts.values())).shape[0]
-        blocks = [parts.get(g, sp.coo_array((height, n))) for g, n in self.sizes.items()]
-        matrix = sp.csr_array(sp.hstack(blocks, format="csr"))
+        # Put together by hand: scipy's hstack of many small blocks costs more than small programs take to solve.
+        blocks = {g: part if sp.issparse(part) else sp.coo_array(part) for g, part in parts.items()}
+        height = next(iter(blocks.values())).shape[0]
+        entries = [(b.tocoo(), self.slices[g].start) for g, b in blocks.items()]
+        row = np.concatenate([b.row for b, _ in entries])
+        column = np.concatenate([b.col + first for b, first in entries])
+        data = np.concatenate([b.data for b, _ in entries]).astype(float)
+        matrix = sp.csr_array((data, (row, column)), shape=(height, self.total))
         return RowBlock(matrix, np.full(height, lower, dtype=float), np.full(height, upper, dtype=float))
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 

@@ -159,6 +159,7 @@ def rules(problem: Problem, as_run: bool = False) -> SegmentRules:
     where M > 40; at least min(half of the memory's worth, a third of the most) layers; and at
     least one layer allowed on every GPU, whether it fits or not.
     """
+    refuse_unlike_layers(problem, "single_gpu")
     problem = replace(problem, max_gpus_per_stage=1)
     sets = tuple((g,) for g in range(len(problem.cluster)))
     rate, fits = stage_rates(problem, sets)

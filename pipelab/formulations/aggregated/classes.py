@@ -46,6 +46,14 @@ class Classes:
         return np.array([len(m) for m in self.members])
 
     @cached_property
+    def of(self) -> np.ndarray:
+        """Class of each GPU id; shape (N,)."""
+        out = np.empty(int(self.count.sum()), dtype=int)
+        for a, members in enumerate(self.members):
+            out[members] = a
+        return out
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """A short name per class: its type, and its lowest id where several classes share the type."""
         types = [self.gpu(a).type for a in range(len(self))]

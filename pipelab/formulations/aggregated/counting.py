@@ -43,7 +43,7 @@ class Counting:
     """
 
     found: Recipes
-    limits: Limits = Limits()
+    limits: Limits
     strict: int = 0
 
     @cached_property
@@ -54,49 +54,21 @@ class Counting:
             sizes = recipe.spans + 1  # kind n-1 is n layers
             for run in np.split(sizes, np.flatnonzero(np.diff(sizes) > 1) + 1):
                 rows.append((r, run[0], run[-1]))
-        return tuple(np.array(column, dtype=int) for column in zip(*rows, strict=True)) if rows else (np.zeros(0, int),) * 3
+        return (
+            tuple(np.array(column, dtype=int) for column in zip(*rows, strict=True))
+            if rows
+            else (np.zeros(0, int),) * 3
+        )
 
     @cached_property
     def usage(self) -> Usage:
         """What the stages use, by class."""
         return Usage(self.found, self.limits, self.pieces[0])
-
-    @cached_property
-    def usage(self) -> Usage:
-        """What the stages use, by class."""
-        return Usage(self.found, self.limits, self.pieces[0])
-
-    @cached_property
-    def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The order's arcs; none where any stage may follow any other."""
-        return (np.zeros(0, int),) * 3 if self.found.order.free else self.found.order.arcs
 
     @cached_property
     def columns(self) -> Columns:
         """n: stages of each piece; u: GPUs of each class in mixed draws; y: stages on each arc; f: flow on it."""
         arcs = 0 if self.found.order.free else len(self.found.order.arcs[0])
-        sizes = {"n": len(self.pieces[0]), "u": self.usage.drawn, "y": arcs}
-        return Columns(sizes | ({"f": arcs} if self.strict else {}))
-
-    @cached_property
-    def usage(self) -> Usage:
-        """What the stages use, by class."""
-        return Usage(self.found, self.limits, self.pieces[0])
-
-    @cached_property
-    def usage(self) -> Usage:
-        """What the stages use, by class."""
-        return Usage(self.found, self.limits, self.pieces[0])
-
-    @cached_property
-    def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The order's arcs; none where any stage may follow any other."""
-        return (np.zeros(0, int),) * 3 if self.found.order.free else self.found.order.arcs
-
-    @cached_property
-    def columns(self) -> Columns:
-        """n: stages of each piece; u: GPUs of each class in mixed draws; y: stages on each arc; f: flow on it."""
-        arcs = len(self.arcs[0])
         sizes = {"n": len(self.pieces[0]), "u": self.usage.drawn, "y": arcs}
         return Columns(sizes | ({"f": arcs} if self.strict else {}))
 
@@ -163,7 +135,7 @@ class Counting:
             pieces = [waiting[k].pop(0) for k in walk]
         recipe, low, high = self.pieces
         sizes = spread_layers(low[pieces], high[pieces], self.found.rates.problem.model.layers)
-        gpus = assign(self.found, [self.found.recipes[recipe[p]] for p in pieces], self.limits.prices)
+        gpus = assign(self.found, [self.found.recipes[recipe[p]] for p in pieces], self.limits.prices, run)
         return Placement.of(zip(sizes, gpus, strict=True))
 
     def _walk(self, x: np.ndarray, number: np.ndarray, run: Callable) -> list[int] | None:

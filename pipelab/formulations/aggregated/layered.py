@@ -28,7 +28,7 @@ class Layered:
     """The layered program of the recipes for one rate; same use as `Counting`."""
 
     found: Recipes
-    limits: Limits = Limits()
+    limits: Limits
 
     @cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -87,7 +87,9 @@ class Layered:
         states, kinds = len(order.follows), len(order.leads_to)
         at, state, choice = self.hops
         inner = last < layers
-        arrive = _ones(last[inner] * states + order.leads_to[kind[inner]], np.flatnonzero(inner), layers * states, len(recipe))
+        arrive = _ones(
+            last[inner] * states + order.leads_to[kind[inner]], np.flatnonzero(inner), layers * states, len(recipe)
+        )
         choose = _ones(at * states + state, np.arange(len(at)), layers * states, len(at))
         chosen = _ones(at * kinds + choice, np.arange(len(at)), layers * kinds, len(at))
         leave = _ones(first * kinds + kind, np.arange(len(first)), layers * kinds, len(first))
@@ -100,12 +102,12 @@ class Layered:
             "arrive_at_the_end": c.rows({"n": end}, lower=1, upper=1),
         }
 
-    def placement_of(self, x: np.ndarray, run: Callable | None = None) -> Placement:
-        """The placement that a solution stands for: the chosen stages by first layer; `run` is not needed."""
+    def placement_of(self, x: np.ndarray, run: Callable) -> Placement:
+        """The placement that a solution stands for: the chosen stages by first layer; see `Counting.placement_of`."""
         recipe, first, last = self.arcs
         chosen = np.flatnonzero(x[self.columns.slices["n"]] > 0.5)
         chosen = chosen[np.argsort(first[chosen])]
-        gpus = assign(self.found, [self.found.recipes[r] for r in recipe[chosen]], self.limits.prices)
+        gpus = assign(self.found, [self.found.recipes[r] for r in recipe[chosen]], self.limits.prices, run)
         return Placement.of(zip((last - first)[chosen].tolist(), gpus, strict=True))
 
 

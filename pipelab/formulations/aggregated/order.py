@@ -72,7 +72,9 @@ class Order:
         entry = self.entry[np.ix_(kinds, states)]
         return Order(self.follows[states], entry, number[self.leads_to[kinds]], self.support[:0], self.kind_of[:0])
 
-    def closed_supports(self, eligible: np.ndarray, parts: list[tuple[int, np.ndarray]]) -> list[tuple[np.ndarray, int]]:
+    def closed_supports(
+        self, eligible: np.ndarray, parts: list[tuple[int, np.ndarray]]
+    ) -> list[tuple[np.ndarray, int]]:
         """Largest sets of classes per link kind, among the eligible ones.
 
         Parameters
@@ -127,7 +129,10 @@ def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int) -> Order
         return free_order(len(eligible))
     sets = [np.array(list(combinations(there, k))) for k in range(1, min(largest, len(there)) + 1)]
     support = np.zeros((sum(map(len, sets)), len(eligible)), dtype=bool)
-    support[np.repeat(np.arange(len(support)), [s.shape[1] for s in sets for _ in s]), np.concatenate([s.ravel() for s in sets])] = True
+    support[
+        np.repeat(np.arange(len(support)), [s.shape[1] for s in sets for _ in s]),
+        np.concatenate([s.ravel() for s in sets]),
+    ] = True
     followed = np.concatenate([reaches[s].all(axis=1) for s in sets]) & eligible
     states, leads_to = np.unique(np.vstack([eligible[None], followed]), axis=0, return_inverse=True)
     start, leads_to = leads_to.reshape(-1)[0], leads_to.reshape(-1)[1:]
@@ -136,6 +141,8 @@ def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int) -> Order
     states, leads_to = states[rank], np.argsort(rank)[leads_to]
     # A support can be entered where none of its classes is missing.
     entry = (support.astype(np.float32) @ (~states).T.astype(np.float32)) == 0
-    key = np.hstack([np.packbits(entry, axis=1), leads_to[:, None].astype(np.int64).view(np.uint8).reshape(len(leads_to), -1)])
+    key = np.hstack(
+        [np.packbits(entry, axis=1), leads_to[:, None].astype(np.int64).view(np.uint8).reshape(len(leads_to), -1)]
+    )
     _, first, kind_of = np.unique(key, axis=0, return_index=True, return_inverse=True)
     return Order(states, entry[first], leads_to[first], support, kind_of.reshape(-1))

@@ -66,7 +66,7 @@ class StageRates:
 
         Empty where no stage fits anywhere.
         """
-        stages = self.rate[self.rate > 0]
+        stages = self.rate[(self.rate > 0) & self._attained]
         if not len(stages):
             return stages
         links = self.link[np.isfinite(self.link) & (self.link < stages.max())]
@@ -78,6 +78,25 @@ class StageRates:
     def kind_count(self) -> np.ndarray:
         """Number of GPUs of each kind; shape (K,)."""
         return np.bincount(self.classes.kind, self.classes.count, len(self.composition[0])).astype(int)
+
+    @cached_property
+    def _attained(self) -> np.ndarray:
+        """Whether there are GPUs for a stage with just this rate; bool, shape (C, U).
+
+        A pure mixture stands for mixed stages too: s GPUs of which the slowest kind is this one.
+        """
+        if not self.pure:
+            return np.ones(self.rate.shape, dtype=bool)
+        kinds = len(self.kind_count)
+        table = self.rate.reshape(kinds, self.largest, -1)
+        types = np.array([kind.type for kind in self.problem.cluster.kinds])
+        allowed = types[:, None] == types if self.problem.same_type_stages else np.ones((kinds, kinds), dtype=bool)
+        sizes = np.arange(1, self.largest + 1)[:, None]
+        rows = [
+            (self.kind_count[:, None, None] * (allowed[k][:, None, None] & (table >= table[k]))).sum(axis=0) >= sizes
+            for k in range(kinds)
+        ]
+        return np.stack(rows).reshape(self.rate.shape)
 
     def holdable(self, thresholds: np.ndarray) -> np.ndarray:
         """More layers than this cannot be held at each rate, links aside; shape as `thresholds`.

@@ -1,12 +1,12 @@
 """From counts back to a placement: the layers of every stage, and its GPUs by id."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import scipy.sparse as sp
 
 from pipelab.errors import PipelabError
 from pipelab.formulations.aggregated.recipes import Recipe, Recipes
+from pipelab.program import Columns, LinearProgram
 
 __all__ = ["assign", "spread_layers"]
 
@@ -22,52 +22,54 @@ def spread_layers(low: np.ndarray, high: np.ndarray, layers: int) -> list[int]:
     return size.tolist()
 
 
-def assign(found: Recipes, stages: Sequence[Recipe], prices: Sequence[float] | None = None) -> list[tuple[int, ...]]:
+def assign(
+    found: Recipes, stages: Sequence[Recipe], prices: Sequence[int] | None, run: Callable
+) -> list[tuple[int, ...]]:
     """GPU ids for every stage: the lowest of each class that are still free.
 
-    How many GPUs a mixed draw takes from each of its classes is a transport problem: cheapest
-    first, then by class. Its corners are whole numbers.
+    Parameters
+    ----------
+    prices : sequence of int or None
+        Of one GPU of each class; a mixed draw then takes the cheapest that leave enough for the others.
+    run : function of a LinearProgram
+        Solves the transport problem of who draws how many GPUs from which class.
     """
     classes = found.rates.classes
     needs = [(i, number, own) for i, stage in enumerate(stages) for number, own in stage.draws]
     demand: dict[tuple[int, ...], int] = {}
     for _, number, own in needs:
         demand[own] = demand.get(own, 0) + number
-    taken = _transport(demand, classes.count, prices)
-    free = [list(members) for members in classes.members]
-    stock = {own: [a for a in own for _ in range(taken[own][a])] for own in demand}
+    stock = _shared_out(demand, classes.count, prices, run)
+    free = [iter(members.tolist()) for members in classes.members]
     gpus: list[list[int]] = [[] for _ in stages]
     for i, number, own in needs:
-        for a in stock[own][:number]:
-            gpus[i].append(int(free[a].pop(0)))
+        gpus[i] += [next(free[a]) for a in stock[own][:number]]
         del stock[own][:number]
     return [tuple(g) for g in gpus]
 
 
-def _transport(demand, count: np.ndarray, prices) -> dict[tuple[int, ...], dict[int, int]]:
-    """How many GPUs each set of classes gives, within what every class has."""
-    single = {own: {own[0]: n} for own, n in demand.items() if len(own) == 1}
+def _shared_out(demand: dict[tuple[int, ...], int], count, prices, run: Callable) -> dict[tuple[int, ...], list[int]]:
+    """The class of every GPU that each set of classes gives, within what every class has."""
+    single = {own: [own[0]] * n for own, n in demand.items() if len(own) == 1}
     mixed = [(own, n) for own, n in demand.items() if len(own) > 1]
     if not mixed:
         return single
-    from scipy.optimize import linprog
-
-    left = count.astype(float)
-    for own, n in demand.items():
-        if len(own) == 1:
-            left[own[0]] -= n
-    pair = [(d, a) for d, (own, _) in enumerate(mixed) for a in own]
-    draw, cls = np.array(pair).T
-    one, column = np.ones(len(pair)), np.arange(len(pair))
-    cost = np.array([prices[a] if prices else 0.0 for a in cls]) + 1e-6 * cls / len(count)
-    answer = linprog(
-        cost, A_ub=sp.csr_array((one, (cls, column)), shape=(len(count), len(pair))), b_ub=left,
-        A_eq=sp.csr_array((one, (draw, column)), shape=(len(mixed), len(pair))), b_eq=[n for _, n in mixed],
-        method="highs-ds",
-    )  # fmt: skip
-    if answer.status != 0:
+    draw, cls = np.array([(d, a) for d, (own, _) in enumerate(mixed) for a in own]).T
+    columns = Columns({"u": len(draw)})
+    blocks = {
+        "draws": columns.rows({"u": draw == np.arange(len(mixed))[:, None]}),
+        "class_capacity": columns.rows({"u": cls == np.arange(len(count))[:, None]}),
+    }
+    blocks["draws"].lower[:] = blocks["draws"].upper[:] = [n for _, n in mixed]
+    blocks["class_capacity"].upper[:] = count - np.bincount(
+        [o[0] for o, gs in single.items() for _ in gs], minlength=len(count)
+    )
+    cost = np.array(prices if prices else np.arange(len(count)), dtype=float)[cls]
+    upper, whole = np.full(len(draw), np.inf), np.ones(len(draw), dtype=bool)
+    answer = run(LinearProgram(columns, np.zeros(len(draw)), upper, whole, -cost, blocks))
+    if answer.x is None:
         raise PipelabError("a solver returned stages for which there are not enough GPUs")
-    out = {own: {} for own, _ in mixed}
-    for (d, a), amount in zip(pair, np.rint(answer.x).astype(int), strict=True):
-        out[mixed[d][0]][a] = int(amount)
+    out: dict[tuple[int, ...], list[int]] = {own: [] for own, _ in mixed}
+    for d, a, amount in zip(draw, cls, np.rint(answer.x).astype(int), strict=True):
+        out[mixed[d][0]] += [int(a)] * int(amount)
     return single | out

@@ -14,7 +14,7 @@ import numpy as np
 from pipelab.formulations.aggregated.order import Order, link_order
 from pipelab.formulations.aggregated.rates import StageRates
 
-__all__ = ["Recipe", "Recipes", "recipes_at"]
+__all__ = ["Recipe", "Recipes", "patterns_at", "recipes_at"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def recipes_at(rates: StageRates, threshold: float, links: bool = True, widest: 
         done then can be done.
     """
     good = (rates.rate > 0) & (rates.rate >= threshold)
-    patterns = list(_pure_patterns(rates, good) if rates.pure else _listed_patterns(rates, good))
+    patterns = patterns_at(rates, threshold)
     eligible = np.zeros(len(rates.classes), dtype=bool)
     for parts, _ in patterns:
         for _, kinds in parts:
@@ -86,6 +86,12 @@ def recipes_at(rates: StageRates, threshold: float, links: bool = True, widest: 
     recipes = Recipes(rates, threshold, tuple(made.values()), order)
     kept = tuple(r for r in recipes.recipes if recipes.most(r) > 0)
     return Recipes(rates, threshold, kept, order)
+
+
+def patterns_at(rates: StageRates, threshold: float) -> list[tuple[list[tuple[int, np.ndarray]], np.ndarray]]:
+    """What reaches a rate, by kind of GPU: ([(GPUs, kinds they may be of), …], kinds of span)."""
+    good = (rates.rate > 0) & (rates.rate >= threshold)
+    return list(_pure_patterns(rates, good) if rates.pure else _listed_patterns(rates, good))
 
 
 def _drawn(rates: StageRates, order: Order, eligible, parts) -> Iterator[tuple[tuple, int, np.ndarray]]:
@@ -111,7 +117,7 @@ def _pure_patterns(rates: StageRates, good: np.ndarray):
             together = np.unique((table[:, size - 1] & group[:, None]).T, axis=0)
             for shared in together[together.any(axis=1)]:
                 spans = _pure_spans(good, largest, size, shared)
-                if len(spans):
+                if len(spans) and rates.kind_count[shared].sum() >= size:
                     yield [(size, shared)], spans
 
 

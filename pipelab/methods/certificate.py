@@ -1,0 +1,258 @@
+"""The proof in the reader's hand: the next higher rate, and why no placement reaches it."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations_with_replacement
+
+import numpy as np
+import scipy.sparse as sp
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.errors import InvalidValue, PipelabError, TooLarge
+from pipelab.formulations.aggregated.counting import Counting
+from pipelab.formulations.aggregated.rates import StageRates, stage_rates
+from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
+from pipelab.formulations.aggregated.usage import Limits
+from pipelab.formulations.aggregated.worth import worths
+from pipelab.html import table
+from pipelab.methods.search import Search
+from pipelab.problem import Problem
+from pipelab.program import Columns, LinearProgram, RowBlock
+from pipelab.result import Result
+
+__all__ = ["Certificate", "certificate"]
+
+_MOST_STAGES_CHECKED = 300_000
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """Why nothing is faster than a proven answer.
+
+    Attributes
+    ----------
+    throughput : float or None
+        The proven answer in tokens/s; None where no placement exists at all.
+    rate : float or None
+        The next higher rate that any stage or link has; None if no stage is faster than the answer.
+    by : str
+        "no faster stage"; "worth": the GPUs are worth fewer layers than there are (see `worth`);
+        "whole stages": they would do in parts, but not in whole stages; "links": all layers could be
+        held, but no order of stages has only links of that rate; "position": layers differ, and no
+        path through the model exists.
+    worth : tuple of Fraction
+        Layers that a GPU of each kind is worth at that rate, in the order of `cluster.kinds`.
+    most_layers : int or None
+        No placement at that rate holds more; None where that was not computed.
+    """
+
+    problem: Problem
+    throughput: float | None
+    rate: float | None
+    by: str
+    worth: tuple[Fraction, ...]
+    most_layers: int | None
+
+    @property
+    def left_over(self) -> int | None:
+        """Layers that nobody could hold at that rate."""
+        return None if self.most_layers is None else self.problem.model.layers - self.most_layers
+
+    @cached_property
+    def kind_count(self) -> tuple[int, ...]:
+        """Number of GPUs of each kind."""
+        return tuple(np.bincount(self.problem.cluster.kind_of, minlength=len(self.worth)).tolist())
+
+    @property
+    def total_worth(self) -> Fraction:
+        """Layers that all GPUs are worth together."""
+        return sum((n * w for n, w in zip(self.kind_count, self.worth, strict=True)), Fraction(0))
+
+    @property
+    def sentence(self) -> str:
+        """The proof in words."""
+        if self.rate is None:
+            return f"No stage is faster than {self.throughput:.7g} tokens/s, so no placement is."
+        layers, names = self.problem.model.layers, [kind.type for kind in self.problem.cluster.kinds]
+        head = f"The next higher rate is {self.rate:.7g} tokens/s. "
+        if self.throughput is None:
+            head = f"Even at the lowest rate, {self.rate:.7g} tokens/s, there is no placement. "
+        used = ", ".join(f"{n} × {t}" for n, t, w in zip(self.kind_count, names, self.worth, strict=True) if w)
+        idle = ", ".join(dict.fromkeys(t for t, w in zip(names, self.worth, strict=True) if not w))
+        unfit = f" ({idle} can hold none)" if idle else ""
+        if self.by == "worth":
+            return (
+                f"{head}There all of {used or 'the GPUs'} together hold at most {math.floor(self.total_worth)} of the "
+                f"{layers} layers{unfit}: {self.left_over} left over."
+            )
+        if self.by == "whole stages":
+            return f"{head}There whole stages hold at most {self.most_layers} of the {layers} layers: {self.left_over} left over."
+        if self.by == "links":
+            rest = "" if self.most_layers is None else f" hold at most {self.most_layers} of the {layers} layers"
+            return f"{head}The GPUs could hold all layers there, but stages joined by links of that rate{rest or ' cannot'}."
+        return f"{head}No sequence of stages that reach it covers the layers from the first to the last."
+
+    def frame(self):
+        """One row per kind of GPU: how many there are, what each is worth at the next rate, and together."""
+        import pandas as pd
+
+        kinds = self.problem.cluster.kinds
+        return pd.DataFrame(
+            {
+                "gpu_type": [kind.type for kind in kinds],
+                "memory_gb": [kind.memory_gb for kind in kinds],
+                "count": self.kind_count,
+                "worth_layers_per_gpu": [str(w) for w in self.worth],
+                "worth_layers": [float(n * w) for n, w in zip(self.kind_count, self.worth, strict=True)],
+            }
+        )
+
+    def check(self) -> int:
+        """Check the worths with the cost model's own `stage`, one possible stage after the other.
+
+        Shares no code with the program that found them: every mixture of GPUs that the rules allow
+        is asked what it yields with every span of layers.
+
+        Returns
+        -------
+        int
+            Number of stages looked at.
+
+        Raises
+        ------
+        PipelabError
+            Some stage reaches the rate with more layers than its GPUs are worth, or all GPUs are
+            worth as many layers as there are, so this is no proof.
+        TooLarge
+            More stages than anyone would wait for.
+        """
+        if self.by not in ("worth", "no faster stage"):
+            raise InvalidValue("certificate", [("by", self.by, "only worths can be checked stage by stage")])
+        number = 0
+        for gpus, layers in self._stages():
+            number += 1
+            cost = self.problem.costs.stage(
+                self.problem.model, self.problem.workload, gpus, layers, self.problem.batch_split
+            )
+            if any(m > g.memory_gb * MEMORY_SLACK for m, g in zip(cost.memory_gb, gpus, strict=True)):
+                continue
+            if self.rate is None:
+                broken = cost.throughput > self.throughput * (1 + 1e-9)
+            else:
+                own = sum(self.worth[self.problem.cluster.kinds.index(g)] for g in gpus)
+                broken = cost.throughput >= self.rate and len(layers) > own
+            if broken:
+                raise PipelabError(f"{[g.type for g in gpus]} with {len(layers)} layers contradict the certificate")
+        if self.rate is not None and self.total_worth >= self.problem.model.layers:
+            raise PipelabError(f"the GPUs are worth {self.total_worth} layers, which is no proof")
+        return number
+
+    def _stages(self):
+        problem, kinds = self.problem, self.problem.cluster.kinds
+        there = dict(zip(kinds, self.kind_count, strict=True))
+        largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+        spans = [range(a, b) for a in range(problem.model.layers) for b in range(a + 1, problem.model.layers + 1)]
+        if problem.model.uniform:
+            spans = [s for s in spans if s.start == 0]
+        mixtures = sum(math.comb(len(kinds) + k - 1, k) for k in range(1, largest + 1))
+        if mixtures * len(spans) > _MOST_STAGES_CHECKED:
+            size = {"stages": mixtures * len(spans)}
+            raise TooLarge(f"the check would look at {mixtures * len(spans):,} stages one by one", size)
+        for size in range(1, largest + 1):
+            for gpus in combinations_with_replacement(kinds, size):
+                possible = all(gpus.count(g) <= there[g] for g in set(gpus))
+                if possible and (not problem.same_type_stages or len({g.type for g in gpus}) == 1):
+                    yield from ((gpus, span) for span in spans)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<p>{escape(self.sentence)}</p>" + (table(self.frame()) if self.rate is not None else "")
+
+
+def certificate(result: Result, solver: str = "scip") -> Certificate:
+    """Why nothing is faster: the next higher rate, and what is missing there.
+
+    Parameters
+    ----------
+    result : Result
+        Proven optimal or infeasible, by any method.
+
+    Raises
+    ------
+    InvalidValue
+        The result is not proven, so there is nothing to certify.
+    PipelabError
+        A placement of that rate exists after all: the result is wrong.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
+    >>> proof = pl.certificate(result)
+    >>> proof.left_over, proof.by
+    (2, 'worth')
+    """
+    if not isinstance(result, Result) or result.status not in ("optimal", "infeasible"):
+        given = getattr(result, "status", result)
+        raise InvalidValue("certificate", [("result", given, "expected a result that is optimal or infeasible")])
+    problem, rates = result.problem, stage_rates(result.problem)
+    none = (Fraction(0),) * len(problem.cluster.kinds)
+    floor = 0.0 if result.throughput is None else result.throughput * (1 + 1e-11)
+    higher = rates.thresholds[rates.thresholds > floor]
+    if not len(higher):
+        return Certificate(problem, result.throughput, None, "no faster stage", none, None)
+    rate = float(higher[0])
+    worth = worths(rates, rate)
+    proof = Certificate(problem, result.throughput, rate, "worth", worth, None)
+    if proof.total_worth < problem.model.layers:
+        most = math.floor(proof.total_worth)
+        return Certificate(problem, result.throughput, rate, "worth", worth, most)
+    if not problem.model.uniform:
+        _refuse_if_reached(rates, rate, solver)
+        return Certificate(problem, result.throughput, rate, "position", worth, None)
+    for by, found in (("whole stages", recipes_at(rates, rate, links=False)), ("links", recipes_at(rates, rate))):
+        most = most_layers(found, solver)
+        if most < problem.model.layers:
+            return Certificate(problem, result.throughput, rate, by, worth, most)
+    raise PipelabError(f"a placement of {rate:.7g} tokens/s exists, so {result.throughput} is not the best")
+
+
+def most_layers(found: Recipes, solver: str = "scip") -> int:
+    """The most layers, up to all, that whole stages of these recipes can hold in a pipeline."""
+    from importlib import import_module
+
+    form = Counting(found, Limits(), strict=0 if found.order.free else 2)
+    program = form.program()
+    if not program.columns.total:
+        return 0
+    columns = Columns({**program.columns.sizes, "layers": 1})
+    # What is held is no number any more but a column of its own, at most all layers.
+    held = ("at_most_all_layers", "at_least_all_layers")
+    blocks = {name: _widened(block, -1.0 if name in held else 0.0) for name, block in program.blocks.items()}
+    blocks[held[0]].upper[:], blocks[held[1]].lower[:] = 0, 0
+    objective = np.zeros(columns.total)
+    objective[-1] = 1
+    program = LinearProgram(
+        columns, np.zeros(columns.total), np.append(program.upper, found.rates.problem.model.layers),
+        np.append(program.integer, True), objective, blocks,
+    )  # fmt: skip
+    run = import_module(f"pipelab.{solver}").run(program)
+    return 0 if run.x is None else int(np.rint(run.objective))
+
+
+def _widened(block: RowBlock, value: float) -> RowBlock:
+    """The same rows with one column more."""
+    column = sp.coo_array(np.full((len(block), 1), value))
+    return RowBlock(sp.csr_array(sp.hstack([block.matrix, column])), block.lower.copy(), block.upper.copy())
+
+
+def _refuse_if_reached(rates: StageRates, rate: float, solver: str) -> None:
+    search = Search(rates, solver)
+    if search.reach(int(np.searchsorted(rates.thresholds, rate))):
+        raise PipelabError(f"a placement of {rate:.7g} tokens/s exists, so the result is not the best")

@@ -1,0 +1,255 @@
+"""The search for the best rate: one small program a question."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+
+import numpy as np
+
+from pipelab.evaluate import evaluate
+from pipelab.formulations.aggregated.counting import Counting
+from pipelab.formulations.aggregated.layered import Layered
+from pipelab.formulations.aggregated.rates import StageRates
+from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
+from pipelab.formulations.aggregated.usage import Limits
+from pipelab.placement import Placement
+from pipelab.program import LinearProgram
+from pipelab.solver_run import Progress, SolverRun
+
+__all__ = ["SOLVERS", "Question", "Search", "whole_prices"]
+
+# Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's time.
+_SETTINGS = {"scip": {"settings": {"propagating/probing/maxprerounds": 0}}, "highs": {}}
+SOLVERS = tuple(_SETTINGS)
+_READ_BACK_SECONDS = 10.0
+_MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
+_WITH_LINKS = {1: "stages inside one class", None: "with links"}
+# What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
+PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One small program: can this rate be reached?"""
+
+    rate: float  # tokens/s
+    asked: str  # "links aside", "stages inside one class", "with links", "least gpus", "least price"
+    answer: str  # "yes", "no", "not answered"
+    variables: int
+    rows: int
+    seconds: float
+
+
+@dataclass
+class Search:
+    """The state of one search; indices count `thresholds`, ascending.
+
+    Attributes
+    ----------
+    low, high : int
+        The best placement has the rate of index `low` (-1: none yet); none is above `high`.
+    limits : Limits
+        What a placement may use at most.
+    prefer : "gpus" or "price"
+        What is least among equally fast placements.
+    cap : int or None
+        An index above which nothing is to be found.
+    aside : int
+        The highest rate known to be reached where links do not count.
+    """
+
+    rates: StageRates
+    solver: str = "scip"
+    began: float = 0.0
+    time_limit: float | None = None
+    gap: float = 0.0
+    stop: threading.Event | None = None
+    on_progress: Callable | None = None
+    limits: Limits = field(default_factory=Limits)
+    prefer: str = "gpus"
+    cap: int | None = None
+    low: int = -1
+    high: int = -1
+    aside: int = -1
+    best: Placement | None = None
+    throughput: float | None = None
+    stopped: str | None = None
+    fewest: bool = False
+    nodes: int = 0
+    questions: list[Question] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+
+    @property
+    def thresholds(self) -> np.ndarray:
+        """Every rate that a placement can have, ascending."""
+        return self.rates.thresholds
+
+    def find_best_rate(self) -> None:
+        """Go down from the fastest rate that memory allows, in growing steps; then halve what is left."""
+        problem = self.rates.problem
+        holdable = self.rates.holdable(self.thresholds)
+        self.high = int(np.flatnonzero(holdable >= problem.model.layers - 1e-6).max(initial=-1))
+        if self.cap is not None:
+            self.high = min(self.high, self.cap)
+        ask, step = self.high, 1
+        while self.low < self.high and self.stopped is None:
+            reached = self.reach(ask)
+            if reached is None:
+                break
+            if not reached:
+                self.high = ask - 1
+            self._note()
+            ask, step = max(self.high - step, (self.low + self.high + 1) // 2, 0), 2 * step
+            if self.throughput and self.thresholds[self.high] <= self.throughput * (1 + self.gap):
+                self.stopped = "gap limit" if self.low < self.high else None
+                break
+
+    def reach(self, index: int) -> bool | None:
+        """Whether a placement of at least this rate exists; None where the answer was not waited for.
+
+        Links aside first: that is quick, a "no" settles it, and what a "yes" finds is a placement
+        too, if perhaps a slower one.
+        """
+        threshold = float(self.thresholds[index])
+        placement = None
+        if index > self.aside:
+            placement = self._ask(recipes_at(self.rates, threshold, links=False), "links aside")
+            if placement is None:
+                return None if self.stopped else False
+            self.aside = index
+            self._keep_if_better(placement)
+        found = recipes_at(self.rates, threshold)
+        for widest in self._widths(found):
+            if self.low < index and not self.stopped:
+                narrow = recipes_at(self.rates, threshold, widest=widest) if widest else found
+                placement = self._ask(narrow, _WITH_LINKS[widest])
+                if placement is not None:
+                    self._keep_if_better(placement)
+        return None if self.stopped else self.low >= index
+
+    def choose_among_equals(self) -> None:
+        """At the best rate: fewest GPUs, then fewest stages, then the lowest price (or price first)."""
+        prices = self.limits.prices or whole_prices(self.rates)
+        self.limits = replace(self.limits, prices=prices)
+        for wanted in PREFERENCES[self.prefer]:
+            if wanted == "price" and prices is None:
+                continue
+            if not self._least(wanted):
+                return
+            if wanted == "price":
+                self.limits = replace(self.limits, price=self.used("price"))
+            else:
+                self.limits = replace(self.limits, gpus=self.used("gpus"), stages=self.used("stages"))
+        self.fewest = True
+
+    def _least(self, wanted: str) -> bool:
+        """Keep the placement of the best rate that uses least; whether that was finished.
+
+        Without links, and with stages inside one class, the programs are small: where both use
+        equally much, or the first respects the links anyway, nothing lies between them.
+        """
+        layers = self.rates.problem.model.layers
+        amounts = {"price": -1.0} if wanted == "price" else {"gpus": -(layers + 1.0), "stages": -1.0}
+        threshold, least = float(self.thresholds[self.low]), None
+        every = recipes_at(self.rates, threshold)
+        steps = [(True, w) for w in self._widths(every)]
+        for links, widest in [(False, None), *steps] if not every.order.free else steps:
+            found = every if links and widest is None else recipes_at(self.rates, threshold, links, widest)
+            placement = self._ask(found, f"least {wanted}", amounts)
+            if self.stopped:
+                return False
+            if placement is None:
+                continue
+            used = -sum(amount * self.used(name, placement) for name, amount in amounts.items())
+            if self._index(placement) == self.low and (least is None or used <= least or widest is None):
+                self._keep(placement)
+                return True
+            least = used if least is None else least
+        return False
+
+    @staticmethod
+    def _widths(found: Recipes) -> tuple[int | None, ...]:
+        """Stages inside one class first, where the program of all stages is much larger."""
+        return (1, None) if len(found.order.support) > _MANY_SUPPORTS else (None,)
+
+    def used(self, what: str, placement: Placement | None = None) -> int:
+        """How much a placement (the best one by default) uses: "gpus", "stages" or "price" in whole units."""
+        placement = placement or self.best
+        if what == "price":
+            return sum(self.limits.prices[self.rates.classes.of[g]] for g in placement.gpus)
+        return len(placement.gpus) if what == "gpus" else len(placement)
+
+    def _ask(self, found: Recipes, asked: str, amounts: dict | None = None) -> Placement | None:
+        """Answer one question; where the stages of the answer fall apart, ask for connected ones."""
+        began = time.perf_counter()
+        uniform = self.rates.problem.model.uniform
+        form = Counting(found, self.limits) if uniform else Layered(found, self.limits)
+        run, placement, size = self._solve(form, amounts)
+        while run.x is not None and placement is None and not self._ended(run, amounts):  # only where links bind
+            form = replace(form, strict=form.strict + 1)
+            run, placement, size = self._solve(form, amounts)
+        if self._ended(run, amounts) or (run.status == "stopped" and placement is None):
+            self.stopped, placement = run.stopped_by, None
+        answer = "yes" if placement else "no" if run.status == "infeasible" else "not answered"
+        seconds = time.perf_counter() - began
+        self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
+        return placement
+
+    @staticmethod
+    def _ended(run: SolverRun, amounts: dict | None) -> bool:
+        """Whether time ran out before the question was settled; a placement found by then settles some."""
+        return run.status == "stopped" and (run.x is None or bool(amounts))
+
+    def _solve(self, form: Counting | Layered, amounts: dict | None) -> tuple[SolverRun, Placement | None, dict]:
+        """Run the program of a form, and read its answer back; and how large it was."""
+        program = form.program(form.weights(**amounts) if amounts else None)
+        if not program.columns.total:
+            return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None, program.size
+        run = self._run(program)
+        placement = None if run.x is None else form.placement_of(run.x, self._read_back)
+        return run, placement, program.size
+
+    def _run(self, program: LinearProgram) -> SolverRun:
+        """Hand a program to the solver, with the time that is left."""
+        left = None if self.time_limit is None else max(0.0, self.time_limit - (time.perf_counter() - self.began))
+        solver = import_module(f"pipelab.{self.solver}")
+        run = solver.run(program, time_limit=left, stop=self.stop, **_SETTINGS[self.solver])
+        self.nodes += run.nodes
+        return run
+
+    def _read_back(self, program: LinearProgram) -> SolverRun:
+        """The same for what turns counts into GPUs: a stop or a time limit must not lose what was found."""
+        settings = _SETTINGS[self.solver]
+        return import_module(f"pipelab.{self.solver}").run(program, time_limit=_READ_BACK_SECONDS, **settings)
+
+    def _keep(self, placement: Placement) -> None:
+        self.best = placement
+        self.throughput = evaluate(self.rates.problem, placement).throughput
+        self.low = self._index(placement)
+
+    def _keep_if_better(self, placement: Placement) -> None:
+        if self._index(placement) > self.low:
+            self._keep(placement)
+
+    def _index(self, placement: Placement) -> int:
+        """The last rate that is not above the placement's own."""
+        own = evaluate(self.rates.problem, placement).throughput
+        return int(np.searchsorted(self.thresholds, own * (1 + 1e-11), side="right")) - 1
+
+    def _note(self) -> None:
+        bound = float(self.thresholds[self.high]) if self.high >= 0 else None
+        moment = Progress(time.perf_counter() - self.began, self.throughput, bound, self.nodes)
+        self.progress.append(moment)
+        if self.on_progress is not None:
+            self.on_progress(moment)
+
+
+def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
+    """Price of one GPU of each class in whole units of the finest price step; None where a price is missing."""
+    prices = [rates.classes.gpu(a).usd_per_hour for a in range(len(rates.classes))]
+    if None in prices:
+        return None
+    micro = np.array([round(p * 1_000_000) for p in prices])
+    return tuple((micro // max(1, np.gcd.reduce(micro))).tolist())

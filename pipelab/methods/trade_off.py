@@ -1,0 +1,132 @@
+"""The whole trade-off in one call: throughput against number of GPUs, or against dollars per hour."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.formulations.aggregated.rates import stage_rates
+from pipelab.formulations.aggregated.usage import Limits
+from pipelab.html import table
+from pipelab.methods.aggregated import result_of
+from pipelab.methods.search import SOLVERS, Search, whole_prices
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["TradeOff", "trade_off"]
+
+_AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
+
+
+@dataclass(frozen=True, eq=False)
+class TradeOff:
+    """Placements none of which is beaten in both throughput and what it costs.
+
+    Attributes
+    ----------
+    against : "gpus" or "usd_per_hour"
+    points : tuple of Result
+        Fastest first. Each is proven: nothing as cheap is faster, nothing as fast is cheaper.
+    complete : bool
+        False where time ran out or it was stopped: cheaper points are missing.
+    """
+
+    problem: Problem
+    against: str
+    points: tuple[Result, ...]
+    complete: bool
+    seconds: float
+
+    def frame(self):
+        """One row per point: GPUs, price, throughput, stages, bottleneck, placement."""
+        import pandas as pd
+
+        rows = [
+            {
+                "gpus": len(r.placement.gpus),
+                "usd_per_hour": price_per_hour(self.problem, r),
+                "throughput_tokens_per_s": r.throughput,
+                "stages": len(r.placement),
+                "bottleneck": ", ".join(r.evaluation.bottlenecks[:2]),
+                "placement": str(r.placement),
+            }
+            for r in self.points
+        ]
+        frame = pd.DataFrame(rows)
+        return frame if self.points and frame["usd_per_hour"].notna().any() else frame.drop(columns="usd_per_hour", errors="ignore")
+
+    def figure(self):
+        """Throughput against what it costs, as steps: between two points nothing better exists."""
+        from pipelab.plots import plot_trade_off
+
+        return plot_trade_off(self)
+
+    def _repr_html_(self) -> str:
+        return table(self.frame().drop(columns="placement", errors="ignore"))
+
+
+def price_per_hour(problem: Problem, result: Result) -> float | None:
+    """What the GPUs of a placement cost per hour; None where one of them has no price."""
+    prices = [problem.cluster.gpus[g].usd_per_hour for g in result.placement.gpus]
+    return None if None in prices else round(sum(prices), 6)
+
+
+def trade_off(
+    problem: Problem,
+    against: str = "gpus",
+    *,
+    solver: str = "scip",
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
+    on_point: Callable | None = None,
+) -> TradeOff:
+    """Every best compromise between throughput and GPUs, or dollars per hour.
+
+    Starts at the fastest placement, then asks for the fastest that is cheaper, and so on until
+    none is left.
+
+    Parameters
+    ----------
+    against : "gpus" or "usd_per_hour"
+        The latter needs `GPU.usd_per_hour` for every GPU.
+    time_limit, stop
+        As for `solve`; the points found by then are kept, and `complete` says so.
+    on_point : function of Result, optional
+        Called with every point as it is proven.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> curve = pl.trade_off(pl.load_case("tiny", max_gpus_per_stage=4))
+    >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
+    [(4, 345.494), (2, 301.784), (1, 217.52)]
+    """
+    for name, value, known in (("against", against, _AGAINST), ("solver", solver, SOLVERS)):
+        if value not in known:
+            raise UnknownName(f"there is no {name}={value!r}; {nearest(value, known)}")
+    began, rates = time.perf_counter(), stage_rates(problem)
+    prices = whole_prices(rates)
+    if against == "usd_per_hour" and prices is None:
+        missing = sorted({g.type for g in problem.cluster.kinds if g.usd_per_hour is None})
+        expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
+        raise InvalidValue("trade_off", [("against", against, expected)])
+    limits, points, cap, complete = Limits(prices=prices), [], None, True
+    while True:
+        left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
+        search = Search(rates, solver, time.perf_counter(), left, stop=stop, limits=limits, prefer=_AGAINST[against], cap=cap)
+        search.find_best_rate()
+        if search.best is not None and search.stopped is None:
+            search.choose_among_equals()
+        if search.stopped is not None:
+            complete = False
+            break
+        if search.best is None:
+            break
+        points.append(result_of(search))
+        if on_point is not None:
+            on_point(points[-1])
+        cap = search.low - 1
+        what = _AGAINST[against]
+        limits = replace(limits, **{what: search.used(what) - 1})
+    return TradeOff(problem, against, tuple(points), complete, time.perf_counter() - began)
