@@ -97,7 +97,7 @@ def compare(
     for name in options:
         if name not in methods:
             raise UnknownName(f"there are options for {name!r}, which is not compared; {nearest(name, methods)}")
-    limited = ("exhaustive", "single_gpu", "type_count", "joint")
+    limited = ("exhaustive", "single_gpu", "type_count", "joint", "aggregated")
     results, refused = {}, {}
     for method in methods:
         own = dict(options.get(method, {}))

@@ -1,14 +1,14 @@
 """CSV in, `Problem` out: the write-up's three files per case, and the bundled cases.
 
 `config.csv` (parameter, value), `gpu_pool.csv` (gpu_type, count, memory_gb) and
-`network_bandwidth.csv` (a labelled square matrix, row = sender). A fourth file,
-`throughput_coefficients.csv`, may replace the bundled coefficients. `data/README.md`
-tells unit and source of every column.
+`network_bandwidth.csv` (a labelled square matrix, row = sender). Two more are optional:
+`throughput_coefficients.csv` replaces the bundled coefficients, `layers.csv` (layer,
+weight_factor, work_factor) says how layers differ; and gpu_pool.csv may have a column
+usd_per_hour. `data/README.md` tells unit and source of every column.
 """
 
 import dataclasses
 import os
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,9 +19,10 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import Coefficients, LinearThroughput
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.layers_file import read_layers, write_layers
 from pipelab.paths import data_dir
 from pipelab.problem import Model, Problem, Workload
-from pipelab.tables import Row, place, read_rows, write_whole
+from pipelab.tables import NUMBER, Row, csv_text, number, place, plain, read_rows, write_whole
 
 __all__ = ["cases", "load_case", "load_coefficients", "save_case"]
 
@@ -87,6 +88,7 @@ def load_case(case: str | Path, **options) -> Problem:
             )
     cluster = Cluster(gpus, _read_bandwidth(folder, len(gpus)))
     model = _part(Model, _MODEL, parameters, {"name": folder.name})
+    model = dataclasses.replace(model, **read_layers(folder, model.layers))
     workload = _part(Workload, _WORKLOAD, parameters)
     rules = {n: parameters[n].cells["value"] for n in _RULES if n in parameters}
     if "same_type_stages" in rules:
@@ -121,7 +123,7 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
         name = row.cells["gpu_type"]
         if not name or name in coefficients:
             raise row.error("gpu_type", name, "expected a name that no other row has")
-        values = {c: _number(row, c) for c in _COEFFICIENTS}
+        values = {c: number(row, c) for c in _COEFFICIENTS}
         coefficients[name] = place(row, {}, lambda values=values: Coefficients(**values))
     return LinearThroughput(coefficients)
 
@@ -140,18 +142,23 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
         if gpu == previous:
             pool[-1][1] += 1
         else:
-            pool.append([gpu.type, 1, _plain(gpu.memory_gb)])
+            pool.append(
+                [gpu.type, 1, plain(gpu.memory_gb), "" if gpu.usd_per_hour is None else plain(gpu.usd_per_hour)]
+            )
         previous = gpu
     labels = [f"gpu_{i}" for i in range(len(problem.cluster))]
     matrix = problem.cluster.bandwidth_matrix()
     own = np.diagonal(matrix)  # never used; what the format cannot hold becomes 0
     np.fill_diagonal(matrix, np.where(np.isfinite(own) & (own >= 0), own, 0))
-    bandwidth = [[label, *map(_plain, row)] for label, row in zip(labels, matrix, strict=True)]
-    rates = [[t, *(_plain(getattr(c, n)) for n in _COEFFICIENTS)] for t, c in problem.costs.coefficients.items()]
-    write_whole(folder / "config.csv", _csv(["parameter", "value"], [[n, _plain(v)] for n, v in config]))
-    write_whole(folder / "gpu_pool.csv", _csv(["gpu_type", "count", "memory_gb"], pool))
-    write_whole(folder / "network_bandwidth.csv", _csv(["", *labels], bandwidth))
-    write_whole(folder / "throughput_coefficients.csv", _csv(["gpu_type", *_COEFFICIENTS], rates))
+    bandwidth = [[label, *map(plain, row)] for label, row in zip(labels, matrix, strict=True)]
+    rates = [[t, *(plain(getattr(c, n)) for n in _COEFFICIENTS)] for t, c in problem.costs.coefficients.items()]
+    write_whole(folder / "config.csv", csv_text(["parameter", "value"], [[n, plain(v)] for n, v in config]))
+    priced = 4 if any(row[3] for row in pool) else 3
+    header = ["gpu_type", "count", "memory_gb", "usd_per_hour"]
+    write_whole(folder / "gpu_pool.csv", csv_text(header[:priced], [row[:priced] for row in pool]))
+    write_whole(folder / "network_bandwidth.csv", csv_text(["", *labels], bandwidth))
+    write_whole(folder / "throughput_coefficients.csv", csv_text(["gpu_type", *_COEFFICIENTS], rates))
+    write_layers(folder / "layers.csv", problem.model)
     return folder
 
 
@@ -204,23 +211,12 @@ def _part(make: Callable, columns: Mapping[str, str], parameters: Mapping[str, R
         raise parameters[columns[field]].error("value", value, f"{expected} ({columns[field]})") from None
 
 
-# Digits as people write them: Python would also take 4_0 for forty.
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE | re.ASCII)
-
-
 def _value(row: Row, field: str) -> str:
     """The text of a parameter; of all but the model's name, text that reads as a number."""
     text = row.cells["value"]
-    if field != "name" and not _NUMBER.fullmatch(text):
+    if field != "name" and not NUMBER.fullmatch(text):
         raise row.error("value", text, f"expected a number ({row.cells['parameter']})")
     return text
-
-
-def _number(row: Row, column: str) -> str:
-    """The text of a cell that must read as a number."""
-    if not _NUMBER.fullmatch(row.cells[column]):
-        raise row.error(column, row.cells[column], "expected a number")
-    return row.cells[column]
 
 
 def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
@@ -228,7 +224,9 @@ def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
     rows = read_rows(folder / "gpu_pool.csv", ("gpu_type", "count", "memory_gb"))
     gpus: list[GPU] = []
     for row in rows:
-        values = {"type": row.cells["gpu_type"], "memory_gb": _number(row, "memory_gb")}
+        values = {"type": row.cells["gpu_type"], "memory_gb": number(row, "memory_gb")}
+        if row.cells.get("usd_per_hour"):
+            values["usd_per_hour"] = number(row, "usd_per_hour")
         gpu = place(row, {"type": "gpu_type"}, lambda values=values: GPU(**values))
         gpus += [gpu] * _count(row)
     if not gpus:
@@ -280,24 +278,9 @@ def _read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
 def _bandwidth(row: Row, sender: str, receiver: str) -> float:
     """One cell; the diagonal must be a number too, but is never used."""
     text = row.cells[receiver]
-    if not _NUMBER.fullmatch(text):
+    if not NUMBER.fullmatch(text):
         raise row.error(receiver, text, "expected a number (GB/s)")
     value = float(text)
     if not np.isfinite(value) or value < 0 or (value == 0 and sender != receiver):
         raise row.error(receiver, text, "expected a finite number above 0 (GB/s)")
     return value
-
-
-def _plain(value) -> str:
-    """A value as text that reads back to the same value, whole numbers without a point."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return str(int(value)) if value == int(value) else repr(float(value))
-    return str(value)
-
-
-def _csv(header: list, rows: list[list]) -> str:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")

@@ -6,14 +6,15 @@ in which file a refused value stands. Files are written whole or not at all.
 
 import csv
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelab.errors import InvalidData, InvalidValue, nearest
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
 
-__all__ = ["Row", "place", "read_rows", "write_whole"]
+__all__ = ["NUMBER", "Row", "csv_text", "number", "place", "plain", "read_rows", "saved_run", "write_whole"]
 
 
 class Row(NamedTuple):
@@ -94,3 +95,55 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+# Digits as people write them: Python would also take 4_0 for forty.
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE | re.ASCII)
+
+
+def number(row: Row, column: str) -> str:
+    """The text of a cell that must read as a number."""
+    if not NUMBER.fullmatch(row.cells[column]):
+        raise row.error(column, row.cells[column], "expected a number")
+    return row.cells[column]
+
+
+def plain(value) -> str:
+    """A value as text that reads back to the same value, whole numbers without a point."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(int(value)) if value == int(value) else repr(float(value))
+    return str(value)
+
+
+def csv_text(header: list, rows: list[list]) -> str:
+    """A table as the text of a CSV file."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")
+
+
+def saved_run(name: str):
+    """A table of measurements that was saved beside the cases, as a DataFrame.
+
+    Parameters
+    ----------
+    name : str
+        "aggregated_runs": seconds and sizes of the aggregated form on random problems, and beside
+        the joint ILP; written by `tests/benchmarks/aggregated.py`.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> pl.saved_run("aggregated_runs")["method"].iloc[0]
+    'aggregated'
+    """
+    import pandas as pd
+
+    from pipelab.paths import data_dir
+
+    there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
+    if name not in there:
+        raise UnknownName(f"there is no saved run {name!r}; {nearest(name, there)}")
+    return pd.read_csv(data_dir() / f"{name}.csv")

@@ -50,6 +50,9 @@ def shares(problem, gpus, layers):
 def stage(problem, gpus, span):
     """Rate of a stage that holds the layers in `span`, or None where it does not fit in memory."""
     model = problem.model
+    if isinstance(problem.costs, TableCosts):
+        cost = problem.costs.stage(model, problem.workload, [problem.cluster.gpus[g] for g in gpus], span, "even")
+        return cost.throughput or None
     weight = sum(model.weight_factors[i] if model.weight_factors else 1.0 for i in span)
     layers = sum(model.work_factors[i] if model.work_factors else 1.0 for i in span)
     batch = shares(problem, gpus, layers)
@@ -156,3 +159,67 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
         rates = speeds[np.ix_(node, node)]
     bandwidth = rates * tensor / (1 if options["link_units"] == "transfers" else batch * length)
     return pl.Problem(pl.Cluster(pool, bandwidth), model, workload, costs, name=f"random {seed}", **options)
+
+
+class TableCosts:
+    """A cost model without a formula: random rates, random misfits, gaps between the sizes that fit.
+
+    `slowest`: mixed stages are as fast as the slowest of the pure stages of their size, and fit
+    where all of those do.
+    """
+
+    gpu_types = ("A", "B", "C")
+
+    def __init__(self, seed, slowest, values=(20.0, 50.0, 80.0, 120.0, 170.0, 230.0)):
+        self.seed, self.slowest, self.values = seed, slowest, values
+
+    def check(self, problem):
+        """Nothing is refused."""
+
+    def activation_gb(self, model, workload):
+        return 0.5
+
+    def mixes_as_slowest(self, batch_split):
+        return self.slowest
+
+    def rate(self, mixture, span):
+        """`mixture`: sorted type names; `span`: (layers, weight, work). 0 where it does not fit."""
+        if self.slowest and len(set(mixture)) > 1:
+            return min(self.rate((t,) * len(mixture), span) for t in set(mixture))
+        rng = np.random.default_rng([self.seed, *map(ord, "".join(mixture)), *(round(4 * x) for x in span)])
+        return 0.0 if rng.random() < 0.35 else float(rng.choice(self.values))
+
+    def stage(self, model, workload, gpus, layers, batch_split):
+        layers = range(layers) if isinstance(layers, int) else layers
+        mixture = tuple(sorted(g.type for g in gpus))
+        rate = self.rate(mixture, (len(layers), model.weight_gb(layers) / model.layer_weight_gb, model.work(layers)))
+        need = tuple(g.memory_gb / 2 if rate else g.memory_gb * 2 for g in gpus)
+        return pl.costs.StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
+
+    def stage_tables(self, model, workload, kinds, composition, batch_split):
+        s = model.spans
+        spans = list(zip(s.layers.tolist(), s.weight.tolist(), s.work.tolist(), strict=True))
+        mixtures = [tuple(sorted(t for k, n in zip(kinds, c, strict=True) for t in [k.type] * n)) for c in composition]
+        rate = np.array([[self.rate(m, span) for span in spans] for m in mixtures])
+        memory = np.where(rate[:, None] > 0, 0.5, 2.0) * np.array([k.memory_gb for k in kinds])[None, :, None]
+        return pl.costs.StageTables(rate, np.where((composition > 0)[:, :, None], memory, 0.0))
+
+
+def placements(problem):
+    """Every placement that fits, as (throughput, GPU ids used, number of stages)."""
+    sets, total = list(gpu_sets(problem)), problem.model.layers
+    spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
+    rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
+
+    def extend(done, used, last, slowest, stages):
+        if done == total:
+            yield slowest, used, stages
+            return
+        for s in sets:
+            if not used & set(s):
+                hop = link(problem, last, s) if last else np.inf
+                for end in range(done + 1, total + 1):
+                    if rate[s, done, end] is not None:
+                        yield from extend(end, used | set(s), s, min(slowest, hop, rate[s, done, end]), stages + 1)
+
+    return extend(0, frozenset(), None, np.inf, 0)

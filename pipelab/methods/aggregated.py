@@ -85,6 +85,8 @@ def result_of(search: Search) -> Result:
     reason = ""
     if search.high < 0:
         status, bound, reason = "infeasible", None, _why_infeasible(search)
+    if search.stopped == "list limit":
+        reason = f"stages that mix many of the {len(search.rates.classes)} classes were left out where links bind"
     details = {
         "questions": tuple(search.questions),
         "progress": tuple(search.progress),

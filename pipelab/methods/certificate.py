@@ -88,10 +88,13 @@ class Certificate:
                 f"{layers} layers{unfit}: {self.left_over} left over."
             )
         if self.by == "whole stages":
-            return f"{head}There whole stages hold at most {self.most_layers} of the {layers} layers: {self.left_over} left over."
+            most, rest = self.most_layers, self.left_over
+            return f"{head}There whole stages hold at most {most} of the {layers} layers: {rest} left over."
         if self.by == "links":
-            rest = "" if self.most_layers is None else f" hold at most {self.most_layers} of the {layers} layers"
-            return f"{head}The GPUs could hold all layers there, but stages joined by links of that rate{rest or ' cannot'}."
+            return (
+                f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold at most "
+                f"{self.most_layers} of the {layers} layers."
+            )
         return f"{head}No sequence of stages that reach it covers the layers from the first to the last."
 
     def frame(self):

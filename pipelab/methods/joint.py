@@ -253,5 +253,7 @@ def _what_would_fit(problem: Problem, have: float) -> str:
         if gigabytes(size, form) <= have:
             fitting.append(f"{text} ({size['variables']:,} variables)")
     if not fitting:
-        return "Fewer layers, fewer GPUs or a smaller max_gpus_per_stage would make it smaller"
-    return f"What would fit: {' or '.join(fitting)}"
+        return "method='aggregated' proves the same optimum without listing anything"
+    return (
+        f"What would fit: {' or '.join(fitting)}; method='aggregated' proves the same optimum without listing anything"
+    )

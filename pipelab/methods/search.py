@@ -25,7 +25,6 @@ _SETTINGS = {"scip": {"settings": {"propagating/probing/maxprerounds": 0}}, "hig
 SOLVERS = tuple(_SETTINGS)
 _READ_BACK_SECONDS = 10.0
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
-_WITH_LINKS = {1: "stages inside one class", None: "with links"}
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
 
@@ -35,7 +34,7 @@ class Question:
     """One small program: can this rate be reached?"""
 
     rate: float  # tokens/s
-    asked: str  # "links aside", "stages inside one class", "with links", "least gpus", "least price"
+    asked: str  # "links aside", "stages inside one class", "links for one GPU", "with links", "least gpus", …
     answer: str  # "yes", "no", "not answered"
     variables: int
     rows: int
@@ -93,41 +92,57 @@ class Search:
         self.high = int(np.flatnonzero(holdable >= problem.model.layers - 1e-6).max(initial=-1))
         if self.cap is not None:
             self.high = min(self.high, self.cap)
-        ask, step = self.high, 1
-        while self.low < self.high and self.stopped is None:
+        ask, step, open_above = self.high, 1, self.high
+        while self.low < open_above and self.stopped is None:
             reached = self.reach(ask)
-            if reached is None:
-                break
-            if not reached:
-                self.high = ask - 1
+            if self.low < ask:
+                open_above = ask - 1
+                if reached is False:
+                    self.high = ask - 1
             self._note()
-            ask, step = max(self.high - step, (self.low + self.high + 1) // 2, 0), 2 * step
-            if self.throughput and self.thresholds[self.high] <= self.throughput * (1 + self.gap):
-                self.stopped = "gap limit" if self.low < self.high else None
-                break
+            ask, step = max(open_above - step, (self.low + open_above + 1) // 2, 0), 2 * step
+            near = self.throughput and self.thresholds[self.high] <= self.throughput * (1 + self.gap)
+            if self.stopped is None and near and self.low < self.high:
+                self.stopped = "gap limit"
+        if self.stopped is None and self.low < self.high:
+            self.stopped = "list limit"
 
     def reach(self, index: int) -> bool | None:
-        """Whether a placement of at least this rate exists; None where the answer was not waited for.
+        """Whether a placement of at least this rate exists; None where that was not settled.
 
-        Links aside first: that is quick, a "no" settles it, and what a "yes" finds is a placement
-        too, if perhaps a slower one.
+        Easy questions first. Links aside, and links for one GPU of every stage: a "no" is final.
+        Stages inside one class: a "yes" is final. Then all stages, unless there are too many to list.
+        Placements found on the way are kept, even if they are slower.
         """
         threshold = float(self.thresholds[index])
-        placement = None
         if index > self.aside:
-            placement = self._ask(recipes_at(self.rates, threshold, links=False), "links aside")
-            if placement is None:
-                return None if self.stopped else False
+            if self._try(recipes_at(self.rates, threshold, links=False), "links aside", index) is False:
+                return False
             self.aside = index
-            self._keep_if_better(placement)
+        if self.low >= index or self.stopped:
+            return self.low >= index or None
         found = recipes_at(self.rates, threshold)
-        for widest in self._widths(found):
-            if self.low < index and not self.stopped:
-                narrow = recipes_at(self.rates, threshold, widest=widest) if widest else found
-                placement = self._ask(narrow, _WITH_LINKS[widest])
-                if placement is not None:
-                    self._keep_if_better(placement)
-        return None if self.stopped else self.low >= index
+        if self._widths(found)[0] == 1:
+            if self._try(recipes_at(self.rates, threshold, widest=1), "stages inside one class", index):
+                return True
+            if self._try(recipes_at(self.rates, threshold, loose=True), "links for one GPU", index) is False:
+                return False
+        if self.low < index and not self.stopped:
+            answer = self._try(found, "with links", index)
+            if answer is False and found.order.narrowed:
+                return None
+        return None if self.stopped and self.low < index else self.low >= index
+
+    def _try(self, found: Recipes, asked: str, index: int) -> bool | None:
+        """Ask one question: True if its placement reaches the rate, False if there is none, else None."""
+        if self.stopped:
+            return None
+        placement = self._ask(found, asked)
+        if placement is not None and self._index(placement) > self.low:
+            self._keep(placement)
+        if self.low >= index:
+            return True
+        return False if placement is None and not self.stopped else None
 
     def choose_among_equals(self) -> None:
         """At the best rate: fewest GPUs, then fewest stages, then the lowest price (or price first)."""
@@ -165,7 +180,7 @@ class Search:
             used = -sum(amount * self.used(name, placement) for name, amount in amounts.items())
             if self._index(placement) == self.low and (least is None or used <= least or widest is None):
                 self._keep(placement)
-                return True
+                return not found.order.narrowed or least is None or used <= least
             least = used if least is None else least
         return False
 
@@ -228,10 +243,6 @@ class Search:
         self.best = placement
         self.throughput = evaluate(self.rates.problem, placement).throughput
         self.low = self._index(placement)
-
-    def _keep_if_better(self, placement: Placement) -> None:
-        if self._index(placement) > self.low:
-            self._keep(placement)
 
     def _index(self, placement: Placement) -> int:
         """The last rate that is not above the placement's own."""

@@ -54,7 +54,11 @@ class TradeOff:
             for r in self.points
         ]
         frame = pd.DataFrame(rows)
-        return frame if self.points and frame["usd_per_hour"].notna().any() else frame.drop(columns="usd_per_hour", errors="ignore")
+        return (
+            frame
+            if self.points and frame["usd_per_hour"].notna().any()
+            else frame.drop(columns="usd_per_hour", errors="ignore")
+        )
 
     def figure(self):
         """Throughput against what it costs, as steps: between two points nothing better exists."""
@@ -114,7 +118,9 @@ def trade_off(
     limits, points, cap, complete = Limits(prices=prices), [], None, True
     while True:
         left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
-        search = Search(rates, solver, time.perf_counter(), left, stop=stop, limits=limits, prefer=_AGAINST[against], cap=cap)
+        search = Search(
+            rates, solver, time.perf_counter(), left, stop=stop, limits=limits, prefer=_AGAINST[against], cap=cap
+        )
         search.find_best_rate()
         if search.best is not None and search.stopped is None:
             search.choose_among_equals()

@@ -1,4 +1,4 @@
-r"""The layered form, for models whose layers differ: where in the model a stage stands matters.
+"""The layered form, for models whose layers differ: where in the model a stage stands matters.
 
 Boundaries between layers are nodes, candidate stages are arcs from the boundary before their
 first layer to the one after their last. A placement is one path from the first boundary to

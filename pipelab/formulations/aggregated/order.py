@@ -10,10 +10,13 @@ and lead to the same one are of one *link kind*, and few kinds stand for very ma
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from math import comb
 
 import numpy as np
 
-__all__ = ["Order", "free_order", "link_order"]
+__all__ = ["MOST_SUPPORTS", "Order", "free_order", "link_order"]
+
+MOST_SUPPORTS = 20_000  # sets of classes that are listed; 24 classes in stages of up to 4 have 12,950
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,8 @@ class Order:
         To which state it leads.
     support, kind_of : bool array (Q, A), int array (Q,)
         Sets of classes that a stage may use, and the link kind of each.
+    narrowed : bool
+        Sets of more classes were left out, as there would have been too many.
     """
 
     follows: np.ndarray
@@ -37,6 +42,7 @@ class Order:
     leads_to: np.ndarray
     support: np.ndarray
     kind_of: np.ndarray
+    narrowed: bool = False
 
     @cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -127,7 +133,10 @@ def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int) -> Order
     there = np.flatnonzero(eligible)
     if reaches[np.ix_(there, there)].all():
         return free_order(len(eligible))
-    sets = [np.array(list(combinations(there, k))) for k in range(1, min(largest, len(there)) + 1)]
+    wanted = largest = min(largest, len(there))
+    while largest > 1 and sum(comb(len(there), k) for k in range(1, largest + 1)) > MOST_SUPPORTS:
+        largest -= 1
+    sets = [np.array(list(combinations(there, k))) for k in range(1, largest + 1)]
     support = np.zeros((sum(map(len, sets)), len(eligible)), dtype=bool)
     support[
         np.repeat(np.arange(len(support)), [s.shape[1] for s in sets for _ in s]),
@@ -145,4 +154,4 @@ def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int) -> Order
         [np.packbits(entry, axis=1), leads_to[:, None].astype(np.int64).view(np.uint8).reshape(len(leads_to), -1)]
     )
     _, first, kind_of = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    return Order(states, entry[first], leads_to[first], support, kind_of.reshape(-1))
+    return Order(states, entry[first], leads_to[first], support, kind_of.reshape(-1), largest < wanted)

@@ -56,7 +56,9 @@ class Recipes:
         return min(int(count[list(classes)].sum()) // number for number, classes in recipe.draws)
 
 
-def recipes_at(rates: StageRates, threshold: float, links: bool = True, widest: int | None = None) -> Recipes:
+def recipes_at(
+    rates: StageRates, threshold: float, links: bool = True, widest: int | None = None, loose: bool = False
+) -> Recipes:
     """All recipes for stages that reach `threshold`.
 
     Parameters
@@ -66,6 +68,9 @@ def recipes_at(rates: StageRates, threshold: float, links: bool = True, widest: 
     widest : int, optional
         Stages that use GPUs of at most so many classes, where links bind. Quicker, and what can be
         done then can be done.
+    loose : bool
+        True: links need to reach the rate for one GPU of every stage only. Quicker too, as sets of
+        classes need not be listed, and what cannot be done then cannot be done at all.
     """
     good = (rates.rate > 0) & (rates.rate >= threshold)
     patterns = patterns_at(rates, threshold)
@@ -74,13 +79,15 @@ def recipes_at(rates: StageRates, threshold: float, links: bool = True, widest: 
         for _, kinds in parts:
             eligible |= kinds[rates.classes.kind]
     reaches = rates.link >= threshold if links else np.ones_like(rates.link, dtype=bool)
-    order = link_order(reaches, eligible, min(widest or rates.largest, rates.largest))
+    order = link_order(reaches, eligible, 1 if loose else min(widest or rates.largest, rates.largest))
     made: dict[tuple, Recipe] = {}
     for parts, spans in patterns:
-        for draws, link_kind, kinds in _drawn(rates, order, eligible, parts):
-            key = (draws, link_kind)
+        drawn = _drawn_loosely if loose else _drawn
+        for draws, link_kind, kinds in drawn(rates, order, eligible, parts):
             # Fewer kinds of GPU than the pattern allows may reach more spans.
-            spans_here = _pure_spans(good, rates.largest, draws[0][0], kinds) if rates.pure else spans
+            size = sum(number for number, _ in draws)
+            spans_here = _pure_spans(good, rates.largest, size, kinds) if rates.pure else spans
+            key = (draws, link_kind)
             if key not in made and len(spans_here):
                 made[key] = Recipe(draws, spans_here, link_kind)
     recipes = Recipes(rates, threshold, tuple(made.values()), order)
@@ -103,6 +110,17 @@ def _drawn(rates: StageRates, order: Order, eligible, parts) -> Iterator[tuple[t
         kinds = np.zeros(rates.composition.shape[1], dtype=bool)
         kinds[rates.classes.kind[classes]] = True
         yield draws, link_kind, kinds
+
+
+def _drawn_loosely(rates: StageRates, order: Order, eligible, parts) -> Iterator[tuple[tuple, int, np.ndarray]]:
+    """One GPU of the stage stands for all of it towards its neighbours; the others come from anywhere."""
+    by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
+    all_kinds = np.any([kinds for _, kinds in parts], axis=0)
+    for i, (_, own) in enumerate(by_class):
+        others = [(n - (j == i), tuple(np.flatnonzero(c).tolist())) for j, (n, c) in enumerate(by_class)]
+        for classes, link_kind in order.closed_supports(own, [(1, own)]):
+            one = (1, tuple(np.flatnonzero(classes).tolist()))
+            yield (one, *(draw for draw in others if draw[0])), link_kind, all_kinds
 
 
 def _pure_patterns(rates: StageRates, good: np.ndarray):

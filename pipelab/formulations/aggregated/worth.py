@@ -1,4 +1,4 @@
-r"""A proof that fits on a card: how many layers is a GPU worth at a given rate?
+"""A proof that fits on a card: how many layers is a GPU worth at a given rate?
 
 Give every GPU of kind k a worth of w_k layers such that no stage that reaches the rate holds
 more layers than its GPUs are worth together. Then no placement holds more layers than all GPUs

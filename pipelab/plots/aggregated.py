@@ -1,0 +1,215 @@
+"""The aggregated form in pictures: classes, the search, the proof, the trade-off, the cost against size."""
+
+import math
+
+import numpy as np
+
+from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, template
+
+__all__ = ["plot_classes", "plot_proof", "plot_run_times", "plot_search", "plot_trade_off"]
+
+YES, NO, OPEN = "#009E73", WRONG, "#999999"
+
+
+def plot_classes(cluster):
+    """Bandwidth from every GPU to every other, GPUs of one class side by side and framed."""
+    import plotly.graph_objects as go
+
+    from pipelab.formulations.aggregated.classes import gpu_classes
+
+    classes = gpu_classes(cluster)
+    order = np.concatenate(classes.members)
+    matrix = cluster.bandwidth_matrix()[np.ix_(order, order)]
+    np.fill_diagonal(matrix, np.nan)  # no GPU sends to itself
+    types = [cluster.gpus[g].type for g in order]
+    figure = go.Figure(
+        go.Heatmap(
+            z=matrix, colorscale="Cividis", colorbar={"title": {"text": "GB/s"}},
+            customdata=[[f"GPU {a} ({s}) to GPU {b} ({r})" for b, r in zip(order, types, strict=True)]
+                        for a, s in zip(order, types, strict=True)],
+            hovertemplate="%{customdata}: %{z:g} GB/s<extra></extra>", hoverongaps=False,
+        )
+    )  # fmt: skip
+    ends = np.cumsum(classes.count) - 0.5
+    starts = ends - classes.count
+    for a, b in zip(starts, ends, strict=True):
+        figure.add_shape(type="rect", x0=a, x1=b, y0=a, y1=b, line={"color": "white", "width": 3})
+        figure.add_shape(type="rect", x0=a, x1=b, y0=a, y1=b, line={"color": BOTTLENECK, "width": 1.5, "dash": "dot"})
+    n = len(order)
+    axis = {
+        "tickvals": ((starts + ends) / 2).tolist(), "showgrid": False, "zeroline": False,
+        "ticktext": [f"{c} × {name}" for c, name in zip(classes.count, classes.names, strict=True)],
+    }  # fmt: skip
+    noun = "class" if len(classes) == 1 else "classes"
+    figure.update_layout(
+        template=template(), height=520, margin={"l": 150, "b": 110},
+        title=f"{n} GPUs are {len(classes)} {noun} of interchangeable ones"
+        "<br><sup>rows send, columns receive; frames hold GPUs that differ in nothing</sup>",
+        xaxis={**axis, "tickangle": -35, "constrain": "domain"},
+        yaxis={**axis, "autorange": "reversed", "scaleanchor": "x", "constrain": "domain"},
+    )  # fmt: skip
+    return figure
+
+
+def plot_search(result):
+    """Every question of a search: the rate asked about, and the answer."""
+    import plotly.graph_objects as go
+
+    questions = [q for q in result.details["questions"] if not q.asked.startswith("least")]
+    figure = go.Figure()
+    looks = {"yes": (YES, "circle"), "no": (NO, "x"), "not answered": (OPEN, "diamond-open")}
+    for answer, (colour, symbol) in looks.items():
+        asked = [(i, q) for i, q in enumerate(questions, 1) if q.answer == answer]
+        if asked:
+            figure.add_trace(
+                go.Scatter(
+                    x=[i for i, _ in asked], y=[q.rate for _, q in asked], mode="markers", name=answer,
+                    marker={"color": colour, "symbol": symbol, "size": 13, "line": {"width": 2}},
+                    customdata=[(q.asked, q.variables, q.rows, 1000 * q.seconds) for _, q in asked],
+                    hovertemplate="%{y:.6g} tokens/s, %{customdata[0]}: " + answer
+                    + "<br>%{customdata[1]} variables, %{customdata[2]} rows, %{customdata[3]:.0f} ms<extra></extra>",
+                )
+            )  # fmt: skip
+    rates = result.details["rates"].thresholds
+    if result.throughput is not None:
+        figure.add_hline(
+            y=result.throughput, line={"color": BOTTLENECK, "dash": "dash", "width": 1.5},
+            annotation_text=f"proven: {result.throughput:.6g}", annotation_position="bottom left",
+        )  # fmt: skip
+    spent = sum(q.seconds for q in questions)
+    figure.update_layout(
+        template=template(), height=380,
+        title=f"{result.problem.name}: {len(questions)} questions settle {len(rates)} possible rates"
+        f"<br><sup>the largest program has {max((q.variables for q in questions), default=0)} variables; "
+        f"{spent:.2g} s for all of them</sup>",
+        xaxis={"title": {"text": "question"}, "dtick": max(1, len(questions) // 12)},
+        yaxis={"title": {"text": "asked: can this be reached? (tokens/s)"}},
+    )  # fmt: skip
+    return figure
+
+
+def plot_proof(proof):
+    """What all GPUs are worth at the next higher rate, beside the layers to be held."""
+    import plotly.graph_objects as go
+
+    kinds, layers = proof.problem.cluster.kinds, proof.problem.model.layers
+    colours = colour_of_types([kind.type for kind in kinds])
+    figure = go.Figure()
+    for kind, count, worth in zip(kinds, proof.kind_count, proof.worth, strict=True):
+        if worth:
+            figure.add_trace(
+                go.Bar(
+                    y=["worth of all GPUs"], x=[float(count * worth)], orientation="h", name=kind.type,
+                    marker={"color": colours[kind.type], "line": {"color": "white", "width": 1.5}},
+                    text=f"{count} {kind.type} × {worth} = {float(count * worth):g}", textposition="inside",
+                    insidetextanchor="middle", insidetextfont={"color": ink_on(colours[kind.type])},
+                    hovertemplate=f"{count} × {kind.type}, worth {worth} layers each<extra></extra>",
+                )
+            )  # fmt: skip
+    figure.add_vline(x=layers, line={"color": BOTTLENECK, "width": 3})
+    figure.add_annotation(x=layers, y=1, yref="paper", text=f"{layers} layers", showarrow=False, yanchor="bottom")
+    short = layers - float(proof.total_worth)
+    found = f"{short:g} layers short" if short > 0 else "enough in parts, so the proof needs whole stages or links"
+    figure.update_layout(
+        template=template(), barmode="stack", height=260, showlegend=False,
+        title=f"At {proof.rate:.6g} tokens/s all GPUs are worth {float(proof.total_worth):g} layers: {found}"
+        "<br><sup>no stage that reaches this rate holds more layers than its GPUs are worth</sup>",
+        xaxis={"title": {"text": "layers"}, "range": [0, 1.12 * max(layers, float(proof.total_worth))]},
+        yaxis={"showticklabels": False},
+    )  # fmt: skip
+    return figure
+
+
+def plot_trade_off(curve):
+    """Throughput against GPUs or dollars, as steps: between two points nothing better exists."""
+    import plotly.graph_objects as go
+
+    frame = curve.frame().sort_values(curve.against) if curve.points else curve.frame()
+    unit = {"gpus": "GPUs in use", "usd_per_hour": "$ per hour"}[curve.against]
+    figure = go.Figure()
+    if len(frame):
+        x, y = frame[curve.against].tolist(), frame["throughput_tokens_per_s"].tolist()
+        figure.add_trace(
+            go.Scatter(
+                x=[*x, x[-1] * 1.15], y=[*y, y[-1]], mode="lines", line={"color": TYPE_COLOURS[0], "width": 2},
+                line_shape="hv", hoverinfo="skip", showlegend=False,
+            )
+        )  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=x, y=y, mode="markers+text", marker={"color": TYPE_COLOURS[0], "size": 11}, showlegend=False,
+                text=[f"{v:.4g}" for v in y], textposition="top center",
+                customdata=[p.replace(" → ", "<br>") for p in frame["placement"]],
+                hovertemplate=f"%{{x:g}} {unit}: %{{y:.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
+            )
+        )  # fmt: skip
+        per = [(b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True))]
+        best = max(per)[1]
+        title = f"{curve.problem.name}: {y[-1]:.4g} tokens/s at most, most per unit at {x[best]:g} {unit}"
+    else:
+        title = f"{curve.problem.name}: no placement exists"
+    note = f"every point proven, {len(frame)} in {curve.seconds:.2g} s" + ("" if curve.complete else "; not complete")
+    note += "; between two points nothing better exists"
+    figure.update_layout(
+        template=template(), height=400, title=f"{title}<br><sup>{note}</sup>",
+        xaxis={"title": {"text": unit}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "tokens/s"}, "rangemode": "tozero", "range": [0, 1.15 * max(y) if len(frame) else 1]},
+    )  # fmt: skip
+    return figure
+
+
+def plot_run_times(frame, series):
+    """Seconds against size for one or several series of a saved run: every problem a dot, medians joined.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns series, value, seed, seconds, status; see `saved_run`.
+    series : list of str
+    """
+    from plotly.subplots import make_subplots
+
+    columns = min(3, len(series))
+    rows = math.ceil(len(series) / columns)
+    figure = make_subplots(rows, columns, subplot_titles=list(series), horizontal_spacing=0.08, vertical_spacing=0.24)
+    worst = 0.0
+    for i, name in enumerate(series):
+        part = frame[frame["series"] == name].astype({"value": float})
+        where = {"row": i // columns + 1, "col": i % columns + 1}
+        median = part.groupby("value")["seconds"].median()
+        worst = max(worst, float(part["seconds"].max()))
+        _add_series(figure, part, median, where)
+        figure.update_xaxes(
+            type="log", tickvals=median.index.tolist(), ticktext=[f"{v:,.0f}" for v in median.index], **where
+        )
+    decades = [10.0**e for e in range(-2, 3)]
+    figure.update_yaxes(
+        type="log", tickvals=decades, ticktext=[f"{v:g}" for v in decades], gridcolor=GRID, range=[-2.2, 2.2]
+    )
+    for row in range(1, rows + 1):
+        figure.update_yaxes(title={"text": "seconds"}, row=row, col=1)
+    figure.update_layout(
+        template=template(), height=60 + 270 * rows, showlegend=False,
+        title=f"{len(frame[frame['series'].isin(series)])} problems, the slowest solved in {worst:.3g} s"
+        "<br><sup>saved run on two cores; a dot per random problem, medians joined (logarithmic axes)</sup>",
+        margin={"t": 110},
+    )  # fmt: skip
+    return figure
+
+
+def _add_series(figure, part, median, where) -> None:
+    import plotly.graph_objects as go
+
+    figure.add_trace(
+        go.Scatter(x=median.index, y=median, mode="lines", line={"color": TYPE_COLOURS[0]}, hoverinfo="skip"), **where
+    )
+    for proven, symbol, colour in ((True, "circle", TYPE_COLOURS[0]), (False, "x", WRONG)):
+        dots = part[(part["status"] != "feasible") == proven]
+        figure.add_trace(
+            go.Scatter(
+                x=dots["value"], y=dots["seconds"], mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 8},
+                customdata=dots["variables"],
+                hovertemplate="%{x:g}: %{y:.3g} s, %{customdata} variables<extra></extra>",
+            ), **where
+        )  # fmt: skip

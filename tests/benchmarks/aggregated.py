@@ -1,0 +1,127 @@
+"""How the time of the aggregated form grows, and how it compares with the joint ILP: writes data/aggregated_runs.csv.
+
+Run on an idle machine: `python tests/benchmarks/aggregated.py` (about a quarter of an hour; `--quick` leaves out
+the joint ILP as written on small). Every size is solved for three random problems; the table keeps each.
+"""
+
+import resource
+import statistics
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+
+import pipelab as pl
+from pipelab.paths import data_dir
+from pipelab.tables import write_whole
+
+RATES = pl.load_coefficients().coefficients
+MEMORY = (16.0, 24.0, 40.0, 48.0, 80.0)
+BANDWIDTH = (25.0, 50.0, 100.0, 200.0, 400.0)
+
+
+def types(number, rng):
+    """So many made-up types: the bundled rates, each with a constant and a memory of its own."""
+    base = list(RATES.values())
+    rates = {}
+    for i in range(number):
+        c = base[i % len(base)]
+        rates[f"type {i}"] = pl.Coefficients(
+            c.per_token, c.per_sequence, c.per_layer, c.constant * float(rng.uniform(0.7, 1.3))
+        )
+    return rates, {name: float(rng.choice(MEMORY)) for name in rates}
+
+
+def by_types(gpus=1000, classes=8, layers=126, per_stage=8, seed=0):
+    """GPUs of so many types, a speed for every pair of types, layers so heavy that several stages are needed."""
+    rng = np.random.default_rng(seed)
+    rates, memory = types(classes, rng)
+    names = list(rates)
+    links = {(a, b): float(rng.choice(BANDWIDTH)) for i, a in enumerate(names) for b in names[i:]}
+    cluster = pl.Cluster.from_counts({n: max(1, gpus // classes) for n in names}, memory, links)
+    model = pl.Model("large", layers, 8192, 28672, 315 / layers)
+    return pl.Problem(cluster, model, pl.Workload(512, 32), pl.LinearThroughput(rates), max_gpus_per_stage=per_stage)
+
+
+def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25, seed=0):
+    """Nodes of equal GPUs, random links between nodes, `share` of the memory needed for weights."""
+    rng = np.random.default_rng(seed)
+    rates, _ = types(3, rng)
+    names, kind = list(rates), rng.integers(0, 3, nodes)
+    speed = slow * rng.uniform(20, 400, (nodes, nodes))
+    np.fill_diagonal(speed, 600.0)
+    room = np.array([80.0, 40.0, 24.0])[kind]
+    pool = tuple(pl.GPU(names[kind[i]], float(room[i])) for i in range(nodes) for _ in range(per_node))
+    cluster = pl.Cluster(pool, speed, np.repeat(np.arange(nodes), per_node))
+    weight = share * room.sum() * per_node / layers
+    model = pl.Model("nodes", layers, 4096, 11008, float(min(weight, 35.0)))
+    return pl.Problem(cluster, model, pl.Workload(1024, 32), pl.LinearThroughput(rates), max_gpus_per_stage=per_stage)
+
+
+def all_unlike(gpus=12, layers=32, per_stage=3, seed=0):
+    """Every link of its own speed: every GPU is a class."""
+    return by_nodes(gpus, 1, layers, per_stage, seed=seed)
+
+
+SERIES = {
+    "GPUs": (by_types, "gpus", (16, 64, 250, 1000, 4000, 10_000)),
+    "layers": (by_types, "layers", (8, 32, 126, 500, 1000)),
+    "GPUs per stage": (by_types, "per_stage", (1, 2, 4, 8, 16)),
+    "classes": (by_types, "classes", (2, 4, 8, 16, 32)),
+    "nodes with random links": (by_nodes, "nodes", (4, 8, 12, 16, 20, 24)),
+    "GPUs, all links unlike": (all_unlike, "gpus", (4, 6, 8, 10, 12, 14)),
+}
+
+
+def timed(problem, method="aggregated", **options):
+    began = time.perf_counter()
+    result = pl.solve(problem, method, time_limit=120, **options)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "status": result.status, "throughput": result.throughput} | {
+        name: result.size[name] for name in ("variables", "rows")
+    }
+
+
+def growth():
+    for series, (make, parameter, values) in SERIES.items():
+        for value in values:
+            for seed in range(3):
+                row = timed(make(**{parameter: value}, seed=seed))
+                yield {"series": series, "value": value, "seed": seed, "method": "aggregated", **row}
+
+
+def side_by_side(quick):
+    for case, k, form in (
+        *(("tiny", k, "written") for k in (1, 2, 3, 4)),
+        *(("tiny", k, "tight") for k in (1, 2, 3, 4)),
+        ("small", 1, "tight"), ("medium_small", 1, "tight"), ("large", 1, "tight"), ("small", 2, "tight"),
+        *((("small", 1, "written"),) if not quick else ()),
+    ):  # fmt: skip
+        problem = pl.load_case(case, max_gpus_per_stage=k)
+        for method, options in (("joint", {"form": form}), ("aggregated", {})):
+            try:
+                rows = [timed(problem, method, **options) for _ in range(1 if method == "joint" else 5)]
+            except pl.TooLarge as error:
+                print(case, k, form, error)
+                continue
+            best = sorted(rows, key=lambda r: r["seconds"])[len(rows) // 2]
+            name = f"joint, {form}" if method == "joint" else f"aggregated (beside {form})"
+            yield {"series": "side by side", "value": f"{case}, {k}", "seed": 0, "method": name, **best}
+
+
+def main(quick):
+    timed(pl.load_case("tiny"))  # solvers loaded
+    rows = []
+    for row in (*growth(), *side_by_side(quick)):
+        rows.append(row)
+        print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+    frame = pd.DataFrame(rows).round({"seconds": 4})
+    write_whole(data_dir() / "aggregated_runs.csv", frame.to_csv(index=False, lineterminator="\n"))
+    for series, part in frame[frame["series"] != "side by side"].groupby("series", sort=False):
+        print(series, {v: round(statistics.median(g["seconds"]), 3) for v, g in part.groupby("value")})
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv)

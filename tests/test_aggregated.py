@@ -1,0 +1,353 @@
+"""The aggregated form: classes, answers against brute force and the joint ILP, ties, proofs, trade-offs."""
+
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+
+import oracle
+import pipelab as pl
+from pipelab.formulations.aggregated.counting import Counting
+from pipelab.formulations.aggregated.order import link_order
+from pipelab.formulations.aggregated.rates import stage_rates
+from pipelab.formulations.aggregated.recipes import recipes_at
+from pipelab.formulations.aggregated.usage import Limits
+
+# What the write-up's cases yield with 1 to 4 GPUs per stage, links in transfers and in tokens.
+ANSWERS = {
+    "tiny": [(217.52, 217.52), (301.784, 301.784), (301.784, 301.784), (345.4944, 345.4944)],
+    "small": [(301.424, 301.424), (430.8208, 430.8208), (459.476, 459.476), (589.968, 589.968)],
+    "medium_small": [(249.52, 249.52), (356.184, 356.184), (468.0984, 468.0984), (603.7312, 603.7312)],
+    "medium": [(264.236, 264.236), (287.04, 287.04), (300, 375.8768), (300, 443.5368)],
+    "large": [(471.424, 471.424), (719.8208, 719.8208), (1038.9312, 1038.9312), (1358.0416, 1358.0416)],
+    "demo": [(810.424, 810.424), (867.7208, 867.7208), (1046.5812, 1046.5812), (1225.4416, 1225.4416)],
+}
+
+
+def solved(problem, **options):
+    """Solve, and check what holds for every answer."""
+    result = pl.solve(problem, "aggregated", **options)
+    if result.placement is not None:
+        assert pl.evaluate(problem, result.placement).throughput == result.throughput <= result.bound
+    if result.status == "infeasible":
+        assert result.reason
+    return result
+
+
+def agrees(problem, **options):
+    best, result = oracle.best(problem), solved(problem, **options)
+    if best is None:
+        assert result.status == "infeasible"
+    else:
+        assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
+        assert result.details["fewest"]
+    return result
+
+
+@pytest.mark.parametrize("units", ["transfers", "tokens"])
+@pytest.mark.parametrize("case", ANSWERS)
+def test_the_write_ups_cases(case, units):
+    for k, both in enumerate(ANSWERS[case], 1):
+        result = solved(pl.load_case(case, max_gpus_per_stage=k, link_units=units))
+        assert result.status == "optimal"
+        assert result.throughput == pytest.approx(both[units == "tokens"], rel=1e-9)
+
+
+VARIANTS = {
+    "plain": {},
+    "interchangeable": {"twins": True},
+    "layers differ": {"unlike": True},
+    "layers differ, interchangeable": {"unlike": True, "twins": True},
+    "balanced": {"batch_split": "balanced"},
+    "one type per stage": {"same_type_stages": True, "twins": True},
+}
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equal_to_brute_force(variant, seed):
+    agrees(oracle.random_problem(seed, **VARIANTS[variant]), solver="highs" if seed % 4 == 3 else "scip")
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("slowest", [True, False])
+def test_sizes_with_gaps_and_any_cost_model(slowest, seed):
+    problem = oracle.random_problem(
+        seed + 1000, layers=6, unlike=seed % 3 == 0, twins=seed % 2 == 0, batch_split="even"
+    )
+    agrees(dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_easier_questions_first_change_no_answer(seed, monkeypatch):
+    """What large problems go through (single classes, one GPU of a stage for all), on small ones."""
+    monkeypatch.setattr("pipelab.methods.search._MANY_SUPPORTS", 1)
+    result = agrees(oracle.random_problem(seed, **VARIANTS[list(VARIANTS)[seed % 6]]))
+    assert all(q.answer != "not answered" for q in result.details["questions"])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_mixtures_too_many_to_list_leave_a_valid_bound(seed, monkeypatch):
+    monkeypatch.setattr("pipelab.methods.search._MANY_SUPPORTS", 1)
+    monkeypatch.setattr("pipelab.formulations.aggregated.order.MOST_SUPPORTS", 3)
+    problem = oracle.random_problem(seed, max_gpus_per_stage=3, batch_split="balanced" if seed % 3 == 0 else "even")
+    best, result = oracle.best(problem), solved(problem)
+    if best is None:
+        assert result.status == "infeasible"
+    else:
+        assert result.bound >= best * (1 - 1e-9)
+        assert result.status == "optimal" or result.stopped_by == "list limit"
+        assert result.status == "optimal" or "were left out" in result.sentence
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equal_to_the_joint_ilp_beyond_brute_force(seed):
+    problem = oracle.random_problem(seed, layers=6, gpus=6, twins=seed % 2 == 0, unlike=seed % 3 == 0)
+    joint, result = pl.solve(problem, "joint", form="tight"), solved(problem)
+    assert result.status == joint.status
+    if joint.throughput is not None:
+        assert result.throughput == pytest.approx(joint.throughput, rel=1e-9)
+
+
+def priced(problem, seed):
+    rng = np.random.default_rng(seed)
+    price = {kind: float(rng.choice([0.35, 0.5, 1.25, 2.99])) for kind in problem.cluster.kinds}
+    pool = tuple(dataclasses.replace(g, usd_per_hour=price[g]) for g in problem.cluster.gpus)
+    return dataclasses.replace(problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix()))
+
+
+def cost(problem, gpus):
+    return round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_among_equals_fewest_gpus_then_stages_then_lowest_price(seed):
+    problem = priced(oracle.random_problem(seed, twins=True, unlike=seed % 4 == 0), seed)
+    every = list(oracle.placements(problem))
+    result = solved(problem)
+    if not every:
+        assert result.status == "infeasible"
+        return
+    top = max(rate for rate, _, _ in every)
+    least = min((len(g), stages, cost(problem, g)) for rate, g, stages in every if rate > top * (1 - 1e-9))
+    found = result.placement
+    assert (len(found.gpus), len(found), cost(problem, found.gpus)) == least
+    assert pl.solve(problem, "aggregated").placement == found
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("against", ["gpus", "usd_per_hour"])
+def test_the_trade_off_is_the_pareto_front(against, seed):
+    problem = priced(oracle.random_problem(seed, twins=seed % 2 == 0), seed)
+    paid = {
+        (cost(problem, g) if against == "usd_per_hour" else len(g), round(rate, 6))
+        for rate, g, _ in oracle.placements(problem)
+    }
+    front = {p for p in paid if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in paid)}
+    curve = pl.trade_off(problem, against)
+    assert curve.complete
+    frame = curve.frame()
+    found = list(zip(frame[against], frame["throughput_tokens_per_s"], strict=True)) if curve.points else []
+    assert sorted(found) == [(x, pytest.approx(y, rel=1e-6)) for x, y in sorted(front)]
+
+
+def test_a_trade_off_in_dollars_needs_prices():
+    with pytest.raises(pl.InvalidValue, match="A100, V100 have none"):
+        pl.trade_off(pl.load_case("tiny"), "usd_per_hour")
+    with pytest.raises(pl.UnknownName, match="there is no against='dollars'"):
+        pl.trade_off(pl.load_case("tiny"), "dollars")
+
+
+def test_a_trade_off_that_is_stopped_keeps_its_points():
+    stop, points = threading.Event(), []
+    curve = pl.trade_off(
+        pl.load_case("large", max_gpus_per_stage=4), stop=stop, on_point=lambda p: (points.append(p), stop.set())
+    )
+    assert not curve.complete
+    assert len(curve.points) == len(points) == 1
+
+
+# Classes
+
+
+def test_classes_of_the_cases():
+    assert pl.gpu_classes(pl.load_case("demo").cluster).names == ("H100", "A10", "T4")
+    small = pl.gpu_classes(pl.load_case("small").cluster)
+    assert sorted(small.count.tolist()) == [2, 2, 2, 4]
+
+
+def test_classes_do_not_depend_on_how_a_cluster_is_written_down():
+    rows = np.array([[300.0, 100, 100], [100, 300, 100], [100, 100, 50]])
+    group = np.array([0, 0, 1, 1, 2, 2, 2])
+    pool = tuple(pl.GPU("A", 80) for _ in group)
+    short = pl.gpu_classes(pl.Cluster(pool, rows, group))
+    long = pl.gpu_classes(pl.Cluster(pool, rows[np.ix_(group, group)]))
+    for classes in (short, long):
+        assert [m.tolist() for m in classes.members] == [[0, 1], [2, 3], [4, 5, 6]]
+    assert (short.bandwidth_gb_per_s == long.bandwidth_gb_per_s).all()
+
+
+def test_a_link_that_differs_in_one_direction_parts_two_gpus():
+    links = np.full((3, 3), 100.0)
+    assert len(pl.gpu_classes(pl.Cluster((pl.GPU("A", 80),) * 3, links))) == 1
+    links[0, 1] = 90.0
+    assert len(pl.gpu_classes(pl.Cluster((pl.GPU("A", 80),) * 3, links))) == 3
+    priced_pool = (pl.GPU("A", 80), pl.GPU("A", 80, usd_per_hour=1.0))
+    assert len(pl.gpu_classes(pl.Cluster(priced_pool, np.full((2, 2), 100.0)))) == 2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_swapping_gpus_of_a_class_changes_no_throughput(seed):
+    problem = oracle.random_problem(seed, gpus=6, twins=True)
+    classes = pl.gpu_classes(problem.cluster)
+    matrix = problem.cluster.bandwidth_matrix()
+    for members in classes.members:
+        for other in members[1:]:
+            order = np.arange(len(matrix))
+            order[[members[0], other]] = order[[other, members[0]]]
+            swapped = matrix[np.ix_(order, order)]
+            off = ~np.eye(len(matrix), dtype=bool)
+            assert (swapped[off] == matrix[off]).all()
+            assert problem.cluster.gpus[members[0]] == problem.cluster.gpus[other]
+
+
+def test_the_program_does_not_grow_with_the_cluster():
+    def size(gpus):
+        cluster = pl.Cluster.from_counts({"A100": gpus, "T4": gpus}, {"A100": 80, "T4": 16}, 100)
+        result = solved(dataclasses.replace(pl.load_case("medium", max_gpus_per_stage=4), cluster=cluster))
+        return result.size["variables"]
+
+    assert size(40) == size(20_000)
+
+
+# Order
+
+
+def test_circuits_apart_from_the_pipeline_are_no_placement():
+    """Two nodes with no fast link between them: counts that balance, and no pipeline."""
+    links = np.full((4, 4), 1.0)
+    links[:2, :2] = links[2:, 2:] = 400.0
+    tiny = pl.load_case("tiny")
+    model = dataclasses.replace(tiny.model, layer_weight_gb=60.0)
+    cluster = pl.Cluster((pl.GPU("A100", 80),) * 4, links)
+    problem = dataclasses.replace(tiny, model=model, cluster=cluster)
+    rates = stage_rates(problem)
+    found = recipes_at(rates, 150.0)
+    from pipelab import scip
+
+    loose, strict = (Counting(found, Limits(), strict=s) for s in (0, 2))
+    assert scip.run(loose.program()).status == "optimal"
+    assert loose.placement_of(scip.run(loose.program()).x, scip.run) is None
+    assert scip.run(strict.program()).status == "infeasible"
+    agrees(problem)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_walks_are_the_pairs_that_links_allow(seed):
+    """Going down from state to state and passing stages allows just the pairs that all links allow."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2, 6))
+    reaches = rng.random((size, size)) < 0.6
+    order = link_order(reaches, np.ones(size, dtype=bool), 3)
+    if order.free:
+        assert reaches.all()
+        return
+    left, reached, kind = order.arcs
+    for q, support in enumerate(order.support):
+        ahead = {int(order.leads_to[order.kind_of[q]])}
+        for _ in order.follows:
+            ahead |= {int(b) for a, b, k in zip(left, reached, kind, strict=True) if k < 0 and a in ahead}
+        enterable = {int(k) for a, k in zip(left, kind, strict=True) if k >= 0 and a in ahead}
+        for other, j in zip(order.support, order.kind_of, strict=True):
+            assert (j in enterable) == reaches[np.ix_(support, other)].all()
+
+
+# Proofs
+
+
+@pytest.mark.parametrize(
+    ("case", "k", "by", "left"),
+    [
+        ("medium", 1, "worth", 35),
+        ("medium", 2, "whole stages", 3),
+        ("medium", 3, "links", 68),
+        ("demo", 3, "no faster stage", None),
+    ],
+)
+def test_certificates_of_the_cases(case, k, by, left):
+    proof = pl.certificate(solved(pl.load_case(case, max_gpus_per_stage=k)))
+    assert (proof.by, proof.left_over) == (by, left)
+    if left is not None:
+        assert f"{left} left over" in proof.sentence or by == "links"
+    if by in ("worth", "no faster stage"):
+        assert proof.check() > 0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_proven_answer_has_a_certificate(seed):
+    problem = oracle.random_problem(seed, **list(VARIANTS.values())[seed % 6])
+    result = solved(problem)
+    if result.status == "infeasible" and not len(result.details["rates"].thresholds):
+        return
+    proof = pl.certificate(result)
+    assert proof.rate is None or proof.rate > (result.throughput or 0)
+    assert proof.most_layers is None or proof.most_layers < problem.model.layers
+    if proof.by in ("worth", "no faster stage"):
+        assert proof.check() > 0
+
+
+def test_a_false_certificate_is_found_out():
+    proof = pl.certificate(solved(pl.load_case("medium", max_gpus_per_stage=1)))
+    cheap = dataclasses.replace(proof, worth=tuple(w - 1 if w else w for w in proof.worth))
+    with pytest.raises(pl.PipelabError, match=r"with 9 layers contradict the certificate"):
+        cheap.check()
+    dear = dataclasses.replace(proof, worth=tuple(w + 10 for w in proof.worth))
+    with pytest.raises(pl.PipelabError, match="which is no proof"):
+        dear.check()
+
+
+def test_a_wrong_answer_gets_no_certificate():
+    result = solved(pl.load_case("medium", max_gpus_per_stage=2))
+    worse = dataclasses.replace(result, throughput=264.236, bound=264.236)
+    with pytest.raises(pl.PipelabError, match=r"exists, so 264\.236 is not the best"):
+        pl.certificate(worse)
+    with pytest.raises(pl.InvalidValue, match="expected a result that is optimal or infeasible"):
+        pl.certificate(pl.solve(pl.load_case("tiny"), "even"))
+
+
+# Ended early
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("limit", [0.0, 0.02, 0.05])
+def test_a_time_limit_leaves_a_valid_bound(limit, seed):
+    problem = oracle.random_problem(seed, twins=True)
+    best, result = oracle.best(problem), solved(problem, time_limit=limit)
+    if best is not None:
+        assert result.bound >= best * (1 - 1e-9)
+        assert result.status in ("optimal", "feasible", "unknown")
+    if result.status in ("feasible", "unknown"):
+        assert result.stopped_by == "time limit"
+
+
+def test_a_stop_and_a_gap():
+    medium = pl.load_case("medium", max_gpus_per_stage=3)
+    stop = threading.Event()
+    result = solved(medium, stop=stop, on_progress=lambda moment: stop.set())
+    assert result.stopped_by == "stop"
+    assert result.bound >= 300
+    loose = solved(medium, gap=0.9)
+    assert loose.stopped_by == "gap limit"
+    assert loose.gap <= 0.9
+
+
+@pytest.mark.parametrize("solver", ["scip", "highs"])
+def test_no_room_has_a_reason(solver):
+    tiny = pl.load_case("tiny")
+    nothing = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=90))
+    assert "layer 1 alone needs" in solved(nothing, solver=solver).reason
+    few = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layers=40, layer_weight_gb=20))
+    assert "all GPUs together can hold at most 8 of the 40 layers" in solved(few, solver=solver).reason
+    with pytest.raises(pl.UnknownName, match="there is no solver='cplex'"):
+        pl.solve(tiny, "aggregated", solver="cplex")
