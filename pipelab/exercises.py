@@ -108,6 +108,25 @@ def _promise_for_small() -> float:
     return solve(load_case("small", max_gpus_per_stage=4), "type_count").details["promised"]
 
 
+def _left_over_on_medium() -> float:
+    from pipelab.data import load_case
+    from pipelab.methods.certificate import certificate
+    from pipelab.solve import solve
+
+    return certificate(solve(load_case("medium"), "aggregated")).left_over
+
+
+def _fewest_gpus_of_a_heavy_demo() -> float:
+    from dataclasses import replace
+
+    from pipelab.data import load_case
+    from pipelab.solve import solve
+
+    demo = load_case("demo", max_gpus_per_stage=3)
+    heavy = replace(demo, model=replace(demo.model, layer_weight_gb=8))
+    return len(solve(heavy, "aggregated").placement.gpus)
+
+
 EXERCISES = {
     "01.1": Exercise(_smallest_bottleneck, "", "the layers before the one of 8 cost 12 together"),
     "02.1": Exercise(_placements_of_small, "placements", "boundaries C(11, s-1) times ordered choices of s of 10 GPUs"),
@@ -115,6 +134,10 @@ EXERCISES = {
     "04.1": Exercise(_promise_for_small, "tokens/s", "solve it with method='type_count' and look into details"),
     "00.1": Exercise(_four_gpus_per_stage, "tokens/s", "use max_gpus_per_stage=4, two decimals"),
     "05.1": Exercise(_slowdown, "", "a number above 1; compare 1.1 · max ν with the optimum", rel=1e-3),
+    "06.1": Exercise(_left_over_on_medium, "layers", "80 minus what all GPUs are worth together"),
+    "06.2": Exercise(
+        _fewest_gpus_of_a_heavy_demo, "GPUs", "ties are settled by the fewest GPUs: look at the answer's own"
+    ),
     "05.2": Exercise(_heaviest_layer, "GB", "each A100 holds 4 layers and half of the activations in 80 GB", rel=1e-3),
 }
 

@@ -179,3 +179,42 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_prices_and_unlike_layers_come_back(tmp_path):
+    tiny = pl.load_case("tiny")
+    pool = tuple(dataclasses.replace(g, usd_per_hour=2.5 if g.type == "A100" else 0.75) for g in tiny.cluster.gpus)
+    model = dataclasses.replace(tiny.model, weight_factors=(1.5, 1, 1, 2))
+    problem = dataclasses.replace(tiny, cluster=pl.Cluster(pool, tiny.cluster.bandwidth_matrix()), model=model)
+    again = pl.load_case(pl.save_case(problem, tmp_path / "own"))
+    assert again.cluster.gpus == pool
+    assert again.model.weight_factors == (1.5, 1.0, 1.0, 2.0)
+    assert again.model.work_factors == (1.0,) * 4
+    pl.save_case(tiny, tmp_path / "own")  # what no longer holds goes
+    assert pl.load_case(tmp_path / "own").model.uniform
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("1,1,1\n2,1,1\n", "2 layers, expected the 4 of num_decoder_layers"),
+        ("1,1,1\n3,1,1\n", r"row 3, column 'layer': '3': expected 2"),
+        ("1,0,1\n", "row 2, column 'weight_factor': '0': expected a finite number above 0"),
+        ("1,1,inf\n", "row 2, column 'work_factor': 'inf': expected a finite number above 0"),
+        ("1,x,1\n", "row 2, column 'weight_factor': 'x': expected a number"),
+    ],
+)
+def test_a_bad_layers_file_is_refused(tmp_path, rows, message):
+    folder = pl.save_case(pl.load_case("tiny"), tmp_path / "own")
+    (folder / "layers.csv").write_text("layer,weight_factor,work_factor\n" + rows)
+    with pytest.raises(pl.InvalidData, match=message):
+        pl.load_case(folder)
+
+
+def test_a_bad_price_is_refused(tmp_path):
+    folder = pl.save_case(pl.load_case("tiny"), tmp_path / "own")
+    (folder / "gpu_pool.csv").write_text("gpu_type,count,memory_gb,usd_per_hour\nA100,2,80,-1\nV100,2,32,\n")
+    with pytest.raises(pl.InvalidData, match="row 2, column 'usd_per_hour': '-1': expected more than 0"):
+        pl.load_case(folder)
+    with pytest.raises(pl.InvalidValue, match="expected one for each of the 4 layers"):
+        dataclasses.replace(pl.load_case("tiny").model, work_factors=(1, 2))

@@ -63,6 +63,21 @@ RESULTS = {
         "watched.status == 'optimal' and abs(watched.throughput - 215.52) < 1e-9",
         "sizes['demo, 3']['variables'] == 9887608011",
     ],
+    "06_taming_the_explosion.ipynb": [
+        "len(classes) == 3 and joint['allocations'] == 345465 and len(rates.composition) == 9",
+        "result.status == 'optimal' and abs(result.throughput - 287.04) < 1e-9",
+        "proof.by == 'worth' and float(proof.total_worth) == 45 and proof.check() == 560",
+        "[pl.certificate(a).by for a in (by_two, by_three)] == ['whole stages', 'links']",
+        "all(abs(a.throughput / b.throughput - 1) < 1e-9 and b.status == 'optimal' for a, b in both)",
+        "len(answers) == 20 and all(a.status == 'optimal' for a in answers.values())",
+        "abs(answers['demo', 3].throughput - 1046.5812) < 1e-9 and abs(tokens.throughput - 375.8768) < 1e-9",
+        "written / counted > 1000 and (runs['status'] == 'optimal').all()",
+        "curve.complete and len(curve.points) > 3 and early.bound >= 300",
+    ],
+    "solutions/06_taming_the_explosion.ipynb": [
+        "'right' in str(pl.check('06.1', left))",
+        "'right' in str(pl.check('06.2', gpus))",
+    ],
     "solutions/00_start_here.ipynb": ["'right' in str(pl.check('00.1', mine))"],
     "solutions/05_joint_ilp.ipynb": [
         "'right' in str(pl.check('05.1', factor))",

@@ -8,6 +8,7 @@ import resource
 import statistics
 import sys
 import time
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -113,7 +114,7 @@ def side_by_side(quick):
 def main(quick):
     timed(pl.load_case("tiny"))  # solvers loaded
     rows = []
-    for row in (*growth(), *side_by_side(quick)):
+    for row in chain(growth(), side_by_side(quick)):
         rows.append(row)
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
     frame = pd.DataFrame(rows).round({"seconds": 4})
