@@ -1,5 +1,6 @@
 """The search for the best rate: one small program a question."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -105,7 +106,8 @@ class Search:
             if self.stopped is None and near and self.low < self.high:
                 self.stopped = "gap limit"
         if self.stopped is None and self.low < self.high:
-            self.stopped = "list limit"
+            unanswered = any(q.answer == "not answered" for q in self.questions)
+            self.stopped = "time limit" if unanswered else "list limit"
 
     def reach(self, index: int) -> bool | None:
         """Whether a placement of at least this rate exists; None where that was not settled.
@@ -118,7 +120,8 @@ class Search:
         if index > self.aside:
             if self._try(recipes_at(self.rates, threshold, links=False), "links aside", index) is False:
                 return False
-            self.aside = index
+            if self.questions[-1].answer == "yes":
+                self.aside = index
         if self.low >= index or self.stopped:
             return self.low >= index or None
         found = recipes_at(self.rates, threshold)
@@ -137,12 +140,12 @@ class Search:
         """Ask one question: True if its placement reaches the rate, False if there is none, else None."""
         if self.stopped:
             return None
-        placement = self._ask(found, asked)
+        answer, placement = self._ask(found, asked)
         if placement is not None and self._index(placement) > self.low:
             self._keep(placement)
         if self.low >= index:
             return True
-        return False if placement is None and not self.stopped else None
+        return False if answer == "no" else None
 
     def choose_among_equals(self) -> None:
         """At the best rate: fewest GPUs, then fewest stages, then the lowest price (or price first)."""
@@ -172,8 +175,8 @@ class Search:
         steps = [(True, w) for w in self._widths(every)]
         for links, widest in [(False, None), *steps] if not every.order.free else steps:
             found = every if links and widest is None else recipes_at(self.rates, threshold, links, widest)
-            placement = self._ask(found, f"least {wanted}", amounts)
-            if self.stopped:
+            answer, placement = self._ask(found, f"least {wanted}", amounts)
+            if answer == "not answered":
                 return False
             if placement is None:
                 continue
@@ -196,7 +199,7 @@ class Search:
             return sum(self.limits.prices[self.rates.classes.of[g]] for g in placement.gpus)
         return len(placement.gpus) if what == "gpus" else len(placement)
 
-    def _ask(self, found: Recipes, asked: str, amounts: dict | None = None) -> Placement | None:
+    def _ask(self, found: Recipes, asked: str, amounts: dict | None = None) -> tuple[str, Placement | None]:
         """Answer one question; where the stages of the answer fall apart, ask for connected ones."""
         began = time.perf_counter()
         uniform = self.rates.problem.model.uniform
@@ -206,16 +209,21 @@ class Search:
             form = replace(form, strict=form.strict + 1)
             run, placement, size = self._solve(form, amounts)
         if self._ended(run, amounts) or (run.status == "stopped" and placement is None):
-            self.stopped, placement = run.stopped_by, None
+            placement = None
+            if run.stopped_by != "time limit" or self._seconds_left() <= 0:
+                self.stopped = run.stopped_by
         answer = "yes" if placement else "no" if run.status == "infeasible" else "not answered"
         seconds = time.perf_counter() - began
         self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
-        return placement
+        return answer, placement
 
     @staticmethod
     def _ended(run: SolverRun, amounts: dict | None) -> bool:
         """Whether time ran out before the question was settled; a placement found by then settles some."""
         return run.status == "stopped" and (run.x is None or bool(amounts))
+
+    def _seconds_left(self) -> float:
+        return math.inf if self.time_limit is None else self.time_limit - (time.perf_counter() - self.began)
 
     def _solve(self, form: Counting | Layered, amounts: dict | None) -> tuple[SolverRun, Placement | None, dict]:
         """Run the program of a form, and read its answer back; and how large it was."""
@@ -227,8 +235,11 @@ class Search:
         return run, placement, program.size
 
     def _run(self, program: LinearProgram) -> SolverRun:
-        """Hand a program to the solver, with the time that is left."""
-        left = None if self.time_limit is None else max(0.0, self.time_limit - (time.perf_counter() - self.began))
+        """Hand a program to the solver; where time is limited, with a third of what is left.
+
+        A question too hard for that stays open, and easier ones lower down still find a placement.
+        """
+        left = None if self.time_limit is None else max(0.0, self._seconds_left() / 3)
         solver = import_module(f"pipelab.{self.solver}")
         run = solver.run(program, time_limit=left, stop=self.stop, **_SETTINGS[self.solver])
         self.nodes += run.nodes
