@@ -288,12 +288,11 @@ def test_certificates_of_the_cases(case, k, by, left):
 def test_every_proven_answer_has_a_certificate(seed):
     problem = oracle.random_problem(seed, **list(VARIANTS.values())[seed % 6])
     result = solved(problem)
-    if result.status == "infeasible" and not len(result.details["rates"].thresholds):
-        return
     proof = pl.certificate(result)
+    assert str(proof)
     assert proof.rate is None or proof.rate > (result.throughput or 0)
     assert proof.most_layers is None or proof.most_layers < problem.model.layers
-    if proof.by in ("worth", "no faster stage"):
+    if proof.by in ("worth", "no faster stage", "no stage"):
         assert proof.check() > 0
 
 
@@ -316,6 +315,82 @@ def test_a_wrong_answer_gets_no_certificate():
         pl.certificate(pl.solve(pl.load_case("tiny"), "even"))
 
 
+def made(types, coefficients, layers, links, k, memory=9.0, prices=None, efficiency=0.85):
+    """Stages of one GPU yield constant + per_layer · n; links are given in transfers/s, weights are 1 GB a layer."""
+    n = len(types)
+    memory = memory if isinstance(memory, list) else [memory] * n
+    pool = tuple(
+        pl.GPU(t, m, None if prices is None else p) for t, m, p in zip(types, memory, prices or types, strict=True)
+    )
+    costs = pl.LinearThroughput({t: pl.Coefficients(0, 0, a, c) for t, (a, c) in coefficients.items()}, efficiency)
+    model, workload = pl.Model("made", layers, 1, 1, 1.0), pl.Workload(1, 1)
+    speed = np.broadcast_to(links, (n, n)) * model.bytes_per_element / 2**30
+    return pl.Problem(pl.Cluster(pool, speed), model, workload, costs, max_gpus_per_stage=k)
+
+
+@pytest.mark.parametrize("others", [0, 8])
+def test_easier_questions_never_say_no_to_what_exists(others, monkeypatch):
+    """Recipes of one class that come from two patterns keep the spans of both."""
+    rates = {"A": (0, 100), "B": (-15, 130), "C": (30, 10), "D": (24, -2), "E": (24, -2.5), "Z": (0, 100)}
+    links = np.full((5 + others,) * 2, 9.0)
+    links[2, 0] = links[0, 3] = links[0, 4] = 500.0
+    links[5:, 5:] = np.arange(others**2).reshape(others, others) / 64 + 9
+    memory = [3.5, 2.5, 3.5, 4.5, 4.5, *[1.5] * others]
+    if not others:
+        monkeypatch.setattr("pipelab.methods.search._MANY_SUPPORTS", 1)
+    problem = made([*"ABCDE", *"Z" * others], rates, 9, links, 2, memory, efficiency=0.6)
+    assert solved(problem).throughput == pytest.approx(100)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_certificate_never_rests_on_mixtures_left_out(seed, monkeypatch):
+    problem = oracle.random_problem(seed, gpus=5, layers=4, max_gpus_per_stage=3, unlike=seed % 3 == 0)
+    result = solved(problem)
+    if result.status != "optimal":
+        return
+    rates = result.details["rates"].thresholds
+    lower = float(rates[max(0, np.searchsorted(rates, result.throughput * (1 - 1e-9)) - 2)])
+    monkeypatch.setattr("pipelab.formulations.aggregated.order.MOST_SUPPORTS", 5)
+    if lower < result.throughput * (1 - 1e-9):  # claims less than exists: must not be certified
+        with pytest.raises((pl.PipelabError, pl.TooLarge)):
+            pl.certificate(dataclasses.replace(result, throughput=lower, bound=lower))
+
+
+@pytest.mark.parametrize("step", [2e-12, 5e-12, 9e-12, 2e-11, 5e-11, 2e-10])
+def test_near_ties_do_not_hide_the_smaller_placement(step):
+    problem = made("AAB", {"A": (0, 100), "B": (0, 100 * (1 + step))}, 2, 500, 1, [2.5, 2.5, 1.5])
+    result = solved(problem)
+    assert (result.status, result.details["fewest"], len(result.placement.gpus)) == ("optimal", True, 1)
+    assert len(pl.trade_off(problem).points) == 1
+
+
+@pytest.mark.parametrize("prices", [[3.123457, 3.123456], [2e-7, 1e-7]])
+def test_prices_finer_than_a_solver_sees_are_refused(prices):
+    problem = made("AB", {"A": (10, 60), "B": (-10, 100)}, 3, 1000, 2, prices=prices, efficiency=0.6)
+    with pytest.raises(pl.InvalidValue, match=r"round GPU\.usd_per_hour to cents"):
+        pl.trade_off(problem, "usd_per_hour")
+    result = solved(problem)
+    assert (result.status, result.details["fewest"]) == ("optimal", False)
+
+
+def test_a_point_of_a_trade_off_says_under_which_limit_it_is_best():
+    points = pl.trade_off(pl.load_case("tiny", max_gpus_per_stage=4)).points
+    assert points[0].reason == ""
+    assert points[1].sentence.endswith("The best with at most 3 GPUs.")
+    with pytest.raises(pl.InvalidValue, match="this is the best with at most 3 GPUs"):
+        pl.certificate(points[1])
+
+
+def test_a_certificate_names_who_is_idle_and_no_other():
+    problem = made("XX", {"X": (10, 100)}, 4, 500, 1, [1.5, 3.5])
+    sentence = str(pl.certificate(solved(problem)))
+    assert "X (3.5 GB)" in sentence
+    assert "X (1.5 GB) can hold none" in sentence
+    nothing = pl.certificate(solved(made("A", {"A": (1, 100)}, 2, 10, 1, 0.1)))
+    assert (nothing.by, nothing.left_over) == ("no stage", 2)
+    assert "layer 1 alone needs" in str(nothing)
+
+
 # Ended early
 
 
@@ -329,6 +404,25 @@ def test_a_time_limit_leaves_a_valid_bound(limit, seed):
         assert result.status in ("optimal", "feasible", "unknown")
     if result.status in ("feasible", "unknown"):
         assert result.stopped_by == "time limit"
+
+
+@pytest.mark.parametrize("answered", [1, 2, 3, 4, 5, 6, 8])
+def test_questions_left_open_do_not_lower_the_bound(answered, monkeypatch):
+    """Only so many questions are answered; the time for all others is up, though some is left in all."""
+    from pipelab import scip
+
+    real, asked = scip.run, []
+
+    def impatient(program, **options):
+        if "stop" not in options:  # reading an answer back is no question
+            return real(program, **options)
+        asked.append(program)
+        return real(program, **options | ({} if len(asked) <= answered else {"time_limit": 0.0}))
+
+    monkeypatch.setattr(scip, "run", impatient)
+    result = solved(pl.load_case("medium", max_gpus_per_stage=4), time_limit=100)
+    assert result.bound >= 300
+    assert result.status == "optimal" or result.stopped_by == "time limit"
 
 
 def test_a_stop_and_a_gap():

@@ -81,6 +81,8 @@ def result_of(search: Search) -> Result:
         "rows": max((q.rows for q in search.questions), default=0),
     }
     bound = float(search.thresholds[search.high]) if search.high >= 0 else None
+    if search.low == search.high:  # one rate, computed by two paths
+        bound = search.throughput
     status, bound = status_and_bound(search.throughput, bound)
     reason = ""
     if search.high < 0:
@@ -93,6 +95,7 @@ def result_of(search: Search) -> Result:
         "nodes": search.nodes,
         "fewest": search.fewest,
         "rates": search.rates,
+        "limits": search.limits,
     }
     return Result(
         problem, "aggregated", status, search.best, search.throughput, bound, time.perf_counter() - search.began, size,

@@ -1,7 +1,7 @@
 """The proof in the reader's hand: the next higher rate, and why no placement reaches it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations_with_replacement
@@ -13,10 +13,11 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.formulations.aggregated.counting import Counting
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
-from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
+from pipelab.formulations.aggregated.recipes import Recipes, patterns_at, recipes_at
 from pipelab.formulations.aggregated.usage import Limits
 from pipelab.formulations.aggregated.worth import worths
 from pipelab.html import table
+from pipelab.infeasible import why_no_layer_fits
 from pipelab.methods.search import Search
 from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram, RowBlock
@@ -38,14 +39,16 @@ class Certificate:
     rate : float or None
         The next higher rate that any stage or link has; None if no stage is faster than the answer.
     by : str
-        "no faster stage"; "worth": the GPUs are worth fewer layers than there are (see `worth`);
+        "no stage": nothing fits anywhere; "no faster stage"; "worth": the GPUs are worth fewer layers than there are (see `worth`);
         "whole stages": they would do in parts, but not in whole stages; "links": all layers could be
         held, but no order of stages has only links of that rate; "position": layers differ, and no
-        path through the model exists.
+        path of stages and links of that rate leads through the model.
     worth : tuple of Fraction
         Layers that a GPU of each kind is worth at that rate, in the order of `cluster.kinds`.
     most_layers : int or None
         No placement at that rate holds more; None where that was not computed.
+    idle : tuple of int
+        Kinds of which no GPU is in any stage that reaches the rate.
     """
 
     problem: Problem
@@ -54,6 +57,7 @@ class Certificate:
     by: str
     worth: tuple[Fraction, ...]
     most_layers: int | None
+    idle: tuple[int, ...] = ()
 
     @property
     def left_over(self) -> int | None:
@@ -73,19 +77,21 @@ class Certificate:
     @property
     def sentence(self) -> str:
         """The proof in words."""
+        if self.by == "no stage":
+            return f"No stage fits anywhere: {why_no_layer_fits(self.problem)}."
         if self.rate is None:
             return f"No stage is faster than {self.throughput:.7g} tokens/s, so no placement is."
-        layers, names = self.problem.model.layers, [kind.type for kind in self.problem.cluster.kinds]
+        layers = self.problem.model.layers
         head = f"The next higher rate is {self.rate:.7g} tokens/s. "
         if self.throughput is None:
             head = f"Even at the lowest rate, {self.rate:.7g} tokens/s, there is no placement. "
-        used = ", ".join(f"{n} × {t}" for n, t, w in zip(self.kind_count, names, self.worth, strict=True) if w)
-        idle = ", ".join(dict.fromkeys(t for t, w in zip(names, self.worth, strict=True) if not w))
-        unfit = f" ({idle} can hold none)" if idle else ""
         if self.by == "worth":
+            worth = ", ".join(f"{n} × {t} at {w}" for n, t, w in self._named() if w)
+            idle = ", ".join(name for k, (_, name, _) in enumerate(self._named()) if k in self.idle)
+            parts = ([worth] if worth else []) + ([f"{idle} can hold none"] if idle else [])
             return (
-                f"{head}There all of {used or 'the GPUs'} together hold at most {math.floor(self.total_worth)} of the "
-                f"{layers} layers{unfit}: {self.left_over} left over."
+                f"{head}There all GPUs together hold at most {self.most_layers} of the {layers} layers "
+                f"({'; '.join(parts)}): {self.left_over} left over."
             )
         if self.by == "whole stages":
             most, rest = self.most_layers, self.left_over
@@ -95,7 +101,14 @@ class Certificate:
                 f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold at most "
                 f"{self.most_layers} of the {layers} layers."
             )
-        return f"{head}No sequence of stages that reach it covers the layers from the first to the last."
+        return f"{head}No sequence of stages joined by links that reach it covers the layers from first to last."
+
+    def _named(self) -> list[tuple[int, str, Fraction]]:
+        """Number, name and worth of every kind; the name has the memory where types alone are not clear."""
+        kinds = self.problem.cluster.kinds
+        types = [kind.type for kind in kinds]
+        names = [t if types.count(t) == 1 else f"{t} ({k.memory_gb:g} GB)" for t, k in zip(types, kinds, strict=True)]
+        return list(zip(self.kind_count, names, self.worth, strict=True))
 
     def frame(self):
         """One row per kind of GPU: how many there are, what each is worth at the next rate, and together."""
@@ -131,7 +144,7 @@ class Certificate:
         TooLarge
             More stages than anyone would wait for.
         """
-        if self.by not in ("worth", "no faster stage"):
+        if self.by not in ("worth", "no faster stage", "no stage"):
             raise InvalidValue("certificate", [("by", self.by, "only worths can be checked stage by stage")])
         number = 0
         for gpus, layers in self._stages():
@@ -141,7 +154,9 @@ class Certificate:
             )
             if any(m > g.memory_gb * MEMORY_SLACK for m, g in zip(cost.memory_gb, gpus, strict=True)):
                 continue
-            if self.rate is None:
+            if self.by == "no stage":
+                broken = True
+            elif self.rate is None:
                 broken = cost.throughput > self.throughput * (1 + 1e-9)
             else:
                 own = sum(self.worth[self.problem.cluster.kinds.index(g)] for g in gpus)
@@ -204,26 +219,55 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     if not isinstance(result, Result) or result.status not in ("optimal", "infeasible"):
         given = getattr(result, "status", result)
         raise InvalidValue("certificate", [("result", given, "expected a result that is optimal or infeasible")])
+    limits = result.details.get("limits")
+    if result.reason.startswith("the best ") and limits is not None:
+        expected = f"expected a result without limits; this is {result.reason}"
+        raise InvalidValue("certificate", [("result", result.throughput, expected)])
     problem, rates = result.problem, stage_rates(result.problem)
     none = (Fraction(0),) * len(problem.cluster.kinds)
+    if not len(rates.thresholds):
+        return Certificate(problem, None, None, "no stage", none, 0)
     floor = 0.0 if result.throughput is None else result.throughput * (1 + 1e-11)
     higher = rates.thresholds[rates.thresholds > floor]
     if not len(higher):
         return Certificate(problem, result.throughput, None, "no faster stage", none, None)
     rate = float(higher[0])
-    worth = worths(rates, rate)
-    proof = Certificate(problem, result.throughput, rate, "worth", worth, None)
+    proof = Certificate(problem, result.throughput, rate, "worth", worths(rates, rate), None, _idle(rates, rate))
     if proof.total_worth < problem.model.layers:
-        most = math.floor(proof.total_worth)
-        return Certificate(problem, result.throughput, rate, "worth", worth, most)
+        return replace(proof, most_layers=math.floor(proof.total_worth))
     if not problem.model.uniform:
-        _refuse_if_reached(rates, rate, solver)
-        return Certificate(problem, result.throughput, rate, "position", worth, None)
-    for by, found in (("whole stages", recipes_at(rates, rate, links=False)), ("links", recipes_at(rates, rate))):
+        return _without_a_path(proof, rates, solver)
+    # Each step may leave out less; where mixtures are too many to list, the last one proves nothing.
+    steps = [("whole stages", {"links": False}), ("links", {"loose": True}), ("links", {})]
+    for by, options in steps:
+        found = recipes_at(rates, rate, **options)
         most = most_layers(found, solver)
         if most < problem.model.layers:
-            return Certificate(problem, result.throughput, rate, by, worth, most)
+            if found.order.narrowed:
+                raise TooLarge(
+                    "a proof would have to list too many mixtures of classes", {"classes": len(rates.classes)}
+                )
+            return replace(proof, by=by, most_layers=most)
     raise PipelabError(f"a placement of {rate:.7g} tokens/s exists, so {result.throughput} is not the best")
+
+
+def _idle(rates: StageRates, rate: float) -> tuple[int, ...]:
+    """Kinds that are in no stage of that rate."""
+    busy = np.zeros(len(rates.kind_count), dtype=bool)
+    for parts, _ in patterns_at(rates, rate):
+        for _, own in parts:
+            busy |= own
+    return tuple(np.flatnonzero(~busy).tolist())
+
+
+def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certificate:
+    """Layers differ: ask the search itself whether the rate can be reached."""
+    reached = Search(rates, solver).reach(int(np.searchsorted(rates.thresholds, proof.rate)))
+    if reached:
+        raise PipelabError(f"a placement of {proof.rate:.7g} tokens/s exists, so the result is not the best")
+    if reached is None:
+        raise TooLarge("a proof would have to list too many mixtures of classes", {"classes": len(rates.classes)})
+    return replace(proof, by="position")
 
 
 def most_layers(found: Recipes, solver: str = "scip") -> int:
@@ -253,9 +297,3 @@ def _widened(block: RowBlock, value: float) -> RowBlock:
     """The same rows with one column more."""
     column = sp.coo_array(np.full((len(block), 1), value))
     return RowBlock(sp.csr_array(sp.hstack([block.matrix, column])), block.lower.copy(), block.upper.copy())
-
-
-def _refuse_if_reached(rates: StageRates, rate: float, solver: str) -> None:
-    search = Search(rates, solver)
-    if search.reach(int(np.searchsorted(rates.thresholds, rate))):
-        raise PipelabError(f"a placement of {rate:.7g} tokens/s exists, so the result is not the best")

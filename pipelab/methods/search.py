@@ -9,6 +9,7 @@ from importlib import import_module
 
 import numpy as np
 
+from pipelab.errors import PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.counting import Counting
 from pipelab.formulations.aggregated.layered import Layered
@@ -25,6 +26,7 @@ __all__ = ["SOLVERS", "Question", "Search", "whole_prices"]
 _SETTINGS = {"scip": {"settings": {"propagating/probing/maxprerounds": 0}}, "highs": {}}
 SOLVERS = tuple(_SETTINGS)
 _READ_BACK_SECONDS = 10.0
+_MOST_PRICE_UNITS = 200_000
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
@@ -56,6 +58,8 @@ class Search:
         What is least among equally fast placements.
     cap : int or None
         An index above which nothing is to be found.
+    narrowed : bool
+        Some question was left open because its mixtures were too many to list.
     aside : int
         The highest rate known to be reached where links do not count.
     """
@@ -77,6 +81,7 @@ class Search:
     throughput: float | None = None
     stopped: str | None = None
     fewest: bool = False
+    narrowed: bool = False
     nodes: int = 0
     questions: list[Question] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
@@ -93,6 +98,8 @@ class Search:
         self.high = int(np.flatnonzero(holdable >= problem.model.layers - 1e-6).max(initial=-1))
         if self.cap is not None:
             self.high = min(self.high, self.cap)
+        if self.time_limit is not None and self.high >= 0:  # at the lowest rate everything goes: a first placement
+            self._try(recipes_at(self.rates, float(self.thresholds[0]), links=False), "links aside", 0)
         ask, step, open_above = self.high, 1, self.high
         while self.low < open_above and self.stopped is None:
             reached = self.reach(ask)
@@ -106,8 +113,7 @@ class Search:
             if self.stopped is None and near and self.low < self.high:
                 self.stopped = "gap limit"
         if self.stopped is None and self.low < self.high:
-            unanswered = any(q.answer == "not answered" for q in self.questions)
-            self.stopped = "time limit" if unanswered else "list limit"
+            self.stopped = "list limit" if self.narrowed else "time limit"
 
     def reach(self, index: int) -> bool | None:
         """Whether a placement of at least this rate exists; None where that was not settled.
@@ -122,26 +128,26 @@ class Search:
                 return False
             if self.questions[-1].answer == "yes":
                 self.aside = index
-        if self.low >= index or self.stopped:
-            return self.low >= index or None
+        if self.low >= index:
+            return True
         found = recipes_at(self.rates, threshold)
         if self._widths(found)[0] == 1:
             if self._try(recipes_at(self.rates, threshold, widest=1), "stages inside one class", index):
                 return True
             if self._try(recipes_at(self.rates, threshold, loose=True), "links for one GPU", index) is False:
                 return False
-        if self.low < index and not self.stopped:
-            answer = self._try(found, "with links", index)
-            if answer is False and found.order.narrowed:
-                return None
-        return None if self.stopped and self.low < index else self.low >= index
+        answer = self._try(found, "with links", index)
+        if answer is False and found.order.narrowed:
+            self.narrowed = True
+            return None
+        return answer
 
     def _try(self, found: Recipes, asked: str, index: int) -> bool | None:
         """Ask one question: True if its placement reaches the rate, False if there is none, else None."""
-        if self.stopped:
-            return None
+        if self.stopped or self.low >= index:
+            return True if self.low >= index else None
         answer, placement = self._ask(found, asked)
-        if placement is not None and self._index(placement) > self.low:
+        if placement is not None and self.index_of(placement) > self.low:
             self._keep(placement)
         if self.low >= index:
             return True
@@ -153,6 +159,8 @@ class Search:
         self.limits = replace(self.limits, prices=prices)
         for wanted in PREFERENCES[self.prefer]:
             if wanted == "price" and prices is None:
+                if any(kind.usd_per_hour is not None for kind in self.rates.problem.cluster.kinds):
+                    return  # some prices are missing or too fine: that choice is left open
                 continue
             if not self._least(wanted):
                 return
@@ -181,7 +189,7 @@ class Search:
             if placement is None:
                 continue
             used = -sum(amount * self.used(name, placement) for name, amount in amounts.items())
-            if self._index(placement) == self.low and (least is None or used <= least or widest is None):
+            if self.index_of(placement) == self.low and (least is None or used <= least or widest is None):
                 self._keep(placement)
                 return not found.order.narrowed or least is None or used <= least
             least = used if least is None else least
@@ -206,16 +214,26 @@ class Search:
         form = Counting(found, self.limits) if uniform else Layered(found, self.limits)
         run, placement, size = self._solve(form, amounts)
         while run.x is not None and placement is None and not self._ended(run, amounts):  # only where links bind
+            if form.strict == 2:
+                raise PipelabError("a solver returned stages that make no pipeline")
             form = replace(form, strict=form.strict + 1)
             run, placement, size = self._solve(form, amounts)
         if self._ended(run, amounts) or (run.status == "stopped" and placement is None):
             placement = None
             if run.stopped_by != "time limit" or self._seconds_left() <= 0:
                 self.stopped = run.stopped_by
+        self._check_limits(placement)
         answer = "yes" if placement else "no" if run.status == "infeasible" else "not answered"
         seconds = time.perf_counter() - began
         self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
         return answer, placement
+
+    def _check_limits(self, placement: Placement | None) -> None:
+        """Solvers keep rows within a tolerance; what a placement uses is counted exactly."""
+        for what in ("gpus", "stages", "price") if placement else ():
+            most = getattr(self.limits, what)
+            if most is not None and self.used(what, placement) > most:
+                raise PipelabError(f"a solver returned {self.used(what, placement)} {what} where {most} are allowed")
 
     @staticmethod
     def _ended(run: SolverRun, amounts: dict | None) -> bool:
@@ -253,9 +271,9 @@ class Search:
     def _keep(self, placement: Placement) -> None:
         self.best = placement
         self.throughput = evaluate(self.rates.problem, placement).throughput
-        self.low = self._index(placement)
+        self.low = self.index_of(placement)
 
-    def _index(self, placement: Placement) -> int:
+    def index_of(self, placement: Placement) -> int:
         """The last rate that is not above the placement's own."""
         own = evaluate(self.rates.problem, placement).throughput
         return int(np.searchsorted(self.thresholds, own * (1 + 1e-11), side="right")) - 1
@@ -269,9 +287,18 @@ class Search:
 
 
 def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
-    """Price of one GPU of each class in whole units of the finest price step; None where a price is missing."""
+    """Price of one GPU of each class in whole units of the finest price step; None where a price is missing.
+
+    None also where prices are so fine (below a millionth of a dollar, or a common step that the
+    total holds more than 200,000 times) that a solver's tolerance of 1e-6 could not tell them apart.
+    """
     prices = [rates.classes.gpu(a).usd_per_hour for a in range(len(rates.classes))]
     if None in prices:
         return None
-    micro = np.array([round(p * 1_000_000) for p in prices])
-    return tuple((micro // max(1, np.gcd.reduce(micro))).tolist())
+    exact = np.array(prices) * 1_000_000
+    micro = np.rint(exact).astype(np.int64)
+    if (micro == 0).any() or (np.abs(micro - exact) > 1e-3).any():
+        return None
+    units = micro // np.gcd.reduce(micro)
+    used = min(len(rates.problem.cluster), rates.problem.model.layers * rates.largest)
+    return tuple(units.tolist()) if int(units.max()) * used <= _MOST_PRICE_UNITS else None

@@ -27,7 +27,8 @@ class TradeOff:
     ----------
     against : "gpus" or "usd_per_hour"
     points : tuple of Result
-        Fastest first. Each is proven: nothing as cheap is faster, nothing as fast is cheaper.
+        Fastest first. Each is proven: nothing as cheap is faster, nothing as fast is cheaper. From
+        the second on, status and bound hold for placements cheaper than the point before (`reason`).
     complete : bool
         False where time ran out or it was stopped: cheaper points are missing.
     """
@@ -68,6 +69,15 @@ class TradeOff:
 
     def _repr_html_(self) -> str:
         return table(self.frame().drop(columns="placement", errors="ignore"))
+
+
+def _under_limit(result: Result, limits: Limits, against: str) -> Result:
+    """Say under which limit a point is the best: its bound holds there and no further."""
+    if against == "gpus" and limits.gpus is not None:
+        return replace(result, reason=f"the best with at most {limits.gpus} GPUs")
+    if against == "usd_per_hour" and limits.price is not None:
+        return replace(result, reason="the best of all that cost less than the point before")
+    return result
 
 
 def price_per_hour(problem: Problem, result: Result) -> float | None:
@@ -114,6 +124,8 @@ def trade_off(
     if against == "usd_per_hour" and prices is None:
         missing = sorted({g.type for g in problem.cluster.kinds if g.usd_per_hour is None})
         expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
+        if not missing:
+            expected = "expected coarser prices: round GPU.usd_per_hour to cents"
         raise InvalidValue("trade_off", [("against", against, expected)])
     limits, points, cap, complete = Limits(prices=prices), [], None, True
     while True:
@@ -129,10 +141,10 @@ def trade_off(
             break
         if search.best is None:
             break
-        points.append(result_of(search))
+        points.append(_under_limit(result_of(search), limits, against))
         if on_point is not None:
             on_point(points[-1])
-        cap = search.low - 1
+        cap = search.low - 1  # what follows is slower, or there would be no point in it
         what = _AGAINST[against]
         limits = replace(limits, **{what: search.used(what) - 1})
     return TradeOff(problem, against, tuple(points), complete, time.perf_counter() - began)

@@ -169,7 +169,7 @@ def plot_run_times(frame, series):
     """
     from plotly.subplots import make_subplots
 
-    columns = min(3, len(series))
+    columns = 2 if len(series) in (2, 4) else min(3, len(series))
     rows = math.ceil(len(series) / columns)
     figure = make_subplots(rows, columns, subplot_titles=list(series), horizontal_spacing=0.08, vertical_spacing=0.24)
     worst = 0.0

@@ -21,7 +21,9 @@ from pipelab.problem import Problem
 
 __all__ = ["StageRates", "stage_rates"]
 
-_SAME = 1e-12  # rates this close are one rate: they differ by the last bits of the arithmetic
+# Rates this close are one rate: they differ by the last bits of the arithmetic. Ten times what a
+# placement's own rate, computed by another path, may differ from the table's (`Search.index_of`).
+_SAME = 1e-10
 _MOST_CELLS = 60_000_000  # mixtures × kinds of span; 8 bytes each
 
 

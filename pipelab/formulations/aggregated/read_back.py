@@ -68,7 +68,8 @@ def _shared_out(demand: dict[tuple[int, ...], int], count, prices, run: Callable
     upper, whole = np.full(len(draw), np.inf), np.ones(len(draw), dtype=bool)
     answer = run(LinearProgram(columns, np.zeros(len(draw)), upper, whole, -cost, blocks))
     if answer.x is None:
-        raise PipelabError("a solver returned stages for which there are not enough GPUs")
+        why = "there are not enough GPUs" if answer.status == "infeasible" else "no GPUs were named in time"
+        raise PipelabError(f"a solver returned stages for which {why}")
     out: dict[tuple[int, ...], list[int]] = {own: [] for own, _ in mixed}
     for d, a, amount in zip(draw, cls, np.rint(answer.x).astype(int), strict=True):
         out[mixed[d][0]] += [int(a)] * int(amount)

@@ -87,9 +87,10 @@ def recipes_at(
             # Fewer kinds of GPU than the pattern allows may reach more spans.
             size = sum(number for number, _ in draws)
             spans_here = _pure_spans(good, rates.largest, size, kinds) if rates.pure else spans
-            key = (draws, link_kind)
-            if key not in made and len(spans_here):
-                made[key] = Recipe(draws, spans_here, link_kind)
+            if len(spans_here):
+                known = made.get((draws, link_kind))
+                spans_here = spans_here if known is None else np.union1d(known.spans, spans_here)
+                made[draws, link_kind] = Recipe(draws, spans_here, link_kind)
     recipes = Recipes(rates, threshold, tuple(made.values()), order)
     kept = tuple(r for r in recipes.recipes if recipes.most(r) > 0)
     return Recipes(rates, threshold, kept, order)
