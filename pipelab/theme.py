@@ -3,12 +3,17 @@
 The colours are Okabe and Ito's, which stay apart for the colour-blind and in print.
 """
 
-__all__ = ["BOTTLENECK", "GRID", "TYPE_COLOURS", "WRONG", "colour_of_types", "ink_on", "template"]
+__all__ = ["BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "WRONG", "colour_of_types", "ink_on", "template"]
 
 TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999", "#5D3A9B")
 BOTTLENECK = "#111111"
 WRONG = "#D55E00"
 GRID = "#D0D0D0"
+# Kinds of pipeline actions; light and dark alternate, so that grey print keeps them apart too.
+KIND_COLOURS = {
+    "F": "#56B4E9", "B": "#E69F00", "I": "#E69F00", "W": "#009E73", "OVERLAP_F_B": "#F0E442",
+    "SEND_F": "#CC79A7", "RECV_F": "#CC79A7", "SEND_B": "#CC79A7", "RECV_B": "#CC79A7",
+}  # fmt: skip
 
 
 # The write-up's types keep their colour from figure to figure.
