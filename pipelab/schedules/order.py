@@ -8,6 +8,7 @@ work is left, the schedule is deadlocked, and the heads of the queues say why.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 
@@ -81,18 +82,22 @@ class Order:
         float array, shape (nodes,)
         """
         end = np.zeros(self.shape)
-        took, above_delay = self._spread(duration), self._spread(delays[0])
-        arrivals = [(needs, self._spread(delay)) for needs, delay in zip(self.needs, delays[1:], strict=True)]
-        ended = end.ravel().take
-        above = end[0]
-        for row in range(1, self.shape[0]):  # a handful of numpy calls per round is all that costs time here
-            ready = above if above_delay is None else above + above_delay[row]
-            for needs, delay in arrivals:
-                arrived = ended(needs[row])
+        ended, above, above_delay = end.ravel().take, end[0], self._spread(delays[0])
+        # What arrives, row by row: which cells, and how much later than these end.
+        arrivals = [
+            zip(needs[1:], repeat(None) if delay is None else self._spread(delay)[1:], strict=False)
+            for needs, delay in zip(self.needs, delays[1:], strict=True)
+        ]
+        lag = repeat(None) if above_delay is None else above_delay[1:]
+        # A handful of numpy calls per round is all that costs time here, hence no indexing by row.
+        for row, took, late, *arrived in zip(end[1:], self._spread(duration)[1:], lag, *arrivals, strict=False):
+            ready = above if late is None else above + late
+            for needs, delay in arrived:
+                arrival = ended(needs)
                 if delay is not None:
-                    arrived += delay[row]
-                ready = np.maximum(ready, arrived, out=arrived)
-            above = np.add(ready, took[row], out=end[row])
+                    arrival += delay
+                ready = np.maximum(ready, arrival, out=arrival)
+            above = np.add(ready, took, out=row)
         return end.ravel()[self.cell]
 
     def _spread(self, values: np.ndarray | None) -> np.ndarray | None:

@@ -1,6 +1,5 @@
 """Can this schedule be run? Every missing, doubled or impossible action, or the edges of the deadlock."""
 
-
 import numpy as np
 
 from pipelab.errors import InvalidSchedule

@@ -84,5 +84,3 @@ def as_html(schedule: Schedule) -> str:
     return f'<div style="font-family:monospace;line-height:1.7;white-space:nowrap;overflow-x:auto">{head}<br>' + (
         "<br>".join(shown) + "</div>"
     )
-
-

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from pipelab.errors import InvalidValue
-from pipelab.schedules.action import F, I, W
 from pipelab.schedules.schedule import Schedule
 
 __all__ = ["StageCosts"]
@@ -109,15 +108,6 @@ class StageCosts:
         link = _spread("comm", self.comm, schedule.stages - 1, "links")
         result["comm"] = np.where(schedule.holder[1:] != schedule.holder[:-1], link, 0.0)
         return result
-
-    def durations(self, schedule: Schedule) -> np.ndarray:
-        """How long every entry of the schedule takes by itself, shape (n,); messages and idle ticks take nothing."""
-        table = self.tables(schedule)
-        backward = table["backward_input"] + table["backward_weight"]
-        lookup = np.zeros((9, schedule.stages))
-        lookup[[F, I, W]] = table["forward"], table["backward_input"], table["backward_weight"]
-        lookup[2] = backward
-        return lookup[schedule.kind, schedule.stage]
 
 
 def _times(name: str, value, *, one_number: bool):

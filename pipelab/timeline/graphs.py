@@ -28,8 +28,8 @@ class Wiring(NamedTuple):
     Attributes
     ----------
     graph : Graph
-    links : one int array of shape (nodes, ≥ 1), or None, per array of the graph's waits
-        A node starts that link's time after what it waits for; of several links the slowest counts.
+    links : one int array of shape (nodes,) or (nodes, k), or None, per array of the graph's waits
+        A node starts that link's time after what it waits for; of k links the slowest counts.
     held : int array of shape (nodes,), or None
         The link whose time a send or receive takes itself.
     """
@@ -79,7 +79,7 @@ def _slots(schedule: Schedule, graph: Graph, values: np.ndarray, nothing: int) -
 def _buffered(schedule: Schedule) -> Wiring:
     graph = compiled(schedule)
     incoming = _slots(schedule, graph, _incoming(schedule), schedule.stages - 1)
-    return Wiring(graph, (None, *(link[:, None] for link in incoming)))
+    return Wiring(graph, (None, *incoming))
 
 
 def _rendezvous(schedule: Schedule) -> Wiring:
@@ -99,11 +99,11 @@ def _rendezvous(schedule: Schedule) -> Wiring:
     takers, outgoing = _slots(schedule, graph, user, nothing), _slots(schedule, graph, over, none)
     # From here on seen from the node after the sender: whose rank must be there, and over which link.
     there = [np.append(before, nothing)[np.append(taker, nothing)[before]] for taker in takers]
-    outgoing = [np.append(o, none)[before][:, None] for o in outgoing]
-    incoming = [i[:, None] for i in _slots(schedule, graph, link, none)]
+    outgoing = [np.append(o, none)[before] for o in outgoing]
+    incoming = _slots(schedule, graph, link, none)
     wired = Graph(graph.first, graph.node, (*graph.waits, *there))
     _refuse_deadlock(schedule, wired, "rendezvous", len(graph.waits))
-    return Wiring(wired, (np.concatenate([*incoming, *outgoing], axis=1), *incoming, *outgoing))
+    return Wiring(wired, (np.stack([*incoming, *outgoing], axis=1), *incoming, *outgoing))
 
 
 def _blocking(schedule: Schedule) -> Wiring:

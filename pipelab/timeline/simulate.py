@@ -3,6 +3,7 @@
 import numpy as np
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.schedules.action import KINDS, B, F, I, W
 from pipelab.schedules.schedule import Schedule
 from pipelab.timeline.costs import StageCosts
 from pipelab.timeline.graphs import TRANSFER_MODES, wire
@@ -56,12 +57,12 @@ def simulate(
     if transfers == "blocking" and not schedule.communicates:
         schedule = schedule.__dict__.setdefault("_with_communication", schedule.with_communication())
     wiring = wire(schedule, transfers)
-    graph, comm = wiring.graph, np.append(costs.tables(schedule)["comm"], 0.0)
-    duration = _node_durations(schedule, costs, graph.node, len(graph))
+    graph, table = wiring.graph, costs.tables(schedule)
+    comm = np.append(table["comm"], 0.0)  # the last one is "no link"
+    duration = _node_durations(schedule, costs, table, graph)
     if wiring.held is not None:
         duration = duration + comm[wiring.held]
-    # No link takes time: no delay to add, and one numpy call less in every round.
-    delays = tuple(comm[link].max(axis=1) if link is not None and comm.any() else None for link in wiring.links)
+    delays = tuple(_slowest(comm, link) for link in wiring.links)
     end = graph.order.finish(duration, delays)
     # Nodes start when the last of what they wait for is there; end - duration would differ in the last bit.
     known, start = np.append(end, 0.0), np.zeros(len(end))
@@ -70,12 +71,21 @@ def simulate(
     return Timeline(schedule, costs, transfers, synchronous_optimizer, start, end, graph, delays)
 
 
-def _node_durations(schedule: Schedule, costs: StageCosts, node: np.ndarray, count: int) -> np.ndarray:
-    """How long every node takes; a pair its share of the sum of its parts."""
-    each = costs.durations(schedule)
+def _slowest(comm: np.ndarray, link: np.ndarray | None) -> np.ndarray | None:
+    """The time of each node's slowest link; None if no link takes any, which saves a numpy call in every round."""
+    if link is None or not comm.any():
+        return None
+    return comm[link] if link.ndim == 1 else comm[link].max(axis=1)
+
+
+def _node_durations(schedule: Schedule, costs: StageCosts, table: dict, graph) -> np.ndarray:
+    """How long every node takes; a pair its share of the sum of its parts; messages and idle ticks nothing."""
+    lookup = np.zeros((len(KINDS), schedule.stages))
+    lookup[F], lookup[I], lookup[W] = table["forward"], table["backward_input"], table["backward_weight"]
+    lookup[B] = lookup[I] + lookup[W]
+    each = lookup.ravel()[schedule.kind * np.int64(schedule.stages) + schedule.stage]
     if not schedule.paired.any():
         return each
-    total = np.zeros(count)
-    np.add.at(total, node, each)
-    total[node[schedule.paired]] *= costs.overlap
+    total = np.bincount(graph.node, each, len(graph))
+    total[graph.node[schedule.paired]] *= costs.overlap
     return total

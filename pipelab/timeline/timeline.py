@@ -218,7 +218,9 @@ class Timeline:
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
-        return f"<Timeline {self.schedule.name}: makespan {self.makespan:g}, bubble_fraction {self.bubble_fraction:.4f}>"
+        return (
+            f"<Timeline {self.schedule.name}: makespan {self.makespan:g}, bubble_fraction {self.bubble_fraction:.4f}>"
+        )
 
     def _repr_html_(self) -> str:
         import pandas as pd
