@@ -1,11 +1,13 @@
 """Figures: results in, a plotly figure out; nothing is shown, printed or set globally."""
 
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
+from pipelab.plots.gantt import gantt
 from pipelab.plots.placement import plot_placement
 from pipelab.plots.searching import plot_search_growth
 from pipelab.plots.solving import plot_claims, plot_growth, plot_progress
 
 __all__ = [
+    "gantt",
     "plot_claims",
     "plot_comparison",
     "plot_growth",

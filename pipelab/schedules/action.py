@@ -6,7 +6,19 @@ from typing import NamedTuple
 from pipelab.errors import InvalidValue
 
 __all__ = [
-    "B", "COMPUTE", "F", "I", "IDLE", "KINDS", "RECV_B", "RECV_F", "SEND_B", "SEND_F", "TRANSFERS", "W", "Action",
+    "COMPUTE",
+    "IDLE",
+    "KINDS",
+    "RECV_B",
+    "RECV_F",
+    "SEND_B",
+    "SEND_F",
+    "TRANSFERS",
+    "Action",
+    "B",
+    "F",
+    "I",
+    "W",
 ]  # fmt: skip
 
 # Codes under which arrays hold the kinds, and the names torch gives them.

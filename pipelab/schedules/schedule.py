@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -142,7 +143,7 @@ class Schedule:
         names = [KINDS[code] for code in self.kind.tolist()]
         single = [Action(*a) for a in zip(self.stage.tolist(), names, self.microbatch.tolist(), strict=True)]
         paired, rows = self.paired.tolist(), []
-        for low, high in zip(self.first.tolist(), self.first[1:].tolist(), strict=False):
+        for low, high in pairwise(self.first.tolist()):
             row, i = [], low
             while i < high:
                 row.append(Action.pair(single[i], single[i + 1]) if paired[i] else single[i])
@@ -264,7 +265,7 @@ class Schedule:
 def _holders(kind, stage, first) -> list[int]:
     """For each stage the first rank that runs it; 0 for a stage that nobody runs (validation will say so)."""
     found: dict[int, int] = {}
-    for rank, (low, high) in enumerate(zip(first, first[1:], strict=False)):
+    for rank, (low, high) in enumerate(pairwise(first)):
         for i in range(low, high):
             if kind[i] != IDLE:
                 found.setdefault(stage[i], rank)

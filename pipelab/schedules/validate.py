@@ -72,7 +72,7 @@ def _impossible(schedule: Schedule):
 
 
 def _wrong_numbers(schedule: Schedule):
-    """Actions that are there twice or not at all; one forward, and one B or one I and one W, per stage and microbatch."""
+    """Actions there twice or not at all: of every stage and microbatch one F, and one B or else one I and one W."""
     shape = schedule.stages, schedule.microbatches
     working = schedule.kind != IDLE
     cell = schedule.stage * np.int64(shape[1]) + schedule.microbatch
