@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 
 from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
@@ -10,6 +11,9 @@ from pipelab.schedules.schedule import Schedule
 from pipelab.tables import write_whole
 
 __all__ = ["from_csv", "to_csv"]
+
+# torch also lists when parameters are gathered and gradients reduced; neither is part of the order here.
+_ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD)")
 
 
 def to_csv(schedule: Schedule, path=None) -> str:
@@ -48,7 +52,7 @@ def from_csv(source, *, name: str | None = None, microbatches: int | None = None
 
 def _read(label: str, row: int, column: int, cell: str) -> Action:
     try:
-        return Action.parse(cell)
+        return Action.parse("" if _ASIDE.fullmatch(cell.strip()) else cell)
     except InvalidValue as error:
         _, value, expected = error.problems[0]
         raise InvalidData(f"{label}, row {row + 1}, column {column + 1}: {value!r}: {expected}") from None

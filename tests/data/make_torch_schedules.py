@@ -12,6 +12,14 @@ from types import SimpleNamespace
 FILE = Path(__file__).with_name("torch_schedules.json")
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 SINGLE = ("GPipe", "1F1B")
+# Microbatches that the ranks do not divide, or fewer than there are ranks.
+UNEVEN = [
+    *((name, p, m, v) for name in ("Interleaved1F1B", "InterleavedZeroBubble")
+      for p, m, v in ((4, 3, 2), (4, 6, 2), (4, 10, 2), (3, 7, 1), (3, 8, 3), (5, 14, 2))),
+    *(("LoopedBFS", p, m, 2) for p, m in ((4, 3), (3, 7))),
+    *(("ZBVZeroBubble", p, m, 2) for p, m in ((4, 2), (3, 7), (4, 5))),
+    *(("DualPipeV", p, m, 2) for p, m in ((1, 3), (3, 7), (3, 11))),
+]  # fmt: skip
 
 
 def stand_in(index: int, rank: int, ranks: int, stages: int):
@@ -23,22 +31,29 @@ def stand_in(index: int, rank: int, ranks: int, stages: int):
     )  # fmt: skip
 
 
-def executed(name: str, rank: int, ranks: int, microbatches: int) -> list[str]:
-    """What torch's single-stage schedules run; their pipeline_order is absent or, for 1F1B's last rank, faulty."""
-    every = range(microbatches)
-    if name == "GPipe":
-        return [f"{rank}F{m}" for m in every] + [f"{rank}B{m}" for m in every]
-    ahead = min(microbatches, ranks - rank)  # warm-up of _step_microbatches, the first of 1F1B included
-    row = [f"{rank}F{m}" for m in range(ahead)]
-    for m in range(microbatches - ahead):
-        row += [f"{rank}B{m}", f"{rank}F{ahead + m}"]
-    return row + [f"{rank}B{m}" for m in range(microbatches - ahead, microbatches)]
+def single_stage(name: str, ranks: int, microbatches: int) -> list[list[str]]:
+    """torch's schedules of one stage per rank.
+
+    1F1B's order for its last rank starts at microbatch 1 and ends at one that does not exist; what that rank
+    runs (`Schedule1F1B._step_microbatches`) is a forward and a backward of every microbatch in turn.
+    """
+    from torch.distributed.pipelining import schedules
+
+    make = getattr(schedules, f"Schedule{name}")
+    rows = []
+    for rank in range(ranks):
+        made = make(stand_in(rank, rank, ranks, ranks), microbatches, loss_fn=lambda *_: None)
+        row = [str(action) for action in made._get_pipeline_order()[rank] if action is not None]
+        rows.append([text for text in row if "REDUCE_GRAD" not in text])
+    if name == "1F1B":
+        rows[-1] = [f"{ranks - 1}{kind}{m}" for m in range(microbatches) for kind in "FB"]
+    return rows
 
 
 def order(name: str, ranks: int, microbatches: int, chunks: int) -> list[list[str]]:
     """Every rank's actions, idle steps left out."""
     if name in SINGLE:
-        return [executed(name, rank, ranks, microbatches) for rank in range(ranks)]
+        return single_stage(name, ranks, microbatches)
     from torch.distributed.pipelining import schedules
 
     stages = ranks * chunks
@@ -55,6 +70,12 @@ def main() -> None:
     import torch
 
     stored = json.loads(FILE.read_text(encoding="utf-8"))
+    known = {(case["schedule"], case["pp"], case["m"], case["v"]) for case in stored["cases"]}
+    stored["cases"] += [
+        {"schedule": name, "kind": "ir", "pp": ranks, "m": microbatches, "v": chunks}
+        for name, ranks, microbatches, chunks in UNEVEN
+        if (name, ranks, microbatches, chunks) not in known
+    ]
     for case in stored["cases"]:
         case["actions"] = order(case["schedule"], case["pp"], case["m"], case["v"])
     stored["source"] = f"torch {torch.__version__.partition('+')[0]}"
