@@ -15,7 +15,7 @@ SINGLE = ("GPipe", "1F1B")
 # Microbatches that the ranks do not divide, or fewer than there are ranks.
 UNEVEN = [
     *((name, p, m, v) for name in ("Interleaved1F1B", "InterleavedZeroBubble")
-      for p, m, v in ((4, 3, 2), (4, 6, 2), (4, 10, 2), (3, 7, 1), (3, 8, 3), (5, 14, 2))),
+      for p, m, v in ((4, 3, 2), (4, 6, 2), (4, 10, 2), (3, 5, 1), (3, 8, 3), (5, 14, 2))),
     *(("LoopedBFS", p, m, 2) for p, m in ((4, 3), (3, 7))),
     *(("ZBVZeroBubble", p, m, 2) for p, m in ((4, 2), (3, 7), (4, 5))),
     *(("DualPipeV", p, m, 2) for p, m in ((1, 3), (3, 7), (3, 11))),
