@@ -25,9 +25,7 @@ def milliseconds(function, repeats: int = 7) -> float:
 def main() -> None:
     """A line per size."""
     one, other = pl.StageCosts(10, 11, 8, 0.5), pl.StageCosts(10, 12, 7, 0.4)
-    print(
-        f"{'ranks × microbatches':>22} {'actions':>8} {'make, check, time':>18} {'again':>8} {'draw':>8} {'µs/action':>10}"
-    )
+    print(" ranks × microbatches  actions  make, check, time    again     draw  µs/action")
     for ranks, microbatches in SIZES:
         schedule = pl.schedule("ZBH1", ranks, microbatches)
         timeline = pl.simulate(schedule, one)
