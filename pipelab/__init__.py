@@ -73,6 +73,8 @@ _LATER = {
     "lower_bound": "pipelab.formulas",
     "PipelineBubbleStats": "pipelab.formulas",
     "gantt": "pipelab.plots",
+    "gantt_widget": "pipelab.plots",
+    "inference_costs": "pipelab.timeline",
     "guess": "pipelab.exercises",
     "show_table": "pipelab.html",
     "check": "pipelab.exercises",

@@ -2,12 +2,14 @@
 
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
 from pipelab.plots.gantt import gantt
+from pipelab.plots.gantt_widget import gantt_widget
 from pipelab.plots.placement import plot_placement
 from pipelab.plots.searching import plot_search_growth
 from pipelab.plots.solving import plot_claims, plot_growth, plot_progress
 
 __all__ = [
     "gantt",
+    "gantt_widget",
     "plot_claims",
     "plot_comparison",
     "plot_growth",

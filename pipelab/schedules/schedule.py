@@ -50,6 +50,11 @@ class Schedule:
     first: np.ndarray
     paired: np.ndarray
 
+    def __post_init__(self):
+        # What is compiled and checked once must not change afterwards.
+        for name in ("kind", "stage", "microbatch", "first", "paired"):
+            getattr(self, name).setflags(write=False)
+
     @classmethod
     def of(
         cls,
@@ -180,6 +185,11 @@ class Schedule:
         from pipelab.schedules.views import with_communication
 
         return with_communication(self)
+
+    @cached_property
+    def communicating(self) -> "Schedule":
+        """`with_communication()`, made once."""
+        return self.with_communication()
 
     def without_communication(self) -> "Schedule":
         """The same schedule without sends, receives and idle ticks."""

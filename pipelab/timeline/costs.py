@@ -44,7 +44,7 @@ class StageCosts:
     >>> costs = StageCosts(forward=1, backward_input=[1, 2], backward_weight=1, comm=0.5, unit="ms")
     >>> costs.backward_input
     (1.0, 2.0)
-    >>> costs.split(2).forward  # the same model cut into twice as many stages
+    >>> StageCosts(forward=1).split(2).forward  # the same model cut into twice as many stages
     0.5
     """
 

@@ -55,7 +55,7 @@ def simulate(
     if transfers not in TRANSFER_MODES:
         raise UnknownName(f"transfers {transfers!r} is not known; {nearest(transfers, TRANSFER_MODES)}")
     if transfers == "blocking" and not schedule.communicates:
-        schedule = schedule.__dict__.setdefault("_with_communication", schedule.with_communication())
+        schedule = schedule.communicating
     wiring = wire(schedule, transfers)
     graph, table = wiring.graph, costs.tables(schedule)
     comm = np.append(table["comm"], 0.0)  # the last one is "no link"
