@@ -38,7 +38,7 @@ def test_every_action_is_a_bar_on_its_ranks_lane():
     assert figure.layout.xaxis.title.text == "time (ms)"
 
 
-def test_idle_time_and_work_fill_every_lane_up_to_its_last_action():
+def test_idle_time_and_work_fill_every_lane():
     """The bars of one lane, gaps included, meet without overlap."""
     for name in ("1F1B", "ZBH2", "Interleaved1F1B", "ZBV"):
         found = timeline(name, costs=pl.StageCosts(1, 2, 1, comm=0.3))
@@ -47,7 +47,7 @@ def test_idle_time_and_work_fill_every_lane_up_to_its_last_action():
             lane = sorted(b[1:] for t in figure.data for b in bars(figure, t.name) if b[0] == rank)
             assert lane[0][0] == 0
             assert all(a[1] == pytest.approx(b[0]) for a, b in pairwise(lane))
-            assert lane[-1][1] == pytest.approx(found.end[found.schedule.rank == rank].max())
+            assert lane[-1][1] == pytest.approx(found.makespan)
 
 
 def test_hover_says_what_an_action_and_a_gap_waited_for():
@@ -60,7 +60,9 @@ def test_hover_says_what_an_action_and_a_gap_waited_for():
     assert forward.hovertext[1] == "its rank was busy with 0F0"
     assert all(part in forward.hovertemplate for part in ("stage", "microbatch", "rank", "%{base", "%{value", "ms"))
     idle = trace(figure, "idle")
-    assert ("rank 0 idle before 0B0", "waited for 1B0 on rank 1") in zip(idle.hovertext, idle.text, strict=True)
+    gaps = list(zip(idle.hovertext, idle.text, strict=True))
+    assert ("rank 0 idle before 0B0", "waited for 1B0 on rank 1") in gaps
+    assert ("rank 1 idle at the end", "nothing left to do") in gaps
 
 
 def test_one_trace_and_one_colour_per_kind():
@@ -92,6 +94,8 @@ def test_a_pair_shares_its_lane():
     }
     assert upper == lower
     assert upper
+    idle = trace(figure, "idle")
+    assert len(set(idle.hovertext)) == len(idle.hovertext)  # a gap before a pair is drawn once
 
 
 def test_labels_are_microbatches_while_they_can_be_read():
@@ -104,6 +108,12 @@ def test_messages_run_from_maker_to_user():
     lines = trace(pl.gantt(found, transfers=True), "message")
     ends = {tuple(pair) for pair in np.array(lines.x).reshape(-1, 3)[:, :2].tolist()}
     assert ends == {(1, 1.5), (4.5, 5)}
+
+
+def test_a_gap_before_a_receive_is_drawn_too():
+    costs = pl.StageCosts(1, 1, 1)
+    shown = pl.simulate(pl.schedule("1F1B", 2, 2).with_communication(), costs)
+    assert bars(pl.gantt(shown), "idle") == bars(pl.gantt(timeline(ranks=2, microbatches=2)), "idle")
 
 
 def test_sends_and_receives_that_hold_a_rank_are_drawn():

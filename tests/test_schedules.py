@@ -161,6 +161,14 @@ def broken(*lines, **known):
         (("0F0 0B0", "1B0 1F0"), "1B0 (rank 1, position 0) waits for 1F0, which comes later on the same rank"),
         (("(0F0;0B0)OVERLAP_F_B",), "0F0 (rank 0, position 0): the backward of the pair waits for its own forward"),
         (("0F0 0SEND_F0 0B0", "1RECV_F0 1F0 1B0"), "0RECV_B0 is missing on rank 0"),
+        (
+            ("0F0 0SEND_F0 0RECV_B0 0B0", "1F0 1RECV_F0 1B0 1SEND_B0"),
+            "1F0 (rank 1, position 0) waits for 1RECV_F0, which comes later on the same rank",
+        ),
+        (
+            ("0SEND_F0 0F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"),
+            "0SEND_F0 (rank 0, position 0) waits for 0F0, which comes later on the same rank",
+        ),
         (("0F0 0B0 0SEND_B0",), "0SEND_B0 on rank 0 has no other rank at its far end"),
     ],
 )
@@ -246,6 +254,18 @@ def test_bad_numbers_are_refused(arguments, message):
 def test_an_unknown_schedule_is_refused_with_the_nearest_name():
     with pytest.raises(pl.UnknownName, match="schedule '1f1b' is not known; did you mean '1F1B'"):
         pl.schedule("1f1b", 4, 8)
+
+
+def test_a_schedule_too_large_to_list_is_refused_before_it_is_made():
+    with pytest.raises(pl.TooLarge, match=r"1F1B: 10,000,000,000 forwards .*; at most 5,000,000") as caught:
+        pl.schedule("1F1B", 100_000, 100_000)
+    assert caught.value.size == {"forwards": 10**10}
+
+
+def test_an_action_of_no_known_kind_is_refused():
+    with pytest.raises(pl.InvalidValue, match="kind = 'Z': expected one of F, I, B, W"):
+        pl.Schedule.of("mine", [[pl.Action(0, "Z", 0)]])
+    assert pl.Schedule.of("mine", [["0F0", None, "0B0"]]).without_communication() == pl.schedule("1F1B", 1, 1)
 
 
 def test_fewer_microbatches_than_ranks_run_where_they_can():

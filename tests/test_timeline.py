@@ -568,6 +568,11 @@ def test_a_timeline_shows_itself():
     assert [str(a) for a in timeline.critical_path] == ["0F0", "1F0", "1B0", "1F1", "1B1", "0B1"]
 
 
+def test_of_two_that_end_together_the_one_on_the_same_rank_was_waited_for():
+    frame = pl.simulate(pl.schedule("Inference", 2, 2), pl.StageCosts(1)).frame().set_index("action")
+    assert frame["waited_for"].to_dict() == {"0F0": "", "0F1": "0F0", "1F0": "0F0", "1F1": "1F0"}
+
+
 def test_the_chrome_trace_holds_every_action_and_message(tmp_path):
     timeline = pl.simulate(pl.schedule("1F1B", 2, 3), pl.StageCosts(1, 1, 1, comm=0.5, unit="ms"))
     pl.save_chrome_trace(timeline, tmp_path / "t.json")

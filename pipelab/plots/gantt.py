@@ -72,7 +72,7 @@ def gantt(
     if overview:
         add_raster(figure, timeline, window)
     else:
-        bars.add_gaps(figure, timeline, chosen)
+        bars.add_gaps(figure, timeline, window)
         bars.add_bars(figure, timeline, chosen, len(chosen) <= MOST_LABELS, follow)
     if transfers and not overview:
         bars.add_messages(figure, timeline, chosen)

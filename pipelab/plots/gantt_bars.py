@@ -88,20 +88,27 @@ def _waits(timeline, entries: np.ndarray) -> list[str]:
     ]
 
 
-def add_gaps(figure, timeline, chosen: np.ndarray) -> None:
-    """Idle time before an action, as a pale bar that says what the rank waits for."""
+def add_gaps(figure, timeline, window: tuple[float, float] | None) -> None:
+    """Idle time as pale bars: before an action they say what it waits for, behind the last that nothing is left."""
     import plotly.graph_objects as go
 
-    graph = timeline.graph
-    before = np.append(timeline.node_end, 0.0)[graph.waits[0]][graph.node]
-    gaps = chosen[(timeline.start - before)[chosen] > 1e-9 * max(timeline.makespan, 1e-300)]
-    text = [f"rank {r} idle before {timeline.schedule.action(i)}" for i, r in
-            zip(gaps.tolist(), timeline.schedule.rank[gaps].tolist(), strict=True)]  # fmt: skip
+    low, high = window or (-np.inf, np.inf)
+    ranks, end = timeline.schedule.ranks, timeline.makespan
+    before = np.append(timeline.node_end, 0.0)[timeline.graph.waits[0]]
+    last = np.zeros(ranks)
+    np.maximum.at(last, timeline.node_rank, timeline.node_end)
+    begin, stop = np.append(before, last), np.append(timeline.node_start, np.full(ranks, end))
+    lane = np.append(timeline.node_rank, np.arange(ranks))
+    shown = np.flatnonzero((stop - begin > 1e-9 * end) & (stop > low) & (begin < high))
+    inner = timeline.node_entry[shown[shown < len(before)]]
+    done = len(shown) - len(inner)
+    names = [f"before {timeline.schedule.action(i)}" for i in inner.tolist()] + ["at the end"] * done
     figure.add_trace(
         go.Bar(
-            name="idle", orientation="h", y=timeline.schedule.rank[gaps], width=0.8, base=before[gaps],
-            x=timeline.start[gaps] - before[gaps], marker={"color": "#F2F2F2", "line": {"width": 0}},
-            text=_waits(timeline, gaps), textposition="none", hovertext=text,
+            name="idle", orientation="h", y=lane[shown], width=0.8, base=begin[shown], x=stop[shown] - begin[shown],
+            marker={"color": "#F2F2F2", "line": {"width": 0}}, textposition="none",
+            text=_waits(timeline, inner) + ["nothing left to do"] * done,
+            hovertext=[f"rank {r} idle {name}" for r, name in zip(lane[shown].tolist(), names, strict=True)],
             hovertemplate=(
                 f"<b>%{{hovertext}}</b><br>%{{base:.6g}} to %{{value:.6g}} {timeline.costs.unit}<br>%{{text}}"
                 "<extra></extra>"

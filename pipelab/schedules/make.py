@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest
 from pipelab.schedules import queues, vshape
 from pipelab.schedules.schedule import Schedule
 
 __all__ = ["RULES", "Rule", "schedule"]
+
+MOST_PASSES = 5_000_000  # about 2 GB while it is compiled
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
         There is no schedule of this name.
     InvalidValue
         A number is no positive whole number, or the schedule does not exist for these numbers.
+    TooLarge
+        More than 5 million forwards.
 
     Examples
     --------
@@ -87,6 +91,12 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
             _check_count(field, value)
     chunks = _check_chunks(known, rule, chunks)
     _check_microbatches(known, rule, ranks, microbatches)
+    passes = ranks * microbatches * chunks
+    if passes > MOST_PASSES:
+        expected = f"at most {MOST_PASSES:,} are listed one by one; take fewer microbatches"
+        raise TooLarge(
+            f"{known}: {passes:,} forwards (ranks · microbatches · chunks); {expected}", {"forwards": passes}
+        )
     if rule.v_shaped:
         down = list(range(ranks))
         rows = [rule.make(rank, ranks, microbatches) for rank in down]

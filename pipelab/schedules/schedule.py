@@ -83,8 +83,10 @@ class Schedule:
         kind, stage, microbatch, paired, first = [], [], [], [], [0]
         for row in rows:
             for cell in row:
-                action = cell if isinstance(cell, Action) else Action.parse(cell)
+                action = cell if isinstance(cell, Action) else Action.parse(cell or "")
                 for i, part in enumerate(action.parts or (action,)):
+                    if part.kind not in _CODE:
+                        raise InvalidValue("Action", [("kind", part.kind, f"expected one of {', '.join(KINDS)}")])
                     kind.append(_CODE[part.kind])
                     stage.append(part.stage)
                     microbatch.append(part.microbatch)
