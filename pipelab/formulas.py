@@ -41,6 +41,7 @@ class _Case(NamedTuple):
     B: np.ndarray
     W: np.ndarray
     comm: np.ndarray  # per link, 0 within a rank
+    overlap: float
 
     @property
     def equal(self) -> bool:
@@ -136,6 +137,12 @@ _FORMS = (
         lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.m >= 2 * c.p - 1,
         _makespan(lambda c: 0.0), "Zero Bubble, section 6",
     ),
+    _Form(
+        ("DualPipeV",), "makespan", "m(F+B+W) + (p-1)(F&B + (B+W) - 3W)/2, F&B = F+B+W",
+        f"{_EQUAL}, F = B = W, overlap = 1",
+        lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.overlap == 1,
+        _makespan(lambda c: (c.p - 1) * (sum(c.one) + c.one[1] - 2 * c.one[2]) / 2), "DeepSeek-V3, table 2, as a V",
+    ),
     _Form(("GPipe",), "peak_in_flight", "m", "always", lambda c: True, _per_rank(lambda c, r: c.m), "Megatron-LM"),
     _Form(
         ("1F1B", "ZBH1"), "peak_in_flight", "min(m, p-r) on rank r", "always", lambda c: True,
@@ -182,7 +189,7 @@ def closed_forms(schedule: Schedule, costs: StageCosts) -> tuple[ClosedForm, ...
     """
     table = costs.tables(schedule)
     rows = (table[name] for name in ("forward", "backward_input", "backward_weight", "comm"))
-    case = _Case(schedule.ranks, schedule.microbatches, schedule.chunks, *rows)
+    case = _Case(schedule.ranks, schedule.microbatches, schedule.chunks, *rows, costs.overlap)
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = "ZBH1" if schedule.name == "InterleavedZeroBubble" and schedule.chunks == 1 else schedule.name
     return tuple(
@@ -193,7 +200,12 @@ def closed_forms(schedule: Schedule, costs: StageCosts) -> tuple[ClosedForm, ...
 
 
 def lower_bound(
-    ranks: int, microbatches: int, costs: StageCosts, *, in_flight: int | Sequence[int] | None = None
+    ranks: int,
+    microbatches: int,
+    costs: StageCosts,
+    *,
+    in_flight: int | Sequence[int] | None = None,
+    split_backward: bool = True,
 ) -> float:
     """A makespan that no order of one stage per rank can beat.
 
@@ -203,6 +215,9 @@ def lower_bound(
     costs : StageCosts
     in_flight : int or one per rank, optional
         Most microbatches a rank may hold between forward and backward; without it, all of them.
+    split_backward : bool
+        False where the gradient is sent on only after B and W, as in GPipe and 1F1B: a higher bound for these,
+        max over s of Σ_{k<s}(F+B+W)_k + m·(F+B+W)_s and more.
 
     Notes
     -----
@@ -221,6 +236,8 @@ def lower_bound(
 
     table = costs.tables(schedule("1F1B", ranks, microbatches))
     forward, backward, weight = (table[n] for n in ("forward", "backward_input", "backward_weight"))
+    if not split_backward:
+        backward, weight = backward + weight, np.zeros(ranks)
     comm = np.append(table["comm"], 0.0)
     held = np.broadcast_to(np.array(microbatches if in_flight is None else in_flight), (ranks,))
     if (held < 1).any():

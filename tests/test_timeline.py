@@ -302,6 +302,17 @@ def test_the_lower_bound_is_never_above_a_simulation(data):
     timeline = pl.simulate(pl.schedule(name, p, m), costs)
     bound = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight)
     assert pl.lower_bound(p, m, costs) <= bound <= timeline.makespan + 1e-9
+    if not timeline.schedule.splits_backward:
+        whole = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight, split_backward=False)
+        assert bound <= whole <= timeline.makespan + 1e-9
+
+
+def test_the_bound_of_whole_backwards_is_reached_on_equal_stages_and_often_missed_on_others():
+    assert pl.lower_bound(4, 8, ONE, split_backward=False) == run("1F1B", 4, 8).makespan == 33
+    unlike = pl.StageCosts([1, 3, 1, 2], [1, 3, 1, 2], [1, 3, 1, 2])
+    bound = pl.lower_bound(4, 8, unlike, split_backward=False)
+    assert bound >= max(3 * (1 + 8 * 3), 3 * (1 + 3 + 1 + 8 * 2))
+    assert run("1F1B", 4, 8, unlike).makespan > bound
 
 
 @pytest.mark.parametrize(
@@ -542,6 +553,8 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
         pl.simulate(schedule, 3)
     with pytest.raises(pl.InvalidValue, match="expected one number for all stages"):
         pl.StageCosts([1, 2]).split(2)
+    with pytest.raises(pl.InvalidValue, match="chunks = 0: expected a whole number"):
+        ONE.split(0)
     with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
         pl.lower_bound(2, 2, ONE, in_flight=0)
 

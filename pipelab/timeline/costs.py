@@ -77,6 +77,10 @@ class StageCosts:
         InvalidValue
             A cost is given stage by stage: then say what the smaller stages cost.
         """
+        if not isinstance(chunks, int) or chunks < 1:
+            raise InvalidValue("StageCosts.split", [("chunks", chunks, "expected a whole number of at least 1")])
+        if chunks == 1:
+            return self
         changed = {}
         for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
             value = getattr(self, name)
