@@ -1,7 +1,7 @@
 """Two published schedule generators, faults included, so that a notebook can hold them against the clock.
 
-Restated from two Rust programs: a pipeline scheduler (`PipelineScheduler`, `PipelineBubbleStats`; seed 001) and
-boostr's `PipelineClock` (seed 002). Numbers are unsigned there; where the original would stop with a panic, `Panic`
+Restated from two Rust programs: a pipeline scheduler (`PipelineScheduler`, `PipelineBubbleStats`) and
+boostr's `PipelineClock`. Numbers are unsigned there; where the original would stop with a panic, `Panic`
 is raised. The right ones are `pl.schedule`, `pl.simulate` and `pl.closed_forms`.
 """
 
@@ -29,29 +29,29 @@ __all__ = [
 
 
 def scheduler_bubble_fraction_1f1b(ranks: int, microbatches: int) -> float:
-    """Seed 001's formula, (p-1)/(2(m-1)+p); right only for p = 1 (and, like all of them, not for m = 0)."""
+    """The scheduler's formula, (p-1)/(2(m-1)+p); right only for p = 1 (and, like all of them, not for m = 0)."""
     below = 2 * (microbatches - 1) + ranks
     return (ranks - 1) / below if below else float("inf")
 
 
 def scheduler_memory_ratio(ranks: int, microbatches: int) -> float:
-    """Seed 001's (p+m)/(pm)."""
+    """The scheduler's (p+m)/(pm)."""
     return (ranks + microbatches) / (ranks * microbatches)
 
 
 def scheduler_microbatches(ranks: int) -> int:
-    """Seed 001's "optimal" number of microbatches, 4p, which optimises nothing."""
+    """The scheduler's "optimal" number of microbatches, 4p, which optimises nothing."""
     return 4 * ranks
 
 
 def scheduler_gpipe(ranks: int, microbatches: int) -> Schedule:
-    """Seed 001's GPipe: right, backwards in reverse."""
+    """The scheduler's GPipe: right, backwards in reverse."""
     order = [f"F{m}" for m in range(microbatches)] + [f"B{m}" for m in reversed(range(microbatches))]
-    return _same_on_every_rank("seed 001 GPipe", order, ranks, microbatches)
+    return _same_on_every_rank("the scheduler's GPipe", order, ranks, microbatches)
 
 
 def scheduler_1f1b(ranks: int, microbatches: int) -> Schedule:
-    """Seed 001's 1F1B: p-r forwards first and then a forward before every backward, one too many in flight."""
+    """The scheduler's 1F1B: p-r forwards first and then a forward before every backward, one too many in flight."""
     rows = []
     for rank in range(ranks):
         lead = min(ranks - rank, microbatches)
@@ -60,16 +60,16 @@ def scheduler_1f1b(ranks: int, microbatches: int) -> Schedule:
         for i in range(steady):
             row += [f"{rank}F{lead + i}", f"{rank}B{i}"]
         rows.append(row + [f"{rank}B{m}" for m in range(steady, microbatches)])
-    return Schedule.of("seed 001 1F1B", rows, microbatches=microbatches)
+    return Schedule.of("the scheduler's 1F1B", rows, microbatches=microbatches)
 
 
 def scheduler_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
-    """Seed 001's interleaved schedule, which ignores the number of chunks."""
+    """The scheduler's interleaved schedule, which ignores the number of chunks."""
     return scheduler_1f1b(ranks, microbatches)
 
 
 def scheduler_steps(ranks: int, microbatches: int, rank: int) -> list[str]:
-    """Seed 001's GPipe steps of one rank as it lists them: the gradient is waited for, and never sent.
+    """The scheduler's GPipe steps of one rank as it lists them: the gradient is waited for, and never sent.
 
     A rank that does not exist gets an order all the same.
     """
@@ -85,7 +85,7 @@ def scheduler_steps(ranks: int, microbatches: int, rank: int) -> list[str]:
 
 
 def clock_1f1b(ranks: int, microbatches: int, stages: Sequence[int] | None = None) -> Schedule:
-    """Seed 002's 1F1B: right; a stage that does not exist makes it panic."""
+    """boostr's 1F1B: right; a stage that does not exist makes it panic."""
     rows = []
     for stage in range(ranks) if stages is None else stages:
         lead = _lead(ranks, stage, microbatches)
@@ -93,11 +93,11 @@ def clock_1f1b(ranks: int, microbatches: int, stages: Sequence[int] | None = Non
         for i in range(microbatches - lead):
             row += [f"{stage}F{lead + i}", f"{stage}B{i}"]
         rows.append(row + [f"{stage}B{m}" for m in range(microbatches - lead, microbatches)])
-    return Schedule.of("seed 002 1F1B", rows, microbatches=microbatches)
+    return Schedule.of("boostr's 1F1B", rows, microbatches=microbatches)
 
 
 def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
-    """Seed 002's interleaved schedule: every microbatch through all chunks, alike on every rank; almost serial."""
+    """boostr's interleaved schedule: every microbatch through all chunks, alike on every rank; almost serial."""
     if chunks == 0:
         raise Panic("no panic in the original: it returns an empty schedule")
     rows = []
@@ -105,11 +105,11 @@ def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
         down = [f"{v * ranks + rank}F{m}" for m in range(microbatches) for v in range(chunks)]
         back = [f"{v * ranks + rank}B{m}" for m in range(microbatches) for v in reversed(range(chunks))]
         rows.append(down + back)
-    return Schedule.of("seed 002 interleaved", rows, microbatches=microbatches)
+    return Schedule.of("boostr's interleaved", rows, microbatches=microbatches)
 
 
 def clock_zero_bubble(ranks: int, microbatches: int) -> Schedule:
-    """Seed 002's zero-bubble schedule: every weight gradient right after its input gradient, so none fills a bubble."""
+    """boostr's zero-bubble schedule: every weight gradient right after its input gradient, so none fills a bubble."""
     rows = []
     for stage in range(ranks):
         lead = _lead(ranks, stage, microbatches)
@@ -118,7 +118,7 @@ def clock_zero_bubble(ranks: int, microbatches: int) -> Schedule:
             row += [f"{stage}F{lead + i}"] if lead + i < microbatches else []
             row += [f"{stage}I{i}", f"{stage}W{i}"]
         rows.append(row)
-    return Schedule.of("seed 002 zero bubble", rows, microbatches=microbatches)
+    return Schedule.of("boostr's zero bubble", rows, microbatches=microbatches)
 
 
 def published_interleaved_rate(

@@ -1,4 +1,4 @@
-"""Times and measures: against a second simulator, against formulas, against published numbers, against the seeds."""
+"""Times and measures: against a second simulator, against formulas, against published numbers and generators."""
 
 import dataclasses
 import json
@@ -287,6 +287,8 @@ def test_a_formula_has_no_value_where_it_does_not_hold():
     assert [form.value for form in forms] == [None, None, (4, 3, 2, 1)]
     unequal = pl.closed_forms(pl.schedule("1F1B", 2, 3), pl.StageCosts([1, 2], 1, 1))
     assert unequal[0].value is None
+    alone = pl.schedule("ZBV", 1, 4), pl.StageCosts(1, 1, 1, comm=5)  # both stages on one rank: nothing is sent
+    assert pl.closed_forms(*alone)[0].value == pl.simulate(*alone).span == 4 * 6
     talking = pl.closed_forms(pl.schedule("1F1B", 2, 3), pl.StageCosts(1, 1, 1, comm=1))
     assert talking[0].value is None
 
@@ -413,10 +415,10 @@ def test_new_costs_use_the_compiled_order_again():
     assert pl.simulate(schedule, pl.StageCosts(2, 2, 2)).graph is first.graph
 
 
-# the seeds, as pairs: theirs and ours
+# two published generators, as pairs: theirs and ours
 
 
-def test_seed_001_formula_of_1f1b_against_the_clock():
+def test_scheduler_formula_of_1f1b_against_the_clock():
     for (p, m), theirs, ours in (((2, 2), 1 / 4, 1 / 3), ((8, 32), 0.1, 7 / 39), ((4, 8), 1 / 6, 3 / 11)):
         assert seeds.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(theirs)
         assert run("1F1B", p, m).bubble_fraction == pytest.approx(ours)
@@ -427,7 +429,7 @@ def test_seed_001_formula_of_1f1b_against_the_clock():
             assert seeds.scheduler_bubble_fraction_1f1b(p, m) != pytest.approx(run("1F1B", p, m).bubble_fraction)
 
 
-def test_seed_001_1f1b_holds_one_too_many():
+def test_scheduler_1f1b_holds_one_too_many():
     theirs = pl.simulate(seeds.scheduler_1f1b(4, 8), ONE)
     assert (theirs.makespan, theirs.peak_in_flight) == (33, (5, 4, 3, 2))
     assert (run("1F1B", 4, 8).makespan, run("1F1B", 4, 8).peak_in_flight) == (33, (4, 3, 2, 1))
@@ -435,12 +437,12 @@ def test_seed_001_1f1b_holds_one_too_many():
     assert str(pl.schedule("1F1B", 1, 2)) == "rank 0: 0F0 0B0 0F1 0B1"
 
 
-def test_seed_001_interleaved_ignores_its_chunks():
+def test_scheduler_interleaved_ignores_its_chunks():
     assert seeds.scheduler_interleaved(4, 8, 2) == seeds.scheduler_1f1b(4, 8)
     assert pl.schedule("Interleaved1F1B", 4, 8, 2).stages == 8
 
 
-def test_seed_001_gpipe_is_right_and_sends_no_gradient():
+def test_scheduler_gpipe_is_right_and_sends_no_gradient():
     theirs = pl.simulate(seeds.scheduler_gpipe(4, 8), ONE)
     assert (theirs.makespan, theirs.bubble_fraction) == (33, pytest.approx(3 / 11))
     assert theirs.peak_in_flight == (8, 8, 8, 8)
@@ -450,7 +452,7 @@ def test_seed_001_gpipe_is_right_and_sends_no_gradient():
     assert pl.schedule("GPipe", 2, 1).with_communication().to_csv().count("SEND_B") == 1
 
 
-def test_a_gradient_sent_after_its_backward_deadlocks_as_the_seeds_order_it():
+def test_a_gradient_sent_after_its_backward_deadlocks_as_they_order_it():
     def runs_with_blocking(schedule):
         try:
             pl.simulate(schedule, ONE, transfers="blocking")
@@ -465,7 +467,7 @@ def test_a_gradient_sent_after_its_backward_deadlocks_as_the_seeds_order_it():
     assert next(s for s in sizes if not runs_with_blocking(seeds.clock_zero_bubble(*s))) == (2, 2)
 
 
-def test_seed_001_memory_and_microbatches():
+def test_scheduler_memory_and_microbatches():
     assert seeds.scheduler_memory_ratio(1, 8) == 9 / 8
     assert pl.PipelineBubbleStats(1, 8).memory_ratio_1f1b == Fraction(1, 8)
     assert max(run("1F1B", 4, 8).peak_in_flight) / 8 == pl.PipelineBubbleStats(4, 8).memory_ratio_1f1b
@@ -476,7 +478,7 @@ def test_seed_001_memory_and_microbatches():
     assert run("1F1B", 8, ours).bubble_fraction <= 0.1 < run("1F1B", 8, ours - 1).bubble_fraction
 
 
-def test_seed_001_lets_rank_5_of_4_through():
+def test_scheduler_lets_rank_5_of_4_through():
     assert seeds.scheduler_steps(4, 1, 5)[0] == "RecvActivations(4, 0)"
     with pytest.raises(pl.InvalidValue, match=r"rank = 5: expected a rank from 0 to 3"):
         run("GPipe", 4, 1).memory(5)
@@ -484,7 +486,7 @@ def test_seed_001_lets_rank_5_of_4_through():
         pl.Schedule.of("mine", [["0F0", "0B0"]], stage_rank=[5]).validate()
 
 
-def test_seed_002_1f1b_is_right_though_its_drawing_is_not():
+def test_boostr_1f1b_is_right_though_its_drawing_is_not():
     assert seeds.clock_1f1b(4, 8) == pl.schedule("1F1B", 4, 8)
     with pytest.raises(Panic, match="subtract with overflow"):
         seeds.clock_1f1b(4, 8, stages=[4])
@@ -492,7 +494,7 @@ def test_seed_002_1f1b_is_right_though_its_drawing_is_not():
         pl.schedule("1F1B", 0, 8)
 
 
-def test_seed_002_interleaved_is_almost_serial():
+def test_boostr_interleaved_is_almost_serial():
     for chunks, theirs, fraction, ours in ((2, 64.5, 0.628, 28.5), (4, 80.25, 0.701, 26.25)):
         timeline = pl.simulate(seeds.clock_interleaved(4, 8, chunks), ONE.split(chunks))
         assert timeline.makespan == theirs
@@ -505,7 +507,7 @@ def test_seed_002_interleaved_is_almost_serial():
         pl.schedule("Interleaved1F1B", 2, 2, 0)
 
 
-def test_seed_002_zero_bubble_fills_no_bubble():
+def test_boostr_zero_bubble_fills_no_bubble():
     for p, m in ((4, 8), (3, 5), (6, 6)):
         theirs = pl.simulate(seeds.clock_zero_bubble(p, m), pl.StageCosts(3, 2, 1))
         assert theirs.makespan - theirs.ideal == (p - 1) * (3 + 2)
