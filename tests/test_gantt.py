@@ -78,6 +78,7 @@ def test_one_trace_and_one_colour_per_kind():
     grey = {c: sum(w * int(c[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5))) for c in colours}
     assert abs(grey[KIND_COLOURS["F"]] - grey[KIND_COLOURS["I"]]) > 40
     assert trace(pl.gantt(timeline("ZBH1")), "weight gradient").marker.pattern.shape == "/"
+    assert trace(pl.gantt(timeline("ZBH1", 8, 64)), "weight gradient").marker.pattern.shape is None
 
 
 def test_later_chunks_are_lighter():

@@ -8,7 +8,7 @@ from pipelab.theme import BOTTLENECK, KIND_COLOURS, WRONG, ink_on
 
 __all__ = ["add_bars", "add_critical_path", "add_gaps", "add_memory", "add_messages", "add_microbatch", "visible"]
 
-# One trace per entry: legend, kinds, colour, hatch. Weight gradients are hatched to stay apart in grey print.
+# One trace per entry: legend, kinds, colour, hatch. Hatches keep them apart in grey print.
 _TRACES = (
     ("forward", (F,), KIND_COLOURS["F"], ""),
     ("backward", (B,), KIND_COLOURS["B"], ""),
@@ -36,7 +36,7 @@ def add_bars(figure, timeline, chosen: np.ndarray, labels: bool, follow: int | N
             continue
         batch, stage = schedule.microbatch[mine], schedule.stage[mine]
         marker = {"color": _shades(colour, stage // schedule.ranks, schedule.chunks)}
-        if hatch:
+        if hatch and labels:  # of many bars it could not be seen, and doubles the browser's time
             marker["pattern"] = {"shape": hatch, "fgcolor": "white", "size": 5, "solidity": 0.25}
         if follow is not None:
             marker["opacity"] = np.where(batch == follow, 1.0, 0.25)

@@ -120,8 +120,6 @@ def entries_graph(schedule: Schedule) -> Graph:
     count = n - int(second.sum())
     first = np.concatenate([node, [count]])[schedule.first]
     needs = makers(schedule)
-    # A result from the same rank is there as soon as its turn is; validate() has seen to the order.
-    needs[schedule.rank[needs] == schedule.rank] = -1
     needed = np.where(needs >= 0, node[needs], count)
     before = np.arange(count) - 1
     before[first[:-1][np.diff(first) > 0]] = count
