@@ -13,7 +13,7 @@ WRONG = "#D55E00"
 GRID = "#D0D0D0"
 # Kinds of pipeline actions; light and dark alternate, so that grey print keeps them apart too.
 KIND_COLOURS = {
-    "F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73", "OVERLAP_F_B": "#FFFFFF",
+    "F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73", "OVERLAP_F_B": "#DDDDDD",
     "SEND_F": "#CC79A7", "RECV_F": "#CC79A7", "SEND_B": "#CC79A7", "RECV_B": "#CC79A7",
 }  # fmt: skip
 

@@ -287,7 +287,8 @@ def test_bad_csv_is_refused_by_place(tmp_path):
 
 def test_a_schedule_shows_itself():
     schedule = pl.schedule("DualPipeV", 2, 4)
-    assert "(0F3;3B1)OVERLAP_F_B" in schedule._repr_html_()
+    assert 'title="(0F3;3B1)OVERLAP_F_B">0F3+3B1<' in schedule._repr_html_()
+    assert ">·<" in pl.schedule("1F1B", 2, 2).with_idle()._repr_html_()
     assert repr(schedule) == "<Schedule DualPipeV: 2 ranks, 4 microbatches, 37 actions>"
     frame = pl.schedule("1F1B", 2, 2).frame()
     assert list(frame["action"]) == ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"]

@@ -75,7 +75,8 @@ def as_html(schedule: Schedule) -> str:
         for action in row[:limit]:
             colour = KIND_COLOURS.get(action.kind, "#FFFFFF")
             style = f"background:{colour};color:{ink_on(colour)};padding:1px 4px;border:1px solid white"
-            cells.append(f'<span style="{style}">{escape(str(action)) if action.kind != "IDLE" else "·"}</span>')
+            text = "+".join(map(str, action.parts)) or ("·" if action.kind == "IDLE" else str(action))
+            cells.append(f'<span style="{style}" title="{action}">{text}</span>')
         more = f" … {len(row) - limit} more" if len(row) > limit else ""
         shown.append(f"rank {rank}: {''.join(cells)}{more}")
     if schedule.ranks > 32:

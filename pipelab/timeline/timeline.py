@@ -227,10 +227,9 @@ class Timeline:
 
         from pipelab.html import table
 
-        values = {name: f"{value:.6g}" for name, value in self.measures().items()}
         peak = ", ".join(map(str, self.peak_in_flight[:16])) + (" …" if self.schedule.ranks > 16 else "")
-        head = {"schedule": self.schedule.name, "ranks": str(self.schedule.ranks)}
-        return table(pd.DataFrame([{**head, **values, "peak in flight": peak}]))
+        head = {"schedule": self.schedule.name, "ranks": self.schedule.ranks}
+        return table(pd.DataFrame([{**head, **self.measures(), "peak_in_flight": peak}]))
 
 
 def _ratio(part: float, whole: float) -> float:
