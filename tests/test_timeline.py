@@ -5,7 +5,6 @@ import json
 import math
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from pipelab.schedules import RULES
 from pipelab.seeds import Panic
 from schedule_oracle import Circle, slow_times
 
-DATA = Path(__file__).parent / "data"
-TABLE5 = json.loads((DATA / "zb_table5.json").read_text(encoding="utf-8"))
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
 # torch's interleaved column of Zero Bubble's table 5 with every dependency kept, in the order of its rows.
 EXACT_INTERLEAVED = (
@@ -188,26 +185,25 @@ def test_rendezvous_refuses_a_fixed_order_of_messages():
 # published and known numbers
 
 
-@pytest.mark.parametrize("row", TABLE5["rows"], ids=lambda r: f"{r['model']}-{r['m']}")
+@pytest.mark.parametrize("row", pl.published_bubbles(), ids=lambda r: f"{r.model}-{r.microbatches}")
 def test_zero_bubble_table_5(row):
-    costs = pl.StageCosts(row["TF"], row["TB"], row["TW"], row["Tcomm"])
-    got = [
-        round(pl.simulate(pl.schedule(name, row["p"], row["m"]), costs).zb_bubble_rate, 4)
-        for name in ("1F1B", "ZBH1", "ZBH2")
-    ]
-    assert got == [row["bubble"][TABLE5["columns"].index(name)] for name in ("1F1B", "ZB-H1", "ZB-H2")]
+    got = {
+        name: round(pl.simulate(pl.schedule(name, row.ranks, row.microbatches), row.costs).zb_bubble_rate, 4)
+        for name in ("1F1B", "ZB-H1", "ZB-H2")
+    }
+    assert got == {name: row.rates[name] for name in got}
 
 
-@pytest.mark.parametrize(("row", "exact"), list(zip(TABLE5["rows"], EXACT_INTERLEAVED, strict=True)))
+@pytest.mark.parametrize(("row", "exact"), list(zip(pl.published_bubbles(), EXACT_INTERLEAVED, strict=True)))
 def test_the_interleaved_column_comes_out_only_without_most_of_the_way_back(row, exact):
-    chunks = row["v_1f1b_i"]
-    costs = pl.StageCosts(row["TF"] / chunks, row["TB"] / chunks, row["TW"] / chunks, row["Tcomm"])
+    p, m, chunks = row.ranks, row.microbatches, row.chunks
+    costs = row.costs.split(chunks)
     printed, right = (
-        round(seeds.published_interleaved_rate(row["p"], row["m"], chunks, costs, as_printed=p), 4)
-        for p in (True, False)
+        round(seeds.published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed), 4)
+        for as_printed in (True, False)
     )
-    assert (printed, right) == (row["bubble"][1], exact)
-    assert run("Interleaved1F1B", row["p"], row["m"], pl.StageCosts(1, 1, 1), chunks).schedule.chunks == chunks
+    assert (printed, right) == (row.rates["1F1B-I"], exact)
+    assert pl.schedule("Interleaved1F1B", p, m, chunks).chunks == chunks
 
 
 def test_the_span_of_zbh2_has_no_bubble_and_its_makespan_has():

@@ -4,6 +4,7 @@ from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_cos
 from pipelab.plots.gantt import gantt
 from pipelab.plots.gantt_widget import gantt_widget
 from pipelab.plots.placement import plot_placement
+from pipelab.plots.schedules import plot_makespans, plot_timelines
 from pipelab.plots.searching import plot_search_growth
 from pipelab.plots.solving import plot_claims, plot_growth, plot_progress
 
@@ -13,9 +14,11 @@ __all__ = [
     "plot_claims",
     "plot_comparison",
     "plot_growth",
+    "plot_makespans",
     "plot_placement",
     "plot_progress",
     "plot_search_growth",
     "plot_shares",
     "plot_split_costs",
+    "plot_timelines",
 ]

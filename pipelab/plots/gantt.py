@@ -22,6 +22,7 @@ def gantt(
     critical_path: bool = False,
     follow: int | None = None,
     overview: bool | None = None,
+    finding: str | None = None,
 ):
     """When every rank does what.
 
@@ -41,6 +42,8 @@ def gantt(
     overview : bool, optional
         True for a raster that shows what each rank does most at each moment, False for a bar per action;
         by default a raster from 6,000 visible actions on.
+    finding : str, optional
+        What the chart shows, for its title; by default how much of the time is idle.
 
     Returns
     -------
@@ -82,7 +85,7 @@ def gantt(
         bars.add_microbatch(figure, timeline, int(follow))
     if memory:
         bars.add_memory(figure, timeline)
-    figure.layout.title.text = _title(timeline, overview)
+    figure.layout.title.text = _title(timeline, overview, finding)
     return figure
 
 
@@ -127,7 +130,7 @@ def _layout(timeline, window, memory: bool) -> dict:
     return layout
 
 
-def _title(timeline, overview: bool) -> str:
+def _title(timeline, overview: bool, finding: str | None) -> str:
     schedule = timeline.schedule
     idle = timeline.bubble_fraction
     text = (
@@ -140,4 +143,4 @@ def _title(timeline, overview: bool) -> str:
         if overview
         else "hover for what was waited for"
     )
-    return f"{text}<br><sup>{size}; {spans}; {note}</sup>"
+    return f"{finding or text}<br><sup>{size}; {spans}; {note}</sup>"

@@ -89,6 +89,35 @@ class StageCosts:
             changed[name] = None if value is None else value / chunks
         return replace(self, **changed)
 
+    def cut_for(self, schedule: Schedule) -> "StageCosts":
+        """Costs of whole ranks, cut to the schedule's stages: every rank's work in equal chunks; messages stay.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> pl.StageCosts([1, 3], 1, 1).cut_for(pl.schedule("ZBV", ranks=2, microbatches=4)).forward
+        (0.5, 1.5, 1.5, 0.5)
+
+        Raises
+        ------
+        InvalidValue
+            There are too many or too few numbers for the ranks, or links differ and ranks hold several stages.
+        """
+        if schedule.chunks == 1:
+            return self
+        if isinstance(self.comm, tuple):
+            raise InvalidValue("StageCosts.cut_for", [("comm", self.comm, "expected one number for all links")])
+        changed = {}
+        for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                whole = _spread(name, value, schedule.ranks, "ranks")
+                value = tuple((whole[schedule.holder] / schedule.chunks).tolist())
+            elif value is not None:
+                value /= schedule.chunks
+            changed[name] = value
+        return replace(self, **changed)
+
     @property
     def microseconds(self) -> float:
         """Microseconds in one unit of time; 1 where no unit is given."""
