@@ -14,6 +14,7 @@ from pipelab.seeds import Panic
 from pipelab.timeline import StageCosts, simulate
 
 __all__ = [
+    "NoActions",
     "clock_1f1b",
     "clock_interleaved",
     "clock_zero_bubble",
@@ -26,6 +27,10 @@ __all__ = [
     "scheduler_microbatches",
     "scheduler_steps",
 ]
+
+
+class NoActions(Exception):
+    """The original goes on here, with nothing to do."""
 
 
 def scheduler_bubble_fraction_1f1b(ranks: int, microbatches: int) -> float:
@@ -99,7 +104,7 @@ def clock_1f1b(ranks: int, microbatches: int, stages: Sequence[int] | None = Non
 def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
     """boostr's interleaved schedule: every microbatch through all chunks, alike on every rank; almost serial."""
     if chunks == 0:
-        raise Panic("no panic in the original: it returns an empty schedule")
+        raise NoActions("an empty schedule, without a word")
     rows = []
     for rank in range(ranks):
         down = [f"{v * ranks + rank}F{m}" for m in range(microbatches) for v in range(chunks)]

@@ -499,6 +499,8 @@ def test_boostr_interleaved_is_almost_serial():
         assert run("Interleaved1F1B", 4, 8, chunks=chunks).makespan == ours
     small = pl.simulate(seeds.clock_interleaved(2, 2, 2), ONE.split(2))
     assert (small.makespan, small.ideal) == (10.5, 6)
+    with pytest.raises(seeds.NoActions, match="an empty schedule"):
+        seeds.clock_interleaved(2, 2, 0)
     with pytest.raises(pl.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 2, 2, 0)
 

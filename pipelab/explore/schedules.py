@@ -40,10 +40,11 @@ def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8)
         "critical_path": widgets.Checkbox(value=False, description="critical path", **_without_delay(wide)),
     }
     chart = gantt_widget(_timeline(name, ranks, microbatches))
-    chart.layout.height = HEIGHT
+    chart.layout.update(height=HEIGHT, autosize=True)
     measures = widgets.HTML()
 
     def redraw(_change=None) -> None:
+        controls["slow_rank"].max = controls["ranks"].value - 1
         values = {key: control.value for key, control in controls.items()}
         critical_path = values.pop("critical_path")
         try:
@@ -55,7 +56,7 @@ def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8)
         figure = gantt(timeline, critical_path=critical_path)
         figure.layout.height = HEIGHT
         _exchange(chart, figure.data, figure.layout.title.text, figure.layout.xaxis, figure.layout.yaxis)
-        measures.value = timeline._repr_html_()
+        measures.value = _measures(timeline)
 
     redraw()
     for control in controls.values():
@@ -63,6 +64,17 @@ def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8)
     columns = list(controls.values())
     panel = widgets.HBox([widgets.VBox(columns[i : i + 3]) for i in range(0, len(columns), 3)])
     return widgets.VBox([panel, measures, chart])
+
+
+def _measures(timeline: Timeline) -> str:
+    """Times, the three measures and memory in one line; a widget's HTML knows no notebook's table styles."""
+    shown = {name: f"{value:.4g}" for name, value in timeline.measures().items()}
+    shown["held, per rank"] = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory)
+    cells = (
+        f"<span style='margin-right:1.6em'>{name} <b style='font-size:1.15em'>{value}</b></span>"
+        for name, value in shown.items()
+    )
+    return f"<div style='margin:6px 0;line-height:1.8'>{' '.join(cells)}</div>"
 
 
 def _without_delay(style: dict) -> dict:

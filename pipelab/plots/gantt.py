@@ -111,6 +111,7 @@ def _layout(timeline, window, memory: bool) -> dict:
     lanes = min(30 * max(ranks, 3), 640)
     layout = {
         "template": template(), "barmode": "overlay", "hovermode": "closest",
+        "uniformtext": {"minsize": 8, "mode": "hide"},  # a label too small to read is none
         "height": lanes + 150 + (250 if memory else 0), "legend": {"traceorder": "normal"},
         "xaxis": {
             "range": list(window or (0.0, timeline.makespan)), "gridcolor": GRID, "zeroline": False,
@@ -136,7 +137,7 @@ def _title(timeline, overview: bool, finding: str | None) -> str:
     text = (
         f"{schedule.name}: {idle:.1%} of all ranks' time is idle" if idle > 0 else f"{schedule.name}: no rank is idle"
     )
-    size = f"{schedule.ranks} ranks, {schedule.microbatches} microbatches"
+    size = f"{schedule.ranks} ranks, {schedule.microbatches} microbatch{'es' * (schedule.microbatches > 1)}"
     spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
     note = (
         "each pixel shows what takes most of its time; zoom with window="

@@ -9,6 +9,8 @@ from pipelab.theme import GRID, TYPE_COLOURS, template
 __all__ = ["plot_makespans", "plot_timelines"]
 
 MOST_CHARTS = 6
+_LINES = (*(colour for colour in TYPE_COLOURS if colour != "#F0E442"), "#B34700", "#111111")  # yellow is too pale
+_SYMBOLS = ("circle", "diamond", "square", "x", "triangle-up", "star", "cross", "hexagon", "triangle-down")
 
 
 def plot_timelines(timelines, *, finding: str | None = None, **options):
@@ -68,7 +70,8 @@ def plot_timelines(timelines, *, finding: str | None = None, **options):
         })  # fmt: skip
     axes["xaxis"] |= {"anchor": f"y{axis}", "title": {"text": f"time ({unit})" if unit else "time"}}
     figure.update_layout(
-        template=template(), barmode="overlay", hovermode="closest", height=sum(heights) + 120, annotations=notes,
+        template=template(), barmode="overlay", hovermode="closest", height=sum(heights) + 120,
+        uniformtext={"minsize": 8, "mode": "hide"}, annotations=notes,
         legend={"traceorder": "normal"}, margin={"t": 72, "b": 48}, title=finding or _who_ends_first(timelines), **axes,
     )  # fmt: skip
     return figure
@@ -95,14 +98,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, *, finding: str | None = None):
-    """Makespans of several schedules while something changes; a line that is called a bound is dashed.
+    """Makespans of several schedules while something changes; a line that is called a bound is dotted.
 
     Parameters
     ----------
     values : sequence
         Of what changes: numbers, or labels.
     makespans : mapping of name to sequence of float
-        One number per value.
+        One number per value, of at most nine schedules.
     axis : str
         What changes.
     finding : str, optional
@@ -120,20 +123,31 @@ def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, 
     """
     import plotly.graph_objects as go
 
-    figure, symbols = go.Figure(), ("circle", "diamond", "square", "x", "triangle-up", "star", "cross", "hexagon")
-    for i, (name, ends) in enumerate(makespans.items()):
-        bound = "bound" in name
-        line = {
-            "color": "#555555" if bound else TYPE_COLOURS[i % len(TYPE_COLOURS)],
-            "dash": "dash" if bound else "solid",
-        }
+    figure, bounds = go.Figure(), {name: ends for name, ends in makespans.items() if "bound" in name}
+    runners = {name: ends for name, ends in makespans.items() if name not in bounds}
+    looks = dict(zip(runners, zip(_LINES, _SYMBOLS, strict=True), strict=False))
+    if len(runners) > len(looks):
+        expected = f"expected at most {len(looks)} lines"
+        raise InvalidValue("plot_makespans", [("makespans", f"{len(runners)} schedules", expected)])
+    # The legend stands beside the right end and has its order; a line that others cover is the wider one.
+    ordered = sorted(runners, key=lambda name: -runners[name][-1])
+    for i, name in enumerate(ordered):
+        covered = sum(list(runners[other]) == list(runners[name]) for other in ordered[i + 1 :])
+        colour, symbol = looks[name]
         figure.add_trace(
             go.Scatter(
-                x=list(values), y=list(ends), name=name, mode="lines" if bound else "lines+markers", line=line,
-                marker={"symbol": symbols[i % len(symbols)], "size": 10},
+                x=list(values), y=list(runners[name]), name=name, mode="lines+markers",
+                line={"color": colour, "width": 2 + 6 * covered},
+                marker={"symbol": symbol, "size": 9 + 7 * covered},
                 hovertemplate=f"{name}: %{{y:.6g}} at {axis} %{{x}}<extra></extra>",
             )
         )  # fmt: skip
+    for name, ends in bounds.items():
+        line = {"color": "#111111", "width": 2, "dash": "dot"}
+        hover = f"{name}: %{{y:.6g}}<extra></extra>"
+        figure.add_trace(
+            go.Scatter(x=list(values), y=list(ends), name=name, line=line, mode="lines", hovertemplate=hover)
+        )
     figure.update_layout(
         template=template(), height=430, title=finding or _who_changes(values, makespans, axis),
         xaxis={"title": {"text": axis}, "zeroline": False}, yaxis={"title": {"text": "makespan"}},
