@@ -40,7 +40,8 @@ def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8)
         "critical_path": widgets.Checkbox(value=False, description="critical path", **_without_delay(wide)),
     }
     chart = gantt_widget(_timeline(name, ranks, microbatches))
-    chart.layout.update(height=HEIGHT, autosize=True)
+    chart.layout.height = HEIGHT
+    chart._config = {**chart._config, "responsive": True}  # plotly then fills the width when the window changes
     measures = widgets.HTML()
 
     def redraw(_change=None) -> None:
@@ -63,7 +64,18 @@ def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8)
         control.observe(redraw, "value")
     columns = list(controls.values())
     panel = widgets.HBox([widgets.VBox(columns[i : i + 3]) for i in range(0, len(columns), 3)])
-    return widgets.VBox([panel, measures, chart])
+    return widgets.VBox([panel, measures, chart, _fitting()])
+
+
+def _fitting():
+    """An invisible widget that makes charts take the width they are given: they are laid out before they know it."""
+    import anywidget
+
+    class Fit(anywidget.AnyWidget):
+        _esm = """export default { render() {
+          for (const wait of [0, 300, 1500]) setTimeout(() => window.dispatchEvent(new Event("resize")), wait); } }"""
+
+    return Fit()
 
 
 def _measures(timeline: Timeline) -> str:
