@@ -9,6 +9,7 @@ from difflib import get_close_matches
 __all__ = [
     "InvalidData",
     "InvalidPlacement",
+    "InvalidSchedule",
     "InvalidValue",
     "PipelabError",
     "TooLarge",
@@ -53,6 +54,22 @@ class InvalidPlacement(PipelabError, ValueError):
     def __init__(self, defects):
         self.defects = tuple(defects)
         super().__init__("this placement is not valid: " + "; ".join(self.defects))
+
+
+class InvalidSchedule(PipelabError, ValueError):
+    """A pipeline schedule cannot be run.
+
+    Attributes
+    ----------
+    defects : tuple of str
+        Every missing, doubled or impossible action; if there is none, the edges of the deadlock.
+    """
+
+    def __init__(self, defects, what: str = "this schedule"):
+        self.defects = tuple(defects)
+        shown = "; ".join(self.defects[:5])
+        more = f"; and {len(self.defects) - 5} more" if len(self.defects) > 5 else ""
+        super().__init__(f"{what} cannot be run: {shown}{more}")
 
 
 class UnknownName(PipelabError, LookupError):

@@ -7,7 +7,7 @@ from html import escape
 
 from pipelab.errors import UnknownName, nearest
 
-__all__ = ["EXERCISES", "Answer", "Exercise", "check", "guess"]
+__all__ = ["EXERCISES", "Answer", "Contest", "Exercise", "check", "guess"]
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,70 @@ def _fewest_gpus_of_a_heavy_demo() -> float:
     return len(solve(heavy, "aggregated").placement.gpus)
 
 
+def _message_that_costs_zbh1_its_lead() -> float:
+    """By bisection: ZB-H1 loses time with every unit of `comm` and GPipe less."""
+    from pipelab.schedules import schedule
+    from pipelab.timeline import StageCosts, simulate
+
+    one, other = schedule("ZBH1", 4, 8), schedule("GPipe", 4, 8)
+    low, high = 0.0, 2.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        costs = StageCosts(1, 1, 1, comm=middle)
+        ahead = simulate(one, costs).makespan < simulate(other, costs).makespan
+        low, high = (middle, high) if ahead else (low, middle)
+    return low
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A schedule to beat: on these stages, with so much memory for activations on every rank."""
+
+    rival: str
+    microbatches: int
+    times: tuple[float, ...]  # F = B = W of every stage
+    memory: tuple[float, ...]
+    weight_activation: float = 0.5
+
+    def costs(self):
+        """The stages as costs."""
+        from pipelab.timeline import StageCosts
+
+        return StageCosts(*(3 * [self.times]), weight_activation=self.weight_activation)
+
+    def judge(self, mine) -> tuple[bool, str]:
+        """Whether `mine` wins, and a sentence that says why or why not."""
+        from pipelab.errors import InvalidSchedule
+        from pipelab.formulas import lower_bound
+        from pipelab.schedules import Schedule, schedule
+        from pipelab.timeline import simulate
+
+        ranks, costs = len(self.times), self.costs()
+        if not isinstance(mine, Schedule):
+            return False, f"expected a schedule, yours is {mine!r}"
+        if (mine.microbatches, mine.stage_rank) != (self.microbatches, tuple(range(ranks))) or mine.forward_only:
+            expected = f"{self.microbatches} microbatches forward and back, stage s on rank s of {ranks}"
+            return False, f"expected {expected}"
+        try:
+            timeline = simulate(mine, costs)
+        except InvalidSchedule as error:
+            return False, str(error)
+        for rank, (held, most) in enumerate(zip(timeline.peak_memory, self.memory, strict=True)):
+            if held > most + 1e-9:
+                return False, f"rank {rank} holds {held:g} at its peak and has room for {most:g}"
+        end = timeline.makespan
+        rival = simulate(schedule(self.rival, ranks, self.microbatches), costs).makespan
+        bound = lower_bound(ranks, self.microbatches, costs, in_flight=[int(most) for most in self.memory])
+        if end >= rival - 1e-9:
+            return False, f"makespan {end:g}, and {self.rival} takes {rival:g}"
+        best = (
+            "no order takes less"
+            if end <= bound + 1e-9
+            else f"no order takes less than {bound:g}; how near can you get?"
+        )
+        return True, f"makespan {end:g} against {rival:g}; {best}"
+
+
 EXERCISES = {
     "01.1": Exercise(_smallest_bottleneck, "", "the layers before the one of 8 cost 12 together"),
     "02.1": Exercise(_placements_of_small, "placements", "boundaries C(11, s-1) times ordered choices of s of 10 GPUs"),
@@ -139,6 +203,10 @@ EXERCISES = {
         _fewest_gpus_of_a_heavy_demo, "GPUs", "ties are settled by the fewest GPUs: look at the answer's own"
     ),
     "05.2": Exercise(_heaviest_layer, "GB", "each A100 holds 4 layers and half of the activations in 80 GB", rel=1e-3),
+    "07.1": Exercise(
+        _message_that_costs_zbh1_its_lead, "", "both makespans are straight lines from 0.75 to 1", rel=1e-3
+    ),
+    "07.2": Contest("1F1B", 8, times=(2, 1, 1, 2), memory=(4, 3, 2, 2)),
 }
 
 
@@ -149,8 +217,8 @@ def check(name: str, value: object) -> Answer:
     ----------
     name : str
         Of the exercise: notebook and number, such as `"05.1"`.
-    value : number or None
-        The reader's; None means not attempted yet.
+    value : number, Schedule or None
+        The reader's; None means not attempted yet. A schedule is run by the simulator.
 
     Examples
     --------
@@ -166,6 +234,11 @@ def check(name: str, value: object) -> Answer:
     exercise, name = EXERCISES[name], f"exercise {name}"
     if value is None:
         return _verdict("○", "#555555", f"{name}: not attempted yet")
+    if isinstance(exercise, Contest):
+        won, why = exercise.judge(value)
+        return _verdict(
+            *(("✓", "#00664B") if won else ("✗", "#B34700")), f"{name}: {'right' if won else 'not yet'}, {why}"
+        )
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,6 +1,7 @@
 """Tables for notebooks: text to the left, numbers to the right, as many digits as are worth reading."""
 
 from dataclasses import dataclass
+from html import escape
 
 __all__ = ["Table", "show_table", "table"]
 
@@ -10,26 +11,27 @@ class Table:
     """A data frame that shows itself as `table` does."""
 
     data: object
+    digits: int = 7
 
     def frame(self):
         """The data frame."""
         return self.data
 
     def _repr_html_(self) -> str:
-        return table(self.data)
+        return table(self.data, digits=self.digits)
 
     def __repr__(self) -> str:
         return self.data.to_string(index=False)
 
 
-def show_table(rows) -> Table:
-    """Rows (named tuples, dicts or a data frame) as a table to read."""
+def show_table(rows, digits: int = 7) -> Table:
+    """Rows (named tuples, dicts or a data frame) as a table to read, numbers to so many digits."""
     import pandas as pd
 
-    return Table(pd.DataFrame(rows))
+    return Table(pd.DataFrame(rows), digits)
 
 
-def table(frame, *, raw: bool = False) -> str:
+def table(frame, *, raw: bool = False, digits: int = 7) -> str:
     """A data frame as HTML.
 
     Parameters
@@ -37,6 +39,8 @@ def table(frame, *, raw: bool = False) -> str:
     frame : pandas.DataFrame
     raw : bool
         Cells hold HTML already; otherwise their text is escaped.
+    digits : int
+        Of numbers that are not whole, at most.
     """
     from pandas.api.types import is_float_dtype, is_numeric_dtype
 
@@ -44,10 +48,17 @@ def table(frame, *, raw: bool = False) -> str:
     floats = [c for c in frame.columns if is_float_dtype(frame[c])]
     left = [{"selector": "th", "props": [("text-align", "left")]}]
     style = frame.style.set_properties(subset=text, **{"text-align": "left"}).set_table_styles(left)
-    style = style.format(_digits, subset=floats, na_rep="–")
-    style = style.format(subset=text, escape=None if raw else "html", na_rep="–")
+    style = style.format(lambda value: _digits(value, digits), subset=floats, na_rep="–")
+    # A column of text may hold numbers, too, and they read like all others.
+    style = style.format(lambda value: _cell(value, raw, digits), subset=text, na_rep="–")
     return style.hide(axis="index").to_html()
 
 
-def _digits(value: float) -> str:
-    return f"{value:,.7g}"
+def _digits(value: float, digits: int) -> str:
+    return f"{value:,.{digits}g}"
+
+
+def _cell(value: object, raw: bool, digits: int) -> str:
+    if isinstance(value, float):
+        return _digits(value, digits)
+    return str(value) if raw else escape(str(value))

@@ -3,12 +3,19 @@
 The colours are Okabe and Ito's, which stay apart for the colour-blind and in print.
 """
 
-__all__ = ["BOTTLENECK", "GRID", "TYPE_COLOURS", "WRONG", "colour_of_types", "ink_on", "template"]
+from functools import lru_cache
+
+__all__ = ["BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "WRONG", "colour_of_types", "ink_on", "template"]
 
 TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999", "#5D3A9B")
 BOTTLENECK = "#111111"
 WRONG = "#D55E00"
 GRID = "#D0D0D0"
+# Kinds of pipeline actions; light and dark alternate, so that grey print keeps them apart too.
+KIND_COLOURS = {
+    "F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73", "OVERLAP_F_B": "#DDDDDD",
+    "SEND_F": "#CC79A7", "RECV_F": "#CC79A7", "SEND_B": "#CC79A7", "RECV_B": "#CC79A7",
+}  # fmt: skip
 
 
 # The write-up's types keep their colour from figure to figure.
@@ -30,6 +37,7 @@ def ink_on(colour: str) -> str:
     return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
 
 
+@lru_cache(maxsize=1)  # making one takes plotly 20 ms, and a figure copies what it is given
 def template():
     """A plotly template: white ground, title left, room for long labels."""
     import plotly.graph_objects as go

@@ -28,6 +28,21 @@ EXPECTED = {
         ["three unlike GPUs: 134.616 tokens/s in 2 stages", "only 23% of the optimum on 2 H100, 6 T4"],
         2,
     ),
+    "06_taming_the_explosion.ipynb": (
+        [
+            "10 GPUs are 4 classes of interchangeable ones",
+            "medium: 11 questions settle 90 possible rates",
+            "medium: 287.04 tokens/s in 8 stages",
+            "At 271.04 tokens/s all GPUs are worth 45 layers: 35 layers short",
+            "your mix: 196.452 tokens/s in 5 stages",
+            "medium: 443.5 tokens/s at most",
+            "demo: 1047 tokens/s at most",
+            "demo, heavy ends:",
+            "63 problems, the slowest solved in",
+            "36 problems, the slowest solved in",
+        ],
+        None,
+    ),
     "05_joint_ilp.ipynb": (
         [
             "tiny: 301.784 tokens/s in 1 stage",
@@ -38,6 +53,27 @@ EXPECTED = {
             "Connections, not allocations, fill the model: 14,310 for each allocation of demo, 3",
         ],
         9,
+    ),
+    "07_pipeline_schedules.ipynb": (
+        [
+            "GPipe: 75.0% of all ranks' time is idle",
+            "GPipe: 27.3% of all ranks' time is idle",
+            "GPipe and 1F1B end at 33",
+            "1F1B: one chain of work, without a gap, decides the makespan",
+            "1F1B never holds more than 4 of 8 microbatches, its last rank 1",
+            "Interleaved1F1B ends at 28.5, 14% before 1F1B",
+            "ZBH1 ends at 27, 18% before 1F1B",
+            "Both end at 27; in ZBH2 every rank is busy 24 on end",
+            "A second step of ZB-H2 takes 24 more, its span, not its makespan of 27",
+            "GPipe does not care which rank is slow; to 1F1B the first is 6 better than the last",
+            "1F1B, rank 0 slow ends at 51, 11% before 1F1B, rank 3 slow",
+            "InterleavedZeroBubble and ZBV are fastest; message time 1: ZBH2 is",
+            "Messages of 0.5 take 1F1B from 33 to 41",
+            "Interleaved1F1B ends at 28.5, 56% before boostr's interleaved",
+            "ZBH1 ends at 27, 10% before boostr's zero bubble",
+            "ZBH2: 11.1% of all ranks' time is idle",
+        ],
+        None,  # hundreds of bars, which test_gantt.py counts
     ),
 }
 
@@ -63,6 +99,38 @@ def test_a_notebook_runs_and_draws(name):
             assert opened.page.locator("mjx-container").count() > 15
         assert opened.errors == []
         assert opened.requests_elsewhere == set()
+
+
+def _wait_for(page, text):
+    page.wait_for_function("text => document.body.textContent.includes(text)", arg=text)
+
+
+def test_the_schedule_explorer_follows_its_controls():
+    with lab(notebooks_dir()) as opened:
+        opened.open("07_pipeline_schedules.ipynb")
+        opened.run_all()
+        page, before = opened.page, opened.figures()[-1]
+        page.locator(".widget-dropdown select").select_option("InterleavedZeroBubble")
+        _wait_for(page, "InterleavedZeroBubble: 5.9% of")
+        message = page.locator(".noUi-handle").nth(5)
+        message.focus()
+        for _ in range(6):
+            page.keyboard.press("ArrowRight")
+        _wait_for(page, "InterleavedZeroBubble: 22.1% of")
+        _wait_for(page, "bubble_ratio 0.2833")
+        after = opened.figures()[-1]
+        assert after["bars"] != before["bars"]
+        page.locator(".widget-dropdown select").select_option("DualPipeV")
+        _wait_for(page, "DualPipeV: 27.5% of")
+        page.locator(".noUi-handle").nth(0).focus()
+        page.keyboard.press("ArrowRight")
+        _wait_for(page, "There is no DualPipeV for these numbers")
+        _wait_for(page, "needs at least 10 microbatches")
+        assert opened.figures()[-1]["bars"] == []
+        drawn = page.locator(".js-plotly-plot").last.locator(".main-svg").first.bounding_box()
+        assert drawn["width"] > 900
+        assert opened.bad_outputs() == []
+        assert opened.errors == []
 
 
 def test_a_folded_answer_opens_by_keyboard():

@@ -39,7 +39,8 @@ class Certificate:
     rate : float or None
         The next higher rate that any stage or link has; None if no stage is faster than the answer.
     by : str
-        "no stage": nothing fits anywhere; "no faster stage"; "worth": the GPUs are worth fewer layers than there are (see `worth`);
+        "no stage": nothing fits anywhere; "no faster stage"; "worth": the GPUs are worth fewer layers
+        than there are (see `worth`);
         "whole stages": they would do in parts, but not in whole stages; "links": all layers could be
         held, but no order of stages has only links of that rate; "position": layers differ, and no
         path of stages and links of that rate leads through the model.

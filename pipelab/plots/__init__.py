@@ -2,15 +2,21 @@
 
 from pipelab.plots.aggregated import plot_classes, plot_proof, plot_run_times, plot_search, plot_trade_off
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
+from pipelab.plots.gantt import gantt
+from pipelab.plots.gantt_widget import gantt_widget
 from pipelab.plots.placement import plot_placement
+from pipelab.plots.schedules import plot_makespans, plot_timelines
 from pipelab.plots.searching import plot_search_growth
 from pipelab.plots.solving import plot_claims, plot_growth, plot_progress
 
 __all__ = [
+    "gantt",
+    "gantt_widget",
     "plot_claims",
     "plot_classes",
     "plot_comparison",
     "plot_growth",
+    "plot_makespans",
     "plot_placement",
     "plot_progress",
     "plot_proof",
@@ -19,5 +25,6 @@ __all__ = [
     "plot_search_growth",
     "plot_shares",
     "plot_split_costs",
+    "plot_timelines",
     "plot_trade_off",
 ]

@@ -1,0 +1,309 @@
+"""Formulas for pipeline schedules that say when they hold, and lower bounds that no schedule beats.
+
+p ranks, m microbatches, v chunks per rank; F, B, W are what one microbatch takes on one *rank*
+(all its chunks), B the input gradient alone. A formula outside its claim has no value here:
+the simulator has.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.errors import InvalidValue
+from pipelab.schedules import Schedule
+from pipelab.timeline import StageCosts
+
+__all__ = ["ClosedForm", "PipelineBubbleStats", "closed_forms", "lower_bound"]
+
+
+class ClosedForm(NamedTuple):
+    """A formula, with its numbers put in; `value` is None where it does not claim to hold."""
+
+    schedule: str
+    quantity: str  # the Timeline's attribute that it predicts
+    formula: str
+    holds_when: str
+    value: float | tuple[int, ...] | None
+    source: str
+
+
+class _Case(NamedTuple):
+    """The letters of the formulas for one schedule and its costs."""
+
+    p: int
+    m: int
+    v: int
+    F: np.ndarray  # per stage
+    B: np.ndarray
+    W: np.ndarray
+    comm: np.ndarray  # per link, 0 within a rank
+    overlap: float
+
+    @property
+    def equal(self) -> bool:
+        """All stages cost the same."""
+        return all(len(set(x.tolist())) == 1 for x in (self.F, self.B, self.W))
+
+    @property
+    def silent(self) -> bool:
+        """Communication takes no time."""
+        return not self.comm.any()
+
+    @property
+    def one(self) -> tuple[float, float, float]:
+        """F, B and W of one microbatch on one rank, where all stages are equal."""
+        return tuple(float(x[0]) * self.v for x in (self.F, self.B, self.W))
+
+
+class _Form(NamedTuple):
+    schedules: tuple[str, ...]
+    quantity: str
+    formula: str
+    holds_when: str
+    holds: Callable[[_Case], bool]
+    value: Callable[[_Case], object]
+    source: str
+
+
+def _gpipe(c: _Case) -> float:
+    back = c.B + c.W
+    sums, slowest = c.F.sum() + back.sum(), c.F.max() + back.max()
+    return float(sums + (c.m - 1) * slowest + 2 * c.comm.sum())
+
+
+def _makespan(bubble: Callable[[_Case], float]) -> Callable[[_Case], float]:
+    """m(F+B+W), the work of one rank, and a bubble."""
+    return lambda c: c.m * sum(c.one) + bubble(c)
+
+
+def _filling(c: _Case) -> bool:
+    """A weight gradient is no longer than either gap that it is meant to fill."""
+    forward, backward, weight = c.one
+    return c.equal and c.silent and weight <= min(forward, backward)
+
+
+def _bubble(f: float, b: float, w: float) -> Callable[[_Case], float]:
+    """(p-1)(f·F + b·B + w·W)."""
+    return lambda c: (c.p - 1) * (f * c.one[0] + b * c.one[1] + w * c.one[2])
+
+
+def _per_rank(rule: Callable[[_Case, int], int]) -> Callable[[_Case], tuple[int, ...]]:
+    return lambda c: tuple(int(min(rule(c, r), c.m * c.v)) for r in range(c.p))
+
+
+_EQUAL = "equal stages, no communication time"
+_SMALL_W = f"{_EQUAL}, W ≤ F and W ≤ B"
+_MEGATRON, _TABLE2 = "Megatron-LM", "Zero Bubble, table 2"
+
+# The paper's table names no condition on W; the ones below are where the formulas meet the simulator.
+_FORMS = (
+    _Form(
+        ("GPipe",), "makespan", "ΣF + (m-1)·max F + Σ(B+W) + (m-1)·max(B+W) + 2Σc",
+        "always", lambda c: True, _gpipe, "two flow shops, one after the other",
+    ),
+    _Form(
+        ("1F1B",), "makespan", "(m+p-1)(F+B+W)", _EQUAL, lambda c: c.equal and c.silent,
+        _makespan(_bubble(1, 1, 1)), f"{_TABLE2} and appendix H",
+    ),
+    _Form(
+        ("Interleaved1F1B",), "makespan", "m(F+B+W) + (p-1)(F+B+W)/v", f"{_EQUAL}, m divisible by p",
+        lambda c: c.equal and c.silent and c.m % c.p == 0,
+        _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v), _MEGATRON,
+    ),
+    _Form(
+        ("LoopedBFS",), "makespan", "m(F+B+W) + (p-1)(F+B+W)/v", f"{_EQUAL}, m ≥ p",
+        lambda c: c.equal and c.silent and c.m >= c.p,
+        _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v), "Breadth-first pipeline parallelism",
+    ),
+    _Form(
+        ("ZBH1",), "makespan", "m(F+B+W) + (p-1)(F+B-W)", f"{_SMALL_W}, m ≥ p",
+        lambda c: _filling(c) and c.m >= c.p, _makespan(_bubble(1, 1, -1)), _TABLE2,
+    ),
+    _Form(
+        ("ZBH1",), "makespan", "(m+p-1)(F+B) + W", f"{_SMALL_W}, m ≤ p",
+        lambda c: _filling(c) and c.m <= c.p,
+        lambda c: (c.m + c.p - 1) * (c.one[0] + c.one[1]) + c.one[2], "Zero Bubble, appendix H",
+    ),
+    _Form(
+        ("ZBH2",), "span", "m(F+B+W) + (p-1)(F+B-2W)", f"{_SMALL_W}, m ≥ 2p-1",
+        lambda c: _filling(c) and c.m >= 2 * c.p - 1, _makespan(_bubble(1, 1, -2)), _TABLE2,
+    ),
+    _Form(
+        ("ZBV",), "span", "m(F+B+W)", f"{_EQUAL}, F = B = W, m ≥ 2p-1",
+        lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.m >= 2 * c.p - 1,
+        _makespan(lambda c: 0.0), "Zero Bubble, section 6",
+    ),
+    _Form(
+        ("DualPipeV",), "makespan", "m(F+B+W) + (p-1)(F&B + (B+W) - 3W)/2, F&B = F+B+W",
+        f"{_EQUAL}, F = B = W, overlap = 1",
+        lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.overlap == 1,
+        _makespan(lambda c: (c.p - 1) * (sum(c.one) + c.one[1] - 2 * c.one[2]) / 2), "DeepSeek-V3, table 2, as a V",
+    ),
+    _Form(("GPipe",), "peak_in_flight", "m", "always", lambda c: True, _per_rank(lambda c, r: c.m), "Megatron-LM"),
+    _Form(
+        ("1F1B", "ZBH1"), "peak_in_flight", "min(m, p-r) on rank r", "always", lambda c: True,
+        _per_rank(lambda c, r: c.p - r), _TABLE2,
+    ),
+    _Form(
+        ("ZBH2",), "peak_in_flight", "min(m, 2(p-r)-1) on rank r", "always", lambda c: True,
+        _per_rank(lambda c, r: 2 * (c.p - r) - 1), _TABLE2,
+    ),
+    _Form(
+        ("Interleaved1F1B",), "peak_in_flight", "min(mv, (v-1)p + 2(p-1-r) + 1) chunks on rank r", "m divisible by p",
+        lambda c: c.m % c.p == 0, _per_rank(lambda c, r: (c.v - 1) * c.p + 2 * (c.p - 1 - r) + 1), _MEGATRON,
+    ),
+    _Form(
+        ("LoopedBFS",), "peak_in_flight", "mv chunks", "always", lambda c: True,
+        _per_rank(lambda c, r: c.m * c.v), "Breadth-first pipeline parallelism",
+    ),
+    _Form(
+        ("ZBV",), "peak_in_flight", "2p chunks, half a microbatch each", "m ≥ 2p-1", lambda c: c.m >= 2 * c.p - 1,
+        _per_rank(lambda c, r: 2 * c.p), "Zero Bubble, section 6",
+    ),
+    _Form(
+        ("DualPipeV",), "peak_in_flight", "2p+1 chunks, half a microbatch each", "always", lambda c: True,
+        _per_rank(lambda c, r: 2 * c.p + 1), "counted in torch's order",
+    ),
+)  # fmt: skip
+
+
+def closed_forms(schedule: Schedule, costs: StageCosts) -> tuple[ClosedForm, ...]:
+    """Every formula for a schedule of this name, its value for these costs, and when it holds.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Made by `pl.schedule`; what counts is its name and its numbers.
+    costs : StageCosts
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> schedule, costs = pl.schedule("1F1B", 4, 8), pl.StageCosts(1, 1, 1)
+    >>> [(form.quantity, form.value) for form in pl.closed_forms(schedule, costs)]
+    [('makespan', 33.0), ('peak_in_flight', (4, 3, 2, 1))]
+    """
+    table = costs.tables(schedule)
+    rows = (table[name] for name in ("forward", "backward_input", "backward_weight", "comm"))
+    case = _Case(schedule.ranks, schedule.microbatches, schedule.chunks, *rows, costs.overlap)
+    # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
+    name = "ZBH1" if schedule.name == "InterleavedZeroBubble" and schedule.chunks == 1 else schedule.name
+    return tuple(
+        ClosedForm(name, f.quantity, f.formula, f.holds_when, f.value(case) if f.holds(case) else None, f.source)
+        for f in _FORMS
+        if name in f.schedules
+    )
+
+
+def lower_bound(
+    ranks: int,
+    microbatches: int,
+    costs: StageCosts,
+    *,
+    in_flight: int | Sequence[int] | None = None,
+    split_backward: bool = True,
+) -> float:
+    """A makespan that no order of one stage per rank can beat.
+
+    Parameters
+    ----------
+    ranks, microbatches : int
+    costs : StageCosts
+    in_flight : int or one per rank, optional
+        Most microbatches a rank may hold between forward and backward; without it, all of them.
+    split_backward : bool
+        False where the gradient is sent on only after B and W, as in GPipe and 1F1B: a higher bound for these,
+        max over s of Σ_{k<s}(F+B+W)_k + m·(F+B+W)_s and more.
+
+    Notes
+    -----
+    Rank s cannot start before its first input arrives, must do all its work, and must wait for the first
+    gradient: F_s + Σ_{k>s}(F_k + B_k) + 2Σ_{k≥s} c_k after its first forward starts, in which it can run no
+    more forwards than it may hold. Nor can the last gradient reach rank 0 before rank s has run all its
+    F and B. The largest of these, over the ranks, is the bound.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> pl.lower_bound(4, 8, pl.StageCosts(1, 1, 1), in_flight=4)  # ZB-H1 takes 27 and is therefore best
+    27.0
+    """
+    from pipelab.schedules import schedule
+
+    table = costs.tables(schedule("1F1B", ranks, microbatches))
+    forward, backward, weight = (table[n] for n in ("forward", "backward_input", "backward_weight"))
+    if not split_backward:
+        backward, weight = backward + weight, np.zeros(ranks)
+    comm = np.append(table["comm"], 0.0)
+    held = np.broadcast_to(np.array(microbatches if in_flight is None else in_flight), (ranks,))
+    if (held < 1).any():
+        raise InvalidValue("lower_bound", [("in_flight", in_flight, "expected at least 1 on every rank")])
+    arrives = np.cumsum(forward + comm) - (forward + comm)
+    returns = np.cumsum(backward + comm) - (backward + comm)
+    below = (forward + backward + 2 * comm)[::-1].cumsum()[::-1] - backward  # until rank s's own first backward
+    waits = np.maximum(0.0, below - np.minimum(held, microbatches) * forward)
+    steady = arrives + microbatches * (forward + backward + weight) + waits
+    drained = arrives + microbatches * (forward + backward) + returns + weight[0]
+    return float(max(steady.max(), drained.max()))
+
+
+@dataclass(frozen=True)
+class PipelineBubbleStats:
+    """Bubble and memory of the textbook schedules on equal stages without communication time.
+
+    Parameters
+    ----------
+    ranks, microbatches : int
+    chunks : int
+
+    Examples
+    --------
+    >>> stats = PipelineBubbleStats(ranks=4, microbatches=8)
+    >>> stats.bubble_fraction_1f1b, stats.memory_ratio_1f1b, stats.microbatches_for(0.1)
+    (Fraction(3, 11), Fraction(1, 2), 27)
+    """
+
+    ranks: int
+    microbatches: int
+    chunks: int = 1
+
+    def __post_init__(self):
+        for name in ("ranks", "microbatches", "chunks"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                expected = "expected a whole number of at least 1"
+                raise InvalidValue("PipelineBubbleStats", [(name, value, expected)])
+
+    @property
+    def bubble_fraction_gpipe(self) -> Fraction:
+        """(p-1)/(m+p-1)."""
+        return Fraction(self.ranks - 1, self.microbatches + self.ranks - 1)
+
+    @property
+    def bubble_fraction_1f1b(self) -> Fraction:
+        """The same as GPipe's: 1F1B saves memory, not time."""
+        return self.bubble_fraction_gpipe
+
+    @property
+    def bubble_ratio_interleaved(self) -> Fraction:
+        """(p-1)/(v·m), bubble time over ideal time; needs m divisible by p."""
+        if self.microbatches % self.ranks:
+            expected = f"the formula needs a multiple of the {self.ranks} ranks; otherwise simulate"
+            raise InvalidValue("PipelineBubbleStats", [("microbatches", self.microbatches, expected)])
+        return Fraction(self.ranks - 1, self.chunks * self.microbatches)
+
+    @property
+    def memory_ratio_1f1b(self) -> Fraction:
+        """Most microbatches in flight on rank 0 of 1F1B, as a share of GPipe's m: min(p, m)/m."""
+        return Fraction(min(self.ranks, self.microbatches), self.microbatches)
+
+    def microbatches_for(self, bubble_fraction: float) -> int:
+        """Fewest microbatches whose 1F1B bubble fraction is at most this: m ≥ (p-1)(1-b)/b."""
+        share = Fraction(str(bubble_fraction))
+        if not 0 < share < 1:
+            raise InvalidValue("microbatches_for", [("bubble_fraction", bubble_fraction, "expected between 0 and 1")])
+        return max(1, ceil((self.ranks - 1) * (1 - share) / share))

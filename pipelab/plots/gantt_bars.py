@@ -1,0 +1,192 @@
+"""The traces of a Gantt chart: bars per kind of action, gaps, messages, one microbatch, the critical path, memory."""
+
+import numpy as np
+
+from pipelab.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
+from pipelab.schedules.dependencies import makers
+from pipelab.theme import BOTTLENECK, KIND_COLOURS, WRONG, ink_on
+
+__all__ = ["add_bars", "add_critical_path", "add_gaps", "add_memory", "add_messages", "add_microbatch", "visible"]
+
+# One trace per entry: legend, kinds, colour, hatch. Hatches keep them apart in grey print.
+_TRACES = (
+    ("forward", (F,), KIND_COLOURS["F"], ""),
+    ("backward", (B,), KIND_COLOURS["B"], ""),
+    ("input gradient", (I,), KIND_COLOURS["I"], ""),
+    ("weight gradient", (W,), KIND_COLOURS["W"], "/"),
+    ("send or receive", (SEND_F, RECV_F, SEND_B, RECV_B), KIND_COLOURS["SEND_F"], "."),
+)
+
+
+def visible(timeline, window: tuple[float, float] | None) -> np.ndarray:
+    """Entries that take time and touch the window."""
+    low, high = window or (-np.inf, np.inf)
+    return np.flatnonzero((timeline.end > timeline.start) & (timeline.end > low) & (timeline.start < high))
+
+
+def add_bars(figure, timeline, chosen: np.ndarray, labels: bool, follow: int | None) -> None:
+    """One bar trace per kind of action that occurs."""
+    import plotly.graph_objects as go
+
+    schedule, unit = timeline.schedule, timeline.costs.unit
+    lane, height = _lanes(schedule)
+    for name, kinds, colour, hatch in _TRACES:
+        mine = chosen[np.isin(schedule.kind[chosen], kinds)]
+        if not len(mine):
+            continue
+        batch, stage = schedule.microbatch[mine], schedule.stage[mine]
+        marker = {"color": _shades(colour, stage // schedule.ranks, schedule.chunks)}
+        if hatch and labels:  # of many bars it could not be seen, and doubles the browser's time
+            marker["pattern"] = {"shape": hatch, "fgcolor": "white", "size": 5, "solidity": 0.25}
+        if follow is not None:
+            marker["opacity"] = np.where(batch == follow, 1.0, 0.25)
+        marker["line"] = {"color": "white", "width": 1 if len(chosen) <= 500 else 0}
+        figure.add_trace(
+            go.Bar(
+                name=name, legendgroup=name, orientation="h", y=lane[mine], width=height[mine],
+                base=timeline.start[mine], x=timeline.end[mine] - timeline.start[mine], marker=marker,
+                text=batch.astype(str) if labels else None, textposition="inside" if labels else "none", textangle=0,
+                insidetextanchor="middle", textfont={"color": ink_on(colour), "size": 11}, constraintext="both",
+                customdata=np.stack([stage, batch, schedule.rank[mine]], axis=1), hovertext=_waits(timeline, mine),
+                hovertemplate=(
+                    f"<b>{name}</b>, stage %{{customdata[0]}}, microbatch %{{customdata[1]}}, rank %{{customdata[2]}}"
+                    f"<br>%{{base:.6g}} to %{{value:.6g}} {unit}<br>%{{hovertext}}<extra></extra>"
+                ),
+            )
+        )  # fmt: skip
+
+
+def _lanes(schedule) -> tuple[np.ndarray, np.ndarray]:
+    """Where each bar stands and how high it is: the parts of a pair share their lane, forward above backward."""
+    second = np.concatenate([[False], schedule.paired[:-1]])
+    lane = schedule.rank + np.where(schedule.paired, -0.2, 0.0) + np.where(second, 0.2, 0.0)
+    return lane, np.where(schedule.paired | second, 0.4, 0.8)
+
+
+def _shades(colour: str, chunk: np.ndarray, chunks: int):
+    """One colour, or with several chunks a lighter shade for every later chunk."""
+    if chunks == 1:
+        return colour
+    base = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+    tints = [base + (255 - base) * 0.6 * c / (chunks - 1) for c in range(chunks)]
+    names = np.array(["#" + "".join(f"{round(v):02X}" for v in tint) for tint in tints])
+    return names[chunk]
+
+
+def _waits(timeline, entries: np.ndarray) -> list[str]:
+    """For each entry what it waited for last, in words."""
+    schedule, waited = timeline.schedule, timeline.waited_for[entries].tolist()
+    ranks, own = schedule.rank.tolist(), schedule.rank[entries].tolist()
+    names = {i: str(schedule.action(i)) for i in set(waited) if i >= 0}
+    return [
+        "waited for nothing"
+        if i < 0
+        else f"its rank was busy with {names[i]}"
+        if ranks[i] == rank
+        else f"waited for {names[i]} on rank {ranks[i]}"
+        for i, rank in zip(waited, own, strict=True)
+    ]
+
+
+def add_gaps(figure, timeline, window: tuple[float, float] | None) -> None:
+    """Idle time as pale bars: before an action they say what it waits for, behind the last that nothing is left."""
+    import plotly.graph_objects as go
+
+    low, high = window or (-np.inf, np.inf)
+    ranks, end = timeline.schedule.ranks, timeline.makespan
+    before = np.append(timeline.node_end, 0.0)[timeline.graph.waits[0]]
+    last = np.zeros(ranks)
+    np.maximum.at(last, timeline.node_rank, timeline.node_end)
+    begin, stop = np.append(before, last), np.append(timeline.node_start, np.full(ranks, end))
+    lane = np.append(timeline.node_rank, np.arange(ranks))
+    shown = np.flatnonzero((stop - begin > 1e-9 * end) & (stop > low) & (begin < high))
+    inner = timeline.node_entry[shown[shown < len(before)]]
+    done = len(shown) - len(inner)
+    names = [f"before {timeline.schedule.action(i)}" for i in inner.tolist()] + ["at the end"] * done
+    figure.add_trace(
+        go.Bar(
+            name="idle", orientation="h", y=lane[shown], width=0.8, base=begin[shown], x=stop[shown] - begin[shown],
+            marker={"color": "#F2F2F2", "line": {"width": 0}}, textposition="none",
+            text=_waits(timeline, inner) + ["nothing left to do"] * done,
+            hovertext=[f"rank {r} idle {name}" for r, name in zip(lane[shown].tolist(), names, strict=True)],
+            hovertemplate=(
+                f"<b>%{{hovertext}}</b><br>%{{base:.6g}} to %{{value:.6g}} {timeline.costs.unit}<br>%{{text}}"
+                "<extra></extra>"
+            ),
+        )
+    )  # fmt: skip
+
+
+def add_messages(figure, timeline, chosen: np.ndarray) -> None:
+    """A line from the end of an action to the start of the one on another rank that uses its result."""
+    import plotly.graph_objects as go
+
+    schedule = timeline.schedule
+    maker = makers(schedule)
+    takers = chosen[(maker[chosen] >= 0) & (schedule.rank[maker[chosen]] != schedule.rank[chosen])]
+    sent = maker[takers]
+    figure.add_trace(
+        go.Scatter(
+            name="message", mode="lines", hoverinfo="skip", line={"color": "#555555", "width": 1},
+            x=_broken(timeline.end[sent], timeline.start[takers]),
+            y=_broken(schedule.rank[sent], schedule.rank[takers]),
+        )
+    )  # fmt: skip
+
+
+def _broken(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Coordinates of many short lines in one trace, a gap after each."""
+    return np.stack([first, second, np.full(len(first), np.nan)], axis=1).ravel()
+
+
+def add_critical_path(figure, timeline) -> None:
+    """The chain that decides the makespan: a black line along the lower edge of its bars."""
+    import plotly.graph_objects as go
+
+    path = timeline.critical_entries
+    lane = timeline.schedule.rank[path] + 0.44
+    figure.add_trace(
+        go.Scatter(
+            name="critical path", mode="lines", line={"color": BOTTLENECK, "width": 4}, hoverinfo="skip",
+            x=np.stack([timeline.start[path], timeline.end[path]], axis=1).ravel(), y=np.repeat(lane, 2),
+        )
+    )  # fmt: skip
+
+
+def add_microbatch(figure, timeline, microbatch: int) -> None:
+    """One microbatch's way down the ranks and back."""
+    import plotly.graph_objects as go
+
+    schedule = timeline.schedule
+    mine = np.flatnonzero((schedule.microbatch == microbatch) & np.isin(schedule.kind, (F, I, B)))
+    mine = mine[np.argsort(timeline.start[mine], kind="stable")]
+    text = [f"{schedule.action(i)}: {timeline.start[i]:.6g} to {timeline.end[i]:.6g}" for i in mine]
+    figure.add_trace(
+        go.Scatter(
+            name=f"microbatch {microbatch}", mode="lines+markers", line={"color": WRONG, "width": 2},
+            marker={"size": 6}, x=(timeline.start[mine] + timeline.end[mine]) / 2, y=schedule.rank[mine],
+            hovertext=text, hoverinfo="text",
+        )
+    )  # fmt: skip
+
+
+def add_memory(figure, timeline) -> None:
+    """Activation memory over time: every rank of a few, otherwise those with the highest and the lowest peak."""
+    import plotly.graph_objects as go
+
+    ranks, peaks = range(timeline.schedule.ranks), timeline.peak_memory
+    shown = ranks if len(ranks) <= 8 else sorted({int(np.argmax(peaks)), int(np.argmin(peaks))})
+    dashes = ("solid", "dash", "dot", "dashdot")
+    for rank in shown:
+        steps = timeline.memory(rank)
+        shade = 0 if len(ranks) == 1 else int(150 * rank / (len(ranks) - 1))
+        figure.add_trace(
+            go.Scatter(
+                name=f"memory of rank {rank}", x=np.append(steps.time, timeline.makespan),
+                y=np.append(steps.amount, steps.amount[-1]), line={
+                    "shape": "hv", "width": 2, "dash": dashes[rank % 4], "color": f"rgb({shade},{shade},{shade})",
+                },
+                hovertemplate=f"rank {rank} holds %{{y:.6g}} from %{{x:.6g}}<extra></extra>", mode="lines",
+                showlegend=len(shown) <= 4, yaxis="y2",
+            )
+        )  # fmt: skip

@@ -1,0 +1,55 @@
+"""A Gantt chart that changes with the zoom: a raster of the whole, bars once few enough are in view."""
+
+from pipelab.plots.gantt import MOST_BARS, gantt
+from pipelab.plots.gantt_bars import visible
+
+__all__ = ["gantt_widget"]
+
+
+def gantt_widget(timeline, **options):
+    """`gantt` as a widget: zoom in on a large schedule, and the raster gives way to bars; zoom out, and it is back.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    options
+        As for `gantt`, but `window` and `overview`, which the zoom decides.
+
+    Returns
+    -------
+    plotly.graph_objects.FigureWidget
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> timeline = pl.simulate(pl.schedule("1F1B", 4, 8), pl.StageCosts(1, 1, 1))
+    >>> type(pl.gantt_widget(timeline)).__name__
+    'FigureWidget'
+    """
+    import plotly.graph_objects as go
+
+    widget = go.FigureWidget(gantt(timeline, **options))
+    shown = {"overview": len(visible(timeline, None)) > MOST_BARS}
+    if not shown["overview"]:
+        return widget  # bars all the way: nothing to exchange
+
+    def exchange(_layout, seen) -> None:
+        window = _inside(timeline, seen)
+        overview = len(visible(timeline, window)) > MOST_BARS
+        if overview and shown["overview"]:
+            return  # the raster of the whole stays sharp enough until bars take over
+        figure = gantt(timeline, window=None if overview else window, **options)
+        shown["overview"] = overview
+        with widget.batch_update():
+            widget.data = []
+            widget.add_traces(figure.data)
+
+    widget.layout.on_change(exchange, "xaxis.range")
+    return widget
+
+
+def _inside(timeline, seen) -> tuple[float, float]:
+    """The visible part of the time, with something of it left wherever the reader has dragged to."""
+    low, high = sorted(float(edge) for edge in seen)
+    low = min(max(low, 0.0), timeline.makespan * (1 - 1e-9))
+    return low, max(min(high, timeline.makespan), low * (1 + 1e-9) + 1e-12)

@@ -1,0 +1,173 @@
+"""Schedules side by side: Gantt charts on one time axis, and makespans while something changes."""
+
+from collections.abc import Mapping, Sequence
+
+from pipelab.errors import InvalidValue
+from pipelab.plots.gantt import gantt
+from pipelab.theme import GRID, TYPE_COLOURS, template
+
+__all__ = ["plot_makespans", "plot_timelines"]
+
+MOST_CHARTS = 6
+_LINES = (*(colour for colour in TYPE_COLOURS if colour != "#F0E442"), "#B34700", "#111111")  # yellow is too pale
+_SYMBOLS = ("circle", "diamond", "square", "x", "triangle-up", "star", "cross", "hexagon", "triangle-down")
+
+
+def plot_timelines(timelines, *, finding: str | None = None, **options):
+    """Gantt charts one below the other on one time axis.
+
+    Parameters
+    ----------
+    timelines : sequence of Timeline, or mapping of label to Timeline
+        At most six.
+    finding : str, optional
+        The title; by default which of them ends first and by how much.
+    options
+        `transfers` and `critical_path`, as for `gantt`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InvalidValue
+        There is no timeline, or there are too many to be read.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> costs = pl.StageCosts(1, 1, 1)
+    >>> two = [pl.simulate(pl.schedule(name, 4, 8), costs) for name in ("1F1B", "ZBH1")]
+    >>> pl.plot_timelines(two).layout.title.text
+    'ZBH1 ends at 27, 18% before 1F1B'
+    """
+    import plotly.graph_objects as go
+
+    if not isinstance(timelines, Mapping):
+        timelines = {t.schedule.name: t for t in timelines}
+    if not 1 <= len(timelines) <= MOST_CHARTS:
+        expected = f"expected 1 to {MOST_CHARTS} of them"
+        raise InvalidValue("plot_timelines", [("timelines", f"{len(timelines)} timelines", expected)])
+    end, unit = max(t.makespan for t in timelines.values()), next(iter(timelines.values())).costs.unit
+    heights = [26 * max(3, t.schedule.ranks) + 30 for t in timelines.values()]  # a chart and the line above it
+    figure, named, below = go.Figure(), set(), sum(heights)
+    axes = {"xaxis": {"range": [0, end], "zeroline": False, "gridcolor": GRID}}
+    notes = []
+    for i, (label, height) in enumerate(zip(timelines, heights, strict=True), 1):
+        timeline, axis, top = timelines[label], "" if i == 1 else str(i), below
+        below -= height
+        single = gantt(timeline, overview=False, **options)
+        for trace in single.data:
+            trace.update(yaxis=f"y{axis}", legendgroup=trace.name, showlegend=trace.name not in named)
+            named.add(trace.name)
+        figure.add_traces(single.data)
+        low, high = below / sum(heights), (top - 30) / sum(heights)
+        axes[f"yaxis{axis}"] = {**single.layout.yaxis.to_plotly_json(), "domain": [low, high]}
+        notes.append({
+            "text": _caption(label, timeline), "x": 0, "xref": "paper", "xanchor": "left", "y": high, "yref": "paper",
+            "yanchor": "bottom", "showarrow": False,
+        })  # fmt: skip
+    axes["xaxis"] |= {"anchor": f"y{axis}", "title": {"text": f"time ({unit})" if unit else "time"}}
+    figure.update_layout(
+        template=template(), barmode="overlay", hovermode="closest", height=sum(heights) + 120,
+        uniformtext={"minsize": 8, "mode": "hide"}, annotations=notes,
+        legend={"traceorder": "normal"}, margin={"t": 72, "b": 48}, title=finding or _who_ends_first(timelines), **axes,
+    )  # fmt: skip
+    return figure
+
+
+def _caption(label: str, timeline) -> str:
+    held = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory[:8]) + (" …" if timeline.schedule.ranks > 8 else "")
+    return (
+        f"<b>{label}</b>: makespan {timeline.makespan:.6g}, longest span {timeline.span:.6g}, "
+        f"{timeline.bubble_fraction:.1%} idle, at most {held} held"
+    )
+
+
+def _who_ends_first(timelines) -> str:
+    ends = {label: t.makespan for label, t in timelines.items()}
+    first, last = min(ends, key=ends.get), max(ends, key=ends.get)
+    if ends[last] - ends[first] > 1e-9 * ends[last]:
+        return f"{first} ends at {ends[first]:.6g}, {1 - ends[first] / ends[last]:.0%} before {last}"
+    return f"{_listed(list(ends))} end{'s' * (len(ends) == 1)} at {ends[first]:.6g}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, *, finding: str | None = None):
+    """Makespans of several schedules while something changes; a line that is called a bound is dotted.
+
+    Parameters
+    ----------
+    values : sequence
+        Of what changes: numbers, or labels.
+    makespans : mapping of name to sequence of float
+        One number per value, of at most nine schedules.
+    axis : str
+        What changes.
+    finding : str, optional
+        The title; by default who is fastest at both ends, and who is slowest in the end.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> pl.plot_makespans([0, 1], {"GPipe": [33, 39], "1F1B": [33, 49], "bound": [33, 39]}, "comm").layout.title.text
+    'comm 0: GPipe and 1F1B are fastest; comm 1: GPipe is, and 1F1B takes 1.26 times as long'
+    """
+    import plotly.graph_objects as go
+
+    figure, bounds = go.Figure(), {name: ends for name, ends in makespans.items() if "bound" in name}
+    runners = {name: ends for name, ends in makespans.items() if name not in bounds}
+    looks = dict(zip(runners, zip(_LINES, _SYMBOLS, strict=True), strict=False))
+    if len(runners) > len(looks):
+        expected = f"expected at most {len(looks)} lines"
+        raise InvalidValue("plot_makespans", [("makespans", f"{len(runners)} schedules", expected)])
+    # The legend stands beside the right end and has its order; a line that others cover is the wider one.
+    ordered = sorted(runners, key=lambda name: -runners[name][-1])
+    for i, name in enumerate(ordered):
+        covered = sum(list(runners[other]) == list(runners[name]) for other in ordered[i + 1 :])
+        colour, symbol = looks[name]
+        figure.add_trace(
+            go.Scatter(
+                x=list(values), y=list(runners[name]), name=name, mode="lines+markers",
+                line={"color": colour, "width": 2 + 6 * covered},
+                marker={"symbol": symbol, "size": 9 + 7 * covered},
+                hovertemplate=f"{name}: %{{y:.6g}} at {axis} %{{x}}<extra></extra>",
+            )
+        )  # fmt: skip
+    for name, ends in bounds.items():
+        line = {"color": "#111111", "width": 2, "dash": "dot"}
+        hover = f"{name}: %{{y:.6g}}<extra></extra>"
+        figure.add_trace(
+            go.Scatter(x=list(values), y=list(ends), name=name, line=line, mode="lines", hovertemplate=hover)
+        )
+    figure.update_layout(
+        template=template(), height=430, title=finding or _who_changes(values, makespans, axis),
+        xaxis={"title": {"text": axis}, "zeroline": False}, yaxis={"title": {"text": "makespan"}},
+        legend={"orientation": "v", "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top"},
+    )  # fmt: skip
+    return figure
+
+
+def _who_changes(values, makespans, axis: str) -> str:
+    runners = {name: ends for name, ends in makespans.items() if "bound" not in name}
+
+    def fastest(i: int) -> list[str]:
+        best = min(ends[i] for ends in runners.values())
+        return [name for name, ends in runners.items() if ends[i] <= best * (1 + 1e-9)]
+
+    one, two = fastest(0), fastest(-1)
+    slowest = max(runners, key=lambda name: runners[name][-1])
+    times = runners[slowest][-1] / runners[two[0]][-1]
+    verbs = ["are" if len(names) > 1 else "is" for names in (one, two)]
+    return (
+        f"{axis} {values[0]}: {_listed(one)} {verbs[0]} fastest; {axis} {values[-1]}: {_listed(two)} {verbs[1]}, "
+        f"and {slowest} takes {times:.3g} times as long"
+    )

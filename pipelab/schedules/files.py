@@ -1,0 +1,58 @@
+"""Schedules as torch's CSV: a line per rank, a cell per action, an empty cell for an idle tick."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
+from pipelab.schedules.action import IDLE, Action
+from pipelab.schedules.schedule import Schedule
+from pipelab.tables import write_whole
+
+__all__ = ["from_csv", "to_csv"]
+
+# torch also lists when parameters are gathered and gradients reduced; neither is part of the order here.
+_ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD)")
+
+
+def to_csv(schedule: Schedule, path=None) -> str:
+    """The schedule as text, written to `path` too where one is given."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in schedule.actions:
+        writer.writerow("" if action.kind == "IDLE" else str(action) for action in row)
+    if path is not None:
+        write_whole(Path(path), text.getvalue())
+    return text.getvalue()
+
+
+def from_csv(source, *, name: str | None = None, microbatches: int | None = None, stage_rank=None) -> Schedule:
+    """Read a file, or text of more than one line; idle ticks are dropped, what remains is validated."""
+    inline = isinstance(source, str) and "\n" in source
+    label = "the CSV text" if inline else str(source)
+    if not inline and not Path(source).is_file():
+        raise InvalidData(f"{label}: there is no such file; expected torch's CSV, a line per rank")
+    try:
+        text = source if inline else Path(source).read_text(encoding="utf-8-sig")
+        lines = list(csv.reader(io.StringIO(text), strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
+    rows = [[_read(label, r, c, cell) for c, cell in enumerate(line)] for r, line in enumerate(lines)]
+    name = name or (Path(source).stem if not inline else "from CSV")
+    try:
+        schedule = Schedule.of(name, rows, microbatches=microbatches, stage_rank=stage_rank)
+        return schedule.select(schedule.kind != IDLE).validate()
+    except InvalidSchedule as error:
+        # A position is counted from 0 and without idle ticks; the action's name is what to look for.
+        raise InvalidSchedule(error.defects, f"{label}: this schedule") from None
+    except InvalidValue as error:
+        raise InvalidData(f"{label}: {error}") from None
+
+
+def _read(label: str, row: int, column: int, cell: str) -> Action:
+    try:
+        return Action.parse("" if _ASIDE.fullmatch(cell.strip()) else cell)
+    except InvalidValue as error:
+        _, value, expected = error.problems[0]
+        raise InvalidData(f"{label}, row {row + 1}, column {column + 1}: {value!r}: {expected}") from None

@@ -1,0 +1,284 @@
+"""A schedule: for each rank its actions in order. What order, not when; `simulate` adds the times."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from pipelab.errors import InvalidValue
+from pipelab.schedules.action import IDLE, KINDS, TRANSFERS, Action, B, F
+
+__all__ = ["Schedule"]
+
+_CODE = {name: code for code, name in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """What every rank does, in order; make one with `pl.schedule` or `Schedule.of`.
+
+    Attributes
+    ----------
+    name : str
+    microbatches : int
+    stage_rank : tuple of int
+        The rank that holds each stage.
+    kind, stage, microbatch : int arrays, shape (n,)
+        All actions, rank after rank. `kind` holds the codes of `pipelab.schedules.action.KINDS`.
+    first : int array, shape (ranks + 1,)
+        Rank r's actions are those from first[r] to first[r + 1].
+    paired : bool array, shape (n,)
+        True for a forward that runs at the same time as the backward listed next.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> schedule = pl.schedule("1F1B", ranks=2, microbatches=2)
+    >>> print(schedule)
+    rank 0: 0F0 0F1 0B0 0B1
+    rank 1: 1F0 1B0 1F1 1B1
+    """
+
+    name: str
+    microbatches: int
+    stage_rank: tuple[int, ...]
+    kind: np.ndarray
+    stage: np.ndarray
+    microbatch: np.ndarray
+    first: np.ndarray
+    paired: np.ndarray
+
+    def __post_init__(self):
+        # What is compiled and checked once must not change afterwards.
+        for name in ("kind", "stage", "microbatch", "first", "paired"):
+            getattr(self, name).setflags(write=False)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        rows: Iterable[Iterable[Action | str]],
+        *,
+        microbatches: int | None = None,
+        stage_rank: Sequence[int] | None = None,
+    ) -> "Schedule":
+        """A schedule from every rank's actions, as `Action`s or as text; nothing is checked but the writing.
+
+        Parameters
+        ----------
+        name : str
+        rows : one iterable of actions per rank
+        microbatches : int, optional
+            Largest microbatch named, plus one, where it is not given.
+        stage_rank : sequence of int, optional
+            The first rank that runs a stage holds it, where it is not given.
+
+        Raises
+        ------
+        InvalidValue
+            An action cannot be read, or the rows name no stage at all.
+        """
+        kind, stage, microbatch, paired, first = [], [], [], [], [0]
+        for row in rows:
+            for cell in row:
+                action = cell if isinstance(cell, Action) else Action.parse(cell or "")
+                for i, part in enumerate(action.parts or (action,)):
+                    if part.kind not in _CODE:
+                        raise InvalidValue("Action", [("kind", part.kind, f"expected one of {', '.join(KINDS)}")])
+                    kind.append(_CODE[part.kind])
+                    stage.append(part.stage)
+                    microbatch.append(part.microbatch)
+                    paired.append(bool(action.parts) and i == 0)
+            first.append(len(kind))
+        if not stage or max(stage) < 0:
+            raise InvalidValue("Schedule", [("rows", "no action", "expected a row of actions for each rank")])
+        if stage_rank is None:
+            stage_rank = _holders(kind, stage, first)
+        arrays = (np.array(a, t) for a, t in zip((kind, stage, microbatch), (np.int8, np.int32, np.int32), strict=True))
+        count = microbatches or max(microbatch) + 1
+        return cls(name, count, tuple(stage_rank), *arrays, np.array(first), np.array(paired, bool))
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.first) - 1
+
+    @property
+    def stages(self) -> int:
+        """Number of stages, over all ranks."""
+        return len(self.stage_rank)
+
+    @property
+    def chunks(self) -> int:
+        """Stages per rank."""
+        return self.stages // self.ranks
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        """The rank of every action, shape (n,)."""
+        return np.repeat(np.arange(self.ranks), np.diff(self.first))
+
+    @cached_property
+    def holder(self) -> np.ndarray:
+        """`stage_rank` as an array, shape (stages,)."""
+        return np.array(self.stage_rank)
+
+    @property
+    def forward_only(self) -> bool:
+        """True for inference: nothing runs backward."""
+        return not np.any((self.kind > F) & (self.kind != IDLE) & ~np.isin(self.kind, TRANSFERS[:2]))
+
+    @property
+    def splits_backward(self) -> bool:
+        """True where some input and weight gradients are actions of their own."""
+        return bool(np.any((self.kind > F) & (self.kind != B) & (self.kind < TRANSFERS[0])))
+
+    @property
+    def communicates(self) -> bool:
+        """True where sends and receives are shown as actions."""
+        return bool(np.isin(self.kind, TRANSFERS).any())
+
+    def action(self, i: int) -> Action:
+        """The i-th entry of the arrays (a pair counts as two)."""
+        return Action(int(self.stage[i]), KINDS[self.kind[i]], int(self.microbatch[i]))
+
+    @cached_property
+    def actions(self) -> tuple[tuple[Action, ...], ...]:
+        """Every rank's actions; a pair is one action with two parts."""
+        names = [KINDS[code] for code in self.kind.tolist()]
+        single = [Action(*a) for a in zip(self.stage.tolist(), names, self.microbatch.tolist(), strict=True)]
+        paired, rows = self.paired.tolist(), []
+        for low, high in pairwise(self.first.tolist()):
+            row, i = [], low
+            while i < high:
+                row.append(Action.pair(single[i], single[i + 1]) if paired[i] else single[i])
+                i += 1 + paired[i]
+            rows.append(tuple(row))
+        return tuple(rows)
+
+    def select(self, keep: np.ndarray) -> "Schedule":
+        """The schedule without the entries where `keep` is False."""
+        first = np.concatenate([[0], np.cumsum(keep)])[self.first]
+        arrays = {name: getattr(self, name)[keep] for name in ("kind", "stage", "microbatch", "paired")}
+        return replace(self, first=first, **arrays)
+
+    def validate(self) -> "Schedule":
+        """Return the schedule itself if it can be run.
+
+        Raises
+        ------
+        InvalidSchedule
+            Names every missing, doubled or impossible action, or the edges of a deadlock.
+        """
+        from pipelab.schedules.validate import validate
+
+        return validate(self)
+
+    def defects(self) -> tuple[str, ...]:
+        """What `validate` would complain about; empty for a schedule that can be run."""
+        from pipelab.schedules.validate import defects
+
+        return defects(self)
+
+    def with_communication(self) -> "Schedule":
+        """The same schedule with a send after and a receive before every action that crosses ranks."""
+        from pipelab.schedules.views import with_communication
+
+        return with_communication(self)
+
+    @cached_property
+    def communicating(self) -> "Schedule":
+        """`with_communication()`, made once."""
+        return self.with_communication()
+
+    def without_communication(self) -> "Schedule":
+        """The same schedule without sends, receives and idle ticks."""
+        return self.select(~np.isin(self.kind, (*TRANSFERS, IDLE)))
+
+    def with_idle(self) -> "Schedule":
+        """The same schedule with an idle tick wherever a rank waits, every action taking one tick."""
+        from pipelab.schedules.views import with_idle
+
+        return with_idle(self)
+
+    def to_csv(self, path=None) -> str:
+        """The schedule as torch's CSV: a line per rank, a cell per action, idle ticks empty.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Where to write it, too.
+        """
+        from pipelab.schedules.files import to_csv
+
+        return to_csv(self, path)
+
+    @classmethod
+    def from_csv(cls, source, **known) -> "Schedule":
+        """Read torch's CSV and validate it.
+
+        Parameters
+        ----------
+        source : str or Path
+            A file, or the text itself where it has more than one line.
+        known : name, microbatches, stage_rank
+            What the file does not say; by default taken from its actions.
+
+        Raises
+        ------
+        InvalidData
+            The file is not there, or a cell is no action; names row and column.
+        InvalidSchedule
+            The file holds a schedule that cannot be run.
+        """
+        from pipelab.schedules.files import from_csv
+
+        return from_csv(source, **known)
+
+    def frame(self):
+        """One row per action, in order: rank, position, action, stage, kind, microbatch."""
+        import pandas as pd
+
+        position = np.arange(len(self.kind)) - self.first[self.rank]
+        names = np.array(KINDS)[self.kind]
+        text = [str(self.action(i)) for i in range(len(self.kind))]
+        columns = {"rank": self.rank, "position": position, "action": text, "stage": self.stage}
+        return pd.DataFrame({**columns, "kind": names, "microbatch": self.microbatch})
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __eq__(self, other) -> bool:
+        """Same actions on every rank, same stages on the same ranks; the name does not matter."""
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        if (self.stage_rank, self.microbatches) != (other.stage_rank, other.microbatches):
+            return False
+        names = ("first", "kind", "stage", "microbatch", "paired")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None
+
+    def __str__(self) -> str:
+        width = len(str(self.ranks - 1))
+        return "\n".join(f"rank {r:>{width}}: " + " ".join(map(str, row)) for r, row in enumerate(self.actions))
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.name}: {self.ranks} ranks, {self.microbatches} microbatches, {len(self)} actions>"
+
+    def _repr_html_(self) -> str:
+        from pipelab.schedules.views import as_html
+
+        return as_html(self)
+
+
+def _holders(kind, stage, first) -> list[int]:
+    """For each stage the first rank that runs it; 0 for a stage that nobody runs (validation will say so)."""
+    found: dict[int, int] = {}
+    for rank, (low, high) in enumerate(pairwise(first)):
+        for i in range(low, high):
+            if kind[i] != IDLE:
+                found.setdefault(stage[i], rank)
+    return [found.get(s, 0) for s in range(max(stage) + 1)]

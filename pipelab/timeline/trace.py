@@ -1,0 +1,68 @@
+"""A timeline as a Chrome trace: a lane per rank, an arrow per message between ranks."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from pipelab.schedules.action import TRANSFERS
+from pipelab.schedules.dependencies import makers
+from pipelab.tables import write_whole
+
+__all__ = ["chrome_trace", "save_chrome_trace"]
+
+
+def chrome_trace(timeline) -> dict:
+    """Plain data in Chrome's trace event format; times in microseconds (a unit-less time counts as one)."""
+    schedule, scale = timeline.schedule, timeline.costs.microseconds
+    events = [
+        {"ph": "M", "pid": 0, "tid": r, "name": "thread_name", "args": {"name": f"rank {r}"}}
+        for r in range(schedule.ranks)
+    ]
+    start, end = (timeline.start * scale).tolist(), (timeline.end * scale).tolist()
+    names = [str(schedule.action(i)) for i in range(len(schedule))]
+    rank, waited = schedule.rank.tolist(), timeline.waited_for.tolist()
+    for i, name in enumerate(names):
+        action = schedule.action(i)
+        arguments = {"stage": action.stage, "microbatch": action.microbatch}
+        if waited[i] >= 0:
+            arguments["waited for"] = names[waited[i]]
+        events.append(
+            {
+                "ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": action.kind,
+                "ts": start[i], "dur": end[i] - start[i], "args": arguments,
+            }
+        )  # fmt: skip
+    if not np.isin(schedule.kind, TRANSFERS).any():
+        events += _arrows(schedule, start, end, rank)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _arrows(schedule, start, end, rank) -> list[dict]:
+    found = []
+    for taker, maker in enumerate(makers(schedule).tolist()):
+        if maker >= 0 and rank[maker] != rank[taker]:
+            shared = {"pid": 0, "name": "message", "cat": "message", "id": taker}
+            found.append({**shared, "ph": "s", "tid": rank[maker], "ts": end[maker]})
+            found.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": start[taker]})
+    return found
+
+
+def save_chrome_trace(timeline, path) -> None:
+    """Write the trace to a file.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    path : str or Path
+        Open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+    Examples
+    --------
+    >>> import pipelab as pl, tempfile, pathlib
+    >>> timeline = pl.simulate(pl.schedule("GPipe", 2, 2), pl.StageCosts(1, 1, 1, unit="ms"))
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "trace.json"
+    >>> pl.save_chrome_trace(timeline, file); file.exists()
+    True
+    """
+    write_whole(Path(path), json.dumps(chrome_trace(timeline)))

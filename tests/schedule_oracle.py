@@ -1,0 +1,100 @@
+"""A second simulator, slow and unlike the first: every time by recursion over actions as text."""
+
+import re
+import sys
+from functools import cache
+
+sys.setrecursionlimit(20_000)
+
+
+class Circle(Exception):
+    """An action waits for itself."""
+
+
+def slow_times(schedule, forward, backward, weight, comm, overlap=1.0, rendezvous=False):
+    """Start and end of every action, by its text.
+
+    Parameters
+    ----------
+    forward, backward, weight : one per stage
+    comm : one per link
+    """
+    rows = [[str(action) for action in row] for row in schedule.actions]
+    last_stage, rank_of = schedule.stages - 1, schedule.stage_rank
+    place = {}
+    for rank, row in enumerate(rows):
+        for position, text in enumerate(row):
+            for part in re.findall(r"\d+[A-Z]\d+", text):
+                place[part] = rank, position
+
+    def parts(rank, position):
+        found = re.findall(r"(\d+)([A-Z])(\d+)", rows[rank][position])
+        return [(int(stage), kind, int(batch)) for stage, kind, batch in found]
+
+    def duration(rank, position):
+        took = {"F": forward, "I": backward, "W": weight}
+        each = [
+            backward[s] + weight[s] if k == "B" else took[k][s]
+            for s, k, _ in parts(rank, position)
+        ]  # fmt: skip
+        return sum(each) * (overlap if len(each) == 2 else 1)
+
+    def gradient_of(stage, batch):
+        return f"{stage}B{batch}" if f"{stage}B{batch}" in place else f"{stage}I{batch}"
+
+    def needs(stage, kind, batch):
+        """Text of what an action needs, and the link it comes over (None within a rank)."""
+        if kind == "F" and stage > 0:
+            source, link = f"{stage - 1}F{batch}", stage - 1
+        elif kind in "BI" and stage < last_stage:
+            source, link = gradient_of(stage + 1, batch), stage
+        else:
+            return None
+        return source, link if rank_of[link] != rank_of[link + 1] else None
+
+    def sends(stage, kind, batch):
+        """Text of who uses an action's result on another rank, and the link."""
+        if kind == "F" and stage < last_stage and rank_of[stage] != rank_of[stage + 1]:
+            return f"{stage + 1}F{batch}", stage
+        if kind in "BI" and stage > 0 and rank_of[stage] != rank_of[stage - 1] and not schedule.forward_only:
+            return gradient_of(stage - 1, batch), stage - 1
+        return None
+
+    working = set()
+
+    @cache
+    def end(rank, position):
+        return start(rank, position) + duration(rank, position)
+
+    @cache
+    def start(rank, position):
+        if (rank, position) in working:
+            raise Circle(rows[rank][position])
+        working.add((rank, position))
+        ready = [end(rank, position - 1)] if position else [0.0]
+        for part in parts(rank, position):
+            if need := needs(*part):
+                source, link = need
+                if link is None:
+                    ready.append(end(*place[source]))
+                else:
+                    ready.append(arrival(source, (rank, position), link))
+        if rendezvous and position:
+            for part in parts(rank, position - 1):
+                if taken := sends(*part):
+                    text = "{}{}{}".format(*part)
+                    ready.append(arrival(text, place[taken[0]], taken[1]))
+        working.discard((rank, position))
+        return max(ready)
+
+    def arrival(source, taker, link):
+        posted = 0.0
+        if rendezvous and taker[1]:
+            posted = end(taker[0], taker[1] - 1)
+        return max(end(*place[source]), posted) + comm[link]
+
+    return {
+        text: (start(rank, position), end(rank, position))
+        for rank, row in enumerate(rows)
+        for position, text in enumerate(row)
+    }  # fmt: skip

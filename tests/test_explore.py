@@ -1,0 +1,166 @@
+"""Schedules side by side, the explorer's widget, and the contests that the simulator judges."""
+
+import pytest
+
+import pipelab as pl
+from pipelab.exercises import EXERCISES
+
+ONES = pl.StageCosts(1, 1, 1)
+
+
+def run(name, costs=ONES, ranks=4, microbatches=8):
+    schedule = pl.schedule(name, ranks, microbatches)
+    return pl.simulate(schedule, costs.cut_for(schedule))
+
+
+def family(lead, delay, microbatches=8):
+    """1F1B and ZB-H1 and what lies between: forwards ahead and weight gradients held back, for every rank."""
+    rows = []
+    for rank, (ahead, back) in enumerate(zip(lead, delay, strict=True)):
+        waits = {"F": 0, "I": ahead, "W": ahead + back}
+        slots = [(i - wait, kind) for i in range(microbatches + ahead + back) for kind, wait in waits.items()]
+        rows.append([f"{rank}{kind}{i}" for i, kind in slots if 0 <= i < microbatches])
+    return pl.Schedule.of("mine", rows)
+
+
+# costs of ranks
+
+
+def test_a_ranks_work_is_cut_into_equal_chunks():
+    costs = pl.StageCosts([1, 2], 3, [4, 5], comm=0.5, activation=2)
+    assert costs.cut_for(pl.schedule("1F1B", 2, 2)) is costs
+    loop = costs.cut_for(pl.schedule("Interleaved1F1B", 2, 4, 2))
+    assert (loop.forward, loop.backward_input, loop.comm, loop.activation) == ((0.5, 1, 0.5, 1), 1.5, 0.5, 1)
+    assert costs.cut_for(pl.schedule("ZBV", 2, 4)).forward == (0.5, 1, 1, 0.5)
+    for name in ("Interleaved1F1B", "ZBV", "DualPipeV"):
+        timeline = run(name, costs, 2, 4)
+        assert timeline.busy.tolist() == pytest.approx([4 * (1 + 3 + 4), 4 * (2 + 3 + 5)])
+
+
+def test_costs_that_cannot_be_cut_are_refused():
+    loop = pl.schedule("Interleaved1F1B", 2, 4, 2)
+    with pytest.raises(pl.InvalidValue, match=r"comm = .*: expected one number for all links"):
+        pl.StageCosts(1, 1, 1, comm=[1]).cut_for(loop)
+    with pytest.raises(pl.InvalidValue, match="expected one number, or 2 for 2 ranks; got 3"):
+        pl.StageCosts([1, 2, 3], 1, 1).cut_for(loop)
+
+
+# charts
+
+
+def test_charts_below_each_other_share_the_time_axis_and_the_legend():
+    two = [run("1F1B"), run("ZBH1")]
+    figure = pl.plot_timelines(two)
+    single = [pl.gantt(t) for t in two]
+    assert len(figure.data) == sum(len(f.data) for f in single)
+    assert [t.name for t in figure.data if t.showlegend] == [
+        "idle", "forward", "backward", "input gradient", "weight gradient",
+    ]  # fmt: skip
+    assert {t.yaxis for t in figure.data} == {"y", "y2"}
+    assert tuple(figure.layout.xaxis.range) == (0, 33)
+    assert figure.layout.yaxis.domain[0] > figure.layout.yaxis2.domain[1]  # the first on top
+    assert figure.layout.xaxis.anchor == "y2"
+    captions = [note.text for note in figure.layout.annotations]
+    assert captions[1] == "<b>ZBH1</b>: makespan 27, longest span 27, 11.1% idle, at most 4 3 2 1 held"
+
+
+def test_the_title_says_who_ends_first():
+    assert pl.plot_timelines([run("GPipe"), run("1F1B")]).layout.title.text == "GPipe and 1F1B end at 33"
+    assert pl.plot_timelines([run("GPipe")]).layout.title.text == "GPipe ends at 33"
+    slow = {f"rank {r}": run("1F1B", pl.StageCosts(*3 * [[1 + (i == r) for i in range(4)]])) for r in (0, 3)}
+    assert pl.plot_timelines(slow).layout.title.text == "rank 0 ends at 51, 11% before rank 3"
+    assert pl.plot_timelines(slow, finding="seen").layout.title.text == "seen"
+    with pytest.raises(pl.InvalidValue, match=r"0 timelines.*expected 1 to 6"):
+        pl.plot_timelines([])
+
+
+def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end():
+    figure = pl.plot_makespans([0, 1], {"a": [1, 3], "b": [2, 4], "c": [1, 3], "lower bound": [1, 1]}, "x")
+    assert [t.name for t in figure.data] == ["b", "a", "c", "lower bound"]
+    widths = {t.name: t.line.width for t in figure.data}
+    assert widths["a"] > widths["b"] == widths["c"]
+    assert len({t.line.color for t in figure.data[:3]}) == len({t.marker.symbol for t in figure.data[:3]}) == 3
+    assert figure.layout.title.text == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
+    with pytest.raises(pl.InvalidValue, match=r"10 schedules.*at most 9 lines"):
+        pl.plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
+
+
+def test_a_gantt_chart_can_be_given_its_finding():
+    title = pl.gantt(run("1F1B", microbatches=1), finding="nothing overlaps").layout.title.text
+    assert title.startswith("nothing overlaps<br><sup>4 ranks, 1 microbatch; makespan 12")
+
+
+def test_a_column_of_text_shows_its_numbers_like_all_others():
+    table = pl.show_table([{"value": 33.0}, {"value": None}, {"value": (8, "<8>")}], digits=3)._repr_html_()
+    assert ">33<" in table
+    assert ">–<" in table
+    assert "&lt;8&gt;" in table
+    assert ">0.273<" in pl.show_table([{"x": 3 / 11}], digits=3)._repr_html_()
+
+
+# the explorer
+
+
+def _parts(widget):
+    panel, measures, chart, _ = widget.children
+    controls = {c.description: c for column in panel.children for c in column.children}
+    return controls, measures, chart
+
+
+def test_the_explorer_redraws_what_its_controls_say():
+    controls, measures, chart = _parts(pl.explore_schedules("ZBH2"))
+    assert [t.name for t in chart.data] == ["idle", "forward", "input gradient", "weight gradient"]
+    assert "zb_bubble_rate <b style='font-size:1.15em'>0</b>" in measures.value
+    controls["schedule"].value = "1F1B"
+    controls["how slow"].value = 2
+    controls["slow rank"].value = 3
+    assert [t.name for t in chart.data] == ["idle", "forward", "backward"]
+    assert "makespan <b style='font-size:1.15em'>57</b>" in measures.value
+    assert tuple(chart.layout.xaxis.range) == (0, 57)
+    controls["message"].value = 0.5
+    controls["critical path"].value = True
+    assert chart.data[-1].name == "critical path"
+    controls["W (F = B = 1)"].value = 0
+    controls["ranks"].value = 2  # a slow rank that is gone becomes the last one
+    assert controls["slow rank"].value == 1
+    assert len(chart.layout.yaxis.ticktext) == 2
+
+
+def test_the_explorer_says_why_there_is_no_such_schedule_and_recovers():
+    controls, measures, chart = _parts(pl.explore_schedules("DualPipeV"))
+    controls["ranks"].value = 8
+    assert chart.data == ()
+    assert "There is no DualPipeV" in chart.layout.title.text
+    assert "needs at least 16 microbatches" in measures.value
+    controls["microbatches"].value = 16
+    assert len(chart.data) > 3
+
+
+# contests
+
+
+@pytest.mark.parametrize(
+    ("mine", "verdict"),
+    [
+        (None, "exercise 07.2: not attempted yet"),
+        (52, "not yet, expected a schedule, yours is 52"),
+        (pl.schedule("1F1B", 4, 8), "not yet, makespan 60, and 1F1B takes 60"),
+        (pl.schedule("ZBH1", 4, 8), "not yet, rank 1 holds 3.5 at its peak and has room for 3"),
+        (pl.schedule("ZBV", 4, 8), "not yet, expected 8 microbatches forward and back, stage s on rank s of 4"),
+        (pl.schedule("1F1B", 4, 4), "not yet, expected 8 microbatches forward and back"),
+        (pl.schedule("Inference", 4, 8), "not yet, expected 8 microbatches forward and back"),
+        (pl.Schedule.of("half", pl.schedule("1F1B", 4, 8).actions[:3] + (("3F7",),)), "3F0 is missing on rank 3"),
+        (family((3, 2, 1, 0), (0, 0, 0, 0)), "right, makespan 56 against 60; no order takes less than 52"),
+        (family((3, 2, 1, 0), (0, 0, 0, 2)), "right, makespan 52 against 60; no order takes less"),
+    ],
+)
+def test_a_contest_is_judged_by_the_simulator(mine, verdict):
+    assert verdict in str(pl.check("07.2", mine))
+
+
+def test_the_family_holds_zbh1_and_the_message_time_is_where_two_lines_cross():
+    assert family((3, 2, 1, 0), (0, 1, 2, 3)) == pl.schedule("ZBH1", 4, 8)
+    target = EXERCISES["07.1"].target()
+    assert target == pytest.approx(0.8)
+    costs = pl.StageCosts(1, 1, 1, comm=target)
+    assert run("ZBH1", costs).makespan == pytest.approx(run("GPipe", costs).makespan)

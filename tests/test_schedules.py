@@ -1,0 +1,295 @@
+"""Schedules: torch's tables, what a schedule must have, every way in which one can be wrong."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipelab as pl
+from pipelab.schedules import RULES
+
+DATA = Path(__file__).parent / "data"
+TORCH = json.loads((DATA / "torch_schedules.json").read_text(encoding="utf-8"))
+CHUNKED = [name for name, rule in RULES.items() if rule.chunked]
+
+
+def rows(schedule):
+    return [[str(action) for action in row] for row in schedule.actions]
+
+
+def smallest(name, ranks):
+    """A number of microbatches that every schedule takes on this many ranks."""
+    return 2 * ranks
+
+
+# torch's tables
+
+
+@pytest.mark.parametrize("case", TORCH["cases"], ids=lambda c: f"{c['schedule']}-{c['pp']}x{c['m']}x{c['v']}")
+def test_actions_equal_torchs(case):
+    schedule = pl.schedule(case["schedule"], case["pp"], case["m"], case["v"])
+    assert rows(schedule) == case["actions"]
+    assert schedule.validate() is schedule
+
+
+def test_the_stored_tables_name_their_source_and_cover_every_schedule():
+    assert TORCH["source"].startswith("torch 2.")
+    names = {"GPipe", "1F1B", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"}
+    assert {case["schedule"] for case in TORCH["cases"]} == names
+    assert len(TORCH["cases"]) >= 77
+    assert [case for case in TORCH["cases"] if case["m"] % case["pp"]]
+
+
+def test_microbatches_that_the_ranks_do_not_divide_run_in_equal_rounds():
+    schedule = pl.schedule("Interleaved1F1B", 4, 10, 2)  # two rounds of five
+    assert rows(schedule)[3][:7] == ["3F0", "3F1", "3F2", "3F3", "3F4", "7F0", "7B0"]
+    with pytest.raises(
+        pl.InvalidValue, match=r"microbatches = 9: .* in 2 rounds.* nearest numbers that fit are 8 and 10"
+    ):
+        pl.schedule("Interleaved1F1B", 4, 9, 2)
+
+
+def test_zbh1_is_interleaved_zero_bubble_with_one_chunk():
+    assert pl.schedule("ZBH1", 4, 8) == pl.schedule("InterleavedZeroBubble", 4, 8, 1)
+    assert pl.schedule("ZBH1", 4, 8) != pl.schedule("ZBH2", 4, 8)
+
+
+def test_inference_runs_forward_alone():
+    schedule = pl.schedule("Inference", 3, 2)
+    assert rows(schedule) == [["0F0", "0F1"], ["1F0", "1F1"], ["2F0", "2F1"]]
+    assert schedule.forward_only
+    assert not pl.schedule("GPipe", 3, 2).forward_only
+
+
+# every schedule
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(sorted(RULES)), st.integers(1, 6), st.integers(1, 14), st.integers(1, 4))
+def test_every_schedule_is_complete_and_runs_or_is_refused(name, ranks, microbatches, chunks):
+    """Counted from the actions' text, with no code of the validation."""
+    arguments = name, ranks, microbatches, chunks if name in CHUNKED else None
+    rounds = max(1, microbatches // ranks)
+    uneven = name in ("Interleaved1F1B", "InterleavedZeroBubble") and microbatches % rounds
+    if uneven or (name == "DualPipeV" and microbatches < 2 * ranks):
+        with pytest.raises(pl.InvalidValue, match="microbatches = "):
+            pl.schedule(*arguments)
+        return
+    schedule = pl.schedule(*arguments)
+    schedule.validate()
+    flat = [
+        (rank, part)
+        for rank, row in enumerate(schedule.actions)
+        for action in row
+        for part in action.parts or (action,)
+    ]  # fmt: skip
+    work = {}
+    for rank, (stage, kind, batch, _) in flat:
+        assert schedule.stage_rank[stage] == rank
+        work.setdefault((stage, batch), []).append(kind)
+    assert set(work) == {(s, m) for s in range(schedule.stages) for m in range(microbatches)}
+    assert {"".join(kinds) for kinds in work.values()} <= ({"F"} if name == "Inference" else {"FB", "FIW"})
+    assert schedule.stages == ranks * schedule.chunks
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_csv_and_text_give_the_schedule_back(name, tmp_path):
+    schedule = pl.schedule(name, 3, 6)
+    schedule.to_csv(tmp_path / "s.csv")
+    assert pl.Schedule.from_csv(tmp_path / "s.csv") == schedule
+    assert pl.Schedule.from_csv(schedule.with_idle().to_csv()) == schedule
+    assert pl.Schedule.of(name, [line.split(": ")[1].split() for line in str(schedule).splitlines()]) == schedule
+
+
+def test_csv_is_written_as_torch_writes_it():
+    assert pl.schedule("1F1B", 2, 2).with_idle().to_csv() == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n".replace(
+        "\n,", "\n,"
+    )
+    first = pl.schedule("DualPipeV", 2, 4).to_csv().splitlines()[0]
+    assert first.startswith("0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,")
+
+
+def test_actions_are_read_and_written():
+    for text in ("2F0", "11I3", "0W12", "1SEND_F2", "0RECV_B7", "(3F0;4B1)OVERLAP_F_B"):
+        assert str(pl.Action.parse(text)) == text
+    assert pl.Action.parse("").kind == "IDLE"
+    for text in ("F0", "2X0", "2F", "(3B0;4F1)OVERLAP_F_B", "(3F0;4B1)", "-1F0", "2F0 1F0"):
+        with pytest.raises(pl.InvalidValue, match="expected stage, kind and microbatch"):
+            pl.Action.parse(text)
+
+
+def test_sends_and_receives_stand_next_to_their_actions():
+    shown = pl.schedule("1F1B", 2, 1).with_communication()
+    assert rows(shown) == [["0F0", "0SEND_F0", "0RECV_B0", "0B0"], ["1RECV_F0", "1F0", "1B0", "1SEND_B0"]]
+    assert shown.without_communication() == pl.schedule("1F1B", 2, 1)
+    assert pl.Schedule.from_csv(shown.to_csv()) == shown
+
+
+def test_no_message_is_sent_within_a_rank():
+    shown = rows(pl.schedule("ZBV", 2, 3).with_communication())
+    assert not [text for text in shown[1] if text.startswith(("1SEND_F", "2RECV_F", "2SEND_B", "1RECV_B"))]
+    assert "2SEND_F0" in shown[1]
+
+
+def test_a_pairs_messages_stand_before_and_after_it():
+    row = rows(pl.schedule("DualPipeV", 2, 4).with_communication())[0]
+    at = row.index("(3F2;0B0)OVERLAP_F_B")
+    assert set(row[at - 2 : at]) == {"3RECV_F2", "0RECV_B0"}
+    assert row[row.index("(0F3;3B1)OVERLAP_F_B") + 1 :][:2] == ["0SEND_F3", "3SEND_B1"]
+
+
+# what can be wrong
+
+
+def broken(*lines, **known):
+    return pl.Schedule.of("mine", [line.split() for line in lines], **known)
+
+
+@pytest.mark.parametrize(
+    ("lines", "defect"),
+    [
+        (("0F0 0F1 0B0 0B1", "1F0 1B0 1F1"), "1B1 is missing on rank 1"),
+        (("0F0 0B0", "1F0 1B0 1F0"), "1F0 is there 2 times, expected once (rank 1, position 0, rank 1, position 2)"),
+        (("0F0 0B0 1F0", "1F0 1B0"), "1F0 (rank 0, position 2): stage 1 is on rank 1"),
+        (("0F0 0I0 0W0 0B0", "1F0 1B0"), "0B0 and 0I0 do the same work; expected B, or I and W"),
+        (("0F0 0I0", "1F0 1B0"), "0W0 is missing on rank 0"),
+        (("0F0 0W0 0I0", "1F0 1B0"), "0W0 (rank 0, position 1) waits for 0I0, which comes later on the same rank"),
+        (("0B0 0F0", "1F0 1B0"), "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank"),
+        (("0F0 0B0", "1B0 1F0"), "1B0 (rank 1, position 0) waits for 1F0, which comes later on the same rank"),
+        (("(0F0;0B0)OVERLAP_F_B",), "0F0 (rank 0, position 0): the backward of the pair waits for its own forward"),
+        (("0F0 0SEND_F0 0B0", "1RECV_F0 1F0 1B0"), "0RECV_B0 is missing on rank 0"),
+        (
+            ("0F0 0SEND_F0 0RECV_B0 0B0", "1F0 1RECV_F0 1B0 1SEND_B0"),
+            "1F0 (rank 1, position 0) waits for 1RECV_F0, which comes later on the same rank",
+        ),
+        (
+            ("0SEND_F0 0F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"),
+            "0SEND_F0 (rank 0, position 0) waits for 0F0, which comes later on the same rank",
+        ),
+        (("0F0 0B0 0SEND_B0",), "0SEND_B0 on rank 0 has no other rank at its far end"),
+    ],
+)
+def test_a_defect_is_named(lines, defect):
+    """The schedule's own stages sit on the first rank that runs them, except where the case says otherwise."""
+    known = {"stage_rank": [0, 1]} if len(lines) == 2 else {}
+    schedule = broken(*lines, **known)
+    with pytest.raises(pl.InvalidSchedule) as caught:
+        schedule.validate()
+    assert defect in caught.value.defects
+    assert schedule.defects() == caught.value.defects
+
+
+def test_actions_beyond_the_microbatches_and_stages_are_impossible():
+    assert broken("0F0 0B0 0F5 0B5", microbatches=2).defects()[0] == "0F5 (rank 0, position 2): microbatches are 0 to 1"
+    assert broken("0F0 0B0 2F0", stage_rank=[0]).defects() == ("2F0 (rank 0, position 2): stages are 0 to 0",)
+    assert broken("0F0 0B0", stage_rank=[3]).defects() == ("stage 0 is on rank 3, but ranks are 0 to 0",)
+
+
+def test_a_deadlock_names_the_edges_that_block():
+    schedule = broken("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")
+    assert schedule.defects() == (
+        "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1, which stands behind 1F1",
+        "1F1 on rank 1 waits for 0F1 on rank 0, which stands behind 0B0",
+    )
+
+
+def test_a_deadlock_shows_the_circle_and_not_who_waits_for_it():
+    schedule = broken("0F0 0B0", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0", stage_rank=[0, 1, 2], microbatches=1)
+    assert schedule.defects()[0].startswith("1F1")  # no such microbatch: checked before any order
+    schedule = broken("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0")
+    edges = schedule.defects()
+    assert edges[0] == "deadlock: 1B0 on rank 1 waits for 2B0 on rank 2, which stands behind 2F1"
+    assert len(edges) == 2
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_any_lost_or_doubled_action_is_found(data):
+    name = data.draw(st.sampled_from(sorted(RULES)))
+    whole = pl.schedule(name, 3, 6)
+    entry = data.draw(st.integers(0, len(whole) - 1))
+    if whole.paired[entry] or (entry and whole.paired[entry - 1]):
+        return  # half a pair is another matter
+    text = str(whole.action(entry))
+    known = {"microbatches": 6, "stage_rank": whole.stage_rank}
+    lost = whole.select(np.arange(len(whole)) != entry)
+    if name != "Inference":
+        kind = text.strip("0123456789")
+        assert any(text in defect or kind in "IW" for defect in lost.defects())
+    assert lost.defects()
+    lines = rows(whole)
+    lines[int(whole.rank[entry])].append(text)
+    assert any(f"{text} is there 2 times" in d for d in pl.Schedule.of("twice", lines, **known).defects())
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("1F1B", 0, 8), "schedule: ranks = 0: expected a whole number of at least 1"),
+        (("1F1B", 4, 0), "schedule: microbatches = 0: expected a whole number of at least 1"),
+        (("1F1B", 4, 2.5), "schedule: microbatches = 2.5: expected a whole number of at least 1"),
+        (("1F1B", True, 2), "schedule: ranks = True: expected a whole number of at least 1"),
+        (("Interleaved1F1B", 4, 8, 0), "schedule: chunks = 0: expected a whole number of at least 1"),
+        (
+            ("1F1B", 4, 8, 2),
+            "schedule: chunks = 2: 1F1B has 1 chunk per rank; schedules with any number: Interleaved1F1B",
+        ),
+        (("ZBV", 4, 8, 3), "schedule: chunks = 3: ZBV has 2 chunks per rank"),
+        (("DualPipeV", 4, 3), "schedule: microbatches = 3: DualPipeV on 4 ranks needs at least 8 microbatches"),
+        (("DualPipeV", 4, 7), "schedule: microbatches = 7: DualPipeV on 4 ranks needs at least 8 microbatches"),
+    ],
+)
+def test_bad_numbers_are_refused(arguments, message):
+    with pytest.raises(pl.InvalidValue) as caught:
+        pl.schedule(*arguments)
+    assert str(caught.value).startswith(message)
+
+
+def test_an_unknown_schedule_is_refused_with_the_nearest_name():
+    with pytest.raises(pl.UnknownName, match="schedule '1f1b' is not known; did you mean '1F1B'"):
+        pl.schedule("1f1b", 4, 8)
+
+
+def test_a_schedule_too_large_to_list_is_refused_before_it_is_made():
+    with pytest.raises(pl.TooLarge, match=r"1F1B: 10,000,000,000 forwards .*; at most 5,000,000") as caught:
+        pl.schedule("1F1B", 100_000, 100_000)
+    assert caught.value.size == {"forwards": 10**10}
+
+
+def test_an_action_of_no_known_kind_is_refused():
+    with pytest.raises(pl.InvalidValue, match="kind = 'Z': expected one of F, I, B, W"):
+        pl.Schedule.of("mine", [[pl.Action(0, "Z", 0)]])
+    assert pl.Schedule.of("mine", [["0F0", None, "0B0"]]).without_communication() == pl.schedule("1F1B", 1, 1)
+
+
+def test_fewer_microbatches_than_ranks_run_where_they_can():
+    for name in ("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBH1", "ZBH2", "ZBV"):
+        pl.schedule(name, 4, 2).validate()
+
+
+def test_bad_csv_is_refused_by_place(tmp_path):
+    with pytest.raises(pl.InvalidSchedule, match=r"the CSV text: .*1F0 is there 2 times"):
+        pl.Schedule.from_csv("0F0,0B0\n1F0,1F0,1B0\n")
+    with pytest.raises(pl.InvalidData, match=r"the CSV text, row 2, column 2: '1Q0': expected stage, kind"):
+        pl.Schedule.from_csv("0F0,0B0\n1F0,1Q0\n")
+    assert pl.Schedule.from_csv("0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n") == pl.schedule("1F1B", 2, 1)
+    with pytest.raises(pl.InvalidData, match="there is no such file"):
+        pl.Schedule.from_csv(tmp_path / "none.csv")
+    with pytest.raises(pl.InvalidData, match="expected a row of actions for each rank"):
+        pl.Schedule.from_csv(",,\n,,\n")
+
+
+def test_a_schedule_shows_itself():
+    schedule = pl.schedule("DualPipeV", 2, 4)
+    assert 'title="(0F3;3B1)OVERLAP_F_B">0F3+3B1<' in schedule._repr_html_()
+    assert ">·<" in pl.schedule("1F1B", 2, 2).with_idle()._repr_html_()
+    assert repr(schedule) == "<Schedule DualPipeV: 2 ranks, 4 microbatches, 37 actions>"
+    frame = pl.schedule("1F1B", 2, 2).frame()
+    assert list(frame["action"]) == ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"]
+    assert list(frame["position"]) == [0, 1, 2, 3] * 2

@@ -1,0 +1,621 @@
+"""Times and measures: against a second simulator, against formulas, against published numbers and generators."""
+
+import dataclasses
+import json
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipelab as pl
+from pipelab import seeds_schedules as seeds
+from pipelab.schedules import RULES
+from pipelab.seeds import Panic
+from schedule_oracle import Circle, slow_times
+
+ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
+# torch's interleaved column of Zero Bubble's table 5 with every dependency kept, in the order of its rows.
+EXACT_INTERLEAVED = (
+    0.1090, 0.0847, 0.0461, 0.0827, 0.0644, 0.0328, 0.1136, 0.0878, 0.0459, 0.1528, 0.1192, 0.0641,
+)  # fmt: skip
+
+
+def run(name, ranks, microbatches, costs=ONE, chunks=None, **options):
+    """Costs are of a whole rank."""
+    schedule = pl.schedule(name, ranks, microbatches, chunks)
+    return pl.simulate(schedule, costs.split(schedule.chunks), **options)
+
+
+def times_by_text(timeline):
+    """Start and end by the action's text, as the second simulator gives them."""
+    second = np.concatenate([[False], timeline.schedule.paired[:-1]])
+    texts = [str(action) for row in timeline.schedule.actions for action in row]
+    return dict(zip(texts, zip(timeline.start[~second], timeline.end[~second], strict=True), strict=True))
+
+
+@st.composite
+def runs(draw):
+    """A schedule of any kind with unlike stages and links."""
+    name = draw(st.sampled_from(sorted(RULES)))
+    rule, ranks = RULES[name], draw(st.integers(1, 5))
+    chunks = draw(st.integers(1, 3)) if rule.chunked else None
+    low = rule.microbatches_per_rank * ranks or 1
+    microbatches = draw(st.integers(low, low + 8))
+    if rule.even_rounds:
+        microbatches = max(1, microbatches // ranks) * min(ranks, microbatches)
+    schedule = pl.schedule(name, ranks, microbatches, chunks)
+    number = st.floats(0, 9, allow_nan=False).map(lambda x: round(x, 2))
+    per_stage = st.lists(number, min_size=schedule.stages, max_size=schedule.stages)
+    per_link = st.lists(number, min_size=schedule.stages - 1, max_size=schedule.stages - 1)
+    costs = pl.StageCosts(
+        draw(per_stage), draw(per_stage), draw(per_stage), draw(per_link), overlap=draw(st.sampled_from([1.0, 0.7]))
+    )
+    return schedule, costs
+
+
+def oracle(schedule, costs, **options):
+    parts = costs.forward, costs.backward_input, costs.backward_weight, costs.comm
+    return slow_times(schedule, *parts, overlap=costs.overlap, **options)
+
+
+# against the second simulator
+
+
+@settings(deadline=None, max_examples=150)
+@given(runs())
+def test_times_equal_the_second_simulators(case):
+    schedule, costs = case
+    want = oracle(schedule, costs)
+    got = times_by_text(pl.simulate(schedule, costs))
+    assert set(got) == set(want)
+    for text, times in want.items():
+        assert got[text] == pytest.approx(times, abs=1e-9), text
+    shown = pl.simulate(schedule.with_communication(), costs)
+    assert shown.makespan == pytest.approx(max(end for _, end in want.values()), abs=1e-9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(runs())
+def test_rendezvous_equals_the_second_simulators_or_both_deadlock(case):
+    schedule, costs = case
+    try:
+        want = oracle(schedule, costs, rendezvous=True)
+    except Circle:
+        with pytest.raises(pl.InvalidSchedule, match=r"deadlock: .* waits for a message to or from the rank busy with"):
+            pl.simulate(schedule, costs, transfers="rendezvous")
+        return
+    got = times_by_text(pl.simulate(schedule, costs, transfers="rendezvous"))
+    for text, times in want.items():
+        assert got[text] == pytest.approx(times, abs=1e-9), text
+
+
+@settings(deadline=None, max_examples=150)
+@given(runs())
+def test_nothing_overlaps_no_dependency_breaks_and_no_work_is_lost(case):
+    """Straight from the definition, with no code of either simulator."""
+    schedule, costs = case
+    timeline = pl.simulate(schedule, costs)
+    took = {"F": costs.forward, "I": costs.backward_input, "W": costs.backward_weight}
+    took["B"] = [i + w for i, w in zip(costs.backward_input, costs.backward_weight, strict=True)]
+    starts, ends, work = {}, {}, [0.0] * schedule.ranks
+    for rank, row in enumerate(schedule.actions):
+        free = 0.0
+        for action in row:
+            parts = action.parts or (action,)
+            start, end = _of(timeline, action)
+            assert start >= free - 1e-9
+            free = end
+            length = sum(took[p.kind][p.stage] for p in parts) * (costs.overlap if action.parts else 1)
+            assert end - start == pytest.approx(length, abs=1e-9)
+            work[rank] += length
+            for p in parts:
+                kind = "B" if p.kind == "I" else p.kind
+                starts[p.stage, kind, p.microbatch], ends[p.stage, kind, p.microbatch] = start, end
+    for (stage, kind, batch), start in starts.items():
+        source = {"F": (stage - 1, "F", batch), "B": (stage + 1, "B", batch), "W": (stage, "B", batch)}[kind]
+        if source in ends:
+            link = min(stage, source[0])
+            far = schedule.stage_rank[stage] != schedule.stage_rank[source[0]]
+            assert start >= ends[source] + (costs.comm[link] if far else 0) - 1e-9
+        if kind == "B":
+            assert start >= ends[stage, "F", batch] - 1e-9
+    assert timeline.busy == pytest.approx(work, abs=1e-9)
+    assert timeline.idle.total + timeline.busy == pytest.approx([timeline.makespan] * schedule.ranks, abs=1e-6)
+    assert all((part >= -1e-9).all() for part in timeline.idle)
+
+
+def _of(timeline, action):
+    schedule, part = timeline.schedule, (action.parts or (action,))[0]
+    codes = ("F", "I", "B", "W")
+    chosen = (schedule.stage == part.stage) & (schedule.microbatch == part.microbatch)
+    entry = int(np.flatnonzero(chosen & (schedule.kind == codes.index(part.kind)))[0])
+    return timeline.start[entry], timeline.end[entry]
+
+
+@settings(deadline=None, max_examples=60)
+@given(runs(), st.sampled_from(["buffered", "rendezvous"]))
+def test_the_critical_path_is_a_chain_without_a_gap(case, transfers):
+    """From time 0 to the makespan; between two links of the chain there is a message at most."""
+    schedule, costs = case
+    try:
+        timeline = pl.simulate(schedule, costs, transfers=transfers)
+    except pl.InvalidSchedule:
+        return
+    path, start, end = timeline.critical_entries, timeline.start, timeline.end
+    assert end[path[-1]] == timeline.makespan
+    assert start[path[0]] == 0
+    for before, after in pairwise(path):
+        assert -1e-9 <= start[after] - end[before] <= max(costs.comm, default=0) + 1e-9
+
+
+# transfers
+
+
+def test_blocking_transfers_hold_both_ranks():
+    costs = pl.StageCosts(1, 1, 1, comm=0.5)
+    timeline = run("GPipe", 2, 2, costs, transfers="blocking")
+    # rank 0: F0 to 1, send to 1.5, F1 to 2.5, send to 3; rank 1: F0 1.5 to 2.5, receives F1 to 3, F1 to 4, B0 to 6 …
+    start = dict(zip(timeline.frame()["action"], timeline.start, strict=True))
+    assert [start[a] for a in ("0F1", "1F0", "1RECV_F1", "1F1", "1B0", "1SEND_B0", "0B0", "1B1")] == [
+        1.5, 1.5, 2.5, 3.0, 4.0, 6.0, 6.5, 6.5,
+    ]  # fmt: skip
+    assert timeline.busy.tolist() == [6.0, 6.0]
+    assert timeline.idle.network.tolist() == [2.0, 2.0]
+
+
+def test_1f1b_with_blocking_transfers_deadlocks_and_fused_ones_cure_it():
+    with pytest.raises(pl.InvalidSchedule) as caught:
+        run("1F1B", 2, 2, transfers="blocking")
+    assert caught.value.defects == (
+        "deadlock: 0SEND_F1 on rank 0 waits for a message to or from the rank busy with 1SEND_B0 on rank 1",
+        "1SEND_B0 on rank 1 waits for a message to or from the rank busy with 0SEND_F1 on rank 0",
+    )
+    assert run("1F1B", 2, 2, transfers="rendezvous").makespan == run("1F1B", 2, 2).makespan
+
+
+def test_rendezvous_refuses_a_fixed_order_of_messages():
+    with pytest.raises(pl.InvalidSchedule, match="use transfers='blocking' or without_communication"):
+        pl.simulate(pl.schedule("1F1B", 2, 2).with_communication(), ONE, transfers="rendezvous")
+
+
+# published and known numbers
+
+
+@pytest.mark.parametrize("row", pl.published_bubbles(), ids=lambda r: f"{r.model}-{r.microbatches}")
+def test_zero_bubble_table_5(row):
+    got = {
+        name: round(pl.simulate(pl.schedule(name, row.ranks, row.microbatches), row.costs).zb_bubble_rate, 4)
+        for name in ("1F1B", "ZB-H1", "ZB-H2")
+    }
+    assert got == {name: row.rates[name] for name in got}
+
+
+@pytest.mark.parametrize(("row", "exact"), list(zip(pl.published_bubbles(), EXACT_INTERLEAVED, strict=True)))
+def test_the_interleaved_column_comes_out_only_without_most_of_the_way_back(row, exact):
+    p, m, chunks = row.ranks, row.microbatches, row.chunks
+    costs = row.costs.split(chunks)
+    printed, right = (
+        round(seeds.published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed), 4)
+        for as_printed in (True, False)
+    )
+    assert (printed, right) == (row.rates["1F1B-I"], exact)
+    assert pl.schedule("Interleaved1F1B", p, m, chunks).chunks == chunks
+
+
+def test_the_span_of_zbh2_has_no_bubble_and_its_makespan_has():
+    one, two = run("ZBH1", 4, 8), run("ZBH2", 4, 8)
+    assert (one.makespan, one.span, two.makespan, two.span) == (27, 27, 27, 24)
+    assert (one.zb_bubble_rate, two.zb_bubble_rate) == (pytest.approx(1 / 9), 0)
+    assert two.bubble_fraction == pytest.approx(1 / 9)
+
+
+def test_three_measures_of_one_timeline():
+    timeline = run("1F1B", 4, 8)
+    assert timeline.measures() == pytest.approx(
+        {"makespan": 33, "span": 33, "ideal": 24, "bubble_fraction": 3 / 11, "bubble_ratio": 3 / 8,
+         "zb_bubble_rate": 9 / 33}
+    )  # fmt: skip
+
+
+def test_communication_hurts_1f1b_more_than_gpipe():
+    costs = pl.StageCosts(1, 1, 1, comm=0.5)
+    assert (run("GPipe", 4, 16, costs).makespan, run("1F1B", 4, 16, costs).makespan) == (60, 71)
+
+
+def test_right_interleaved_schedules():
+    for chunks, makespan, fraction, held in ((2, 28.5, 0.158, (11, 9, 7, 5)), (4, 26.25, 0.086, (19, 17, 15, 13))):
+        timeline = run("Interleaved1F1B", 4, 8, chunks=chunks)
+        assert (timeline.makespan, timeline.peak_in_flight) == (makespan, held)
+        assert timeline.bubble_fraction == pytest.approx(fraction, abs=5e-4)
+
+
+def test_inference_through_unequal_stages_is_a_flow_shop():
+    timeline = pl.simulate(pl.schedule("Inference", 3, 10), pl.StageCosts([2, 5, 3], comm=[1, 0.5]))
+    assert timeline.makespan == 2 + 5 + 3 + 1.5 + 9 * 5
+
+
+# closed forms and lower bounds
+
+
+GRID = [(p, m) for p in (1, 2, 3, 5) for m in (1, 2, 3, 5, 6, 9, 12)]
+SHAPES = [(f, b, w) for f in (1, 2, 3) for b in (1, 2, 3) for w in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("name", sorted(set(RULES) - {"Inference"}))
+def test_closed_forms_equal_the_simulation_wherever_they_claim_to_hold(name):
+    claimed = {}
+    for p, m in GRID:
+        for chunks in (1, 2, 3) if RULES[name].chunked else (None,):
+            try:
+                schedule = pl.schedule(name, p, m, chunks)
+            except pl.InvalidValue:
+                continue
+            for shape in SHAPES:
+                costs = pl.StageCosts(*shape).split(schedule.chunks)
+                timeline = pl.simulate(schedule, costs)
+                for form in pl.closed_forms(schedule, costs):
+                    claimed[form.formula] = claimed.get(form.formula, 0) + (form.value is not None)
+                    if form.value is not None:
+                        got = getattr(timeline, form.quantity)
+                        assert got == pytest.approx(form.value), (p, m, chunks, shape, form)
+    if name == "InterleavedZeroBubble":
+        return  # only its case of one chunk, ZBH1, has formulas
+    assert claimed
+    assert min(claimed.values()) >= 20  # none holds by never claiming anything
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_gpipes_closed_form_holds_on_unequal_stages_and_links(data):
+    p, m = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 7))
+    number = st.integers(0, 9)
+    lists = [data.draw(st.lists(number, min_size=n, max_size=n)) for n in (p, p, p, p - 1)]
+    schedule, costs = pl.schedule("GPipe", p, m), pl.StageCosts(*lists)
+    assert pl.simulate(schedule, costs).makespan == pl.closed_forms(schedule, costs)[0].value
+
+
+def test_a_formula_has_no_value_where_it_does_not_hold():
+    forms = pl.closed_forms(pl.schedule("ZBH1", 4, 8), pl.StageCosts(1, 1, 2))
+    assert [form.value for form in forms] == [None, None, (4, 3, 2, 1)]
+    unequal = pl.closed_forms(pl.schedule("1F1B", 2, 3), pl.StageCosts([1, 2], 1, 1))
+    assert unequal[0].value is None
+    alone = pl.schedule("ZBV", 1, 4), pl.StageCosts(1, 1, 1, comm=5)  # both stages on one rank: nothing is sent
+    assert pl.closed_forms(*alone)[0].value == pl.simulate(*alone).span == 4 * 6
+    talking = pl.closed_forms(pl.schedule("1F1B", 2, 3), pl.StageCosts(1, 1, 1, comm=1))
+    assert talking[0].value is None
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_the_lower_bound_is_never_above_a_simulation(data):
+    name = data.draw(st.sampled_from(["GPipe", "1F1B", "ZBH1", "ZBH2"]))
+    p, m = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))
+    number = st.integers(0, 9)
+    lists = [data.draw(st.lists(number, min_size=n, max_size=n)) for n in (p, p, p, p - 1)]
+    costs = pl.StageCosts(*lists)
+    timeline = pl.simulate(pl.schedule(name, p, m), costs)
+    bound = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight)
+    assert pl.lower_bound(p, m, costs) <= bound <= timeline.makespan + 1e-9
+    if not timeline.schedule.splits_backward:
+        whole = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight, split_backward=False)
+        assert bound <= whole <= timeline.makespan + 1e-9
+
+
+def test_the_bound_of_whole_backwards_is_reached_on_equal_stages_and_often_missed_on_others():
+    assert pl.lower_bound(4, 8, ONE, split_backward=False) == run("1F1B", 4, 8).makespan == 33
+    unlike = pl.StageCosts([1, 3, 1, 2], [1, 3, 1, 2], [1, 3, 1, 2])
+    bound = pl.lower_bound(4, 8, unlike, split_backward=False)
+    assert bound >= max(3 * (1 + 8 * 3), 3 * (1 + 3 + 1 + 8 * 2))
+    assert run("1F1B", 4, 8, unlike).makespan > bound
+
+
+@pytest.mark.parametrize(
+    ("numbers", "zbh1", "optimum"),
+    [
+        ((4, 8, 1, 1, 1, 0, 4), 27, 27),
+        ((8, 16, 1, 1, 1, 0, 8), 55, 55),
+        ((4, 8, 30, 29, 20, 1, 4), 761, 725),
+        ((8, 24, 10, 10, 5, 0, 8), 705, 670),
+    ],
+)
+def test_the_lower_bound_equals_four_proven_optima(numbers, zbh1, optimum):
+    """Optima proved with CP-SAT elsewhere; that the bound reaches them makes it as sharp as can be there."""
+    p, m, *times, held = numbers
+    costs = pl.StageCosts(*times)
+    assert run("ZBH1", p, m, costs).makespan == zbh1
+    assert pl.lower_bound(p, m, costs, in_flight=held) == optimum
+
+
+# memory
+
+
+def test_memory_over_time_of_one_rank():
+    costs = pl.StageCosts(1, 1, 1, activation=34, weight_activation=32)
+    timeline = run("ZBH1", 1, 2, costs)  # F0 I0 W0 F1 I1 W1
+    steps = timeline.memory(0)
+    assert steps.time.tolist() == [0, 0, 2, 3, 5, 6]
+    assert steps.amount.tolist() == [0, 34, 32, 34, 32, 0]
+    assert timeline.peak_memory == (34,)
+
+
+@pytest.mark.parametrize("p", [2, 4, 6])
+def test_peak_memory_of_the_zero_bubble_schedules_as_in_table_2(p):
+    """Worker i holds (p-i+1)·M_B + (i-1)·M_W at most in ZB-H1, (2p-2i+1)·M_B + (2i-2)·M_W in ZB-H2."""
+    full, rest = 34.0, 32.0
+    costs = pl.StageCosts(1, 1, 1, activation=full, weight_activation=rest)
+    one, two = run("ZBH1", p, 4 * p, costs).peak_memory, run("ZBH2", p, 4 * p, costs).peak_memory
+    assert one == tuple((p - i + 1) * full + (i - 1) * rest for i in range(1, p + 1))
+    assert two == tuple((2 * p - 2 * i + 1) * full + (2 * i - 2) * rest for i in range(1, p + 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(runs())
+def test_peak_in_flight_is_the_peak_of_memory_over_time(case):
+    schedule, costs = case
+    if schedule.forward_only or min(costs.forward) == 0 or min(costs.backward_input) == 0:
+        return
+    assert pl.simulate(schedule, costs).peak_memory == schedule_peak(schedule)
+
+
+def schedule_peak(schedule):
+    """Counted by hand along every rank's order."""
+    peaks = []
+    for row in schedule.actions:
+        held = peak = 0
+        for action in row:
+            kinds = [part.kind for part in action.parts or (action,)]
+            held += kinds.count("F")
+            peak = max(peak, held)
+            held -= kinds.count("B") + kinds.count("I")
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+# idle time, optimizer
+
+
+def test_idle_time_by_cause():
+    idle = run("1F1B", 4, 8).idle
+    assert idle.warm_up.tolist() == [6, 5, 4, 3]
+    assert idle.cool_down.tolist() == [3, 4, 5, 6]
+    assert idle.steady.tolist() == idle.network.tolist() == [0, 0, 0, 0]
+    slow = pl.simulate(pl.schedule("1F1B", 2, 4), pl.StageCosts([1, 3], [1, 3], [1, 3]))
+    assert slow.idle.steady.tolist() == [6, 0]
+    message = pl.simulate(pl.schedule("GPipe", 2, 1), pl.StageCosts(1, 1, 1, comm=0.25))
+    assert message.idle.network.tolist() == [0.25, 0.25]
+
+
+def test_an_optimizer_that_waits_for_nobody_makes_the_span_count():
+    costs = pl.StageCosts(1, 1, 1, optimizer=2)
+    together = run("ZBH2", 4, 8, costs)
+    alone = run("ZBH2", 4, 8, costs, synchronous_optimizer=False)
+    assert (together.iteration_time, alone.iteration_time) == (27 + 2, 24 + 2)
+    assert together.optimizer_start == (27, 27, 27, 27)
+    assert alone.optimizer_start == (24, 25, 26, 27)
+
+
+def test_overlap_shortens_pairs_alone():
+    schedule = pl.schedule("DualPipeV", 2, 6)
+    plain, quick = (pl.simulate(schedule, pl.StageCosts(1, 1, 1, overlap=o)) for o in (1.0, 0.5))
+    pairs = sum(bool(action.parts) for action in schedule.actions[0])
+    assert plain.busy[0] - quick.busy[0] == pairs * 3 * 0.5
+
+
+def test_new_costs_use_the_compiled_order_again():
+    schedule = pl.schedule("ZBH1", 4, 8)
+    first = pl.simulate(schedule, ONE)
+    assert pl.simulate(schedule, pl.StageCosts(2, 2, 2)).graph is first.graph
+
+
+# two published generators, as pairs: theirs and ours
+
+
+def test_scheduler_formula_of_1f1b_against_the_clock():
+    for (p, m), theirs, ours in (((2, 2), 1 / 4, 1 / 3), ((8, 32), 0.1, 7 / 39), ((4, 8), 1 / 6, 3 / 11)):
+        assert seeds.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(theirs)
+        assert run("1F1B", p, m).bubble_fraction == pytest.approx(ours)
+        assert float(pl.PipelineBubbleStats(p, m).bubble_fraction_1f1b) == pytest.approx(ours)
+    assert (seeds.scheduler_bubble_fraction_1f1b(4, 0), seeds.scheduler_bubble_fraction_1f1b(2, 0)) == (1.5, math.inf)
+    for p in range(2, 9):
+        for m in range(2, 20):
+            assert seeds.scheduler_bubble_fraction_1f1b(p, m) != pytest.approx(run("1F1B", p, m).bubble_fraction)
+
+
+def test_scheduler_1f1b_holds_one_too_many():
+    theirs = pl.simulate(seeds.scheduler_1f1b(4, 8), ONE)
+    assert (theirs.makespan, theirs.peak_in_flight) == (33, (5, 4, 3, 2))
+    assert (run("1F1B", 4, 8).makespan, run("1F1B", 4, 8).peak_in_flight) == (33, (4, 3, 2, 1))
+    assert str(seeds.scheduler_1f1b(1, 2)) == "rank 0: 0F0 0F1 0B0 0B1"
+    assert str(pl.schedule("1F1B", 1, 2)) == "rank 0: 0F0 0B0 0F1 0B1"
+
+
+def test_scheduler_interleaved_ignores_its_chunks():
+    assert seeds.scheduler_interleaved(4, 8, 2) == seeds.scheduler_1f1b(4, 8)
+    assert pl.schedule("Interleaved1F1B", 4, 8, 2).stages == 8
+
+
+def test_scheduler_gpipe_is_right_and_sends_no_gradient():
+    theirs = pl.simulate(seeds.scheduler_gpipe(4, 8), ONE)
+    assert (theirs.makespan, theirs.bubble_fraction) == (33, pytest.approx(3 / 11))
+    assert theirs.peak_in_flight == (8, 8, 8, 8)
+    steps = seeds.scheduler_steps(2, 1, 0) + seeds.scheduler_steps(2, 1, 1)
+    assert steps == ["Forward(0)", "SendActivations(1, 0)", "WaitBackward(1)", "Backward(0)",
+                     "RecvActivations(0, 0)", "Forward(0)", "Backward(0)"]  # fmt: skip
+    assert pl.schedule("GPipe", 2, 1).with_communication().to_csv().count("SEND_B") == 1
+
+
+def test_a_gradient_sent_after_its_backward_deadlocks_as_they_order_it():
+    def runs_with_blocking(schedule):
+        try:
+            pl.simulate(schedule, ONE, transfers="blocking")
+        except pl.InvalidSchedule:
+            return False
+        return True
+
+    sizes = [(p, m) for p in (1, 2, 3) for m in (1, 2, 3, 4)]
+    assert all(runs_with_blocking(seeds.scheduler_gpipe(p, m)) for p, m in sizes)
+    assert next(s for s in sizes if not runs_with_blocking(seeds.scheduler_1f1b(*s))) == (2, 3)
+    assert next(s for s in sizes if not runs_with_blocking(seeds.clock_1f1b(*s))) == (2, 2)
+    assert next(s for s in sizes if not runs_with_blocking(seeds.clock_zero_bubble(*s))) == (2, 2)
+
+
+def test_scheduler_memory_and_microbatches():
+    assert seeds.scheduler_memory_ratio(1, 8) == 9 / 8
+    assert pl.PipelineBubbleStats(1, 8).memory_ratio_1f1b == Fraction(1, 8)
+    assert max(run("1F1B", 4, 8).peak_in_flight) / 8 == pl.PipelineBubbleStats(4, 8).memory_ratio_1f1b
+    theirs = seeds.scheduler_microbatches(8)
+    assert run("1F1B", 8, theirs).bubble_fraction == pytest.approx(7 / 39)
+    ours = pl.PipelineBubbleStats(8, 1).microbatches_for(0.1)
+    assert ours == 63
+    assert run("1F1B", 8, ours).bubble_fraction <= 0.1 < run("1F1B", 8, ours - 1).bubble_fraction
+
+
+def test_scheduler_lets_rank_5_of_4_through():
+    assert seeds.scheduler_steps(4, 1, 5)[0] == "RecvActivations(4, 0)"
+    with pytest.raises(pl.InvalidValue, match=r"rank = 5: expected a rank from 0 to 3"):
+        run("GPipe", 4, 1).memory(5)
+    with pytest.raises(pl.InvalidSchedule, match="stage 0 is on rank 5, but ranks are 0 to 0"):
+        pl.Schedule.of("mine", [["0F0", "0B0"]], stage_rank=[5]).validate()
+
+
+def test_boostr_1f1b_is_right_though_its_drawing_is_not():
+    assert seeds.clock_1f1b(4, 8) == pl.schedule("1F1B", 4, 8)
+    with pytest.raises(Panic, match="subtract with overflow"):
+        seeds.clock_1f1b(4, 8, stages=[4])
+    with pytest.raises(pl.InvalidValue, match="ranks = 0"):
+        pl.schedule("1F1B", 0, 8)
+
+
+def test_boostr_interleaved_is_almost_serial():
+    for chunks, theirs, fraction, ours in ((2, 64.5, 0.628, 28.5), (4, 80.25, 0.701, 26.25)):
+        timeline = pl.simulate(seeds.clock_interleaved(4, 8, chunks), ONE.split(chunks))
+        assert timeline.makespan == theirs
+        assert timeline.bubble_fraction == pytest.approx(fraction, abs=5e-4)
+        assert timeline.peak_in_flight == (8 * chunks,) * 4
+        assert run("Interleaved1F1B", 4, 8, chunks=chunks).makespan == ours
+    small = pl.simulate(seeds.clock_interleaved(2, 2, 2), ONE.split(2))
+    assert (small.makespan, small.ideal) == (10.5, 6)
+    with pytest.raises(seeds.NoActions, match="an empty schedule"):
+        seeds.clock_interleaved(2, 2, 0)
+    with pytest.raises(pl.InvalidValue, match="chunks = 0"):
+        pl.schedule("Interleaved1F1B", 2, 2, 0)
+
+
+def test_boostr_zero_bubble_fills_no_bubble():
+    for p, m in ((4, 8), (3, 5), (6, 6)):
+        theirs = pl.simulate(seeds.clock_zero_bubble(p, m), pl.StageCosts(3, 2, 1))
+        assert theirs.makespan - theirs.ideal == (p - 1) * (3 + 2)
+        assert run("ZBH1", p, m, pl.StageCosts(3, 2, 1)).makespan - theirs.ideal == (p - 1) * (3 + 2 - 1)
+    theirs = pl.simulate(seeds.clock_zero_bubble(4, 8), ONE)
+    assert (theirs.makespan, round(theirs.bubble_fraction, 3), theirs.peak_in_flight) == (30, 0.2, (4, 3, 2, 1))
+
+
+# bad input, showing
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        ({"forward": -1}, "StageCosts: forward = -1: expected finite numbers of at least 0"),
+        ({"forward": math.nan}, "StageCosts: forward = nan: expected finite numbers of at least 0"),
+        ({"forward": [1, math.inf]}, "expected finite numbers of at least 0; number 1 is inf"),
+        ({"forward": 1, "comm": "fast"}, "StageCosts: comm = 'fast': expected a number or a list of numbers"),
+        ({"forward": True}, "StageCosts: forward = True: expected a number or a list of numbers"),
+        ({"forward": 1, "overlap": [1, 2]}, "StageCosts: overlap = [1, 2]: expected a number"),
+        ({"forward": [[1], [1, 2]]}, "expected a number or a list of numbers"),
+        ({"forward": 1, "unit": "hours"}, 'StageCosts: unit = \'hours\': expected "", "s", "ms" or "us"'),
+    ],
+)
+def test_bad_costs_are_refused(given_, message):
+    with pytest.raises(pl.InvalidValue) as caught:
+        pl.StageCosts(**given_)
+    assert message in str(caught.value)
+
+
+def test_costs_that_do_not_fit_the_schedule_are_refused():
+    schedule = pl.schedule("1F1B", 3, 4)
+    for costs, message in (
+        (pl.StageCosts([1, 2], 1, 1), "forward = .*: expected one number, or 3 for 3 stages; got 2"),
+        (pl.StageCosts(1, 1, 1, comm=[1, 1, 1]), "comm = .*: expected one number, or 2 for 2 links; got 3"),
+        (pl.StageCosts(1), "backward_input = None: 1F1B runs backwards: expected a time"),
+    ):
+        with pytest.raises(pl.InvalidValue, match=message):
+            pl.simulate(schedule, costs)
+    with pytest.raises(pl.UnknownName, match="transfers 'bufered' is not known; did you mean 'buffered'"):
+        pl.simulate(schedule, ONE, transfers="bufered")
+    with pytest.raises(pl.InvalidValue, match=r"expected a Schedule; make one with pl.schedule"):
+        pl.simulate("1F1B", ONE)
+    with pytest.raises(pl.InvalidValue, match="expected StageCosts"):
+        pl.simulate(schedule, 3)
+    with pytest.raises(pl.InvalidValue, match="expected one number for all stages"):
+        pl.StageCosts([1, 2]).split(2)
+    with pytest.raises(pl.InvalidValue, match="chunks = 0: expected a whole number"):
+        ONE.split(0)
+    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
+        pl.lower_bound(2, 2, ONE, in_flight=0)
+
+
+def test_a_schedule_that_cannot_run_is_not_timed():
+    with pytest.raises(pl.InvalidSchedule, match="1B0 is missing on rank 1"):
+        pl.simulate(pl.Schedule.of("mine", [["0F0", "0B0"], ["1F0"]]), ONE)
+
+
+def test_costs_of_zero_give_no_division_by_zero():
+    timeline = run("1F1B", 2, 2, pl.StageCosts(0, 0, 0))
+    assert timeline.measures() == dict.fromkeys(timeline.measures(), 0.0)
+
+
+def test_a_timeline_shows_itself():
+    timeline = pl.simulate(pl.schedule("1F1B", 2, 2), pl.StageCosts(1, 1, 1, comm=0.5, unit="ms"))
+    frame = timeline.frame()
+    assert list(frame.columns) == ["rank", "action", "stage", "kind", "microbatch", "start_ms", "end_ms", "waited_for"]
+    assert frame.set_index("action")["waited_for"].to_dict() == {
+        "0F0": "", "0F1": "0F0", "0B0": "1B0", "0B1": "1B1", "1F0": "0F0", "1B0": "1F0", "1F1": "1B0", "1B1": "1F1",
+    }  # fmt: skip
+    assert "zb_bubble_rate" in timeline._repr_html_()
+    assert "warm_up" in timeline.idle._repr_html_()
+    assert [str(a) for a in timeline.critical_path] == ["0F0", "1F0", "1B0", "1F1", "1B1", "0B1"]
+
+
+def test_of_two_that_end_together_the_one_on_the_same_rank_was_waited_for():
+    frame = pl.simulate(pl.schedule("Inference", 2, 2), pl.StageCosts(1)).frame().set_index("action")
+    assert frame["waited_for"].to_dict() == {"0F0": "", "0F1": "0F0", "1F0": "0F0", "1F1": "1F0"}
+
+
+def test_the_chrome_trace_holds_every_action_and_message(tmp_path):
+    timeline = pl.simulate(pl.schedule("1F1B", 2, 3), pl.StageCosts(1, 1, 1, comm=0.5, unit="ms"))
+    pl.save_chrome_trace(timeline, tmp_path / "t.json")
+    timeline.save_chrome_trace(tmp_path / "u.json")
+    assert (tmp_path / "t.json").read_text() == (tmp_path / "u.json").read_text()
+    events = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"]
+    bars = {e["name"]: e for e in events if e["ph"] == "X"}
+    assert len(bars) == 12
+    assert (bars["1F0"]["ts"], bars["1F0"]["dur"], bars["1F0"]["tid"]) == (1500, 1000, 1)
+    assert bars["1F0"]["args"] == {"stage": 1, "microbatch": 0, "waited for": "0F0"}
+    ends = {}
+    for e in events:
+        if e["ph"] in "sf":
+            ends.setdefault(e["id"], []).append((e["tid"], e["ts"]))
+    assert len(ends) == 6
+    assert [(0, 1000), (1, 1500)] in ends.values()  # the first forward's result
+
+
+def test_a_placements_pipeline_reaches_the_judges_throughput(two_stages):
+    """In the long run the pipeline yields what its bottleneck yields, be that a stage or a link."""
+    problem = dataclasses.replace(two_stages, link_units="tokens")
+    placement = pl.Placement.of([(2, (0,)), (2, (1,))])
+    for slower in (1.0, 1e-7):
+        slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(slower))
+        judged = pl.evaluate(slow, placement)
+        costs = pl.inference_costs(slow, placement, tokens=512)
+        few, many = (pl.simulate(pl.schedule("Inference", 3, m), costs).makespan for m in (100, 300))
+        assert 200 * 512 / (many - few) == pytest.approx(judged.throughput)
+    assert judged.bottlenecks[0].startswith("link")
+    with pytest.raises(pl.InvalidValue, match=r"problem\.link_units = 'transfers': expected 'tokens'"):
+        pl.inference_costs(two_stages, placement, tokens=512)
+    with pytest.raises(pl.InvalidValue, match="tokens = 0: expected more than 0"):
+        pl.inference_costs(problem, placement, tokens=0)
