@@ -52,8 +52,10 @@ def _shared_out(demand: dict[tuple[int, ...], int], count, prices, run: Callable
     """The class of every GPU that each set of classes gives, within what every class has."""
     single = {own: [own[0]] * n for own, n in demand.items() if len(own) == 1}
     mixed = [(own, n) for own, n in demand.items() if len(own) > 1]
-    if not mixed:
-        return single
+    given = np.array([a for gpus in single.values() for a in gpus], dtype=int)
+    left = count - np.bincount(given, minlength=len(count))
+    if len(mixed) <= 1:  # nobody else draws from these classes: the cheapest first, no solver needed
+        return single | {own: _cheapest(own, n, left, prices) for own, n in mixed}
     draw, cls = np.array([(d, a) for d, (own, _) in enumerate(mixed) for a in own]).T
     columns = Columns({"u": len(draw)})
     blocks = {
@@ -61,9 +63,7 @@ def _shared_out(demand: dict[tuple[int, ...], int], count, prices, run: Callable
         "class_capacity": columns.rows({"u": cls == np.arange(len(count))[:, None]}),
     }
     blocks["draws"].lower[:] = blocks["draws"].upper[:] = [n for _, n in mixed]
-    blocks["class_capacity"].upper[:] = count - np.bincount(
-        [o[0] for o, gs in single.items() for _ in gs], minlength=len(count)
-    )
+    blocks["class_capacity"].upper[:] = left
     cost = np.array(prices if prices else np.arange(len(count)), dtype=float)[cls]
     upper, whole = np.full(len(draw), np.inf), np.ones(len(draw), dtype=bool)
     answer = run(LinearProgram(columns, np.zeros(len(draw)), upper, whole, -cost, blocks))
@@ -74,3 +74,12 @@ def _shared_out(demand: dict[tuple[int, ...], int], count, prices, run: Callable
     for d, a, amount in zip(draw, cls, np.rint(answer.x).astype(int), strict=True):
         out[mixed[d][0]] += [int(a)] * int(amount)
     return single | out
+
+
+def _cheapest(own: tuple[int, ...], number: int, left: np.ndarray, prices: Sequence[int] | None) -> list[int]:
+    """The classes of `number` GPUs from these, lowest price (or class) first."""
+    order = sorted(own, key=lambda a: (prices[a] if prices else 0, a))
+    drawn = [a for a in order for _ in range(int(left[a]))][:number]
+    if len(drawn) < number:
+        raise PipelabError("a solver returned stages for which there are not enough GPUs")
+    return drawn
