@@ -1,11 +1,11 @@
 """The search for the best rate: one small program a question."""
 
-import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from math import comb, inf
 
 import numpy as np
 
@@ -130,23 +130,25 @@ class Search:
                 self.aside = index
         if self.low >= index:
             return True
-        found = recipes_at(self.rates, threshold)
-        if self._widths(found)[0] == 1:
-            if self._try(recipes_at(self.rates, threshold, widest=1), "stages inside one class", index):
+        single = recipes_at(self.rates, threshold, widest=1)
+        if _many_sets(single):
+            if self._try(single, "stages inside one class", index):
                 return True
-            if self._try(recipes_at(self.rates, threshold, loose=True), "links for one GPU", index) is False:
+            loose = recipes_at(self.rates, threshold, loose=True)
+            if self._try(loose, "links for one GPU", index, only_no=True) is False:
                 return False
+        found = single if single.order.free else recipes_at(self.rates, threshold)
         answer = self._try(found, "with links", index)
         if answer is False and found.order.narrowed:
             self.narrowed = True
             return None
         return answer
 
-    def _try(self, found: Recipes, asked: str, index: int) -> bool | None:
+    def _try(self, found: Recipes, asked: str, index: int, only_no: bool = False) -> bool | None:
         """Ask one question: True if its placement reaches the rate, False if there is none, else None."""
         if self.stopped or self.low >= index:
             return True if self.low >= index else None
-        answer, placement = self._ask(found, asked)
+        answer, placement = self._ask(found, asked, only_no=only_no)
         if placement is not None and self.index_of(placement) > self.low:
             self._keep(placement)
         if self.low >= index:
@@ -179,26 +181,25 @@ class Search:
         layers = self.rates.problem.model.layers
         amounts = {"price": -1.0} if wanted == "price" else {"gpus": -(layers + 1.0), "stages": -1.0}
         threshold, least = float(self.thresholds[self.low]), None
-        every = recipes_at(self.rates, threshold)
-        steps = [(True, w) for w in self._widths(every)]
-        for links, widest in [(False, None), *steps] if not every.order.free else steps:
-            found = every if links and widest is None else recipes_at(self.rates, threshold, links, widest)
+        single = recipes_at(self.rates, threshold, widest=1)
+        steps = [{"links": False}, {"widest": 1}, {}]
+        if single.order.free:
+            steps = [{"widest": 1}]
+        elif not _many_sets(single):
+            steps.remove({"widest": 1})
+        for step in steps:
+            found = recipes_at(self.rates, threshold, **step)
             answer, placement = self._ask(found, f"least {wanted}", amounts)
             if answer == "not answered":
                 return False
             if placement is None:
                 continue
             used = -sum(amount * self.used(name, placement) for name, amount in amounts.items())
-            if self.index_of(placement) == self.low and (least is None or used <= least or widest is None):
+            if self.index_of(placement) == self.low and (least is None or used <= least or step is steps[-1]):
                 self._keep(placement)
                 return not found.order.narrowed or least is None or used <= least
             least = used if least is None else least
         return False
-
-    @staticmethod
-    def _widths(found: Recipes) -> tuple[int | None, ...]:
-        """Stages inside one class first, where the program of all stages is much larger."""
-        return (1, None) if len(found.order.support) > _MANY_SUPPORTS else (None,)
 
     def used(self, what: str, placement: Placement | None = None) -> int:
         """How much a placement (the best one by default) uses: "gpus", "stages" or "price" in whole units."""
@@ -207,23 +208,30 @@ class Search:
             return sum(self.limits.prices[self.rates.classes.of[g]] for g in placement.gpus)
         return len(placement.gpus) if what == "gpus" else len(placement)
 
-    def _ask(self, found: Recipes, asked: str, amounts: dict | None = None) -> tuple[str, Placement | None]:
-        """Answer one question; where the stages of the answer fall apart, ask for connected ones."""
+    def _ask(
+        self, found: Recipes, asked: str, amounts: dict | None = None, only_no: bool = False
+    ) -> tuple[str, Placement | None]:
+        """Answer one question; where the stages of the answer fall apart, ask for connected ones.
+
+        `only_no`: nothing but a "no" is wanted, so stages that fall apart are left as they are.
+        """
         began = time.perf_counter()
         uniform = self.rates.problem.model.uniform
         form = Counting(found, self.limits) if uniform else Layered(found, self.limits)
         run, placement, size = self._solve(form, amounts)
-        while run.x is not None and placement is None and not self._ended(run, amounts):  # only where links bind
+        apart = run.x is not None and placement is None  # only where links bind
+        while apart and not only_no and not self._ended(run, amounts):
             if form.strict == 2:
                 raise PipelabError("a solver returned stages that make no pipeline")
             form = replace(form, strict=form.strict + 1)
             run, placement, size = self._solve(form, amounts)
-        if self._ended(run, amounts) or (run.status == "stopped" and placement is None):
-            placement = None
+            apart = run.x is not None and placement is None
+        if self._ended(run, amounts) or (run.status == "stopped" and placement is None and not apart):
+            placement, apart = None, False
             if run.stopped_by != "time limit" or self._seconds_left() <= 0:
                 self.stopped = run.stopped_by
         self._check_limits(placement)
-        answer = "yes" if placement else "no" if run.status == "infeasible" else "not answered"
+        answer = "yes" if placement or apart else "no" if run.status == "infeasible" else "not answered"
         seconds = time.perf_counter() - began
         self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
         return answer, placement
@@ -241,7 +249,7 @@ class Search:
         return run.status == "stopped" and (run.x is None or bool(amounts))
 
     def _seconds_left(self) -> float:
-        return math.inf if self.time_limit is None else self.time_limit - (time.perf_counter() - self.began)
+        return inf if self.time_limit is None else self.time_limit - (time.perf_counter() - self.began)
 
     def _solve(self, form: Counting | Layered, amounts: dict | None) -> tuple[SolverRun, Placement | None, dict]:
         """Run the program of a form, and read its answer back; and how large it was."""
@@ -284,6 +292,13 @@ class Search:
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)
+
+
+def _many_sets(single: Recipes) -> bool:
+    """Whether stages may use so many sets of classes that it pays to ask about single classes first."""
+    classes, largest = int(single.order.follows[0].sum()), single.rates.largest
+    sets = sum(comb(classes, k) for k in range(1, min(largest, classes) + 1))
+    return not single.order.free and sets > _MANY_SUPPORTS
 
 
 def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
