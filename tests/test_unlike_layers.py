@@ -1,0 +1,55 @@
+"""Layers that differ in weight and work: every exact method agrees with brute force, others refuse."""
+
+import dataclasses
+
+import pytest
+
+import oracle
+import pipelab as pl
+from pipelab.spans import spans_of
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_every_exact_method_knows_them(seed):
+    problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=True)
+    best = oracle.best(problem)
+    ways = {"joint": {"form": "written" if seed % 5 == 0 else "tight"}, "exhaustive": {}, "aggregated": {}}
+    for method, options in ways.items():
+        result = pl.solve(problem, method, **options)
+        if best is None:
+            assert (method, result.status) == (method, "infeasible")
+        else:
+            assert (method, result.status) == (method, "optimal")
+            assert result.throughput == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_counting_equals_listing(seed):
+    problem = oracle.random_problem(seed, unlike=True)
+    counts, listed = pl.count_candidates(problem), pl.enumerate_candidates(problem)
+    assert (counts["allocations"], counts["connections"]) == (len(listed.start), len(listed.tail))
+
+
+def test_a_heavy_last_layer_moves_the_cut():
+    tiny = pl.load_case("tiny")
+    model = dataclasses.replace(tiny.model, layer_weight_gb=20.0)
+    even = pl.solve(dataclasses.replace(tiny, model=model), "aggregated")
+    heavy_end = dataclasses.replace(model, weight_factors=(1, 1, 1, 3))
+    moved = pl.solve(dataclasses.replace(tiny, model=heavy_end), "aggregated")
+    assert moved.throughput <= even.throughput
+    assert len(moved.placement.stages[-1].layers) < max(len(s.layers) for s in moved.placement.stages)
+
+
+@pytest.mark.parametrize("method", ["single_gpu", "type_count"])
+def test_who_takes_all_layers_for_alike_refuses(method):
+    tiny = pl.load_case("tiny")
+    unlike = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, work_factors=(1, 1, 1, 2)))
+    with pytest.raises(pl.InvalidValue, match="expected layers that are all alike"):
+        pl.solve(unlike, method)
+
+
+def test_spans_with_the_same_layers_in_another_order_are_one_kind():
+    spans = spans_of(4, (0.1, 0.2, 0.3, 0.1), None)
+    assert spans.kind[0, 2] == spans.kind[1, 2]  # 0.1 + 0.2 + 0.3 and 0.2 + 0.3 + 0.1
+    assert spans_of(4, (2.0,) * 4, None).uniform
+    assert spans_of(4, (2.0,) * 4, None).weight.tolist() == [2, 4, 6, 8]
