@@ -177,7 +177,7 @@ def closed_forms(schedule: Schedule, costs: StageCosts) -> tuple[ClosedForm, ...
     Parameters
     ----------
     schedule : Schedule
-        Made by `pl.schedule`; what counts is its name and its numbers.
+        Made by `pl.schedule`; what counts is its name and its numbers. Transfers are taken as buffered.
     costs : StageCosts
 
     Examples
@@ -224,7 +224,8 @@ def lower_bound(
     Rank s cannot start before its first input arrives, must do all its work, and must wait for the first
     gradient: F_s + Σ_{k>s}(F_k + B_k) + 2Σ_{k≥s} c_k after its first forward starts, in which it can run no
     more forwards than it may hold. Nor can the last gradient reach rank 0 before rank s has run all its
-    F and B. The largest of these, over the ranks, is the bound.
+    F and B. The largest of these, over the ranks, is the bound. Where overlapped pairs take less than their
+    parts (`overlap` below 1), all work is counted as if it were done in pairs.
 
     Examples
     --------
@@ -235,7 +236,8 @@ def lower_bound(
     from pipelab.schedules import schedule
 
     table = costs.tables(schedule("1F1B", ranks, microbatches))
-    forward, backward, weight = (table[n] for n in ("forward", "backward_input", "backward_weight"))
+    shortened = min(1.0, costs.overlap)
+    forward, backward, weight = (shortened * table[n] for n in ("forward", "backward_input", "backward_weight"))
     if not split_backward:
         backward, weight = backward + weight, np.zeros(ranks)
     comm = np.append(table["comm"], 0.0)

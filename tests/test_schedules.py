@@ -293,3 +293,8 @@ def test_a_schedule_shows_itself():
     frame = pl.schedule("1F1B", 2, 2).frame()
     assert list(frame["action"]) == ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"]
     assert list(frame["position"]) == [0, 1, 2, 3] * 2
+
+
+def test_blank_lines_of_a_csv_are_no_ranks():
+    schedule = pl.Schedule.from_csv("0F0,0B0\n\n1F0,1B0\n\n")
+    assert schedule.ranks == 2

@@ -619,3 +619,15 @@ def test_a_placements_pipeline_reaches_the_judges_throughput(two_stages):
         pl.inference_costs(two_stages, placement, tokens=512)
     with pytest.raises(pl.InvalidValue, match="tokens = 0: expected more than 0"):
         pl.inference_costs(problem, placement, tokens=0)
+
+
+def test_inference_holds_only_what_it_works_on():
+    timeline = pl.simulate(pl.schedule("Inference", 2, 50), pl.StageCosts(1))
+    assert timeline.peak_in_flight == (1, 1)
+    assert tuple(timeline.peak_memory) == (1.0, 1.0)
+
+
+def test_the_lower_bound_knows_overlapped_pairs():
+    order = pl.Schedule.of("pairs", [["0F0", "(0F1;0B0)OVERLAP_F_B", "0B1"]])
+    costs = pl.StageCosts(1, 1, 1, overlap=0.5)
+    assert pl.lower_bound(1, 2, costs) <= pl.simulate(order, costs).makespan == 4.5

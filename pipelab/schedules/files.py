@@ -38,7 +38,7 @@ def from_csv(source, *, name: str | None = None, microbatches: int | None = None
         lines = list(csv.reader(io.StringIO(text), strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
-    rows = [[_read(label, r, c, cell) for c, cell in enumerate(line)] for r, line in enumerate(lines)]
+    rows = [[_read(label, r, c, cell) for c, cell in enumerate(line)] for r, line in enumerate(lines) if line]
     name = name or (Path(source).stem if not inline else "from CSV")
     try:
         schedule = Schedule.of(name, rows, microbatches=microbatches, stage_rank=stage_rank)

@@ -22,7 +22,10 @@ def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
     """Per rank, most forwards whose full backward or input gradient has not ended.
 
     A rank does one thing at a time, so that its order alone decides; a pair holds both of its parts.
+    In a schedule without backwards nothing waits for one: a rank holds what it works on.
     """
+    if schedule.forward_only:
+        return tuple(int(n > 0) for n in np.diff(schedule.first))
     change = np.zeros(len(schedule) + 1, dtype=np.int64)
     change[:-1] = (schedule.kind == F).astype(np.int64) - np.isin(schedule.kind, (B, I))
     held = np.cumsum(change)
@@ -34,7 +37,8 @@ def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
 def memory(timeline, rank: int) -> Steps:
     """What `rank` holds over time: a forward's activations from its start to the end of its backward.
 
-    An input gradient leaves `weight_activation` behind until the weight gradient ends.
+    An input gradient leaves `weight_activation` behind until the weight gradient ends. Without backwards
+    (inference), a forward's activations go as it ends.
     """
     schedule = timeline.schedule
     if not isinstance(rank, int | np.integer) or not 0 <= rank < schedule.ranks:
@@ -50,6 +54,8 @@ def memory(timeline, rank: int) -> Steps:
         (end[kind == I], (rest - full)[kind == I]),
         (end[kind == W], -rest[kind == W]),
     ]
+    if schedule.forward_only:
+        changes.append((end[kind == F], -full[kind == F]))
     time, change = (np.concatenate(parts) for parts in zip(*changes, strict=True))
     # What is freed at the moment at which something else is taken is freed first: one rank does one thing at a time.
     order = np.lexsort((change, time))
