@@ -124,7 +124,7 @@ def test_notebook(path):
     notebook.cells.append(nbformat.v4.new_code_cell(asserts))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the client's own machinery; the kernel's are checked below
-        NotebookClient(notebook, timeout=300, store_widget_state=False).execute()
+        NotebookClient(notebook, timeout=300).execute()
     outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     assert [o.text for o in outputs if o.get("name") == "stderr"] == []
 

@@ -215,7 +215,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     >>> result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
     >>> proof = pl.certificate(result)
     >>> proof.left_over, proof.by
-    (2, 'worth')
+    (3, 'whole stages')
     """
     if not isinstance(result, Result) or result.status not in ("optimal", "infeasible"):
         given = getattr(result, "status", result)
