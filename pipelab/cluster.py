@@ -134,6 +134,11 @@ class Cluster:
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return np.array([index[gpu] for gpu in self.gpus])
 
+    @cached_property
+    def kind_count(self) -> np.ndarray:
+        """Number of GPUs of each kind; shape (K,)."""
+        return np.bincount(self.kind_of, minlength=len(self.kinds))
+
     def __len__(self) -> int:
         return len(self.gpus)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from pipelab.problem import Problem
 
-__all__ = ["why_no_layer_fits", "why_not_all_layers_fit"]
+__all__ = ["why_no_layer_fits", "why_not_all_layers_fit", "why_too_few"]
 
 
 def why_no_layer_fits(problem: Problem) -> str:
@@ -62,7 +62,12 @@ def why_not_all_layers_fit(problem: Problem, sets, fits: np.ndarray, solver: str
     per_gpu = np.zeros(len(problem.cluster))
     for gpus, most in zip(sets, layers, strict=True):
         per_gpu[list(gpus)] = np.maximum(per_gpu[list(gpus)], most / len(gpus))
-    total, need = int(per_gpu.sum() + 1e-9), problem.model.layers
+    return why_too_few(problem, per_gpu.sum(), solver)
+
+
+def why_too_few(problem: Problem, holdable: float, solver: str) -> str:
+    """The same where it is known that all GPUs together hold at most `holdable` layers."""
+    total, need = int(holdable + 1e-9), problem.model.layers
     if total < need:
         return f"all GPUs together can hold at most {total} of the {need} layers"
     return f"no choice of stages covers all {need} layers with each GPU used once (proven by {solver})"

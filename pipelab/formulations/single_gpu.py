@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
+from pipelab.formulations.aggregated.classes import gpu_classes
 from pipelab.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.formulations.families import Domain, Family, Incidence, maximise_t
 from pipelab.formulations.joint import FAMILIES as JOINT_FAMILIES
@@ -255,18 +256,10 @@ def upper_bound(chosen: SegmentRules) -> float | None:
 
 
 def twins(problem: Problem) -> np.ndarray:
-    """Pairs of neighbouring GPU ids of one kind with the same bandwidth to and from every other; shape (P, 2)."""
-    matrix = problem.cluster.bandwidth_matrix()
-    kind = problem.cluster.kind_of
-    pairs = []
-    for g in range(len(problem.cluster) - 1):
-        others = [h for h in range(len(problem.cluster)) if h not in (g, g + 1)]
-        same_links = np.array_equal(matrix[g, others], matrix[g + 1, others]) and np.array_equal(
-            matrix[others, g], matrix[others, g + 1]
-        )
-        if kind[g] == kind[g + 1] and same_links and matrix[g, g + 1] == matrix[g + 1, g]:
-            pairs.append((g, g + 1))
-    return np.array(pairs, dtype=int).reshape(-1, 2)
+    """Pairs of neighbouring GPU ids that are interchangeable; shape (P, 2)."""
+    of = gpu_classes(problem.cluster).of
+    first = np.flatnonzero(of[:-1] == of[1:])
+    return np.stack([first, first + 1], axis=1)
 
 
 def build(candidates: Candidates, bound: float, all_links: bool = True) -> LinearProgram:

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
 from pipelab.problem import Problem, refuse_unlike_layers
-from pipelab.program import Columns, LinearProgram
+from pipelab.program import Columns, LinearProgram, incidence
 
 __all__ = ["Options", "TypeCounts", "average_link", "build", "list_options", "memory_gb"]
 
@@ -141,8 +141,8 @@ def build(options: Options, rows: str = "as_written") -> LinearProgram:
         {"n": len(options.start), "y": len(segments), "e": len(tail), "tau": len(segments), "rho": len(tail), "t": 1}
     )
     one_y, one_e = sp.eye_array(len(segments)), sp.eye_array(len(tail))
-    of_segment = _matrix(options.segment_of, np.ones(len(options.start)), len(segments))
-    leaves, enters = _matrix(tail, np.ones(len(tail)), len(segments)), _matrix(head, np.ones(len(tail)), len(segments))
+    of_segment = incidence(options.segment_of, len(segments))
+    leaves, enters = incidence(tail, len(segments)), incidence(head, len(segments))
     layer = np.arange(problem.model.layers)[:, None]
     covers = sp.csr_array((segments[:, 0] <= layer) & (layer < ends), dtype=float)
     blocks = {
@@ -178,7 +178,3 @@ def _gpu_rows(options: Options, c: Columns, rows: str):
     block = c.rows({"n": sp.csr_array(np.array(coefficients, dtype=float))})
     block.upper[:] = limits
     return block
-
-
-def _matrix(row: np.ndarray, values: np.ndarray, height: int) -> sp.csr_array:
-    return sp.csr_array((values, (row, np.arange(len(row)))), shape=(height, len(row)))

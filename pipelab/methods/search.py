@@ -4,8 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from math import comb, inf
+from math import inf
 
 import numpy as np
 
@@ -13,18 +12,17 @@ from pipelab.errors import PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.counting import Counting
 from pipelab.formulations.aggregated.layered import Layered
+from pipelab.formulations.aggregated.order import number_of_sets
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.formulations.aggregated.usage import Limits
+from pipelab.methods.solvers import run_program
 from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
 
-__all__ = ["SOLVERS", "Question", "Search", "whole_prices"]
+__all__ = ["Question", "Search", "whole_prices"]
 
-# Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's time.
-_SETTINGS = {"scip": {"settings": {"propagating/probing/maxprerounds": 0}}, "highs": {}}
-SOLVERS = tuple(_SETTINGS)
 _READ_BACK_SECONDS = 10.0
 _MOST_PRICE_UNITS = 200_000
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
@@ -90,6 +88,13 @@ class Search:
     def thresholds(self) -> np.ndarray:
         """Every rate that a placement can have, ascending."""
         return self.rates.thresholds
+
+    def run(self) -> "Search":
+        """Find the best rate; then, if nothing ended the search, choose among equally fast placements."""
+        self.find_best_rate()
+        if self.best is not None and self.stopped is None:
+            self.choose_among_equals()
+        return self
 
     def find_best_rate(self) -> None:
         """Go down from the fastest rate that memory allows, in growing steps; then halve what is left."""
@@ -253,7 +258,7 @@ class Search:
 
     def _solve(self, form: Counting | Layered, amounts: dict | None) -> tuple[SolverRun, Placement | None, dict]:
         """Run the program of a form, and read its answer back; and how large it was."""
-        program = form.program(form.weights(**amounts) if amounts else None)
+        program = form.program(form.usage.weights(form.columns, **amounts) if amounts else None)
         if not program.columns.total:
             return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None, program.size
         run = self._run(program)
@@ -266,15 +271,13 @@ class Search:
         A question too hard for that stays open, and easier ones lower down still find a placement.
         """
         left = None if self.time_limit is None else max(0.0, self._seconds_left() / 3)
-        solver = import_module(f"pipelab.{self.solver}")
-        run = solver.run(program, time_limit=left, stop=self.stop, **_SETTINGS[self.solver])
+        run = run_program(self.solver, program, time_limit=left, stop=self.stop)
         self.nodes += run.nodes
         return run
 
     def _read_back(self, program: LinearProgram) -> SolverRun:
         """The same for what turns counts into GPUs: a stop or a time limit must not lose what was found."""
-        settings = _SETTINGS[self.solver]
-        return import_module(f"pipelab.{self.solver}").run(program, time_limit=_READ_BACK_SECONDS, **settings)
+        return run_program(self.solver, program, time_limit=_READ_BACK_SECONDS)
 
     def _keep(self, placement: Placement) -> None:
         self.best = placement
@@ -297,8 +300,7 @@ class Search:
 def _many_sets(single: Recipes) -> bool:
     """Whether stages may use so many sets of classes that it pays to ask about single classes first."""
     classes, largest = int(single.order.follows[0].sum()), single.rates.largest
-    sets = sum(comb(classes, k) for k in range(1, min(largest, classes) + 1))
-    return not single.order.free and sets > _MANY_SUPPORTS
+    return not single.order.free and number_of_sets(classes, largest) > _MANY_SUPPORTS
 
 
 def whole_prices(rates: StageRates) -> tuple[int, ...] | None:

@@ -22,19 +22,17 @@ from pipelab.formulations.aggregated.recipes import Recipes
 from pipelab.formulations.aggregated.usage import Limits, Usage
 from pipelab.formulations.aggregated.walk import arrange, sequence, stages_by_kind, walk_rows
 from pipelab.placement import Placement
-from pipelab.program import Columns, LinearProgram, RowBlock
+from pipelab.program import Columns, LinearProgram, RowBlock, incidence
 
 __all__ = ["Counting"]
 
 
 @dataclass(frozen=True, eq=False)
 class Counting:
-    """The columns of the program: what each of them stands for.
+    """The counting program of the recipes for one rate, within some limits.
 
     Attributes
     ----------
-    recipe, low, high : int arrays, shape (P,)
-        Piece p is stages of recipe `recipe[p]` with `low[p]` to `high[p]` layers.
     strict : 0, 1 or 2
         How much is demanded of arcs. 0: every state is left at most as often as it is reached; stages
         may then fall apart into a pipeline and circuits. 1: also a flow that reaches every stage.
@@ -48,17 +46,13 @@ class Counting:
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Recipe, fewest and most layers of each piece: runs of consecutive sizes."""
+        """Recipe, fewest and most layers of each piece (a run of consecutive sizes); shape (P,) each."""
         rows = []
         for r, recipe in enumerate(self.found.recipes):
             sizes = recipe.spans + 1  # kind n-1 is n layers
             for run in np.split(sizes, np.flatnonzero(np.diff(sizes) > 1) + 1):
                 rows.append((r, run[0], run[-1]))
-        return (
-            tuple(np.array(column, dtype=int) for column in zip(*rows, strict=True))
-            if rows
-            else (np.zeros(0, int),) * 3
-        )
+        return tuple(np.array(rows, dtype=int).reshape(-1, 3).T)
 
     @cached_property
     def usage(self) -> Usage:
@@ -76,10 +70,6 @@ class Counting:
     def link_kind(self) -> np.ndarray:
         """Link kind of each piece; shape (P,)."""
         return np.array([r.link_kind for r in self.found.recipes], dtype=int)[self.pieces[0]]
-
-    def weights(self, **amounts: float) -> np.ndarray:
-        """An objective: so much for every GPU (`gpus`), every stage (`stages`) and every unit of `price`."""
-        return self.usage.weights(self.columns, **amounts)
 
     def program(self, objective: np.ndarray | None = None) -> LinearProgram:
         """Find a placement, or the one with the greatest objective."""
@@ -106,10 +96,7 @@ class Counting:
     def _order_rows(self) -> dict[str, RowBlock]:
         """Stages as arcs between states."""
         c, order = self.columns, self.found.order
-        pieces = np.arange(len(self.link_kind))
-        stages = sp.csr_array(
-            (np.ones(len(pieces)), (self.link_kind, pieces)), shape=(len(order.leads_to), len(pieces))
-        )
+        stages = incidence(self.link_kind, len(order.leads_to))
         most = min(self.found.rates.problem.model.layers, int(self.found.rates.classes.count.sum()))
         blocks = {"one_arc_per_stage": c.rows({"y": stages_by_kind(order), "n": -stages}, lower=0, upper=0)}
         return blocks | walk_rows(c, order, most if self.strict else None)
