@@ -106,6 +106,9 @@ class LinearThroughput:
             A balanced split needs every GPU to have a positive rate before the first
             sequence: otherwise a longer batch would take less time than a shorter one.
         """
+        if problem.workload.phase != "prefill":
+            expected = "expected 'prefill': LinearThroughput has one rate for a whole pass over the sequences"
+            raise InvalidValue("Problem", [("workload.phase", problem.workload.phase, expected)])
         self._check_size(problem)
         if problem.batch_split == "even":
             return
@@ -143,6 +146,10 @@ class LinearThroughput:
         c = self.coefficients[gpu_type]
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
         return np.maximum(1.0, linear)
+
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+        """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries."""
+        return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
 
     def mixes_as_slowest(self, batch_split: str) -> bool:
         """Whether a mixed stage of s GPUs is exactly as fast as the slowest stage of s GPUs of one of its kinds.

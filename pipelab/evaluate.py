@@ -204,7 +204,7 @@ def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport
     pairs = [(i, j) for i in sender.gpus for j in receiver.gpus]
     i, j = min(pairs, key=lambda pair: problem.cluster.bandwidth_between(*pair))
     bandwidth = problem.cluster.bandwidth_between(i, j)
-    rate = bandwidth / problem.tensor_gib() * problem.tokens_per_transfer()
+    rate = problem.link_throughput(bandwidth)
     return LinkReport(i, j, bandwidth, rate)
 
 

@@ -182,6 +182,9 @@ class TableCosts:
     def mixes_as_slowest(self, batch_split):
         return self.slowest
 
+    def link_throughput(self, problem, bandwidth_gb_per_s):
+        return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+
     def rate(self, mixture, span):
         """`mixture`: sorted type names; `span`: (layers, weight, work). 0 where it does not fit."""
         if self.slowest and len(set(mixture)) > 1:

@@ -127,7 +127,7 @@ def average_link(problem: Problem) -> float:
     matrix = problem.cluster.bandwidth_matrix()
     others = ~np.eye(len(matrix), dtype=bool)
     average = matrix[others].mean() if others.any() else np.inf
-    return float(average / problem.tensor_gib() * problem.tokens_per_transfer())
+    return float(problem.link_throughput(average))
 
 
 def build(options: Options, rows: str = "as_written") -> LinearProgram:

@@ -130,7 +130,7 @@ def stage_rates(problem: Problem) -> StageRates:
             problem.model, problem.workload, problem.cluster.kinds, mixtures[i : i + step], problem.batch_split
         )
         rate[i : i + step] = np.where(tables.fits(problem.cluster.kinds), tables.throughput, 0.0)
-    link = classes.bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+    link = problem.link_throughput(classes.bandwidth_gb_per_s)
     return StageRates(problem, classes, mixtures, rate, link, pure)
 
 
