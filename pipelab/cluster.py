@@ -25,15 +25,24 @@ class GPU:
         Memory available to a stage. The write-up says GB and computes in GiB (2^30 bytes).
     usd_per_hour : float, optional
         What it costs to rent. Only the choice between equally fast placements depends on it.
+    node : str
+        Name of the node it shares with others; empty where it stands alone. Only GPUs of one node can
+        cut a layer among them (tensor parallelism).
+    node_gb_per_s : float, optional
+        Bandwidth to the others of its node, per direction.
     """
 
     type: str
     memory_gb: Positive
     usd_per_hour: Positive | None = None
+    node: str = ""
+    node_gb_per_s: Positive | None = None
 
     def __post_init__(self):
         if not self.type.strip():
             raise InvalidValue("GPU", [("type", self.type, "expected text that is not empty")])
+        if self.node and self.node_gb_per_s is None:
+            raise InvalidValue("GPU", [("node_gb_per_s", None, f"expected the bandwidth inside node {self.node!r}")])
 
 
 @checked(eq=False)

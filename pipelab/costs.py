@@ -44,6 +44,7 @@ class StageCost(NamedTuple):
     throughput: float  # tokens/s
     batch: tuple[float, ...]  # sequences on each GPU
     memory_gb: tuple[float, ...]  # needed on each GPU
+    degree: int = 1  # GPUs that cut each layer among them (tensor parallelism); 1: each holds its layers whole
 
 
 class StageTables(NamedTuple):
@@ -151,12 +152,17 @@ class LinearThroughput:
         """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries."""
         return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
 
-    def mixes_as_slowest(self, batch_split: str) -> bool:
+    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
+        """What these layers need on one GPU alone, in GB, by what it is for."""
+        activations = self.activation_gb(problem.model, problem.workload)
+        return {"weights": problem.model.weight_gb(layers), "activations": activations}
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage of s GPUs is exactly as fast as the slowest stage of s GPUs of one of its kinds.
 
         And fits where all of those fit. Then mixtures need not be listed to know their rates.
         """
-        return batch_split == "even"
+        return problem.batch_split == "even"
 
     def stage(
         self, model: Model, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pipelab.checked import Count, Flag, Layers, Positive, checked
 from pipelab.cluster import Cluster
 from pipelab.errors import InvalidValue, nearest
+from pipelab.facts.transformer import Transformer
 from pipelab.html import table
 from pipelab.spans import Spans, spans_of
 
@@ -133,7 +134,7 @@ class Problem:
     Parameters
     ----------
     cluster : Cluster
-    model : Model
+    model : Model or Transformer
     workload : Workload
     costs : cost model
         What a stage yields and needs, such as `LinearThroughput`.
@@ -158,7 +159,7 @@ class Problem:
     """
 
     cluster: Cluster
-    model: Model
+    model: Model | Transformer
     workload: Workload
     costs: Any
     max_gpus_per_stage: Count = 1

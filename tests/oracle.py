@@ -176,10 +176,10 @@ class TableCosts:
     def check(self, problem):
         """Nothing is refused."""
 
-    def activation_gb(self, model, workload):
-        return 0.5
+    def memory_parts(self, problem, gpu, layers):
+        return {"weights": problem.model.weight_gb(layers), "activations": 0.5}
 
-    def mixes_as_slowest(self, batch_split):
+    def mixes_as_slowest(self, problem):
         return self.slowest
 
     def link_throughput(self, problem, bandwidth_gb_per_s):

@@ -121,7 +121,7 @@ def stage_rates(problem: Problem) -> StageRates:
         Too many mixtures of too many kinds, where mixtures must be listed.
     """
     classes = gpu_classes(problem.cluster)
-    pure = bool(problem.costs.mixes_as_slowest(problem.batch_split))
+    pure = bool(problem.costs.mixes_as_slowest(problem))
     mixtures = _pure(problem) if pure else _mixtures(problem)
     rate = np.zeros((len(mixtures), len(problem.model.spans.layers)))
     step = max(1, 2_000_000 // (mixtures.shape[1] * rate.shape[1]))  # in parts, to keep memory small

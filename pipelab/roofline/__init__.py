@@ -1,0 +1,5 @@
+"""Stage times from FLOPs and bytes: a cost model that physics would sign."""
+
+from pipelab.roofline.roofline import Roofline
+
+__all__ = ["Roofline"]
