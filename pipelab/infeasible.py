@@ -23,7 +23,8 @@ def why_no_layer_fits(problem: Problem) -> str:
     parts = problem.costs.memory_parts(problem, largest, layers)
     named = [f"{value:.4g} GB of {name}" for name, value in parts.items()]
     text = (
-        f"layer {layer + 1} alone needs {sum(parts.values()):.4g} GB on one GPU ({', '.join(named[:-1])} and {named[-1]}), "
+        f"layer {layer + 1} alone needs {sum(parts.values()):.4g} GB on one GPU "
+        f"({', '.join(named[:-1])} and {named[-1]}), "
         f"and the largest, GPU {order[0]} ({largest.type}), offers {largest.memory_gb:g} GB"
     )
     most = min(problem.max_gpus_per_stage, len(gpus))
@@ -32,7 +33,7 @@ def why_no_layer_fits(problem: Problem) -> str:
     if problem.batch_split == "balanced" or problem.same_type_stages:
         return f"{text}; no allowed set of up to {most} GPUs that share the batch does better"
     # k GPUs can hold it only if the k-th largest can: report the k that comes closest.
-    short, k, need = min(_shared(problem, [gpus[g] for g in order[:k]], layers) for k in range(2, most + 1))
+    _, k, need = min(_shared(problem, [gpus[g] for g in order[:k]], layers) for k in range(2, most + 1))
     kth = gpus[order[k - 1]]
     return (
         f"{text}; shared by {k} GPUs it needs {need:.4g} GB on each, "

@@ -7,6 +7,7 @@ still behave alike and are computed once.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -37,6 +38,13 @@ class Spans:
     def uniform(self) -> bool:
         """Whether only the number of layers matters; kind n-1 is then n layers."""
         return len(self.layers) == len(self.kind)
+
+    @cached_property
+    def alike_inside(self) -> bool:
+        """Whether layers differ at the two ends at most: the first from the others, and the last."""
+        layers = len(self.kind)
+        inner = [self.kind[1 : layers - n, n - 1] for n in range(1, layers - 1)]
+        return all((kinds == kinds[0]).all() for kinds in inner)
 
 
 def spans_of(

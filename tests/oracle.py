@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 
 import pipelab as pl
+import roofline_oracle
 
 
 def theta(problem, gpu_type, batch, layers):
@@ -53,6 +54,8 @@ def stage(problem, gpus, span):
     if isinstance(problem.costs, TableCosts):
         cost = problem.costs.stage(model, problem.workload, [problem.cluster.gpus[g] for g in gpus], span, "even")
         return cost.throughput or None
+    if isinstance(problem.costs, pl.Roofline):
+        return roofline_oracle.stage(problem, [problem.cluster.gpus[g] for g in gpus], span)
     weight = sum(model.weight_factors[i] if model.weight_factors else 1.0 for i in span)
     layers = sum(model.work_factors[i] if model.work_factors else 1.0 for i in span)
     batch = shares(problem, gpus, layers)
@@ -71,6 +74,8 @@ def stage(problem, gpus, span):
 
 def link(problem, senders, receivers):
     matrix = problem.cluster.bandwidth_matrix()
+    if isinstance(problem.costs, pl.Roofline):
+        return roofline_oracle.link(problem, min(matrix[i][j] for i in senders for j in receivers))
     w, m = problem.workload, problem.model
     tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / 1024**3
     rate = min(matrix[i][j] for i in senders for j in receivers) / tensor

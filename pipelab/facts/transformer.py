@@ -4,6 +4,7 @@ Stands where `Model` stands in a `Problem`. The first layer's stage also holds t
 the last one's the head, so layers are not all alike.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -171,7 +172,7 @@ class Transformer:
             return shared + 3 * self.d_model * self.d_ff
         experts = (self.experts_per_token if active else self.experts) + self.shared_experts
         router = self.d_model * self.experts if self.has_experts else 0
-        bias = self.experts if self.router_bias else 0
+        bias = self.experts if self.router_bias and self.has_experts else 0
         return shared + experts * self.expert_parameters + router + bias
 
     def parameters(self, layers: range | None = None, active: bool = False) -> int:
@@ -210,7 +211,10 @@ class Transformer:
         number = range(self.layers)
         first, last = ([float(i == end) for i in number] for end in (0, self.layers - 1))
         dense = [float(i < self.dense_layers) for i in number]
-        return spans_of(self.layers, self.weight_factors, self.work_factors, first=first, last=last, dense=dense)
+        found = spans_of(self.layers, self.weight_factors, self.work_factors, first=first, last=last, dense=dense)
+        # Where embedding and head are one matrix, a span with both ends holds it once.
+        twice = (self.tied_embeddings and self.layers > 1) * found.others["first"] * found.others["last"]
+        return replace(found, weight=found.weight - twice * self.vocab * self.d_model / self.layer_parameters())
 
     def _repr_html_(self) -> str:
         from pipelab.html import table

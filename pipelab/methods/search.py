@@ -221,8 +221,8 @@ class Search:
         `only_no`: nothing but a "no" is wanted, so stages that fall apart are left as they are.
         """
         began = time.perf_counter()
-        uniform = self.rates.problem.model.uniform
-        form = Counting(found, self.limits) if uniform else Layered(found, self.limits)
+        alike = self.rates.problem.model.spans.alike_inside
+        form = Counting(found, self.limits) if alike else Layered(found, self.limits)
         run, placement, size = self._solve(form, amounts)
         apart = run.x is not None and placement is None  # only where links bind
         while apart and not only_no and not self._ended(run, amounts):

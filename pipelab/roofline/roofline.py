@@ -6,7 +6,8 @@ value per type of GPU or one for all.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -88,7 +89,12 @@ class Roofline:
         object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
 
     def __hash__(self) -> int:
-        return hash((tuple(self.gpus.items()), self.memory_efficiency, self.layer_overhead_s, self.hop_latency_s))
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        numbers = [getattr(self, f.name) for f in fields(self) if f.name != "gpus"]
+        return hash((tuple(self.gpus.items()), *numbers))
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -126,12 +132,7 @@ class Roofline:
     ) -> StageCost:
         """Rate, batch shares and memory of one stage; `layers` as a number means so many from the first."""
         layers = range(layers) if isinstance(layers, int) else layers
-        kinds = tuple(dict.fromkeys(gpus))
-        composition = np.array([[list(gpus).count(kind) for kind in kinds]])
-        best = self._best(Demand(model, workload), kinds, composition, Span.of(model, layers), batch_split)
-        of = [kinds.index(gpu) for gpu in gpus]
-        batch, memory = best.batch[0, of, 0].tolist(), best.memory_gb[0, of, 0].tolist()
-        return StageCost(float(best.rate[0, 0]), tuple(batch), tuple(memory), int(best.degree[0, 0]))
+        return _stage(self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split)
 
     def stage_tables(
         self, model: Transformer, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, batch_split: str
@@ -157,9 +158,9 @@ class Roofline:
             return self._seconds(demand, hardware.take(kind), span.take(which), b, 1)
 
         if batch_split == "even" or (size == 1).all():
-            batch = np.broadcast_to((whole / size)[:, None, None], (*composition.shape, len(span.layers)))
+            batch = np.broadcast_to((whole / size)[:, None, None], (*composition.shape, len(span)))
         else:
-            batch = balanced_batches(seconds, composition, len(span.layers), whole)
+            batch = balanced_batches(seconds, composition, len(span), whole)
         return self._table(demand, kinds, composition, span, batch, 1)
 
     def _cut(self, demand: Demand, kinds, composition, span: Span, t: int) -> Table:
@@ -167,7 +168,7 @@ class Roofline:
         size = composition.sum(axis=1)
         one_node = ((composition == size[:, None]) & [bool(kind.node) for kind in kinds]).any(axis=1)
         can = one_node & (size % t == 0)
-        shape = (*composition.shape, len(span.layers))
+        shape = (*composition.shape, len(span))
         batch = np.broadcast_to((demand.load.batch_size * t / size)[:, None, None], shape)
         table = self._table(demand, kinds, composition, span, batch, t)
         memory = np.where(can[:, None, None], table.memory_gb, np.where(composition > 0, np.inf, 0.0)[:, :, None])
@@ -206,6 +207,17 @@ class Roofline:
                 move = (demand.layer_weight_bytes(kind, b) / t + cache) / gpu.bandwidth
                 total = total + number * (slower(demand.layer_flops(kind, b) / (t * gpu.flops), move) + extra)
         return total
+
+
+@lru_cache(maxsize=10_000)  # a placement has many equal stages, and a search judges many placements
+def _stage(costs: Roofline, demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str) -> StageCost:
+    """One stage out of a table of one row."""
+    kinds = tuple(dict.fromkeys(gpus))
+    composition = np.array([[gpus.count(kind) for kind in kinds]])
+    best = costs._best(demand, kinds, composition, span, batch_split)
+    of = [kinds.index(gpu) for gpu in gpus]
+    batch, memory = best.batch[0, of, 0].tolist(), best.memory_gb[0, of, 0].tolist()
+    return StageCost(float(best.rate[0, 0]), tuple(batch), tuple(memory), int(best.degree[0, 0]))
 
 
 def _degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) -> list[int]:

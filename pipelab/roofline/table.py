@@ -11,19 +11,18 @@ __all__ = ["Hardware", "Span", "Table"]
 
 @dataclass(frozen=True)
 class Span:
-    """What consecutive layers hold, one number per kind of span."""
+    """What consecutive layers hold: arrays with one number per kind of span, or plain numbers for one span."""
 
-    layers: np.ndarray
-    dense: np.ndarray  # of these, layers without experts in a model with experts
-    last: np.ndarray  # 1 where the head is among them
-    weight_gb: np.ndarray  # with embedding and head
+    layers: np.ndarray | float
+    dense: np.ndarray | float  # of these, layers without experts in a model with experts
+    last: np.ndarray | float  # 1 where the head is among them
+    weight_gb: np.ndarray | float  # with embedding and head
 
     @classmethod
     def of(cls, model: Transformer, layers: range) -> "Span":
         """One span."""
         dense = sum(i < model.dense_layers for i in layers)
-        row = (len(layers), dense, model.layers - 1 in layers, model.weight_gb(layers))
-        return cls(*(np.array([value], dtype=float) for value in row))
+        return cls(float(len(layers)), float(dense), float(model.layers - 1 in layers), model.weight_gb(layers))
 
     @classmethod
     def all(cls, model: Transformer) -> "Span":
@@ -32,9 +31,12 @@ class Span:
         unit = model.layer_parameters() * model.weight_bytes / 1e9
         return cls(s.layers.astype(float), s.others["dense"], s.others["last"], s.weight * unit)
 
+    def __len__(self) -> int:
+        return np.size(self.layers)
+
     def take(self, index) -> "Span":
         """The spans of these numbers."""
-        return Span(*(getattr(self, f.name)[index] for f in fields(self)))
+        return Span(*(np.atleast_1d(getattr(self, f.name))[index] for f in fields(self)))
 
 
 @dataclass(frozen=True)

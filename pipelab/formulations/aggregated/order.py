@@ -66,6 +66,16 @@ class Order:
         )
 
     @property
+    def states(self) -> int:
+        """Number of states."""
+        return len(self.follows)
+
+    @property
+    def link_kinds(self) -> int:
+        """Number of link kinds."""
+        return len(self.leads_to)
+
+    @property
     def free(self) -> bool:
         """Whether any stage may follow any other."""
         return len(self.follows) == 1

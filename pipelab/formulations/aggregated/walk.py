@@ -11,13 +11,14 @@ from collections.abc import Callable
 import numpy as np
 import scipy.sparse as sp
 
+from pipelab.formulations.aggregated.ends import Ended
 from pipelab.formulations.aggregated.order import Order
 from pipelab.program import Columns, LinearProgram, RowBlock, incidence
 
 __all__ = ["arrange", "sequence", "stages_by_kind", "walk_rows"]
 
 
-def walk_rows(columns: Columns, order: Order, most: int | None) -> dict[str, RowBlock]:
+def walk_rows(columns: Columns, order: Order | Ended, most: int | None) -> dict[str, RowBlock]:
     """Rows over `y` (how often each of `order.arcs` is used) and, with `most`, over `f` (flow on it).
 
     Parameters
@@ -26,7 +27,7 @@ def walk_rows(columns: Columns, order: Order, most: int | None) -> dict[str, Row
         A number that no pipeline's stages exceed; None leaves circuits allowed.
     """
     left, reached, kind = order.arcs
-    arcs, states = np.arange(len(left)), len(order.follows)
+    arcs, states = np.arange(len(left)), order.states
     leave, arrive = incidence(left, states), incidence(reached, states)
     blocks = {"leave_where_arrived": columns.rows({"y": leave - arrive}, upper=0)}
     blocks["leave_where_arrived"].upper[0] = 1  # the walk begins at the start
@@ -38,14 +39,14 @@ def walk_rows(columns: Columns, order: Order, most: int | None) -> dict[str, Row
     return blocks
 
 
-def stages_by_kind(order: Order) -> sp.csr_array:
+def stages_by_kind(order: Order | Ended) -> sp.csr_array:
     """Which arcs pass a stage of which link kind; shape (J, Y)."""
     kind = order.arcs[2]
     passing = np.flatnonzero(kind >= 0)
-    return incidence(kind[passing], len(order.leads_to), passing, len(kind))
+    return incidence(kind[passing], order.link_kinds, passing, len(kind))
 
 
-def arrange(order: Order, number: np.ndarray, run: Callable) -> list[int] | None:
+def arrange(order: Order | Ended, number: np.ndarray, run: Callable) -> list[int] | None:
     """An order for given stages, as link kinds; None if there is none.
 
     Parameters
