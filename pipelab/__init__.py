@@ -51,6 +51,8 @@ _LATER = {
     "load_model": "pipelab.facts",
     "load_cluster": "pipelab.facts",
     "Roofline": "pipelab.roofline",
+    "Measured": "pipelab.measured",
+    "load_measured": "pipelab.measured",
     "certificate": "pipelab.methods.certificate",
     "trade_off": "pipelab.methods.trade_off",
     "saved_run": "pipelab.tables",

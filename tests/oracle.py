@@ -54,6 +54,8 @@ def stage(problem, gpus, span):
     if isinstance(problem.costs, TableCosts):
         cost = problem.costs.stage(model, problem.workload, [problem.cluster.gpus[g] for g in gpus], span, "even")
         return cost.throughput or None
+    if isinstance(problem.costs, pl.Measured):
+        return measured(problem, gpus, span)
     if isinstance(problem.costs, pl.Roofline):
         return roofline_oracle.stage(problem, [problem.cluster.gpus[g] for g in gpus], span)
     weight = sum(model.weight_factors[i] if model.weight_factors else 1.0 for i in span)
@@ -70,6 +72,21 @@ def stage(problem, gpus, span):
     if problem.batch_split == "even":
         return max(1.0, problem.costs.efficiency * len(gpus) * min(rates))
     return max(1.0, problem.costs.efficiency * sum(rates))
+
+
+def measured(problem, gpus, span):
+    """Rate from a table of stage times, by one interpolation after the other; memory from another model."""
+    if stage(dataclasses.replace(problem, costs=problem.costs.needs), gpus, span) is None:
+        return None
+    share, slowest = problem.workload.batch_size / len(gpus), 0.0
+    for g in gpus:
+        table = problem.costs.milliseconds[problem.cluster.gpus[g].type]
+        layers, batches = (sorted({key[i] for key in table}) for i in (0, 1))
+        if not (layers[0] <= len(span) <= layers[-1] and batches[0] <= share <= batches[-1]):
+            return None
+        by_layers = [np.interp(share, batches, [table[n, b] for b in batches]) for n in layers]
+        slowest = max(slowest, float(np.interp(len(span), layers, by_layers)))
+    return problem.workload.batch_size * problem.workload.sequence_length / (slowest / 1000)
 
 
 def link(problem, senders, receivers):

@@ -85,7 +85,7 @@ def gpus(path: str | Path | None = None):
     Examples
     --------
     >>> import pipelab as pl
-    >>> pl.gpus().loc["H100-SXM", "memory_bandwidth_gb_per_s"]
+    >>> float(pl.gpus().loc["H100-SXM", "memory_bandwidth_gb_per_s"])
     3350.0
     """
     import pandas as pd
