@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from pipelab.errors import InvalidData, InvalidValue, nearest
@@ -182,7 +183,7 @@ def _stage(cells: Mapping, place: str) -> Stage:
 
 def _whole(value, field: str, place: str, least: int) -> int:
     text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < least:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < least:
         shown = "empty" if value == "" else repr(value)
         raise InvalidData(f"{place} {field!r}: {shown}: expected a whole number of at least {least}")
     return int(text)
@@ -231,6 +232,9 @@ class VLLMSettings:
     def __str__(self) -> str:
         variables = " ".join(f"{name}={value}" for name, value in self.environment.items())
         return f"{variables} vllm serve MODEL {' '.join(self.arguments)}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>" + (f"<p>{escape(self.note)}.</p>" if self.note else "")
 
 
 def vllm_settings(problem: Problem, placement: Placement | Result) -> VLLMSettings:

@@ -254,6 +254,8 @@ def test_vllm_is_told_layers_sizes_and_the_order_of_gpus(tiny):
     assert settings.arguments == ("--pipeline-parallel-size", "2", "--tensor-parallel-size", "2")
     assert str(settings).startswith("VLLM_PP_LAYER_PARTITION=3,1 ")
     assert "tensor parallel" in settings.note
+    assert settings._repr_html_().startswith("<pre>VLLM_PP_LAYER_PARTITION=3,1 ")
+    assert "(tensor parallel)" in settings._repr_html_()
     assert pl.vllm_settings(tiny, pl.Placement.of([(3, (2,)), (1, (0,))])).note == ""
     total = pl.vllm_settings(tiny, pl.solve(tiny, "aggregated"))
     assert (sum(total.layers), len(total.gpus)) == (4, len(total.layers) * total.tensor_parallel_size)

@@ -240,9 +240,12 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     assert list(figure.layout.yaxis.ticktext)[2:5] == [
         "<b>stage 2: 1 layer on 1 × V100 ◀</b>", "link 2→3", "<b>stage 3: 1 layer on 1 × V100 ◀</b>",
     ]  # fmt: skip
-    assert [round((s.y0 + s.y1) / 2) for s in figure.layout.shapes] == [2, 4]
     bars = {trace.name: trace for trace in figure.data}
-    assert list(bars) == ["idle", "stage computes", "link sends", "way of microbatch 1"]
+    assert list(bars) == ["idle", "stage computes", "link sends", "way of microbatch 1", "bottleneck"]
+    frames = bars["bottleneck"]
+    assert sorted({round(y) for y in frames.y if y == y}) == [2, 4]
+    assert frames.x[0] == pytest.approx(placed.timeline.start[18])  # from its first pass to its last
+    assert frames.x[1] == pytest.approx(placed.timeline.end[26])
     assert len(bars["stage computes"].x) == 27
     assert len(bars["link sends"].x) == 18
     assert list(bars["stage computes"].text[:4]) == ["0", "1", "2", "0"]  # they go round
@@ -254,10 +257,24 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     assert "3 in flight: 400 tokens/s once the pipeline is full" in figure.layout.title.text
     with pytest.raises(pl.InvalidValue, match="follow = 3: expected None or a microbatch from 0 to 2"):
         placed.gantt(follow=3)
-    assert len(placed.gantt(follow=None).data) == 3
+    assert len(placed.gantt(follow=None).data) == 4
     long = pl.timeline_of(decode, PARTS, microbatches=1000).gantt()
     assert len(long.data[1].x) == 3 * 120
     assert "the first 120 of 1000 shown" in long.layout.title.text
+
+
+def test_a_pipeline_too_long_for_bars_is_a_raster(decode):
+    layers = 70
+    cluster = pl.Cluster.from_counts({"V100": layers}, 80, 1)
+    problem = dataclasses.replace(decode, cluster=cluster, model=dataclasses.replace(decode.model, layers=layers))
+    placed = pl.timeline_of(problem, pl.Placement.of([(1, (g,)) for g in range(layers)]))
+    figure = placed.gantt()
+    assert [trace.type for trace in figure.data] == ["heatmap"]
+    assert figure.data[0].z.shape[0] == 139
+    assert "each pixel shows" in figure.layout.title.text
+    assert figure.layout.yaxis.ticktext[1].startswith("<b>stage 4: 1 layer on 1 × V100")
+    assert placed.in_flight == 71  # the links' time comes on top of the stages'
+    assert len(placed.sweep()) <= 44
 
 
 def test_the_figure_shows_how_many_it_takes(decode):
@@ -287,7 +304,10 @@ TRAINING = [
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_training_runs_every_schedule_over_the_stages(decode, name):
-    problem = dataclasses.replace(decode, workload=pl.Workload(2048, 16))
+    matrix = decode.cluster.bandwidth_matrix().copy()
+    np.fill_diagonal(matrix, 0)  # what a GPU sends itself is never read
+    cluster = pl.Cluster(decode.cluster.gpus, matrix)
+    problem = dataclasses.replace(decode, workload=pl.Workload(2048, 16), cluster=cluster)
     step = pl.timeline_of(problem, PARTS, microbatches=9, training=True, schedule=name)
     timeline = step.timeline
     forward = np.array([16 * 2048 / report.throughput for report in step.evaluation.stages])

@@ -4,6 +4,7 @@ import numpy as np
 
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import MOST_BARS, gantt
+from pipelab.plots.raster import add_raster
 from pipelab.theme import BOTTLENECK, GRID, KIND_COLOURS, TYPE_COLOURS, WRONG, ink_on, template
 
 __all__ = ["placed_gantt", "plot_in_flight", "training_gantt"]
@@ -24,7 +25,8 @@ def placed_gantt(placed, *, follow: int | None = 0):
     Returns
     -------
     plotly.graph_objects.Figure
-        Lanes from first stage to last, the bottleneck framed; of long runs the first microbatches.
+        Lanes from first stage to last, the bottleneck framed; of long runs the first microbatches; of
+        pipelines too long for bars a raster.
 
     Raises
     ------
@@ -36,24 +38,17 @@ def placed_gantt(placed, *, follow: int | None = 0):
     most = min(placed.in_flight, placed.microbatches) if placed.returns else placed.microbatches
     if follow is not None and (not isinstance(follow, int | np.integer) or not 0 <= follow < most):
         raise InvalidValue("placed_gantt", [("follow", follow, f"expected None or a microbatch from 0 to {most - 1}")])
-    timeline, lanes = placed.timeline, placed.lanes
     figure = go.Figure(layout=_gantt_layout(placed))
     shown = _shown_passes(placed)
-    _add_idle(figure, placed)
-    for link, name, colour in (
-        (False, "stage computes", KIND_COLOURS["F"]),
-        (True, "link sends", KIND_COLOURS["SEND_F"]),
-    ):
-        _add_lane_bars(figure, placed, link, name, colour, shown)
-    if follow is not None:
-        _add_way(figure, placed, int(follow), shown)
-    start, end = (times.reshape(len(lanes), -1) for times in (timeline.start, timeline.end))
-    for row, lane in enumerate(lanes):
-        if lane.bottleneck:
-            figure.add_shape(
-                type="rect", x0=start[row, 0], x1=end[row, shown - 1], y0=row - 0.46, y1=row + 0.46, layer="above",
-                line={"color": BOTTLENECK, "width": 3},
-            )  # fmt: skip
+    if _too_many(placed):
+        add_raster(figure, placed.timeline, None)
+    else:
+        _add_idle(figure, placed)
+        _add_lane_bars(figure, placed, False, "stage computes", KIND_COLOURS["F"], shown)
+        _add_lane_bars(figure, placed, True, "link sends", KIND_COLOURS["SEND_F"], shown)
+        if follow is not None:
+            _add_way(figure, placed, int(follow), shown)
+        _add_frames(figure, placed, shown)
     figure.layout.title.text = _gantt_title(placed)
     return figure
 
@@ -78,8 +73,14 @@ def _gantt_layout(placed) -> dict:
 
 def _shown_passes(placed) -> int:
     """Few enough to tell apart and to redraw quickly, but three rounds where these can be drawn."""
-    wanted = max(120, 3 * placed.in_flight)
-    return min(placed.microbatches, wanted, max(1, MOST_BARS // len(placed.lanes)))
+    if _too_many(placed):
+        return placed.microbatches
+    return min(placed.microbatches, max(120, 3 * placed.in_flight), MOST_BARS // len(placed.lanes))
+
+
+def _too_many(placed) -> bool:
+    """Whether not even two rounds could be drawn bar by bar."""
+    return len(placed.lanes) * min(placed.microbatches, 2 * placed.in_flight) > MOST_BARS
 
 
 def _height(placed, row: np.ndarray) -> np.ndarray:
@@ -172,6 +173,24 @@ def _add_way(figure, placed, follow: int, shown: int) -> None:
     )  # fmt: skip
 
 
+def _add_frames(figure, placed, shown: int) -> None:
+    """A black frame around each bottleneck, all in one trace."""
+    import plotly.graph_objects as go
+
+    rows = np.flatnonzero([lane.bottleneck for lane in placed.lanes])
+    timeline, lanes = placed.timeline, len(placed.lanes)
+    left = timeline.start.reshape(lanes, -1)[rows, 0]
+    right = timeline.end.reshape(lanes, -1)[rows, shown - 1]
+    up, down, gap = rows - 0.46, rows + 0.46, np.full(len(rows), np.nan)
+    figure.add_trace(
+        go.Scatter(
+            name="bottleneck", mode="lines", hoverinfo="skip", line={"color": BOTTLENECK, "width": 3},
+            x=np.stack([left, right, right, left, left, gap], axis=1).ravel(),
+            y=np.stack([up, up, down, down, up, gap], axis=1).ravel(), cliponaxis=False,
+        )
+    )  # fmt: skip
+
+
 def _gantt_title(placed) -> str:
     full = f"{placed.in_flight} in flight: {placed.steady_rate:.6g} tokens/s once the pipeline is full"
     slowest = [lane.name for lane in placed.lanes if lane.bottleneck]
@@ -184,6 +203,9 @@ def _gantt_title(placed) -> str:
     shown, number = _shown_passes(placed), "the number in a bar is its microbatch"
     if shown < placed.microbatches:
         number += f", the first {shown} of {placed.microbatches} shown"
+    if _too_many(placed):
+        note, number = note.replace(" (framed)", " (◀)"), "each pixel shows what takes most of its time"
+        return f"{placed.problem.name}, {full}<br><sup>{note}; {number}</sup>"
     return f"{placed.problem.name}, {full}<br><sup>{note}; {number}; hover for what was waited for</sup>"
 
 

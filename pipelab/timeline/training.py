@@ -147,6 +147,7 @@ def _multiple(field: str, value) -> float:
 def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
     """Seconds of the message between each stage of the schedule and the next; 0 within a rank."""
     at, stages = order.stage_rank, placement.stages
+    # A stage's link to itself is not asked for: a GPU's bandwidth to itself may be any number.
     return [
         0.0 if at[s] == at[s + 1] else _hop(problem, stages[at[s]], stages[at[s + 1]]) for s in range(order.stages - 1)
     ]
