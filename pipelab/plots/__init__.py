@@ -4,6 +4,7 @@ from pipelab.plots.aggregated import plot_classes, plot_proof, plot_run_times, p
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
 from pipelab.plots.gantt import gantt
 from pipelab.plots.gantt_widget import gantt_widget
+from pipelab.plots.placed import placed_gantt, plot_in_flight, training_gantt
 from pipelab.plots.placement import plot_placement
 from pipelab.plots.schedules import plot_makespans, plot_timelines
 from pipelab.plots.searching import plot_search_growth
@@ -12,10 +13,12 @@ from pipelab.plots.solving import plot_claims, plot_growth, plot_progress
 __all__ = [
     "gantt",
     "gantt_widget",
+    "placed_gantt",
     "plot_claims",
     "plot_classes",
     "plot_comparison",
     "plot_growth",
+    "plot_in_flight",
     "plot_makespans",
     "plot_placement",
     "plot_progress",
@@ -27,4 +30,5 @@ __all__ = [
     "plot_split_costs",
     "plot_timelines",
     "plot_trade_off",
+    "training_gantt",
 ]
