@@ -51,6 +51,8 @@ _LATER = {
     "load_model": "pipelab.facts",
     "load_cluster": "pipelab.facts",
     "Roofline": "pipelab.roofline",
+    "against_measured": "pipelab.roofline",
+    "plot_against_measured": "pipelab.plots",
     "Measured": "pipelab.measured",
     "load_measured": "pipelab.measured",
     "certificate": "pipelab.methods.certificate",

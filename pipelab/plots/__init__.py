@@ -4,6 +4,7 @@ from pipelab.plots.aggregated import plot_classes, plot_proof, plot_run_times, p
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
 from pipelab.plots.gantt import gantt
 from pipelab.plots.gantt_widget import gantt_widget
+from pipelab.plots.measured import plot_against_measured
 from pipelab.plots.placed import placed_gantt, plot_in_flight, training_gantt
 from pipelab.plots.placement import plot_placement
 from pipelab.plots.schedules import plot_makespans, plot_timelines
@@ -14,6 +15,7 @@ __all__ = [
     "gantt",
     "gantt_widget",
     "placed_gantt",
+    "plot_against_measured",
     "plot_claims",
     "plot_classes",
     "plot_comparison",

@@ -61,7 +61,8 @@ class Roofline:
     runs at 16 bits whatever the weights are stored in. k GPUs of a stage share the batch (each
     holds all layers of the stage), or cut the layers k ways, or form groups that do both: what is
     fastest among what fits in memory. Shared evenly, the slowest GPU counts; balanced by speed, all
-    finish together. A message takes α + bytes / bandwidth, and occupies its link for that long.
+    finish together. Shares need not be whole: GPUs that take turns at whole sequences do at least as
+    well in the long run. A message takes α + bytes / bandwidth, and occupies its link for that long.
 
     Examples
     --------
@@ -126,6 +127,25 @@ class Roofline:
         parts = demand.kept_gb(problem.model.weight_gb(layers), len(layers), load.batch_size, 1)
         reserve = (1 - self.memory_share) * gpu.memory_gb
         return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
+
+    def pass_seconds(
+        self, model: Transformer, workload: Workload, gpu: GPU, layers: range, tensor_parallel: int = 1
+    ) -> float:
+        """Time of one pass of the whole batch on this GPU, or on so many of its node that cut each layer.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> llama, load = pl.load_model("Llama-3-8B"), pl.Workload(1024, 1, "decode")
+        >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 50  # tokens/s
+        True
+        """
+        ways = tensor_parallel
+        if isinstance(ways, bool) or not isinstance(ways, int) or ways < 1 or (ways > 1 and not gpu.node):
+            expected = "expected a whole number, at least 1, and a GPU with a node where it is more"
+            raise InvalidValue("pass_seconds", [("tensor_parallel", ways, expected)])
+        demand, span = Demand(model, workload), Span.of(model, layers)
+        return float(self._seconds(demand, self._hardware([gpu]), span, np.array([workload.batch_size]), ways)[0])
 
     def stage(
         self, model: Transformer, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str
