@@ -11,6 +11,7 @@ __all__ = [
     "InvalidPlacement",
     "InvalidSchedule",
     "InvalidValue",
+    "NotApplicable",
     "PipelabError",
     "TooLarge",
     "UnknownName",
@@ -36,6 +37,10 @@ class InvalidValue(PipelabError, ValueError):
         self.problems = tuple(problems)
         lines = [f"{field} = {value!r}: {expected}" for field, value, expected in self.problems]
         super().__init__(f"{what}: " + "; ".join(lines))
+
+
+class NotApplicable(InvalidValue):
+    """A method has no answer for this kind of problem; the message says which methods have."""
 
 
 class InvalidData(PipelabError, ValueError):

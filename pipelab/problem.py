@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pipelab.checked import Count, Flag, Layers, Positive, checked
 from pipelab.cluster import Cluster
-from pipelab.errors import InvalidValue, nearest
+from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.facts.transformer import Transformer
 from pipelab.html import table
 from pipelab.spans import Spans, spans_of
@@ -221,7 +221,7 @@ class Problem:
 
 
 def refuse_unlike_layers(problem: Problem, method: str) -> None:
-    """Raise `InvalidValue` where a method that takes all layers for alike is asked about others."""
+    """Raise `NotApplicable` where a method that takes all layers for alike is asked about others."""
     if not problem.model.uniform:
-        expected = "expected layers that are all alike; methods 'joint' and 'aggregated' know others"
-        raise InvalidValue(method, [("model", problem.model.name, expected)])
+        expected = "expected layers that are all alike; 'aggregated', 'joint' and 'single_gpu' take others"
+        raise NotApplicable(method, [("model", problem.model.name, expected)])

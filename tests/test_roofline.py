@@ -178,3 +178,24 @@ def test_prices_and_networks_come_from_the_files():
     nodes = pl.load_cluster("helix-hetero42")
     assert len({g.node for g in nodes.gpus if g.node}) == 4 + 6 + 4
     assert len(pl.load_cluster("helix-hetero42", nodes=False).kinds) == 4
+
+
+def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physical_reason():
+    table = pl.against_measured()
+    assert len(table) == 12
+    assert table["error"].abs().median() < 0.08
+    missed = table[table["error"].abs() > 0.2]
+    assert missed["what"].tolist() == ["Llama-3-8B, one stream: A100 PCIe"]
+    assert missed["note"].notna().all()
+    # The reason given is a number of the model: with the overhead of eager kernels the miss is gone.
+    eager = pl.against_measured(pl.Roofline(layer_overhead_s=3e-4)).set_index("what")["error"]
+    assert abs(eager[missed["what"].item()]) < 0.2
+    # By hand: 855.65 M weights of 2 bytes at 0.8 · 1555 GB/s take 1.376 ms, and there is little else.
+    assert table["predicted"][0] == pytest.approx(855.6544e6 * 2 / (0.8 * 1555e9) * 1000, rel=0.03)
+
+
+def test_the_figure_marks_what_is_missed():
+    figure = pl.plot_against_measured(pl.against_measured())
+    assert "1 of 12 is off by more than 20%" in figure.layout.title.text
+    assert list(figure.data[1].y) == ["Llama-3-8B, one stream: A100 PCIe"]
+    assert "eager kernels" in [a.text for a in figure.layout.annotations]

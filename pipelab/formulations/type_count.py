@@ -20,7 +20,8 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.costs import MEMORY_SLACK
+from pipelab.costs import MEMORY_SLACK, LinearThroughput
+from pipelab.errors import NotApplicable
 from pipelab.problem import Problem, refuse_unlike_layers
 from pipelab.program import Columns, LinearProgram, incidence
 
@@ -89,6 +90,9 @@ def memory_gb(problem: Problem, layers, batch):
 def list_options(problem: Problem, factor: bool = True) -> Options:
     """Every segment with every type and number of GPUs that the heuristic allows."""
     refuse_unlike_layers(problem, "type_count")
+    if not isinstance(problem.costs, LinearThroughput):
+        expected = "expected LinearThroughput: the heuristic's formulas are the write-up's own"
+        raise NotApplicable("type_count", [("costs", type(problem.costs).__name__, expected)])
     types = tuple(dict.fromkeys(gpu.type for gpu in problem.cluster.gpus))
     counts = tuple(sum(gpu.type == t for gpu in problem.cluster.gpus) for t in types)
     memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.gpus}

@@ -40,10 +40,8 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     costs = costs or Roofline()
     table = pd.read_csv(Path(file) if file else data_dir() / "measured_times.csv")
     seconds = [_predicted_seconds(costs, row) for row in table.to_dict("records")]
-    streams = table["unit"] == "tokens/s"
-    table["predicted"] = [
-        b / s if rate else 1000 * s for s, b, rate in zip(seconds, table["batch"], streams, strict=True)
-    ]
+    streams, seconds = table["unit"] == "tokens/s", pd.Series(seconds)
+    table["predicted"] = (table["batch"] / seconds).where(streams, 1000 * seconds)
     ratio = table["predicted"] / table["measured"]
     table["error"] = ratio.where(~streams, 1 / ratio) - 1
     first = ["what", "measured", "predicted", "unit", "error"]
