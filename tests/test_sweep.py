@@ -454,14 +454,14 @@ def test_the_picture_joins_what_none_beats():
     top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
     title = sweep.figure().layout.title.text
     assert title.startswith(f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2")
-    assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; 4 without an answer" in title
+    assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; 4 infeasible" in title
     cheap = sweep.figure("A100", "usd_per_million_tokens")
     least = {x: min(r["usd_per_million_tokens"] for r in answered if r["A100"] == x) for x in (0, 1, 2)
              if any(r["A100"] == x for r in answered)}  # fmt: skip
     assert dict(zip(cheap.data[1].x, cheap.data[1].y, strict=True)) == least
     assert cheap.layout.title.text.startswith(f"{min(least.values()):,.4g} $ per million tokens at least")
     none = quiet(make, [point for point in POINTS if point == {"A100": 0, "V100": 1}])
-    assert "None of 1 points has an answer" in none.figure().layout.title.text
+    assert "None of 1 points has a placement" in none.figure().layout.title.text
 
 
 def test_the_progress_bar_is_there_when_asked_for(capsys):

@@ -1,5 +1,6 @@
 """A sweep in one picture: every point a dot, the best ones joined."""
 
+from collections import Counter
 from itertools import groupby
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
@@ -99,14 +100,15 @@ def _told(sweep, row: dict) -> str:
 
 def _title(sweep, best: list[dict], y: str) -> str:
     if not best:
-        return f"None of {sweep.asked:,} points has an answer"
+        return f"None of {sweep.asked:,} points has a placement"
     top = (min if y in _LESS_IS_BETTER else max)(best, key=lambda row: row[y])
     least = "at least" if y in _LESS_IS_BETTER else "at most"
     return f"{top[y]:,.4g} {_unit(y)} {least}, with {_told(sweep, top)}"
 
 
 def _note(sweep, rows: list[dict], best: list[dict], x: str) -> str:
-    left_out = [f"{len(sweep.rows) - len(rows):,} without an answer"] if len(rows) < len(sweep.rows) else []
+    without = Counter(row["status"] for row in sweep.rows if row["placement"] == "")
+    left_out = [f"{number:,} {status}" for status, number in without.items()]
     left_out += [] if sweep.complete else [f"{sweep.asked - len(sweep.rows):,} not reached"]
     joined = f"{len(best)} are beaten by none" if x in _EFFORT else f"the best at each of {len(best)} values joined"
     unproven = sum(row["status"] != "optimal" for row in rows)

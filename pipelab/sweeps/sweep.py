@@ -1,5 +1,6 @@
 """sweep(make, points): many problems in one call, on all cores, kept on disk as they are solved."""
 
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from pipelab.sweeps.workers import answers, check_jobs
 
 __all__ = ["Sweep", "sweep"]
 
-_SHOWN_ROWS = 20
+_SHOWN_ROWS, _SHOWN_REASON = 20, 70
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,8 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
-        shown = self.frame().head(_SHOWN_ROWS).drop(columns="placement")
+        shown = self.frame().head(_SHOWN_ROWS).drop(columns=["bound_tokens_per_s", "placement"])
+        shown["reason"] = [textwrap.shorten(reason, _SHOWN_REASON, placeholder=" …") for reason in shown["reason"]]
         return f"<p><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>{table(shown)}"
 
 
