@@ -1,5 +1,6 @@
 """Sweeps: the rows of a plain loop in every order of work, and nothing lost when something goes wrong."""
 
+import contextlib
 import csv
 import dataclasses
 import os
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import joblib
@@ -260,6 +262,27 @@ def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
 
     with pytest.raises(pl.SweepInterrupted, match="stopped with 0 of 11 rows"):
         quiet(make, POINTS, calm)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_so_does_one_that_leaves_no_trace():
+    """After the optimum is proven, an interrupt only ends the choice among equally fast placements."""
+    before, calls = signal.getsignal(signal.SIGINT), []
+
+    def deaf(problem):
+        calls.append(problem)
+        if len(calls) == 3:
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(5)
+        return pl.solve(problem, "aggregated")
+
+    with pytest.raises(pl.SweepInterrupted, match="stopped with 2 of 11 rows"):
+        quiet(make, POINTS, deaf)
+    assert len(calls) == 3
+    assert signal.getsignal(signal.SIGINT) is before
+    with ThreadPoolExecutor(1) as pool:  # where there are no signals, it works all the same
+        assert pool.submit(quiet, make, POINTS).result().complete
 
 
 SCRIPT = """

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelab.errors import InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
 from pipelab.html import table
+from pipelab.sweeps.interrupts import noted_interrupts
 from pipelab.sweeps.points import plain, plain_points
 from pipelab.sweeps.rows_file import RowsFile, key_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, Task
@@ -22,7 +23,7 @@ __all__ = ["Sweep", "sweep"]
 _SHOWN_ROWS, _SHOWN_REASON = 20, 70
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
     """What `sweep` returns: one row per point, in the order of the points.
 
@@ -77,6 +78,9 @@ class Sweep:
 
     def __str__(self) -> str:
         return f"{self.method}: {self.sentence}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def _repr_html_(self) -> str:
         more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
@@ -171,8 +175,9 @@ def sweep(
         return Sweep(names, rows, len(keys), task.name, time.perf_counter() - began)
 
     try:
-        with closing(answers(task, waiting, jobs)) as found:
+        with noted_interrupts() as check, closing(answers(task, waiting, jobs)) as found:
             for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
+                check()  # before the row counts: an interrupted solve may have less to say
                 done[key] = row
                 if store:
                     store.add(row)
