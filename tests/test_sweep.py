@@ -139,8 +139,9 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_at_once(call, told):
-    with pytest.raises(pl.PipelabError, match=told):
+    with pytest.raises(pl.PipelabError, match=told) as caught:
         call()
+    assert not isinstance(caught.value, pl.SweepFailed)  # before the first point, not after the last
 
 
 def test_too_many_points_are_refused():
@@ -254,6 +255,22 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, jobs):
     assert rows(caught.value.sweep) == rows(whole)[:9]
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_while_a_row_is_written_is_no_different(tmp_path, monkeypatch, jobs):
+    file, written, sync = tmp_path / "sweep.csv", [], os.fsync
+
+    def interrupted(handle):
+        sync(handle)
+        written.append(handle)
+        if len(written) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(pl.SweepInterrupted, match="stopped with 3 of 11 rows"):
+        quiet(make, POINTS, file=file, jobs=jobs)
+    assert rows(quiet(make, POINTS, file=file)) == rows(quiet(make, POINTS))
+
+
 def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
     """A solve ends calmly on Ctrl-C; the sweep must not go on with the next point."""
 
@@ -362,7 +379,7 @@ def test_a_torn_last_line_is_computed_again(tmp_path):
         file.write_bytes(text[:end])
         assert rows(quiet(make, POINTS, file=file)) == rows(whole)
         assert file.read_bytes()[:last] == text[:last]
-        assert file.read_bytes().count(b"\n") == 1 + len(POINTS)
+        assert rows(quiet(pytest.fail, POINTS, file=file)) == rows(whole)  # nothing is left to do
     file.write_bytes(b"")
     assert rows(quiet(make, POINTS, file=file)) == rows(whole)
 
@@ -478,6 +495,10 @@ def test_the_picture_joins_what_none_beats():
     title = sweep.figure().layout.title.text
     assert title.startswith(f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2")
     assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; 4 infeasible" in title
+    beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
+    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), asked=13)
+    assert with_beaten.figure().data[1].x == front.x
+    assert "; 1 not reached" in with_beaten.figure().layout.title.text
     cheap = sweep.figure("A100", "usd_per_million_tokens")
     least = {x: min(r["usd_per_million_tokens"] for r in answered if r["A100"] == x) for x in (0, 1, 2)
              if any(r["A100"] == x for r in answered)}  # fmt: skip

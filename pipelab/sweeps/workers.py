@@ -1,7 +1,7 @@
 """A task on many points at once: joblib, with whatever backend and number of jobs is configured."""
 
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from numbers import Integral
 from typing import Any
 
@@ -28,9 +28,10 @@ def answers(task: Task, points: Mapping[Hashable, dict], jobs: int | None) -> It
     while waiting:
         begun: list[Hashable] = []
         try:
-            for key, row in _parallel(task, waiting, jobs, begun):
-                del waiting[key]
-                yield key, row
+            with closing(_parallel(task, waiting, jobs, begun)) as rows:
+                for key, row in rows:
+                    del waiting[key]
+                    yield key, row
         except Exception as error:
             if not _is_a_death(error):
                 raise _explained(error, task) from error
@@ -53,9 +54,10 @@ def _parallel(task: Task, points: Mapping[Hashable, dict], jobs: int | None, beg
         jobs = -1
     rows = Parallel(n_jobs=jobs, return_as="generator_unordered")(calls())
     try:
-        yield from rows
+        for answer in rows:  # noqa: UP028 - "yield from" would close them, see below
+            yield answer
     except BaseException:
-        # Where whoever reads the rows was interrupted, closing would make joblib warn of work that was not used.
+        # Where whoever reads the rows was interrupted: closing makes joblib warn of work that was not used.
         with suppress(KeyboardInterrupt):
             rows.throw(KeyboardInterrupt)
         raise
