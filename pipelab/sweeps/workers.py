@@ -22,7 +22,9 @@ def answers(task: Task, points: Mapping[Hashable, dict], jobs: int | None) -> It
     """The row of every point, as (key, row), in the order in which they are done.
 
     Where a worker process dies, it takes its points with it: those that were under way then run
-    again one by one, so that the one that kills its worker is known. It becomes a failed row.
+    again one by one, so that the one that kills its worker is known. It becomes a failed row. (On a
+    Dask cluster joblib is not told of a worker's death: Dask tries again elsewhere, and after the
+    third death joblib waits without end.)
     """
     waiting = dict(points)
     while waiting:
@@ -82,8 +84,7 @@ def _is_a_death(error: Exception) -> bool:
     """Whether an error of joblib's means that a worker process ended without an answer."""
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    # distributed's is known by its name, so that it need not be installed.
-    return isinstance(error, TerminatedWorkerError) or type(error).__name__ == "KilledWorker"
+    return isinstance(error, TerminatedWorkerError)
 
 
 def _explained(error: Exception, task: Task) -> PipelabError:
