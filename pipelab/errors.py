@@ -13,6 +13,8 @@ __all__ = [
     "InvalidValue",
     "NotApplicable",
     "PipelabError",
+    "SweepFailed",
+    "SweepInterrupted",
     "TooLarge",
     "UnknownName",
     "nearest",
@@ -89,6 +91,25 @@ class TooLarge(PipelabError):
 
     def __init__(self, message: str, size: dict):
         self.size = size
+        super().__init__(message)
+
+
+class SweepFailed(PipelabError):
+    """Every point of a sweep failed in the same way. `sweep` holds the rows."""
+
+    def __init__(self, message: str, sweep):
+        self.sweep = sweep
+        super().__init__(message)
+
+
+class SweepInterrupted(KeyboardInterrupt):
+    """A sweep was interrupted; the message says how it goes on. `sweep` holds the rows so far.
+
+    No `PipelabError`: whoever catches those still wants Ctrl-C to end the program.
+    """
+
+    def __init__(self, message: str, sweep):
+        self.sweep = sweep
         super().__init__(message)
 
 
