@@ -4,6 +4,7 @@ from pipelab.plots.aggregated import plot_classes, plot_proof, plot_run_times, p
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
 from pipelab.plots.gantt import gantt
 from pipelab.plots.gantt_widget import gantt_widget
+from pipelab.plots.ledger import plot_verdicts
 from pipelab.plots.measured import plot_against_measured
 from pipelab.plots.placed import placed_gantt, plot_in_flight, training_gantt
 from pipelab.plots.placement import plot_placement
@@ -34,5 +35,6 @@ __all__ = [
     "plot_sweep",
     "plot_timelines",
     "plot_trade_off",
+    "plot_verdicts",
     "training_gantt",
 ]
