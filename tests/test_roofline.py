@@ -240,6 +240,6 @@ def test_vllm_is_told_of_stages_that_cut_their_layers_without_a_caveat():
     assert (settings.tensor_parallel_size, settings.layers, settings.note) == (4, (26, 27, 27), "")
     whole = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
     assert "splits every layer over the 4 GPUs" in pl.vllm_settings(whole, placement).note
-    thirds = pl.Placement.of([(40, nodes[0][:3]), (40, nodes[1][:3])])
+    thirds = pl.Placement.of([(40, (0, 1, 2)), (40, (4, 5, 6))])
     with pytest.raises(pl.InvalidValue, match="divides the model's 64 heads"):
         pl.vllm_settings(problem, thirds)
