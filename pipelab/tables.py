@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipelab.checked import instance
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
 
-__all__ = ["NUMBER", "Row", "csv_text", "number", "place", "plain", "read_rows", "saved_run", "write_whole"]
+__all__ = ["NUMBER", "Row", "csv_text", "number", "path_of", "place", "plain", "read_rows", "saved_run", "write_whole"]
 
 
 class Row(NamedTuple):
@@ -79,6 +80,11 @@ def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> An
     except InvalidValue as error:
         field, value, expected = error.problems[0]
         raise row.error(column_of.get(field, field), value, expected) from None
+
+
+def path_of(what: str, path, field: str = "path") -> Path:
+    """What may be a path as one; in the name of `what`, the function that was called."""
+    return Path(instance(what, field, path, str | os.PathLike, "a path, as text or pathlib.Path"))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from itertools import repeat
 import numpy as np
 
 from pipelab.schedules.dependencies import makers
+from pipelab.schedules.limits import check_grid
 from pipelab.schedules.schedule import Schedule
 
 __all__ = ["Graph", "Order", "entries_graph"]
@@ -133,6 +134,7 @@ def entries_graph(schedule: Schedule) -> Graph:
 
 def _rounds(graph: Graph) -> Order:
     n, ranks = len(graph), len(graph.first) - 1
+    check_grid(int(np.diff(graph.first).max()), ranks)
     waits = [np.append(w, n) for w in graph.waits[1:]]  # the first, one's own rank, holds by running in turn
     done = np.zeros(n + 1, dtype=bool)
     done[n] = True
@@ -140,6 +142,8 @@ def _rounds(graph: Graph) -> Order:
     head[head == stop] = n
     cell, column, start = np.zeros(n + 1, dtype=np.int64), np.arange(ranks), ranks
     while True:
+        if start > 10_000_000:  # a million cells and more are worth a look
+            check_grid(start // ranks, ranks)
         ready = head < n
         for needed in waits:
             ready &= done.take(needed.take(head))

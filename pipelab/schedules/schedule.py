@@ -7,12 +7,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipelab.checked import instance, whole_number
 from pipelab.errors import InvalidValue
 from pipelab.schedules.action import IDLE, KINDS, TRANSFERS, Action, B, F
+from pipelab.schedules.limits import MOST_PASSES
+from pipelab.schedules.rows import arrays_of, first_holders, ranks_of_stages
 
 __all__ = ["Schedule"]
 
-_CODE = {name: code for code, name in enumerate(KINDS)}
+_ARRAYS = ("kind", "stage", "microbatch", "first", "paired")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +54,19 @@ class Schedule:
     paired: np.ndarray
 
     def __post_init__(self):
-        # What is compiled and checked once must not change afterwards.
-        for name in ("kind", "stage", "microbatch", "first", "paired"):
+        instance("Schedule", "name", self.name, str, "text")
+        count = whole_number("Schedule", "microbatches", self.microbatches, most=MOST_PASSES)
+        object.__setattr__(self, "microbatches", count)
+        object.__setattr__(self, "stage_rank", ranks_of_stages(self.stage_rank))
+        for name in _ARRAYS:
+            instance("Schedule", name, getattr(self, name), np.ndarray, "an array; make schedules with Schedule.of")
+            # What is compiled and checked once must not change afterwards.
             getattr(self, name).setflags(write=False)
+        n, first = len(self.kind), self.first
+        equal = all(getattr(self, name).shape == (n,) for name in _ARRAYS if name != "first")
+        if not equal or len(first) < 2 or first[0] != 0 or first[-1] != n or (np.diff(first) < 0).any():
+            expected = f"expected 0 and the end of every rank's actions, of which there are {n}"
+            raise InvalidValue("Schedule", [("first", first, expected)])
 
     @classmethod
     def of(
@@ -64,7 +77,7 @@ class Schedule:
         microbatches: int | None = None,
         stage_rank: Sequence[int] | None = None,
     ) -> "Schedule":
-        """A schedule from every rank's actions, as `Action`s or as text; nothing is checked but the writing.
+        """A schedule from every rank's actions, as `Action`s or as text; whether it can be run, `validate` says.
 
         Parameters
         ----------
@@ -78,27 +91,14 @@ class Schedule:
         Raises
         ------
         InvalidValue
-            An action cannot be read, or the rows name no stage at all.
+            An action cannot be read, the rows name no stage at all, or a number is none.
         """
-        kind, stage, microbatch, paired, first = [], [], [], [], [0]
-        for row in rows:
-            for cell in row:
-                action = cell if isinstance(cell, Action) else Action.parse(cell or "")
-                for i, part in enumerate(action.parts or (action,)):
-                    if part.kind not in _CODE:
-                        raise InvalidValue("Action", [("kind", part.kind, f"expected one of {', '.join(KINDS)}")])
-                    kind.append(_CODE[part.kind])
-                    stage.append(part.stage)
-                    microbatch.append(part.microbatch)
-                    paired.append(bool(action.parts) and i == 0)
-            first.append(len(kind))
-        if not stage or max(stage) < 0:
-            raise InvalidValue("Schedule", [("rows", "no action", "expected a row of actions for each rank")])
+        arrays = arrays_of(rows)
         if stage_rank is None:
-            stage_rank = _holders(kind, stage, first)
-        arrays = (np.array(a, t) for a, t in zip((kind, stage, microbatch), (np.int8, np.int32, np.int32), strict=True))
-        count = microbatches or max(microbatch) + 1
-        return cls(name, count, tuple(stage_rank), *arrays, np.array(first), np.array(paired, bool))
+            stage_rank = first_holders(arrays)
+        if microbatches is None:
+            microbatches = max(int(arrays["microbatch"].max()) + 1, 1)
+        return cls(name, microbatches, stage_rank, **arrays)
 
     @property
     def ranks(self) -> int:
@@ -272,13 +272,3 @@ class Schedule:
         from pipelab.schedules.views import as_html
 
         return as_html(self)
-
-
-def _holders(kind, stage, first) -> list[int]:
-    """For each stage the first rank that runs it; 0 for a stage that nobody runs (validation will say so)."""
-    found: dict[int, int] = {}
-    for rank, (low, high) in enumerate(pairwise(first)):
-        for i in range(low, high):
-            if kind[i] != IDLE:
-                found.setdefault(stage[i], rank)
-    return [found.get(s, 0) for s in range(max(stage) + 1)]
