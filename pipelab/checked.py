@@ -4,10 +4,12 @@ The rules are the field types (`memory_gb: Positive`), read by pydantic, so that
 stands in one place whether the value comes from code or from a file. A bad value raises
 `InvalidValue` with the field, the value and what was expected.
 
-The same for arguments of functions: `whole_number`, `real_number`, `true_or_false`, `instance`.
+The same for arguments of functions: `whole_number`, `numbered`, `real_number`,
+`true_or_false`, `instance`.
 Each returns what Python counts with, so that no number of numpy's overflows later on.
 """
 
+from collections.abc import Iterable, Mapping, Set
 from functools import partial, wraps
 from math import isfinite
 from numbers import Real
@@ -21,7 +23,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pipelab.errors import InvalidValue
 
 __all__ = ["Count", "Flag", "Indices", "Layers", "Matrix", "Number", "Positive", "Share", "checked"]
-__all__ += ["instance", "real_number", "true_or_false", "whole_number"]
+__all__ += ["instance", "is_list", "numbered", "real_number", "true_or_false", "whole_number"]
 
 Number = Annotated[float, AllowInfNan(False)]
 Positive = Annotated[float, Gt(0), AllowInfNan(False)]
@@ -140,6 +142,24 @@ def whole_number(what: str, field: str, value, least: int = 1, most: int = 10**1
     if value > most:
         raise InvalidValue(what, [(field, value, f"expected at most {most:,}")])
     return int(value)
+
+
+def numbered(what: str, field: str, value, count: int, noun: str) -> int:
+    """`value` as an int from 0 to `count` - 1, the number of a `noun`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < count:
+        raise InvalidValue(what, [(field, value, f"expected a {noun} from 0 to {count - 1}")])
+    return int(value)
+
+
+def is_list(value) -> bool:
+    """Whether `value` holds several values in an order; text, mappings and sets do not, nor does a single number.
+
+    >>> is_list((1, 2)), is_list("ab"), is_list(np.array(3))
+    (True, False, False)
+    """
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
 
 
 def real_number(what: str, field: str, value, expected: str = "expected a finite number") -> float:

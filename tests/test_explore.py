@@ -72,6 +72,13 @@ def test_the_title_says_who_ends_first():
     assert pl.plot_timelines(slow, finding="seen").layout.title.text == "seen"
     with pytest.raises(pl.InvalidValue, match=r"0 timelines.*expected 1 to 6"):
         pl.plot_timelines([])
+    for wrong in (3, [3], {"a": 3}, "ab"):
+        with pytest.raises(pl.InvalidValue, match=r"plot_timelines: timelines = .*: expected Timelines, or a mapping"):
+            pl.plot_timelines(wrong)
+    with pytest.raises(pl.InvalidValue, match=r"'1F1B': two timelines have this name; expected a mapping of label"):
+        pl.plot_timelines([run("1F1B"), run("1F1B", microbatches=4)])
+    with pytest.raises(pl.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"):
+        pl.plot_timelines([run("1F1B")], memory=True)
 
 
 def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end():
@@ -83,6 +90,10 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
     assert figure.layout.title.text == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
     with pytest.raises(pl.InvalidValue, match=r"10 schedules.*at most 9 lines"):
         pl.plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
+    with pytest.raises(pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"):
+        pl.plot_makespans([0, 1], {"a": [1]}, "x")
+    with pytest.raises(pl.InvalidValue, match="at least one line that is no bound"):
+        pl.plot_makespans([0], {"lower bound": [1]}, "x")
 
 
 def test_a_gantt_chart_can_be_given_its_finding():
@@ -134,6 +145,15 @@ def test_the_explorer_says_why_there_is_no_such_schedule_and_recovers():
     assert "needs at least 16 microbatches" in measures.value
     controls["microbatches"].value = 16
     assert len(chart.data) > 3
+
+
+def test_the_explorer_refuses_what_its_controls_cannot_show():
+    with pytest.raises(pl.UnknownName, match="schedule 'Inference' is not known here"):
+        pl.explore_schedules("Inference")
+    with pytest.raises(pl.InvalidValue, match="explore_schedules: ranks = 9: expected at most 8"):
+        pl.explore_schedules(ranks=9)
+    with pytest.raises(pl.InvalidValue, match="explore_schedules: microbatches = 'a': expected a whole number"):
+        pl.explore_schedules(microbatches="a")
 
 
 # contests

@@ -192,14 +192,41 @@ def test_titles_say_what_is_seen():
 
 
 def test_a_bad_window_or_microbatch_is_refused():
-    for window in ((5, 5), (7, 3), (40, 50), 3, ("a", "b")):
+    for window in ((5, 5), (7, 3), (40, 50), 3, ("a", "b"), "12", (1, 2, 3), (True, 5), (0, float("nan"))):
         with pytest.raises(
             pl.InvalidValue, match=r"gantt: window = .*: expected \(from, to\) with from < to, within 0 and 33"
         ):
             pl.gantt(timeline(), window=window)
-    for follow in (-1, 8, 1.5):
+    for follow in (-1, 8, 1.5, True, "a"):
         with pytest.raises(pl.InvalidValue, match=r"gantt: follow = .*: expected a microbatch from 0 to 7"):
             pl.gantt(timeline(), follow=follow)
+
+
+@pytest.mark.parametrize("name", ["transfers", "memory", "critical_path", "overview"])
+def test_options_that_are_neither_true_nor_false_are_refused(name):
+    for value in ("x", 1, []):
+        with pytest.raises(pl.InvalidValue, match=rf"gantt: {name} = .*: expected True or False"):
+            pl.gantt(timeline(), **{name: value})
+
+
+def test_what_is_no_timeline_is_not_drawn():
+    for draw in (pl.gantt, pl.gantt_widget):
+        for value in (3, None, pl.schedule("1F1B", 2, 2)):
+            with pytest.raises(
+                pl.InvalidValue, match=r"gantt: timeline = .*: expected a Timeline; make one with pl.sim"
+            ):
+                draw(value)
+    for option in ("window", "overview"):
+        with pytest.raises(pl.InvalidValue, match=rf"gantt_widget: {option} = .*: the zoom decides"):
+            pl.gantt_widget(timeline(), **{option: True})
+    with pytest.raises(pl.InvalidValue, match="gantt: finding = 3: expected text"):
+        pl.gantt(timeline(), finding=3)
+
+
+def test_costs_of_zero_and_small_numbers_of_numpy_are_drawn():
+    assert pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0))).layout.title.text.startswith("1F1B: no rank is idle")
+    assert pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0)), overview=True, memory=True).data[0].type == "heatmap"
+    assert trace(pl.gantt(timeline(), follow=np.int8(2)), "microbatch 2").y[0] == 0
 
 
 def test_the_widget_changes_to_bars_and_back_with_the_zoom():

@@ -528,12 +528,99 @@ def test_boostr_zero_bubble_fills_no_bubble():
         ({"forward": 1, "overlap": [1, 2]}, "StageCosts: overlap = [1, 2]: expected a number"),
         ({"forward": [[1], [1, 2]]}, "expected a number or a list of numbers"),
         ({"forward": 1, "unit": "hours"}, 'StageCosts: unit = \'hours\': expected "", "s", "ms" or "us"'),
+        ({"forward": 1, "unit": []}, 'StageCosts: unit = []: expected "", "s", "ms" or "us"'),
+        ({"forward": [1, True]}, "StageCosts: forward = [1, True]: expected a number or a list of numbers"),
+        ({"forward": np.array([True])}, "StageCosts: forward = array([ True]): expected a number or a list"),
+        ({"forward": [1, None]}, "StageCosts: forward = [1, None]: expected a number or a list of numbers"),
+        ({"forward": np.ones((2, 2))}, "expected a number or a list of numbers"),
+        ({"forward": {1: 2}}, "StageCosts: forward = {1: 2}: expected a number or a list of numbers"),
+        ({"forward": 1e308}, "StageCosts: forward = 1e+308: expected numbers of at most 1e+30, or take a larger unit"),
+        ({"forward": [1, 10**400]}, "expected numbers of at most 1e+30, or take a larger unit; number 1 is 1e+300"),
+        ({"forward": -(10**400)}, "expected finite numbers of at least 0"),
+        ({"forward": 1, "overlap": 5}, "StageCosts: overlap = 5.0: expected a share of the sum of both, above 0"),
+        ({"forward": 1, "overlap": 0}, "StageCosts: overlap = 0.0: expected a share of the sum of both, above 0"),
+        ({"forward": 1, "optimizer": [1]}, "StageCosts: optimizer = [1]: expected a number"),
     ],
 )
 def test_bad_costs_are_refused(given_, message):
     with pytest.raises(pl.InvalidValue) as caught:
         pl.StageCosts(**given_)
     assert message in str(caught.value)
+
+
+def test_every_kind_of_number_is_a_cost():
+    costs = pl.StageCosts(10**25, Fraction(1, 2), np.array([1, 2], np.uint8), comm=np.float32(0.5), overlap=np.int8(1))
+    assert costs.forward == 1e25
+    assert (costs.backward_input, costs.backward_weight, costs.comm, costs.overlap) == (0.5, (1.0, 2.0), 0.5, 1.0)
+    assert pl.StageCosts(np.array(3)).split(np.int64(2)).forward == 1.5
+    assert hash(costs) == hash(dataclasses.replace(costs))
+
+
+def test_the_largest_costs_stay_finite(tmp_path):
+    most = pl.StageCosts(1e30, 1e30, 1e30, comm=1e30, activation=1e30, optimizer=1e30, unit="s")
+    timeline = pl.simulate(pl.schedule("1F1B", 3, 5), most)
+    assert all(map(math.isfinite, [*timeline.measures().values(), *timeline.peak_memory, timeline.iteration_time]))
+    assert math.isfinite(pl.lower_bound(3, 5, most))
+    timeline.save_chrome_trace(tmp_path / "t.json")
+    assert "Infinity" not in (tmp_path / "t.json").read_text(encoding="utf-8")
+
+
+NO_WHOLE = (0, -1, 2.5, True, "a", None, math.nan, math.inf, 10**30)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *((lambda v=v: pl.lower_bound(2, 2, ONE, in_flight=v), "lower_bound: in_flight = ")
+          for v in (*NO_WHOLE[:5], *NO_WHOLE[6:], [], [1, 2, 3], [1], {1: 2})),
+        (lambda: pl.lower_bound(2, 2, ONE, in_flight=[1, 2.5]), r"in_flight\[1\] = 2.5: expected a whole number"),
+        *((lambda v=v: pl.lower_bound(v, 2, ONE), "lower_bound: ranks = ") for v in (*NO_WHOLE, 10**8)),
+        *((lambda v=v: pl.lower_bound(2, v, ONE), "lower_bound: microbatches = ") for v in NO_WHOLE),
+        *((lambda v=v: pl.PipelineBubbleStats(v, 8), "PipelineBubbleStats: ranks = ") for v in NO_WHOLE),
+        *((lambda v=v: pl.PipelineBubbleStats(4, 8).microbatches_for(v), "bubble_fraction = .*: expected between 0 and")
+          for v in (math.nan, math.inf, None, True, "abc", "0.1", 0, 1, -0.5, [])),
+        *((lambda v=v: ONE.split(v), "StageCosts.split: chunks = ") for v in NO_WHOLE),
+        (lambda: pl.lower_bound(2, 2, 3), "lower_bound: costs = 3: expected StageCosts"),
+        (lambda: pl.lower_bound(2, 2, ONE, split_backward="x"), "split_backward = 'x': expected True or False"),
+        (lambda: pl.lower_bound(2, 2, pl.StageCosts(1)), "backward_input = None: training runs backwards"),
+        (lambda: pl.lower_bound(2, 2, pl.StageCosts([1], 1, 1)), "expected one number, or 2 for 2 stages; got 1"),
+        (lambda: pl.closed_forms("1F1B", ONE), "closed_forms: schedule = '1F1B': expected a Schedule; make one"),
+        (lambda: pl.closed_forms(pl.schedule("1F1B", 2, 2), 3), "closed_forms: costs = 3: expected StageCosts"),
+        (lambda: ONE.cut_for("1F1B"), "StageCosts.cut_for: schedule = '1F1B': expected a Schedule"),
+        (lambda: ONE.tables(None), "StageCosts.tables: schedule = None: expected a Schedule"),
+        (lambda: run("1F1B", 2, 2).memory(True), "memory: rank = True: expected a rank from 0 to 1"),
+        (lambda: run("1F1B", 2, 2, synchronous_optimizer=1), "synchronous_optimizer = 1: expected True or False"),
+        (lambda: pl.save_chrome_trace(3, "t.json"), "save_chrome_trace: timeline = 3: expected a Timeline; make one"),
+        (lambda: run("1F1B", 2, 2).save_chrome_trace(3), "save_chrome_trace: path = 3: expected a path"),
+        (lambda: pl.inference_costs(3, 4, 5), "inference_costs: problem = 3: expected a Problem"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_and_no_schedule_is_refused_by_name(call, message):
+    with pytest.raises(pl.InvalidValue, match=message):
+        call()
+
+
+def test_tokens_are_a_number(two_stages):
+    problem = dataclasses.replace(two_stages, link_units="tokens")
+    for tokens in (math.nan, math.inf, True, "a", None, -1):
+        with pytest.raises(pl.InvalidValue, match="inference_costs: tokens = "):
+            pl.inference_costs(problem, pl.Placement.of([(2, (0,)), (2, (1,))]), tokens=tokens)
+
+
+def test_small_numbers_of_numpy_do_not_overflow():
+    assert pl.lower_bound(np.int8(100), np.uint8(200), ONE, in_flight=np.int8(100)) == pl.lower_bound(
+        100, 200, ONE, in_flight=100
+    )
+    assert pl.lower_bound(4, 8, ONE, in_flight=np.full(4, 200, np.uint8)) == pl.lower_bound(4, 8, ONE)
+    stats = pl.PipelineBubbleStats(np.int64(4), np.int8(100))
+    assert stats == pl.PipelineBubbleStats(4, 100)
+    assert stats.bubble_fraction_gpipe == Fraction(3, 103)
+    assert stats.microbatches_for(np.float32(0.1)) == stats.microbatches_for(Fraction(1, 10)) == 27
+    assert run("1F1B", 2, 2).memory(np.int8(1)).amount.max() == 1
+
+
+def test_the_lower_bound_of_a_very_large_pipeline_takes_no_listing():
+    assert pl.lower_bound(10_000, 10_000, ONE) == 10_000 * 3 + 9_999
 
 
 def test_costs_that_do_not_fit_the_schedule_are_refused():
@@ -547,6 +634,9 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
             pl.simulate(schedule, costs)
     with pytest.raises(pl.UnknownName, match="transfers 'bufered' is not known; did you mean 'buffered'"):
         pl.simulate(schedule, ONE, transfers="bufered")
+    for transfers in ([], None, np.array([1, 2])):
+        with pytest.raises(pl.UnknownName, match=r"transfers .* is not known; Known: buffered, rendezvous, blocking"):
+            pl.simulate(schedule, ONE, transfers=transfers)
     with pytest.raises(pl.InvalidValue, match=r"expected a Schedule; make one with pl.schedule"):
         pl.simulate("1F1B", ONE)
     with pytest.raises(pl.InvalidValue, match="expected StageCosts"):
@@ -555,7 +645,7 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
         pl.StageCosts([1, 2]).split(2)
     with pytest.raises(pl.InvalidValue, match="chunks = 0: expected a whole number"):
         ONE.split(0)
-    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
+    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected a whole number of at least 1"):
         pl.lower_bound(2, 2, ONE, in_flight=0)
 
 

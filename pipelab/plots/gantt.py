@@ -1,11 +1,11 @@
 """A timeline as a Gantt chart: a lane per rank, one trace per kind of action; very long ones as an overview."""
 
-import numpy as np
-
+from pipelab.checked import instance, is_list, numbered, real_number, true_or_false
 from pipelab.errors import InvalidValue
 from pipelab.plots import gantt_bars as bars
 from pipelab.plots.raster import add_raster
 from pipelab.theme import GRID, template
+from pipelab.timeline import Timeline
 
 __all__ = ["MOST_BARS", "gantt"]
 
@@ -53,7 +53,7 @@ def gantt(
     Raises
     ------
     InvalidValue
-        The window is empty, or there is no such microbatch.
+        The window is empty, there is no such microbatch, or an option is none.
 
     Examples
     --------
@@ -64,10 +64,15 @@ def gantt(
     """
     import plotly.graph_objects as go
 
+    instance("gantt", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
     window = _check_window(timeline, window)
-    count = timeline.schedule.microbatches
-    if follow is not None and (not isinstance(follow, int | np.integer) or not 0 <= follow < count):
-        raise InvalidValue("gantt", [("follow", follow, f"expected a microbatch from 0 to {count - 1}")])
+    if follow is not None:
+        follow = numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
+    given = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
+    for name, value in (given if overview is None else given | {"overview": overview}).items():
+        true_or_false("gantt", name, value)
+    if finding is not None:
+        instance("gantt", "finding", finding, str, "text")
     figure = go.Figure(layout=_layout(timeline, window, memory))
     chosen = bars.visible(timeline, window)
     if overview is None:
@@ -82,7 +87,7 @@ def gantt(
     if critical_path:
         bars.add_critical_path(figure, timeline)
     if follow is not None:
-        bars.add_microbatch(figure, timeline, int(follow))
+        bars.add_microbatch(figure, timeline, follow)
     if memory:
         bars.add_memory(figure, timeline)
     figure.layout.title.text = _title(timeline, overview, finding)
@@ -93,10 +98,10 @@ def _check_window(timeline, window) -> tuple[float, float] | None:
     if window is None:
         return None
     expected = f"expected (from, to) with from < to, within 0 and {timeline.makespan:g}"
-    try:
-        low, high = (float(edge) for edge in window)
-    except (TypeError, ValueError):
-        raise InvalidValue("gantt", [("window", window, expected)]) from None
+    edges = tuple(window) if is_list(window) else ()
+    if len(edges) != 2:
+        raise InvalidValue("gantt", [("window", window, expected)])
+    low, high = (real_number("gantt", "window", edge, expected) for edge in edges)
     low, high = max(low, 0.0), min(high, timeline.makespan)
     if not low < high:
         raise InvalidValue("gantt", [("window", window, expected)])

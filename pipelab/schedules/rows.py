@@ -1,12 +1,11 @@
 """Rows of actions as the arrays of a schedule; a row, cell or number that makes no sense is refused by its place."""
 
 from bisect import bisect
-from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
 
-from pipelab.checked import whole_number
+from pipelab.checked import is_list, whole_number
 from pipelab.errors import InvalidValue
 from pipelab.schedules.action import IDLE, KINDS, Action
 from pipelab.schedules.limits import MOST_PASSES
@@ -45,7 +44,7 @@ def arrays_of(rows) -> dict[str, np.ndarray]:
 
 
 def _each(field: str, values, expected: str):
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    if not is_list(values):
         raise InvalidValue("Schedule", [(field, values, f"expected {expected}")])
     return values
 
@@ -89,7 +88,7 @@ def ranks_of_stages(stage_rank) -> tuple[int, ...]:
         It is not a list of ranks, or there is none in it.
     """
     expected = "expected the rank that holds each stage, such as [0, 1]"
-    if isinstance(stage_rank, str | bytes) or not isinstance(stage_rank, Iterable):
+    if not is_list(stage_rank):
         raise InvalidValue("Schedule", [("stage_rank", stage_rank, expected)])
     ranks = tuple(stage_rank)
     if not ranks:

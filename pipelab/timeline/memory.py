@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.errors import InvalidValue
+from pipelab.checked import numbered
 from pipelab.schedules.action import B, F, I, W
 from pipelab.schedules.schedule import Schedule
 
@@ -41,8 +41,7 @@ def memory(timeline, rank: int) -> Steps:
     (inference), a forward's activations go as it ends.
     """
     schedule = timeline.schedule
-    if not isinstance(rank, int | np.integer) or not 0 <= rank < schedule.ranks:
-        raise InvalidValue("memory", [("rank", rank, f"expected a rank from 0 to {schedule.ranks - 1}")])
+    rank = numbered("memory", "rank", rank, schedule.ranks, "rank")
     mine = slice(schedule.first[rank], schedule.first[rank + 1])
     kind, stage = schedule.kind[mine], schedule.stage[mine]
     start, end = timeline.start[mine], timeline.end[mine]

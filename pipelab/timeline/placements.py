@@ -1,5 +1,6 @@
 """From a placement to the times of its pipeline: what the judge says of stages and links, as costs."""
 
+from pipelab.checked import instance, real_number
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
 from pipelab.placement import Placement
@@ -44,7 +45,9 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     >>> round(10_000 * 1000 / many.makespan, 1)  # tokens/s
     134.6
     """
-    if not tokens > 0:
+    instance("inference_costs", "problem", problem, Problem, "a Problem; load one with pl.load_case(...)")
+    instance("inference_costs", "placement", placement, Placement, "a Placement, such as pl.solve(problem).placement")
+    if real_number("inference_costs", "tokens", tokens) <= 0:
         raise InvalidValue("inference_costs", [("tokens", tokens, "expected more than 0")])
     judged = evaluate(problem, placement)
     if judged.links and judged.link_unit != "tokens":

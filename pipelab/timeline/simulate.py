@@ -2,14 +2,15 @@
 
 import numpy as np
 
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.checked import instance, true_or_false
+from pipelab.errors import UnknownName, nearest, shown
 from pipelab.schedules.action import KINDS, B, F, I, W
 from pipelab.schedules.schedule import Schedule
 from pipelab.timeline.costs import StageCosts
 from pipelab.timeline.graphs import TRANSFER_MODES, wire
 from pipelab.timeline.timeline import Timeline
 
-__all__ = ["simulate"]
+__all__ = ["check_transfers", "simulate"]
 
 
 def simulate(
@@ -48,12 +49,10 @@ def simulate(
     >>> timeline.makespan, round(timeline.bubble_fraction, 4), timeline.peak_in_flight
     (33.0, 0.2727, (4, 3, 2, 1))
     """
-    if not isinstance(schedule, Schedule):
-        raise InvalidValue("simulate", [("schedule", schedule, "expected a Schedule; make one with pl.schedule(...)")])
-    if not isinstance(costs, StageCosts):
-        raise InvalidValue("simulate", [("costs", costs, "expected StageCosts(forward, backward_input, ...)")])
-    if transfers not in TRANSFER_MODES:
-        raise UnknownName(f"transfers {transfers!r} is not known; {nearest(transfers, TRANSFER_MODES)}")
+    instance("simulate", "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
+    instance("simulate", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
+    synchronous_optimizer = true_or_false("simulate", "synchronous_optimizer", synchronous_optimizer)
+    check_transfers(transfers)
     if transfers == "blocking" and not schedule.communicates:
         schedule = schedule.communicating
     wiring = wire(schedule, transfers)
@@ -69,6 +68,12 @@ def simulate(
     for waits, delay in zip(graph.waits, delays, strict=True):
         np.maximum(start, known[waits] if delay is None else known[waits] + delay, out=start)
     return Timeline(schedule, costs, transfers, synchronous_optimizer, start, end, graph, delays)
+
+
+def check_transfers(transfers) -> None:
+    """Raise `UnknownName` for a way of handing over that there is not."""
+    if not isinstance(transfers, str) or transfers not in TRANSFER_MODES:
+        raise UnknownName(f"transfers {shown(transfers)} is not known; {nearest(transfers, TRANSFER_MODES)}")
 
 
 def _slowest(comm: np.ndarray, link: np.ndarray | None) -> np.ndarray | None:

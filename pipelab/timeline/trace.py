@@ -1,13 +1,14 @@
 """A timeline as a Chrome trace: a lane per rank, an arrow per message between ranks."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 
+from pipelab.checked import instance
 from pipelab.schedules.action import TRANSFERS
 from pipelab.schedules.dependencies import makers
-from pipelab.tables import write_whole
+from pipelab.tables import path_of, write_whole
+from pipelab.timeline.timeline import Timeline
 
 __all__ = ["chrome_trace", "save_chrome_trace"]
 
@@ -65,4 +66,5 @@ def save_chrome_trace(timeline, path) -> None:
     >>> pl.save_chrome_trace(timeline, file); file.exists()
     True
     """
-    write_whole(Path(path), json.dumps(chrome_trace(timeline)))
+    instance("save_chrome_trace", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
+    write_whole(path_of("save_chrome_trace", path), json.dumps(chrome_trace(timeline), allow_nan=False))
