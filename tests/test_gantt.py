@@ -99,6 +99,19 @@ def test_a_pair_shares_its_lane():
     assert len(set(idle.hovertext)) == len(idle.hovertext)  # a gap before a pair is drawn once
 
 
+def test_hover_names_the_half_of_a_pair_that_is_meant():
+    rows = [row.split() for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1")]
+    figure = pl.gantt(pl.simulate(pl.Schedule.of("pairs", rows), pl.StageCosts(1, 2, 1)))
+    idle, backward = trace(figure, "idle"), trace(figure, "backward")
+    gaps = dict(zip(idle.hovertext, idle.text, strict=True))
+    assert gaps["rank 0 idle before 0B0"] == "waited for 1B0 on rank 1"
+    assert "rank 1 idle before (1F1;1B0)OVERLAP_F_B" not in gaps  # there is no gap
+    slow = pl.gantt(pl.simulate(pl.Schedule.of("pairs", rows), pl.StageCosts([2, 1], 2, 1)))
+    gaps = dict(zip(trace(slow, "idle").hovertext, trace(slow, "idle").text, strict=True))
+    assert gaps["rank 1 idle before (1F1;1B0)OVERLAP_F_B"] == "waited for 0F1 on rank 0"
+    assert "its rank was busy with (1F1;1B0)OVERLAP_F_B" in backward.hovertext
+
+
 def test_labels_are_microbatches_while_they_can_be_read():
     assert list(trace(pl.gantt(timeline(ranks=2, microbatches=2)), "forward").text) == ["0", "1", "0", "1"]
     assert trace(pl.gantt(timeline(ranks=8, microbatches=64)), "forward").text is None

@@ -198,6 +198,17 @@ def test_a_deadlock_names_the_edges_that_block():
     )
 
 
+def test_a_deadlock_names_the_half_of_a_pair_that_blocks():
+    assert broken("0F0 0B0 0F1 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1").defects() == (
+        "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1",
+        "1F1 of (1F1;1B0)OVERLAP_F_B on rank 1 waits for 0F1 on rank 0, which stands behind 0B0",
+    )
+    assert broken("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1F1 1B0 1B1").defects() == (
+        "deadlock: 0B0 of (0F1;0B0)OVERLAP_F_B on rank 0 waits for 1B0 on rank 1, which stands behind 1F1",
+        "1F1 on rank 1 waits for 0F1 on rank 0",
+    )
+
+
 def test_a_deadlock_shows_the_circle_and_not_who_waits_for_it():
     schedule = broken("0F0 0B0", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0", stage_rank=[0, 1, 2], microbatches=1)
     assert schedule.defects()[0].startswith("1F1")  # no such microbatch: checked before any order

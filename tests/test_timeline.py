@@ -136,20 +136,130 @@ def _of(timeline, action):
     return timeline.start[entry], timeline.end[entry]
 
 
-@settings(deadline=None, max_examples=60)
+def sources(schedule, action):
+    """By definition: what an action (or either half of a pair) needs, as text, and the time of a message from there."""
+    known = {str(part) for row in schedule.actions for one in row for part in one.parts or (one,)}
+    found = {}
+    for stage, kind, batch, _ in action.parts or (action,):
+        last = stage == schedule.stages - 1
+        wanted = {
+            "F": [(stage - 1, "F")],
+            "W": [(stage, "I")],
+            "B": [(stage, "F")] if last else [(stage + 1, "B"), (stage + 1, "I")],
+        }["B" if kind == "I" else kind]
+        for other, code in wanted:
+            if f"{other}{code}{batch}" in known:
+                across = schedule.stage_rank[other] != schedule.stage_rank[stage]
+                found[f"{other}{code}{batch}"] = min(stage, other) if across else None
+    return found
+
+
+def whole_actions(schedule):
+    """Rank and whole action of every half's text, and the action before it on its rank."""
+    found = {}
+    for rank, row in enumerate(schedule.actions):
+        for before, one in pairwise((None, *row)):
+            found |= {str(part): (rank, one, before) for part in (*one.parts, one)}
+    return found
+
+
+@settings(deadline=None, max_examples=100)
+@given(runs())
+def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
+    """Half a pair where data is needed, the pair where the rank was busy; named alike everywhere."""
+    schedule, costs = case
+    timeline = pl.simulate(schedule, costs)
+    frame, place = timeline.frame(), whole_actions(schedule)
+    end = dict(zip(frame["action"], timeline.end, strict=True))
+    bars = {e["name"]: e for e in timeline.chrome_trace()["traceEvents"] if e["ph"] == "X"}
+    for text, name, start in zip(frame["action"], frame["waited_for"], timeline.start, strict=True):
+        assert bars[text]["args"].get("waited for", "") == name
+        _, whole, before = place[text]
+        if name == "":
+            assert (before, start) == (None, 0)
+        elif name == str(before):
+            assert end[str((before.parts or (before,))[0])] == start
+        else:
+            link = sources(schedule, whole)[name]
+            assert start == pytest.approx(end[name] + (0 if link is None else costs.comm[link]), abs=1e-9)
+
+
+@settings(deadline=None, max_examples=100)
 @given(runs(), st.sampled_from(["buffered", "rendezvous"]))
-def test_the_critical_path_is_a_chain_without_a_gap(case, transfers):
-    """From time 0 to the makespan; between two links of the chain there is a message at most."""
+def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
+    """From time 0 to the makespan; each action needs the one before, and works and messages add up to the makespan."""
     schedule, costs = case
     try:
         timeline = pl.simulate(schedule, costs, transfers=transfers)
     except pl.InvalidSchedule:
         return
-    path, start, end = timeline.critical_entries, timeline.start, timeline.end
-    assert end[path[-1]] == timeline.makespan
-    assert start[path[0]] == 0
-    for before, after in pairwise(path):
-        assert -1e-9 <= start[after] - end[before] <= max(costs.comm, default=0) + 1e-9
+    start, end, place = timeline.start, timeline.end, whole_actions(schedule)
+    entries = timeline.critical_entries
+    assert [str(schedule.action(i)) for i in entries] == [str(action) for action in timeline.critical_path]
+    assert (start[entries[0]], end[entries[-1]]) == (0, timeline.makespan)
+    total = end[entries[0]]
+    for i, j in pairwise(entries):
+        (rank, one, _), (other, two, before) = place[str(schedule.action(i))], place[str(schedule.action(j))]
+        data = sources(schedule, two)
+        if str(schedule.action(i)) in data and (rank != other or one != before):
+            link = data[str(schedule.action(i))]
+            message = 0 if link is None else costs.comm[link]
+        elif rank == other:
+            assert one == before
+            # In rendezvous a rank goes on when what it sent and what it receives is through.
+            message = start[j] - end[i]
+            assert transfers == "rendezvous" or message == 0
+            links = {link for link in (*data.values(), *_outgoing(schedule, before)) if link is not None}
+            assert message == 0 or any(message == pytest.approx(costs.comm[link], abs=1e-9) for link in links)
+        else:  # the rank that takes what `before` made was busy
+            assert transfers == "rendezvous"
+            users = {str(w): link for w, link in _users(schedule, before)}
+            taker = [link for text, link in users.items() if place[text][2] == one]
+            message = start[j] - end[i]
+            assert any(message == pytest.approx(costs.comm[link], abs=1e-9) for link in taker)
+        assert start[j] == pytest.approx(end[i] + message, abs=1e-9)
+        total += message + end[j] - start[j]
+    assert total == pytest.approx(timeline.makespan, abs=1e-6)
+
+
+def _users(schedule, action):
+    """Who needs an action's result on another rank, and over which link."""
+    halves = {str(part) for part in action.parts or (action,)}
+    for row in schedule.actions:
+        for one in row:
+            for part in one.parts or (one,):
+                for text, link in sources(schedule, part).items():
+                    if text in halves and link is not None:
+                        yield part, link
+
+
+def _outgoing(schedule, action):
+    return [link for _, link in _users(schedule, action)]
+
+
+PAIRED = (
+    # A backward half is waited for (by 0B0), and a forward half has to wait (for 0F1).
+    (("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1"), {"0B0": "1B0", "1F1": "0F1", "1B1": "(1F1;1B0)OVERLAP_F_B"}),
+    (("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1B0 1F1 1B1"), {"0B0": "1B0", "0F1": "1B0", "1F1": "0F1", "0B1": "1B1"}),
+)
+
+
+@pytest.mark.parametrize(("lines", "waits"), PAIRED)
+def test_the_half_of_a_pair_that_is_meant_is_named(lines, waits):
+    timeline = pl.simulate(pl.Schedule.of("pairs", [line.split() for line in lines]), pl.StageCosts([2, 1], 2, 1))
+    frame = timeline.frame().set_index("action")["waited_for"].to_dict()
+    assert {text: frame[text] for text in waits} == waits
+    waited = {str(timeline.schedule.action(i)): int(j) for i, j in enumerate(timeline.waited_for)}
+    for text, name in waits.items():
+        if not name.startswith("("):
+            assert str(timeline.schedule.action(waited[text])) == name
+
+
+def test_the_critical_path_goes_through_the_half_that_is_needed():
+    costs = pl.StageCosts([2, 1], 1, 1)
+    one, two = (pl.simulate(pl.Schedule.of("pairs", [line.split() for line in lines]), costs) for lines, _ in PAIRED)
+    assert " ".join(map(str, one.critical_path)) == "0F0 0F1 1B0 0B0 0B1"  # into the pair by 1F1, out by 1B0
+    assert " ".join(map(str, two.critical_path)) == "0F0 1F0 1B0 0F1 1F1 1B1 0B1"
 
 
 # transfers
@@ -387,6 +497,21 @@ def test_idle_time_by_cause():
     assert slow.idle.steady.tolist() == [6, 0]
     message = pl.simulate(pl.schedule("GPipe", 2, 1), pl.StageCosts(1, 1, 1, comm=0.25))
     assert message.idle.network.tolist() == [0.25, 0.25]
+
+
+def test_while_somebody_still_works_the_wait_is_not_the_networks():
+    """A slow message and a quick one; the maker of the quick one is still at work while the slow one travels."""
+    costs = pl.StageCosts([3, 1, 1], comm=[1, 5])
+    timeline = pl.simulate(pl.schedule("Inference", 3, 2), costs, transfers="rendezvous")
+    # Rank 1: 1F0 from 4 to 5, its message to rank 2 until 10; 0F1 until 7, its message until 8; 1F1 from 10.
+    assert timeline.start.tolist() == [0, 4, 4, 10, 10, 16]
+    assert timeline.idle.network.tolist() == [1, 1 + 3, 5 + 5]
+    rows = [row.split() for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1", "2F0 2B0 2F1 2B1")]
+    costs = pl.StageCosts([3, 1, 1], 0.25, 0.25, comm=[10, 0])
+    timeline = pl.simulate(pl.Schedule.of("pairs", rows), costs)
+    # Rank 1: 1F0 from 13 to 14, the pair from 16: 0F1 has travelled since 6, but 2B0 ended at 15.5 only.
+    assert timeline.frame().set_index("action")["start"][["1F0", "1F1", "1B0"]].tolist() == [13, 16, 16]
+    assert timeline.idle.network.tolist()[1] == 10 + 0.5
 
 
 def test_an_optimizer_that_waits_for_nobody_makes_the_span_count():

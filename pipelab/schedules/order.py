@@ -32,14 +32,22 @@ class Graph:
     waits : tuple of int arrays, each shape (nodes,)
         The nodes waited for, one array per reason; the number of nodes stands for "nothing".
         The first array is the node before on the same rank.
+    meant : tuple of int arrays, each shape (nodes,), or None
+        For the first of these arrays, the entry whose result is needed, -1 for none: of a pair one half. None,
+        or no more arrays, where the node as a whole is waited for.
     """
 
     first: np.ndarray
     node: np.ndarray
     waits: tuple[np.ndarray, ...]
+    meant: tuple[np.ndarray | None, ...] = ()
 
     def __len__(self) -> int:
         return int(self.first[-1])
+
+    def needed(self, which: int) -> np.ndarray | None:
+        """The entries that array `which` of `waits` is about; None where whole nodes are waited for."""
+        return self.meant[which] if which < len(self.meant) else None
 
     @cached_property
     def order(self) -> "Order":
@@ -124,12 +132,13 @@ def entries_graph(schedule: Schedule) -> Graph:
     needed = np.where(needs >= 0, node[needs], count)
     before = np.arange(count) - 1
     before[first[:-1][np.diff(first) > 0]] = count
-    waits = [before, needed[~second]]
+    waits, meant = [before, needed[~second]], [None, needs[~second]]
     if second.any():
-        other = np.full(count, count)
-        other[node[second]] = needed[second]
+        other, entry = np.full(count, count), np.full(count, -1)
+        other[node[second]], entry[node[second]] = needed[second], needs[second]
         waits.append(other)
-    return Graph(first, node, tuple(waits))
+        meant.append(entry)
+    return Graph(first, node, tuple(waits), tuple(meant))
 
 
 def _rounds(graph: Graph) -> Order:

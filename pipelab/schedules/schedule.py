@@ -144,6 +144,11 @@ class Schedule:
         """The i-th entry of the arrays (a pair counts as two)."""
         return Action(int(self.stage[i]), KINDS[self.kind[i]], int(self.microbatch[i]))
 
+    def whole(self, i: int) -> Action:
+        """The i-th entry, or the pair of which it is a half."""
+        low = i - 1 if i and self.paired[i - 1] else i
+        return Action.pair(self.action(low), self.action(low + 1)) if self.paired[low] else self.action(i)
+
     @cached_property
     def actions(self) -> tuple[tuple[Action, ...], ...]:
         """Every rank's actions; a pair is one action with two parts."""

@@ -185,17 +185,17 @@ def blocked_edges(schedule: Schedule, graph: Graph, reasons: tuple[str, ...] = (
     rank, seen, edges = int(np.flatnonzero(stuck >= 0)[0]), [], []
     while rank not in seen:
         seen.append(rank)
-        head = stuck[rank]
+        head = int(stuck[rank])
         which = next(i for i, waits in enumerate(graph.waits) if i and not ran[waits[head]])
-        blocker = int(entry[graph.waits[which][head]])
-        other = int(schedule.rank[blocker])
-        waits_for = reasons[which].format(schedule.action(blocker))
-        position = f"behind {schedule.action(int(entry[stuck[other]]))}"
-        same = blocker == entry[stuck[other]]
-        edges.append(
-            f"{schedule.action(int(entry[head]))} on rank {rank} waits for {waits_for} on rank {other}"
-            + ("" if same else f", which stands {position}")
-        )
+        node, needed = int(graph.waits[which][head]), graph.needed(which)
+        # Data comes from one half of a pair and goes to one half; a rank is busy with both.
+        second = int(which == 2 and needed is not None)
+        whole = schedule.whole(int(entry[head]))
+        waiting = f"{whole.parts[second]} of {whole}" if whole.parts and needed is not None else str(whole)
+        blocker = schedule.whole(int(entry[node])) if needed is None else schedule.action(int(needed[head]))
+        other = int(schedule.rank[entry[node]])
+        behind = "" if node == stuck[other] else f", which stands behind {schedule.whole(int(entry[stuck[other]]))}"
+        edges.append(f"{waiting} on rank {rank} waits for {reasons[which].format(blocker)} on rank {other}{behind}")
         rank = other
     circle = edges[seen.index(rank) :]
     return [f"deadlock: {circle[0]}", *circle[1:]]

@@ -8,6 +8,7 @@ from pipelab.checked import instance
 from pipelab.schedules.action import TRANSFERS
 from pipelab.schedules.dependencies import makers
 from pipelab.tables import path_of, write_whole
+from pipelab.timeline.path import names_waited_for
 from pipelab.timeline.timeline import Timeline
 
 __all__ = ["chrome_trace", "save_chrome_trace"]
@@ -22,12 +23,12 @@ def chrome_trace(timeline) -> dict:
     ]
     start, end = (timeline.start * scale).tolist(), (timeline.end * scale).tolist()
     names = [str(schedule.action(i)) for i in range(len(schedule))]
-    rank, waited = schedule.rank.tolist(), timeline.waited_for.tolist()
+    rank, waited = schedule.rank.tolist(), names_waited_for(timeline, np.arange(len(schedule)))
     for i, name in enumerate(names):
         action = schedule.action(i)
         arguments = {"stage": action.stage, "microbatch": action.microbatch}
-        if waited[i] >= 0:
-            arguments["waited for"] = names[waited[i]]
+        if waited[i]:
+            arguments["waited for"] = waited[i]
         events.append(
             {
                 "ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": action.kind,
