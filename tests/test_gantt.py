@@ -119,9 +119,39 @@ def test_labels_are_microbatches_while_they_can_be_read():
 
 def test_messages_run_from_maker_to_user():
     found = timeline(ranks=2, microbatches=1, costs=pl.StageCosts(1, 1, 1, comm=0.5))
-    lines = trace(pl.gantt(found, transfers=True), "message")
-    ends = {tuple(pair) for pair in np.array(lines.x).reshape(-1, 3)[:, :2].tolist()}
-    assert ends == {(1, 1.5), (4.5, 5)}
+    assert message_lines(found) == {(1, 1.5, 0, 1), (4.5, 5, 1, 0)}
+
+
+def message_lines(found, **options):
+    """From, to, and the two ranks."""
+    lines = trace(pl.gantt(found, transfers=True, **options), "message")
+    x, y = (np.array(values).reshape(-1, 3)[:, :2] for values in (lines.x, lines.y))
+    return {tuple(row) for row in np.concatenate([x, y], axis=1).tolist()}
+
+
+@pytest.mark.parametrize("name", ["GPipe", "Inference"])
+def test_messages_that_are_actions_run_from_send_to_receive(name, tmp_path):
+    """The same lines whether messages are shown, hold their ranks or are neither: here nobody waits for another."""
+    costs = pl.StageCosts(1, 1, 1, comm=0.5)
+    schedule = pl.schedule(name, 3, 1)
+    plain = pl.simulate(schedule, costs)
+    shown = pl.simulate(schedule.with_communication(), costs)
+    held = pl.simulate(schedule, costs, transfers="blocking")
+    lines = message_lines(plain)
+    assert (1, 1.5, 0, 1) in lines
+    assert message_lines(shown) == message_lines(held) == lines
+    for found in (plain, shown, held):
+        arrows = {}
+        for event in found.chrome_trace()["traceEvents"]:
+            if event["ph"] in "sf":
+                arrows.setdefault(event["id"], []).append((event["ts"], event["tid"]))
+        assert {(t0, t1, r0, r1) for (t0, r0), (t1, r1) in arrows.values()} == lines
+    assert message_lines(held, window=(1.25, 2)) == {(1, 1.5, 0, 1)}
+
+
+def test_a_message_to_an_action_that_takes_no_time_is_drawn():
+    found = timeline("Inference", 2, 1, pl.StageCosts([1, 0], comm=0.5))
+    assert message_lines(found) == {(1, 1.5, 0, 1)}
 
 
 def test_a_gap_before_a_receive_is_drawn_too():

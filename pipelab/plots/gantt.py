@@ -32,7 +32,8 @@ def gantt(
     window : (from, to), optional
         Draw this part of the time only, for which bars may do where the whole needs an overview.
     transfers : bool
-        Join every action to the one on another rank that uses its result.
+        Join every action to the one on another rank that uses its result, or every send to its receive where
+        these are shown.
     memory : bool
         Activations held over time, below, on the same time axis.
     critical_path : bool
@@ -83,7 +84,7 @@ def gantt(
         bars.add_gaps(figure, timeline, window)
         bars.add_bars(figure, timeline, chosen, len(chosen) <= MOST_LABELS, follow)
     if transfers and not overview:
-        bars.add_messages(figure, timeline, chosen)
+        bars.add_messages(figure, timeline, window)
     if critical_path:
         bars.add_critical_path(figure, timeline)
     if follow is not None:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from pipelab.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
-from pipelab.schedules.dependencies import makers
 from pipelab.theme import BOTTLENECK, KIND_COLOURS, WRONG, ink_on
+from pipelab.timeline.messages import messages
 from pipelab.timeline.path import names_waited_for
 
 __all__ = ["add_bars", "add_critical_path", "add_gaps", "add_memory", "add_messages", "add_microbatch", "visible"]
@@ -117,19 +117,17 @@ def add_gaps(figure, timeline, window: tuple[float, float] | None) -> None:
     )  # fmt: skip
 
 
-def add_messages(figure, timeline, chosen: np.ndarray) -> None:
-    """A line from the end of an action to the start of the one on another rank that uses its result."""
+def add_messages(figure, timeline, window: tuple[float, float] | None) -> None:
+    """A line for every message, from rank to rank and from when it leaves to when it is used."""
     import plotly.graph_objects as go
 
-    schedule = timeline.schedule
-    maker = makers(schedule)
-    takers = chosen[(maker[chosen] >= 0) & (schedule.rank[maker[chosen]] != schedule.rank[chosen])]
-    sent = maker[takers]
+    low, high = window or (-np.inf, np.inf)
+    rank, sent = timeline.schedule.rank, messages(timeline)
+    seen = (sent.arrives >= low) & (sent.leaves <= high)
     figure.add_trace(
         go.Scatter(
             name="message", mode="lines", hoverinfo="skip", line={"color": "#555555", "width": 1},
-            x=_broken(timeline.end[sent], timeline.start[takers]),
-            y=_broken(schedule.rank[sent], schedule.rank[takers]),
+            x=_broken(sent.leaves[seen], sent.arrives[seen]), y=_broken(rank[sent.maker[seen]], rank[sent.taker[seen]]),
         )
     )  # fmt: skip
 

@@ -5,9 +5,8 @@ import json
 import numpy as np
 
 from pipelab.checked import instance
-from pipelab.schedules.action import TRANSFERS
-from pipelab.schedules.dependencies import makers
 from pipelab.tables import path_of, write_whole
+from pipelab.timeline.messages import messages
 from pipelab.timeline.path import names_waited_for
 from pipelab.timeline.timeline import Timeline
 
@@ -35,18 +34,16 @@ def chrome_trace(timeline) -> dict:
                 "ts": start[i], "dur": end[i] - start[i], "args": arguments,
             }
         )  # fmt: skip
-    if not np.isin(schedule.kind, TRANSFERS).any():
-        events += _arrows(schedule, start, end, rank)
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    return {"traceEvents": events + _arrows(timeline, rank), "displayTimeUnit": "ms"}
 
 
-def _arrows(schedule, start, end, rank) -> list[dict]:
-    found = []
-    for taker, maker in enumerate(makers(schedule).tolist()):
-        if maker >= 0 and rank[maker] != rank[taker]:
-            shared = {"pid": 0, "name": "message", "cat": "message", "id": taker}
-            found.append({**shared, "ph": "s", "tid": rank[maker], "ts": end[maker]})
-            found.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": start[taker]})
+def _arrows(timeline, rank: list[int]) -> list[dict]:
+    found, sent, scale = [], messages(timeline), timeline.costs.microseconds
+    columns = sent.maker, sent.taker, sent.leaves * scale, sent.arrives * scale
+    for maker, taker, leaves, arrives in zip(*(column.tolist() for column in columns), strict=True):
+        shared = {"pid": 0, "name": "message", "cat": "message", "id": taker}
+        found.append({**shared, "ph": "s", "tid": rank[maker], "ts": leaves})
+        found.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": arrives})
     return found
 
 
