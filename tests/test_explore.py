@@ -37,6 +37,40 @@ def test_a_ranks_work_is_cut_into_equal_chunks():
         assert timeline.busy.tolist() == pytest.approx([4 * (1 + 3 + 4), 4 * (2 + 3 + 5)])
 
 
+UNEVEN = {
+    "two and one": ([["0F0", "2F0", "2B0", "0B0"], ["1F0", "1B0"]], (0, 1, 0)),
+    "one idle rank": ([["0F0", "0B0"], [], ["1F0", "1B0"]], (0, 2)),
+    "only idle ranks but one": ([[], ["0F0", "1F0", "1B0", "0B0"], []], (1, 1)),
+    "in another order": ([["1F0", "1B0"], ["0F0", "0B0"]], (1, 0)),
+    "three ranks of two stages": ([["0F0", "0B0"], ["1F0", "1B0"], []], (0, 1)),
+}
+
+
+@pytest.mark.parametrize(("rows", "stage_rank"), UNEVEN.values(), ids=UNEVEN)
+def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
+    """However stages are spread: a rank that holds any does its whole work, one that holds none does nothing."""
+    order = pl.Schedule.of("spread", rows, stage_rank=stage_rank)
+    whole = [float(3 + rank) for rank in range(order.ranks)]
+    for costs, each in ((pl.StageCosts(whole, 0, 0), whole), (pl.StageCosts(6, 0, 0), [6.0] * order.ranks)):
+        timeline = pl.simulate(order, costs.cut_for(order))
+        assert timeline.busy.tolist() == [work if rank in stage_rank else 0 for rank, work in enumerate(each)]
+        assert timeline.idle.total.tolist() == (timeline.makespan - timeline.busy).tolist()
+        figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True, follow=0)
+        assert len(next(t for t in figure.data if t.name == "forward").y) == order.stages
+        assert pl.gantt(timeline, overview=True).data[0].z.shape[0] == order.ranks
+        assert len(timeline.chrome_trace()["traceEvents"]) > order.ranks
+    assert order.chunk.tolist() == [stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)]
+    assert order.chunks == max(map(stage_rank.count, stage_rank))
+    assert [len(row) for row in order.with_communication().without_communication().actions] == list(map(len, rows))
+    assert pl.Schedule.from_csv(order.with_idle().to_csv(), stage_rank=stage_rank) == order
+
+
+def test_costs_are_not_cut_for_what_cannot_be_run():
+    for rows, stage_rank in (([["0F0", "0B0"]], [5]), ([["0F0"], ["1F0", "1B0"]], None)):
+        with pytest.raises(pl.InvalidSchedule, match="cannot be run"):
+            pl.StageCosts(1, 1, 1).cut_for(pl.Schedule.of("broken", rows, stage_rank=stage_rank))
+
+
 def test_costs_that_cannot_be_cut_are_refused():
     loop = pl.schedule("Interleaved1F1B", 2, 4, 2)
     with pytest.raises(pl.InvalidValue, match=r"comm = .*: expected one number for all links"):

@@ -36,7 +36,7 @@ def add_bars(figure, timeline, chosen: np.ndarray, labels: bool, follow: int | N
         if not len(mine):
             continue
         batch, stage = schedule.microbatch[mine], schedule.stage[mine]
-        marker = {"color": _shades(colour, stage // schedule.ranks, schedule.chunks)}
+        marker = {"color": _shades(colour, schedule.chunk[stage], schedule.chunks)}
         if hatch and labels:  # of many bars it could not be seen, and doubles the browser's time
             marker["pattern"] = {"shape": hatch, "fgcolor": "white", "size": 5, "solidity": 0.25}
         if follow is not None:

@@ -112,8 +112,22 @@ class Schedule:
 
     @property
     def chunks(self) -> int:
-        """Stages per rank."""
-        return self.stages // self.ranks
+        """Stages per rank; the most that any rank holds, where they are spread unevenly."""
+        return int(self.held.max())
+
+    @cached_property
+    def held(self) -> np.ndarray:
+        """How many stages every rank holds, shape (ranks,); 0 for a rank with nothing to do."""
+        return np.bincount(self.holder, minlength=self.ranks)
+
+    @cached_property
+    def chunk(self) -> np.ndarray:
+        """Which of its rank's stages every stage is, from 0, shape (stages,)."""
+        order = np.argsort(self.holder, kind="stable")
+        before = np.cumsum(self.held) - self.held
+        chunk = np.empty(self.stages, dtype=np.int64)
+        chunk[order] = np.arange(self.stages) - before[self.holder[order]]
+        return chunk
 
     @cached_property
     def rank(self) -> np.ndarray:

@@ -106,19 +106,23 @@ class StageCosts:
         Raises
         ------
         InvalidValue
-            There are too many or too few numbers for the ranks, or links differ and ranks hold several stages.
+            There are too many or too few numbers for the ranks, or links differ and stages are not one per rank,
+            in order.
+        InvalidSchedule
+            The schedule cannot be run.
         """
         _check_schedule("StageCosts.cut_for", schedule)
-        if schedule.chunks == 1:
+        schedule.validate()
+        if schedule.stage_rank == tuple(range(schedule.ranks)):
             return self
         if isinstance(self.comm, tuple):
             raise InvalidValue("StageCosts.cut_for", [("comm", self.comm, "expected one number for all links")])
-        changed = {}
+        parts, changed = schedule.held[schedule.holder], {}
         for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
             value = getattr(self, name)
-            if isinstance(value, tuple):
+            if isinstance(value, tuple) or (value is not None and len(set(parts.tolist())) > 1):
                 whole = _spread(name, value, schedule.ranks, "ranks")
-                value = tuple((whole[schedule.holder] / schedule.chunks).tolist())
+                value = tuple((whole[schedule.holder] / parts).tolist())
             elif value is not None:
                 value /= schedule.chunks
             changed[name] = value
