@@ -20,7 +20,7 @@ def lower_bound(
     in_flight: int | Sequence[int] | None = None,
     split_backward: bool = True,
 ) -> float:
-    """A makespan that no order of one stage per rank can beat.
+    """A makespan that no order of one stage per rank can beat, however messages are handed over.
 
     Parameters
     ----------

@@ -15,15 +15,17 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.checked import instance, whole_number
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, PipelabError
 from pipelab.schedules import Schedule
+from pipelab.schedules import schedule as make_schedule
 from pipelab.timeline import StageCosts
+from pipelab.timeline.simulate import check_transfers
 
 __all__ = ["ClosedForm", "PipelineBubbleStats", "closed_forms"]
 
 
 class ClosedForm(NamedTuple):
-    """A formula, with its numbers put in; `value` is None where it does not claim to hold."""
+    """A formula with its numbers put in; where it does not claim to hold, `value` is None and `holds_when` says why."""
 
     schedule: str
     quantity: str  # the Timeline's attribute that it predicts
@@ -173,14 +175,25 @@ _FORMS = (
 )  # fmt: skip
 
 
-def closed_forms(schedule: Schedule, costs: StageCosts) -> tuple[ClosedForm, ...]:
+def closed_forms(schedule: Schedule, costs: StageCosts, *, transfers: str = "buffered") -> tuple[ClosedForm, ...]:
     """Every formula for a schedule of this name, its value for these costs, and when it holds.
 
     Parameters
     ----------
     schedule : Schedule
-        Made by `pl.schedule`; what counts is its name and its numbers. Transfers are taken as buffered.
+        Formulas are about the order that `pl.schedule` makes under this name; of another order that only bears
+        the name they claim nothing.
     costs : StageCosts
+    transfers : {"buffered", "rendezvous", "blocking"}
+        As for `pl.simulate`. Times are claimed for buffered transfers, or where one rank sends nothing; what a
+        rank holds follows from the order alone.
+
+    Raises
+    ------
+    InvalidValue
+        What is given is no schedule or no costs, or these do not fit.
+    UnknownName
+        There are no such transfers.
 
     Examples
     --------
@@ -191,21 +204,42 @@ def closed_forms(schedule: Schedule, costs: StageCosts) -> tuple[ClosedForm, ...
     """
     instance("closed_forms", "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
+    check_transfers(transfers)
     table = costs.tables(schedule)
     rows = (table[name] for name in ("forward", "backward_input", "backward_weight", "comm"))
     case = _Case(schedule.ranks, schedule.microbatches, schedule.chunks, *rows, costs.overlap)
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = "ZBH1" if schedule.name == "InterleavedZeroBubble" and schedule.chunks == 1 else schedule.name
-    return tuple(
-        ClosedForm(name, f.quantity, f.formula, f.holds_when, f.value(case) if f.holds(case) else None, f.source)
-        for f in _FORMS
-        if name in f.schedules
-    )
+    forms = [form for form in _FORMS if name in form.schedules]
+    made = bool(forms) and _as_made(schedule)
+    found = []
+    for form in forms:
+        timed = form.quantity != "peak_in_flight"
+        conditions = [form.holds_when] * (form.holds_when != "always") + ["buffered transfers"] * timed
+        if not made:
+            conditions.insert(0, f"pl.schedule's own order of {name}, which this is not")
+        holds = made and form.holds(case) and (not timed or transfers == "buffered" or schedule.ranks == 1)
+        when, value = ", ".join(conditions) or "always", form.value(case) if holds else None
+        found.append(ClosedForm(name, form.quantity, form.formula, when, value, form.source))
+    return tuple(found)
+
+
+def _as_made(schedule: Schedule) -> bool:
+    """Whether this is what `pl.schedule` makes under its name, messages and idle ticks aside; looked up once."""
+    kept = schedule.__dict__.get("_as_made")
+    if kept is None:
+        try:
+            made = make_schedule(schedule.name, schedule.ranks, schedule.microbatches, schedule.chunks)
+            kept = made == schedule.without_communication()
+        except PipelabError:  # it makes nothing for these numbers
+            kept = False
+        schedule.__dict__["_as_made"] = kept
+    return kept
 
 
 @dataclass(frozen=True)
 class PipelineBubbleStats:
-    """Bubble and memory of the textbook schedules on equal stages without communication time.
+    """Bubble and memory of the textbook schedules on equal stages without communication time, transfers buffered.
 
     Parameters
     ----------

@@ -136,22 +136,27 @@ def _of(timeline, action):
     return timeline.start[entry], timeline.end[entry]
 
 
-def sources(schedule, action):
-    """By definition: what an action (or either half of a pair) needs, as text, and the time of a message from there."""
-    known = {str(part) for row in schedule.actions for one in row for part in one.parts or (one,)}
-    found = {}
-    for stage, kind, batch, _ in action.parts or (action,):
+def all_sources(schedule):
+    """By definition: for every action's text what it needs, as text, and the link between (None within a rank)."""
+    parts = [part for row in schedule.actions for one in row for part in one.parts or (one,)]
+    known, found = set(map(str, parts)), {}
+    for stage, kind, batch, _ in parts:
         last = stage == schedule.stages - 1
         wanted = {
             "F": [(stage - 1, "F")],
             "W": [(stage, "I")],
             "B": [(stage, "F")] if last else [(stage + 1, "B"), (stage + 1, "I")],
         }["B" if kind == "I" else kind]
+        mine = found.setdefault(f"{stage}{kind}{batch}", {})
         for other, code in wanted:
             if f"{other}{code}{batch}" in known:
                 across = schedule.stage_rank[other] != schedule.stage_rank[stage]
-                found[f"{other}{code}{batch}"] = min(stage, other) if across else None
+                mine[f"{other}{code}{batch}"] = min(stage, other) if across else None
     return found
+
+
+def halves(action):
+    return [str(part) for part in action.parts or (action,)]
 
 
 def whole_actions(schedule):
@@ -169,7 +174,7 @@ def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
     """Half a pair where data is needed, the pair where the rank was busy; named alike everywhere."""
     schedule, costs = case
     timeline = pl.simulate(schedule, costs)
-    frame, place = timeline.frame(), whole_actions(schedule)
+    frame, place, needed = timeline.frame(), whole_actions(schedule), all_sources(schedule)
     end = dict(zip(frame["action"], timeline.end, strict=True))
     bars = {e["name"]: e for e in timeline.chrome_trace()["traceEvents"] if e["ph"] == "X"}
     for text, name, start in zip(frame["action"], frame["waited_for"], timeline.start, strict=True):
@@ -180,7 +185,7 @@ def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
         elif name == str(before):
             assert end[str((before.parts or (before,))[0])] == start
         else:
-            link = sources(schedule, whole)[name]
+            link = {k: v for half in halves(whole) for k, v in needed[half].items()}[name]
             assert start == pytest.approx(end[name] + (0 if link is None else costs.comm[link]), abs=1e-9)
 
 
@@ -193,14 +198,18 @@ def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
         timeline = pl.simulate(schedule, costs, transfers=transfers)
     except pl.InvalidSchedule:
         return
-    start, end, place = timeline.start, timeline.end, whole_actions(schedule)
+    start, end, place, needed = timeline.start, timeline.end, whole_actions(schedule), all_sources(schedule)
+    users = [
+        (text, source, link) for text, found in needed.items() for source, link in found.items() if link is not None
+    ]
     entries = timeline.critical_entries
     assert [str(schedule.action(i)) for i in entries] == [str(action) for action in timeline.critical_path]
     assert (start[entries[0]], end[entries[-1]]) == (0, timeline.makespan)
     total = end[entries[0]]
     for i, j in pairwise(entries):
         (rank, one, _), (other, two, before) = place[str(schedule.action(i))], place[str(schedule.action(j))]
-        data = sources(schedule, two)
+        data = {source: link for half in halves(two) for source, link in needed[half].items()}
+        sent = [] if before is None else [(text, link) for text, source, link in users if source in halves(before)]
         if str(schedule.action(i)) in data and (rank != other or one != before):
             link = data[str(schedule.action(i))]
             message = 0 if link is None else costs.comm[link]
@@ -209,32 +218,16 @@ def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
             # In rendezvous a rank goes on when what it sent and what it receives is through.
             message = start[j] - end[i]
             assert transfers == "rendezvous" or message == 0
-            links = {link for link in (*data.values(), *_outgoing(schedule, before)) if link is not None}
+            links = {link for link in (*data.values(), *(link for _, link in sent)) if link is not None}
             assert message == 0 or any(message == pytest.approx(costs.comm[link], abs=1e-9) for link in links)
         else:  # the rank that takes what `before` made was busy
             assert transfers == "rendezvous"
-            users = {str(w): link for w, link in _users(schedule, before)}
-            taker = [link for text, link in users.items() if place[text][2] == one]
+            taker = [link for text, link in sent if place[text][2] == one]
             message = start[j] - end[i]
             assert any(message == pytest.approx(costs.comm[link], abs=1e-9) for link in taker)
         assert start[j] == pytest.approx(end[i] + message, abs=1e-9)
         total += message + end[j] - start[j]
     assert total == pytest.approx(timeline.makespan, abs=1e-6)
-
-
-def _users(schedule, action):
-    """Who needs an action's result on another rank, and over which link."""
-    halves = {str(part) for part in action.parts or (action,)}
-    for row in schedule.actions:
-        for one in row:
-            for part in one.parts or (one,):
-                for text, link in sources(schedule, part).items():
-                    if text in halves and link is not None:
-                        yield part, link
-
-
-def _outgoing(schedule, action):
-    return [link for _, link in _users(schedule, action)]
 
 
 PAIRED = (
@@ -352,7 +345,7 @@ def test_inference_through_unequal_stages_is_a_flow_shop():
 
 
 GRID = [(p, m) for p in (1, 2, 3, 5) for m in (1, 2, 3, 5, 6, 9, 12)]
-SHAPES = [(f, b, w) for f in (1, 2, 3) for b in (1, 2, 3) for w in (1, 2, 3)]
+SHAPES = [(f, b, w) for f in (0, 1, 3) for b in (0, 1, 3) for w in (0, 1, 3)]
 
 
 @pytest.mark.parametrize("name", sorted(set(RULES) - {"Inference"}))
@@ -388,6 +381,50 @@ def test_gpipes_closed_form_holds_on_unequal_stages_and_links(data):
     assert pl.simulate(schedule, costs).makespan == pl.closed_forms(schedule, costs)[0].value
 
 
+def test_formulas_of_time_claim_nothing_for_transfers_that_wait():
+    """They would be wrong: each of these modes makes some schedule later than its formula says."""
+    later = {}
+    for name in ("GPipe", "1F1B", "ZBH1", "ZBH2", "LoopedBFS", "ZBV", "DualPipeV"):
+        for costs in (ONE, pl.StageCosts(1, 1, 1, comm=0.5)):
+            schedule = pl.schedule(name, 3, 8)
+            usual = {f.quantity: f.value for f in pl.closed_forms(schedule, costs) if f.value is not None}
+            for transfers in ("rendezvous", "blocking"):
+                forms = pl.closed_forms(schedule, costs, transfers=transfers)
+                held = [f for f in forms if f.value is not None]
+                assert all("buffered transfers" in f.holds_when for f in forms if f.quantity != "peak_in_flight")
+                assert {f.quantity for f in held} == {"peak_in_flight"}
+                try:
+                    timeline = pl.simulate(schedule, costs, transfers=transfers)
+                except pl.InvalidSchedule:
+                    continue
+                assert [f.value for f in held] == [timeline.peak_in_flight]
+                for quantity in usual.keys() - {"peak_in_flight"}:
+                    apart = getattr(timeline, quantity) - usual[quantity]
+                    later[transfers] = max(later.get(transfers, 0), apart)
+    assert set(later) == {"rendezvous", "blocking"}
+    assert min(later.values()) > 0
+    for transfers in ("rendezvous", "blocking"):  # with one rank there is nothing to wait for
+        (form, _) = pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers=transfers)
+        assert form.value == run("1F1B", 1, 3, transfers=transfers).makespan == 9
+    with pytest.raises(pl.UnknownName, match="transfers 'fast' is not known"):
+        pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers="fast")
+
+
+def test_formulas_claim_nothing_of_an_order_that_only_bears_the_name():
+    gpipe = pl.schedule("GPipe", 3, 4)
+    borrowed = pl.Schedule.from_csv(gpipe.to_csv(), name="1F1B")
+    forms = pl.closed_forms(borrowed, ONE)
+    assert [form.value for form in forms] == [None, None]
+    assert all(f.holds_when.startswith("pl.schedule's own order of 1F1B, which this is not") for f in forms)
+    assert pl.closed_forms(pl.Schedule.from_csv(gpipe.to_csv(), name="mine"), ONE) == ()
+    few = [[f"{s}F0", f"{5 - s}F0", f"{5 - s}I0", f"{5 - s}W0", f"{s}I0", f"{s}W0"] for s in range(3)]
+    too_few = pl.Schedule.of("DualPipeV", few)  # pl.schedule makes none of one microbatch
+    assert pl.simulate(too_few, ONE).makespan > 0
+    assert {form.value for form in pl.closed_forms(too_few, ONE)} == {None}
+    for same in (pl.Schedule.from_csv(gpipe.to_csv(), name="GPipe"), gpipe.with_communication(), gpipe.with_idle()):
+        assert [form.value for form in pl.closed_forms(same, ONE)] == [18, (4, 4, 4)]
+
+
 def test_a_formula_has_no_value_where_it_does_not_hold():
     forms = pl.closed_forms(pl.schedule("ZBH1", 4, 8), pl.StageCosts(1, 1, 2))
     assert [form.value for form in forms] == [None, None, (4, 3, 2, 1)]
@@ -413,6 +450,11 @@ def test_the_lower_bound_is_never_above_a_simulation(data):
     if not timeline.schedule.splits_backward:
         whole = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight, split_backward=False)
         assert bound <= whole <= timeline.makespan + 1e-9
+    for transfers in ("rendezvous", "blocking"):
+        try:
+            assert bound <= pl.simulate(timeline.schedule, costs, transfers=transfers).makespan + 1e-9
+        except pl.InvalidSchedule:
+            continue
 
 
 def test_the_bound_of_whole_backwards_is_reached_on_equal_stages_and_often_missed_on_others():
