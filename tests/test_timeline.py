@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import math
+import re
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pipelab as pl
 from pipelab import seeds_schedules as seeds
 from pipelab.schedules import RULES
 from pipelab.seeds import Panic
-from schedule_oracle import Circle, slow_times
+from schedule_oracle import Circle, slow_blocking, slow_times
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
 # torch's interleaved column of Zero Bubble's table 5 with every dependency kept, in the order of its rows.
@@ -57,9 +58,9 @@ def runs(draw):
     return schedule, costs
 
 
-def oracle(schedule, costs, **options):
+def oracle(schedule, costs, simulator=slow_times, **options):
     parts = costs.forward, costs.backward_input, costs.backward_weight, costs.comm
-    return slow_times(schedule, *parts, overlap=costs.overlap, **options)
+    return simulator(schedule, *parts, overlap=costs.overlap, **options)
 
 
 # against the second simulator
@@ -81,16 +82,47 @@ def test_times_equal_the_second_simulators(case):
 @settings(deadline=None, max_examples=150)
 @given(runs())
 def test_rendezvous_equals_the_second_simulators_or_both_deadlock(case):
-    schedule, costs = case
+    assert_equal_or_deadlocked(*case, "rendezvous")
+
+
+@settings(deadline=None, max_examples=150)
+@given(runs())
+def test_blocking_equals_the_second_simulators_or_both_deadlock(case):
+    assert_equal_or_deadlocked(*case, "blocking")
+
+
+@pytest.mark.parametrize(("transfers", "least"), [("rendezvous", 50), ("blocking", 25)])
+def test_transfers_that_wait_equal_the_second_simulators_where_messages_take_time(transfers, least):
+    """On a grid of schedules and unlike links, none of them free; and enough of them run at all."""
+    random, ran = np.random.default_rng(5), 0
+    for name, ranks, microbatches in product(sorted(RULES), (1, 2, 3, 4), (1, 4, 8)):
+        try:
+            schedule = pl.schedule(name, ranks, microbatches)
+        except pl.InvalidValue:
+            continue
+        stages = schedule.stages
+        costs = pl.StageCosts(*random.uniform(1, 3, (3, stages)).round(2), random.uniform(0.1, 2, stages - 1).round(2))
+        ran += assert_equal_or_deadlocked(schedule, costs, transfers) and ranks > 1
+    assert ran >= least
+
+
+def assert_equal_or_deadlocked(schedule, costs, transfers):
+    """Whether it ran."""
     try:
-        want = oracle(schedule, costs, rendezvous=True)
+        want = (
+            oracle(schedule, costs, simulator=slow_blocking)
+            if transfers == "blocking"
+            else oracle(schedule, costs, rendezvous=True)
+        )
     except Circle:
         with pytest.raises(pl.InvalidSchedule, match=r"deadlock: .* waits for a message to or from the rank busy with"):
-            pl.simulate(schedule, costs, transfers="rendezvous")
-        return
-    got = times_by_text(pl.simulate(schedule, costs, transfers="rendezvous"))
+            pl.simulate(schedule, costs, transfers=transfers)
+        return False
+    got = times_by_text(pl.simulate(schedule, costs, transfers=transfers))
+    assert set(got) == set(want)
     for text, times in want.items():
         assert got[text] == pytest.approx(times, abs=1e-9), text
+    return True
 
 
 @settings(deadline=None, max_examples=150)
@@ -306,7 +338,30 @@ def test_the_interleaved_column_comes_out_only_without_most_of_the_way_back(row,
         for as_printed in (True, False)
     )
     assert (printed, right) == (row.rates["1F1B-I"], exact)
-    assert pl.schedule("Interleaved1F1B", p, m, chunks).chunks == chunks
+    assert printed < right  # what is dropped can only help
+
+
+@pytest.mark.parametrize("as_printed", [True, False])
+def test_the_interleaved_column_by_the_second_simulator(as_printed):
+    """The smallest setting; the wait from the last rank back to the first dropped as the column has it, or kept."""
+    row = min(pl.published_bubbles(), key=lambda r: r.ranks * r.microbatches)
+    p, m, chunks, costs = row.ranks, row.microbatches, row.chunks, row.costs.split(row.chunks)
+
+    def drops(stage, kind, batch):
+        around = stage % p == 0 if kind == "F" else stage % p == p - 1 and stage < p * chunks - 1
+        return as_printed and around and batch % p != 0
+
+    each = [[cost] * (p * chunks) for cost in (costs.forward, costs.backward_input, costs.backward_weight, costs.comm)]
+    times = slow_times(pl.schedule("Interleaved1F1B", p, m, chunks), *each, drops=drops)
+    spans = []
+    for rank in range(p):
+        mine = [span for text, span in times.items() if int(re.match(r"\d+", text)[0]) % p == rank]
+        spans.append(max(end for _, end in mine) - min(start for start, _ in mine))
+    ideal = m * chunks * sum(each[i][0] for i in range(3))
+    rate = (max(spans) - ideal) / max(spans)
+    exact = EXACT_INTERLEAVED[pl.published_bubbles().index(row)]
+    assert round(rate, 4) == (row.rates["1F1B-I"] if as_printed else exact)
+    assert rate == pytest.approx(seeds.published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed))
 
 
 def test_the_span_of_zbh2_has_no_bubble_and_its_makespan_has():
@@ -666,7 +721,28 @@ def test_scheduler_lets_rank_5_of_4_through():
         pl.Schedule.of("mine", [["0F0", "0B0"]], stage_rank=[5]).validate()
 
 
+def test_scheduler_counts_steps_by_kind_and_lets_everything_through():
+    """What its tests count is right of its faulty 1F1B, and of an order that no machine can run."""
+
+    def counted(schedule):
+        return [[sum(a.kind == kind for a in row) for kind in "FB"] for row in schedule.actions]
+
+    backwards_first = [[f"{rank}{kind}{i}" for kind in "BF" for i in range(8)] for rank in range(4)]
+    impossible = pl.Schedule.of("backwards first", backwards_first)
+    assert counted(impossible) == counted(seeds.scheduler_1f1b(4, 8)) == counted(pl.schedule("1F1B", 4, 8))
+    assert impossible.defects()[0] == "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank"
+    assert len(impossible.defects()) == 4 * 8
+    assert seeds.scheduler_1f1b(4, 8) != pl.schedule("1F1B", 4, 8)
+
+
 def test_boostr_1f1b_is_right_though_its_drawing_is_not():
+    """Above it F0 F1 F2 F3 B3 B2 B1 B0 is drawn on every rank, which is GPipe with its backwards reversed."""
+    drawing = [[f"{rank}F{m}" for m in range(4)] + [f"{rank}B{m}" for m in (3, 2, 1, 0)] for rank in range(4)]
+    drawn = pl.simulate(pl.Schedule.of("drawn", drawing), ONE)
+    assert drawn.schedule == seeds.scheduler_gpipe(4, 4)
+    assert (drawn.peak_in_flight, drawn.makespan) == ((4, 4, 4, 4), 21)
+    assert (run("1F1B", 4, 4).peak_in_flight, run("1F1B", 4, 4).makespan) == ((4, 3, 2, 1), 21)
+    assert seeds.clock_1f1b(4, 4) == pl.schedule("1F1B", 4, 4) != drawn.schedule
     assert seeds.clock_1f1b(4, 8) == pl.schedule("1F1B", 4, 8)
     with pytest.raises(Panic, match="subtract with overflow"):
         seeds.clock_1f1b(4, 8, stages=[4])
@@ -687,6 +763,21 @@ def test_boostr_interleaved_is_almost_serial():
         seeds.clock_interleaved(2, 2, 0)
     with pytest.raises(pl.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 2, 2, 0)
+
+
+def test_boostr_emits_no_idle_tick_and_takes_any_number():
+    def ticks(schedule):
+        return [sum(action.kind == "IDLE" for action in row) for row in schedule.actions]
+
+    assert ticks(seeds.clock_1f1b(2, 2)) == ticks(seeds.clock_zero_bubble(2, 2)) == [0, 0]
+    assert ticks(pl.schedule("1F1B", 2, 2).with_idle()) == [2, 1]
+    with pytest.raises(seeds.NoActions):
+        seeds.clock_interleaved(4, 8, 0)
+    with pytest.raises(pl.InvalidValue, match="chunks = 0"):
+        pl.schedule("Interleaved1F1B", 4, 8, 0)
+    assert len(seeds.clock_interleaved(4, 9, 2)) == 4 * 9 * 2 * 2  # microbatches that fill no whole rounds
+    with pytest.raises(pl.InvalidValue, match=r"microbatches = 9: .* the nearest numbers that fit are 8 and 10"):
+        pl.schedule("Interleaved1F1B", 4, 9, 2)
 
 
 def test_boostr_zero_bubble_fills_no_bubble():

@@ -156,10 +156,10 @@ def _wrong_order(schedule: Schedule):
         forward, backward = where(schedule, F), where(schedule, I, B)
         own = np.full(len(schedule), -1)
         own[backward] = forward
-        pairs.append(own)
-    for needs in pairs:
-        late = (needs > np.arange(len(schedule))) & (schedule.rank[needs] == schedule.rank)
-        for i in np.flatnonzero(late):
+        pairs.append(np.where(own == pairs[0], -1, own))  # on the last stage both are the same
+    late = [(needs > np.arange(len(schedule))) & (schedule.rank[needs] == schedule.rank) for needs in pairs]
+    for i in np.flatnonzero(np.logical_or.reduce(late)):
+        for needs in (needs for needs, mask in zip(pairs, late, strict=True) if mask[i]):
             yield f"{_place(schedule, i)} waits for {schedule.action(needs[i])}, which comes later on the same rank"
     # The two parts of a pair run at the same time, so neither may need the other.
     for needs in pairs:
