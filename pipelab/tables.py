@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelab.checked import instance
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 
-__all__ = ["NUMBER", "Row", "csv_text", "number", "path_of", "place", "plain", "read_rows", "saved_run", "write_whole"]
+__all__ = ["NUMBER", "Row", "csv_text", "number", "path_of", "place", "plain", "read_rows", "saved_run"]
+__all__ += ["write_to", "write_whole"]
 
 
 class Row(NamedTuple):
@@ -101,6 +102,23 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_to(what: str, path, text: str) -> None:
+    """`write_whole` in the name of `what`, the function that was called with a path.
+
+    Raises
+    ------
+    InvalidValue
+        `path` is no path.
+    InvalidData
+        Nothing can be written there.
+    """
+    path = path_of(what, path)
+    try:
+        write_whole(path, text)
+    except (OSError, ValueError) as error:  # ValueError: a character that no path has
+        raise InvalidData(f"{shown(str(path))}: cannot be written ({error}); expected the path of a file") from None
 
 
 # Digits as people write them: Python would also take 4_0 for forty.

@@ -111,6 +111,8 @@ def test_the_title_says_who_ends_first():
             pl.plot_timelines(wrong)
     with pytest.raises(pl.InvalidValue, match=r"'1F1B': two timelines have this name; expected a mapping of label"):
         pl.plot_timelines([run("1F1B"), run("1F1B", microbatches=4)])
+    with pytest.raises(pl.InvalidValue, match="plot_timelines: finding = 3: expected text"):
+        pl.plot_timelines([run("1F1B")], finding=3)
     with pytest.raises(pl.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"):
         pl.plot_timelines([run("1F1B")], memory=True)
 
@@ -126,6 +128,14 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
         pl.plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
     with pytest.raises(pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"):
         pl.plot_makespans([0, 1], {"a": [1]}, "x")
+    for values, makespans, axis, finding in (
+        (3, {"a": [1]}, "x", None), ([0], 3, "x", None), ([0], {"a": 1}, "x", None), ([0], {"a": ["1"]}, "x", None), ([0], {"a": [-1]}, "x", None),
+        ([0], {"a": [float("nan")]}, "x", None), ([0], {"a": [1]}, 3, None), ([0], {"a": [1]}, "x", 3),
+    ):  # fmt: skip
+        with pytest.raises(pl.InvalidValue, match=r"plot_makespans: (values|makespans.*|axis|finding) = .*: expected"):
+            pl.plot_makespans(values, makespans, axis, finding=finding)
+    still = pl.plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text  # where all costs are 0
+    assert still == "x 0: a is fastest; x 0: a is, and b takes 2"
     with pytest.raises(pl.InvalidValue, match="at least one line that is no bound"):
         pl.plot_makespans([0], {"lower bound": [1]}, "x")
 

@@ -314,6 +314,9 @@ def test_bad_csv_is_refused_by_place(tmp_path):
         ({"rows": ["0F0 0B0"]}, "Schedule: rows[0] = '0F0 0B0': expected a list of actions, such as ['0F0', '0B0']"),
         ({"rows": [["0F0"], 3]}, "Schedule: rows[1] = 3: expected a list of actions"),
         ({"rows": [["0F0", 0]]}, "Action: action = '0': expected stage, kind and microbatch"),
+        ({"rows": [["0F0", 10**5000]]}, "Action: action = '<int>': expected stage, kind and microbatch"),
+        ({"rows": [[pl.Action(0, "F", 0, np.array([1, 2]))]]}, "parts = array([1, 2]): expected a forward and a full"),
+        ({"rows": [[pl.Action(0, "F", 0, None)]]}, "Action: parts = None: expected a forward and a full backward"),
         ({"rows": [[pl.Action(0, [], 0)]]}, "Action: kind = []: expected one of F, I"),
         ({"rows": [["0F0"], [pl.Action("a", "F", 0)]]}, "Action (rank 1, position 0): stage = 'a': expected a whole"),
         ({"rows": [["0F0", pl.Action(0, "B", 2**40)]]}, "Action (rank 0, position 1): microbatch = 1099511627776"),
@@ -404,6 +407,9 @@ def test_a_source_that_is_no_file_is_refused(tmp_path):
             pl.Schedule.from_csv(source)
     with pytest.raises(pl.InvalidValue, match="to_csv: path = 5: expected a path"):
         pl.schedule("1F1B", 1, 1).to_csv(5)
+    for path in (tmp_path, "", "a\0b"):
+        with pytest.raises(pl.InvalidData, match=r"cannot be written .*; expected the path of a file"):
+            pl.schedule("1F1B", 1, 1).to_csv(path)
     (tmp_path / "latin.csv").write_bytes("é".encode("latin-1"))
     with pytest.raises(pl.InvalidData, match="cannot be read as CSV"):
         pl.Schedule.from_csv(tmp_path / "latin.csv")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pipelab.checked import instance, is_list
+from pipelab.checked import instance, is_list, real_number
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import gantt
 from pipelab.theme import GRID, TYPE_COLOURS, template
@@ -47,6 +47,7 @@ def plot_timelines(timelines, *, finding: str | None = None, **options):
     import plotly.graph_objects as go
 
     timelines = _labelled(timelines)
+    _check_finding("plot_timelines", finding)
     for option in options.keys() - {"transfers", "critical_path", "follow"}:
         expected = "expected transfers, critical_path or follow"
         raise InvalidValue("plot_timelines", [(option, options[option], expected)])
@@ -149,12 +150,9 @@ def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, 
     """
     import plotly.graph_objects as go
 
-    instance("plot_makespans", "makespans", makespans, Mapping, "a mapping of name to makespans")
-    values = list(values)
-    for name, ends in makespans.items():
-        if len(ends) != len(values) or not len(values):
-            expected = f"expected one number for each of {len(values)} values, and at least one; got {len(ends)}"
-            raise InvalidValue("plot_makespans", [(f"makespans[{name!r}]", ends, expected)])
+    values, makespans = _lines(values, makespans)
+    instance("plot_makespans", "axis", axis, str, "text")
+    _check_finding("plot_makespans", finding)
     figure, bounds = go.Figure(), {name: ends for name, ends in makespans.items() if "bound" in name}
     runners = {name: ends for name, ends in makespans.items() if name not in bounds}
     if not runners:
@@ -190,6 +188,28 @@ def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, 
     return figure
 
 
+def _lines(values, makespans) -> tuple[list, dict[str, list[float]]]:
+    """Both as plain lists, every makespan a number."""
+    instance("plot_makespans", "makespans", makespans, Mapping, "a mapping of name to makespans")
+    if not is_list(values):
+        raise InvalidValue("plot_makespans", [("values", values, "expected a list of numbers or labels")])
+    values, found = list(values), {}
+    for name, ends in makespans.items():
+        numbers = list(ends) if is_list(ends) else []
+        if len(numbers) != len(values) or not values:
+            expected = f"expected one number for each of {len(values)} values, and at least one; got {len(numbers)}"
+            raise InvalidValue("plot_makespans", [(f"makespans[{name!r}]", ends, expected)])
+        found[str(name)] = [real_number("plot_makespans", f"makespans[{name!r}]", number) for number in numbers]
+        if min(found[str(name)]) < 0:
+            raise InvalidValue("plot_makespans", [(f"makespans[{name!r}]", ends, "expected numbers of at least 0")])
+    return values, found
+
+
+def _check_finding(what: str, finding) -> None:
+    if finding is not None:
+        instance(what, "finding", finding, str, "text")
+
+
 def _who_changes(values, makespans, axis: str) -> str:
     runners = {name: ends for name, ends in makespans.items() if "bound" not in name}
 
@@ -199,9 +219,10 @@ def _who_changes(values, makespans, axis: str) -> str:
 
     one, two = fastest(0), fastest(-1)
     slowest = max(runners, key=lambda name: runners[name][-1])
-    times = runners[slowest][-1] / runners[two[0]][-1]
+    best, worst = runners[two[0]][-1], runners[slowest][-1]
+    takes = f"{worst / best:.3g} times as long" if best > 0 else f"{worst:.6g}"
     verbs = ["are" if len(names) > 1 else "is" for names in (one, two)]
     return (
         f"{axis} {values[0]}: {_listed(one)} {verbs[0]} fastest; {axis} {values[-1]}: {_listed(two)} {verbs[1]}, "
-        f"and {slowest} takes {times:.3g} times as long"
+        f"and {slowest} takes {takes}"
     )

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, shown
 
 __all__ = [
     "COMPUTE",
@@ -74,7 +74,7 @@ class Action(NamedTuple):
         InvalidValue
             The text is no action in torch's writing.
         """
-        text = str(text).strip()
+        text = (text if isinstance(text, str) else shown(text)).strip()
         if text in ("", "IDLE"):
             return cls(-1, "IDLE", -1)
         if match := _PAIR.fullmatch(text):

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
 from pipelab.schedules.action import IDLE, Action
 from pipelab.schedules.schedule import Schedule
-from pipelab.tables import path_of, write_whole
+from pipelab.tables import path_of, write_to
 
 __all__ = ["from_csv", "to_csv"]
 
@@ -24,22 +24,23 @@ def to_csv(schedule: Schedule, path=None) -> str:
         # A rank that does nothing has one idle tick: a blank line would be no rank at all.
         writer.writerow(["" if action.kind == "IDLE" else str(action) for action in row] or [""])
     if path is not None:
-        write_whole(path_of("to_csv", path), text.getvalue())
+        write_to("to_csv", path, text.getvalue())
     return text.getvalue()
 
 
 def from_csv(source, *, name: str | None = None, microbatches: int | None = None, stage_rank=None) -> Schedule:
     """Read a file, or text of more than one line; idle ticks are dropped, what remains is validated."""
     inline = isinstance(source, str) and "\n" in source
-    label = "the CSV text" if inline else _short(source)
-    text = source if inline else _text(path_of("from_csv", source, field="source"), label)
+    path = None if inline else path_of("from_csv", source, field="source")
+    label = "the CSV text" if inline else _short(path)
+    text = source if inline else _text(path, label)
     try:
         lines = list(csv.reader(io.StringIO(text), strict=True))
     except csv.Error as error:
         raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
     rows = [[_read(label, r, c, cell) for c, cell in enumerate(line)] for r, line in enumerate(lines) if line]
     if name is None:
-        name = "from CSV" if inline else Path(source).stem
+        name = "from CSV" if inline else path.stem
     try:
         schedule = Schedule.of(name, rows, microbatches=microbatches, stage_rank=stage_rank)
         return schedule.select(schedule.kind != IDLE).validate()
@@ -50,9 +51,9 @@ def from_csv(source, *, name: str | None = None, microbatches: int | None = None
         raise InvalidData(f"{label}: {error}") from None
 
 
-def _short(source) -> str:
+def _short(path: Path) -> str:
     """A path as it is, of a long text only its beginning."""
-    text = str(source)
+    text = str(path)
     return text if len(text) <= 200 else f"{text[:60]} …"
 
 

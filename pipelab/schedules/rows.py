@@ -27,7 +27,8 @@ def arrays_of(rows) -> dict[str, np.ndarray]:
     for rank, row in enumerate(_each("rows", rows, "a row of actions for each rank")):
         for cell in _each(f"rows[{rank}]", row, "a list of actions, such as ['0F0', '0B0']"):
             action = cell if isinstance(cell, Action) else Action.parse("" if cell is None else cell)
-            for i, part in enumerate(_both(action) if action.parts else (action,)):
+            single = type(action.parts) is tuple and not action.parts
+            for i, part in enumerate((action,) if single else _both(action)):
                 try:
                     kind.append(_CODE[part.kind])
                 except (KeyError, TypeError):
@@ -35,7 +36,7 @@ def arrays_of(rows) -> dict[str, np.ndarray]:
                     raise InvalidValue("Action", [("kind", part.kind, expected)]) from None
                 stage.append(part.stage)
                 microbatch.append(part.microbatch)
-                paired.append(bool(action.parts) and i == 0)
+                paired.append(not single and i == 0)
         first.append(len(kind))
     numbers = {"stage": _numbers("stage", stage, first), "microbatch": _numbers("microbatch", microbatch, first)}
     if not len(kind) or numbers["stage"].max() < 0:

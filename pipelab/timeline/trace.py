@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from pipelab.checked import instance
-from pipelab.tables import path_of, write_whole
+from pipelab.tables import write_to
 from pipelab.timeline.messages import messages
 from pipelab.timeline.path import names_waited_for
 from pipelab.timeline.timeline import Timeline
@@ -65,4 +65,4 @@ def save_chrome_trace(timeline, path) -> None:
     True
     """
     instance("save_chrome_trace", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
-    write_whole(path_of("save_chrome_trace", path), json.dumps(chrome_trace(timeline), allow_nan=False))
+    write_to("save_chrome_trace", path, json.dumps(chrome_trace(timeline), allow_nan=False))
