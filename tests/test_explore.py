@@ -129,7 +129,8 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
     with pytest.raises(pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"):
         pl.plot_makespans([0, 1], {"a": [1]}, "x")
     for values, makespans, axis, finding in (
-        (3, {"a": [1]}, "x", None), ([0], 3, "x", None), ([0], {"a": 1}, "x", None), ([0], {"a": ["1"]}, "x", None), ([0], {"a": [-1]}, "x", None),
+        (3, {"a": [1]}, "x", None), ([0], 3, "x", None), ([0], {"a": 1}, "x", None), ([0], {"a": ["1"]}, "x", None),
+        ([0], {"a": [-1]}, "x", None),
         ([0], {"a": [float("nan")]}, "x", None), ([0], {"a": [1]}, 3, None), ([0], {"a": [1]}, "x", 3),
     ):  # fmt: skip
         with pytest.raises(pl.InvalidValue, match=r"plot_makespans: (values|makespans.*|axis|finding) = .*: expected"):

@@ -164,6 +164,12 @@ class Schedule:
         return Action.pair(self.action(low), self.action(low + 1)) if self.paired[low] else self.action(i)
 
     @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Every entry as text, each half of a pair by itself."""
+        kinds, columns = [KINDS[code] for code in self.kind.tolist()], (self.stage.tolist(), self.microbatch.tolist())
+        return tuple(k if k == "IDLE" else f"{s}{k}{m}" for k, s, m in zip(kinds, *columns, strict=True))
+
+    @cached_property
     def actions(self) -> tuple[tuple[Action, ...], ...]:
         """Every rank's actions; a pair is one action with two parts."""
         names = [KINDS[code] for code in self.kind.tolist()]
@@ -262,8 +268,7 @@ class Schedule:
 
         position = np.arange(len(self.kind)) - self.first[self.rank]
         names = np.array(KINDS)[self.kind]
-        text = [str(self.action(i)) for i in range(len(self.kind))]
-        columns = {"rank": self.rank, "position": position, "action": text, "stage": self.stage}
+        columns = {"rank": self.rank, "position": position, "action": self.texts, "stage": self.stage}
         return pd.DataFrame({**columns, "kind": names, "microbatch": self.microbatch})
 
     def __len__(self) -> int:

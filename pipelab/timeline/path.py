@@ -51,8 +51,11 @@ def names_waited_for(timeline, entries: np.ndarray) -> list[str]:
     """What each of these entries waited for last, as text: "" for nothing, a pair where a rank was busy with one."""
     bound, schedule, node = timeline.binding, timeline.schedule, timeline.graph.node[entries]
     asked = list(zip(bound.entry[node].tolist(), bound.whole[node].tolist(), strict=True))
-    names = {(i, w): str(schedule.whole(i) if w else schedule.action(i)) for i, w in set(asked) if i >= 0}
-    return [names.get(one, "") for one in asked]
+    paired, texts = schedule.paired.tolist(), schedule.texts
+    return [
+        "" if i < 0 else str(schedule.whole(i)) if whole and paired[i] else texts[i]  # a whole pair is its first half
+        for i, whole in asked
+    ]
 
 
 def critical_entries(timeline) -> np.ndarray:

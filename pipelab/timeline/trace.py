@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 from pipelab.checked import instance
+from pipelab.schedules.action import KINDS
 from pipelab.tables import write_to
 from pipelab.timeline.messages import messages
 from pipelab.timeline.path import names_waited_for
@@ -21,16 +22,15 @@ def chrome_trace(timeline) -> dict:
         for r in range(schedule.ranks)
     ]
     start, end = (timeline.start * scale).tolist(), (timeline.end * scale).tolist()
-    names = [str(schedule.action(i)) for i in range(len(schedule))]
+    stage, microbatch, kind = schedule.stage.tolist(), schedule.microbatch.tolist(), schedule.kind.tolist()
     rank, waited = schedule.rank.tolist(), names_waited_for(timeline, np.arange(len(schedule)))
-    for i, name in enumerate(names):
-        action = schedule.action(i)
-        arguments = {"stage": action.stage, "microbatch": action.microbatch}
+    for i, name in enumerate(schedule.texts):
+        arguments = {"stage": stage[i], "microbatch": microbatch[i]}
         if waited[i]:
             arguments["waited for"] = waited[i]
         events.append(
             {
-                "ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": action.kind,
+                "ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": KINDS[kind[i]],
                 "ts": start[i], "dur": end[i] - start[i], "args": arguments,
             }
         )  # fmt: skip
