@@ -746,6 +746,8 @@ def test_boostr_1f1b_is_right_though_its_drawing_is_not():
     assert seeds.clock_1f1b(4, 8) == pl.schedule("1F1B", 4, 8)
     with pytest.raises(Panic, match="subtract with overflow"):
         seeds.clock_1f1b(4, 8, stages=[4])
+    with pytest.raises(Panic, match="subtract with overflow"):
+        seeds.clock_1f1b(0, 8, stages=[0])
     with pytest.raises(pl.InvalidValue, match="ranks = 0"):
         pl.schedule("1F1B", 0, 8)
 

@@ -33,7 +33,7 @@ def gantt(
         Draw this part of the time only, for which bars may do where the whole needs an overview.
     transfers : bool
         Join every action to the one on another rank that uses its result, or every send to its receive where
-        these are shown.
+        these are shown; an overview has no room for it.
     memory : bool
         Activations held over time, below, on the same time axis.
     critical_path : bool

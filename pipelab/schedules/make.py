@@ -73,7 +73,7 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     InvalidValue
         A number is no positive whole number, or the schedule does not exist for these numbers.
     TooLarge
-        More than 5 million forwards.
+        More than 5 million forwards, or one million in a V.
 
     Examples
     --------

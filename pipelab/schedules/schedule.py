@@ -195,7 +195,9 @@ class Schedule:
         Raises
         ------
         InvalidSchedule
-            Names every missing, doubled or impossible action, or the edges of a deadlock.
+            Names every missing, doubled or impossible action (the first thousand), or the edges of a deadlock.
+        TooLarge
+            It would take minutes to run; see `pipelab.schedules.limits`.
         """
         from pipelab.schedules.validate import validate
 

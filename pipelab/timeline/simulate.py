@@ -39,7 +39,11 @@ def simulate(
     InvalidSchedule
         The schedule cannot be run, or not with these transfers; names the action or the edges that block.
     InvalidValue
-        The costs do not fit the schedule.
+        The costs do not fit the schedule, or an argument is none.
+    UnknownName
+        There are no such transfers.
+    TooLarge
+        More than a million rounds of actions, or 40 million cells of rounds times ranks.
 
     Examples
     --------
