@@ -22,13 +22,27 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from pipelab.errors import InvalidValue
 
-__all__ = ["Count", "Flag", "Indices", "Layers", "Matrix", "Number", "Positive", "Share", "checked"]
+__all__ = [
+    "Count",
+    "Flag",
+    "Indices",
+    "Layers",
+    "Matrix",
+    "Natural",
+    "NotNegative",
+    "Number",
+    "Positive",
+    "Share",
+    "checked",
+]
 __all__ += ["instance", "is_list", "numbered", "real_number", "true_or_false", "whole_number"]
 
 Number = Annotated[float, AllowInfNan(False)]
 Positive = Annotated[float, Gt(0), AllowInfNan(False)]
 Share = Annotated[float, Gt(0), Le(1), AllowInfNan(False)]
+NotNegative = Annotated[float, Ge(0), AllowInfNan(False)]
 Count = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(10**9)]
+Natural = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(0), Le(10**9)]
 Layers = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(100_000)]
 Flag = StrictBool
 Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values).astype(float))]

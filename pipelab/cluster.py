@@ -25,15 +25,24 @@ class GPU:
         Memory available to a stage. The write-up says GB and computes in GiB (2^30 bytes).
     usd_per_hour : float, optional
         What it costs to rent. Only the choice between equally fast placements depends on it.
+    node : str
+        Name of the node it shares with others; empty where it stands alone. Only GPUs of one node can
+        cut a layer among them (tensor parallelism).
+    node_gb_per_s : float, optional
+        Bandwidth to the others of its node, per direction.
     """
 
     type: str
     memory_gb: Positive
     usd_per_hour: Positive | None = None
+    node: str = ""
+    node_gb_per_s: Positive | None = None
 
     def __post_init__(self):
         if not self.type.strip():
             raise InvalidValue("GPU", [("type", self.type, "expected text that is not empty")])
+        if self.node and self.node_gb_per_s is None:
+            raise InvalidValue("GPU", [("node_gb_per_s", None, f"expected the bandwidth inside node {self.node!r}")])
 
 
 @checked(eq=False)
@@ -133,6 +142,11 @@ class Cluster:
         """For each GPU id, the index of its kind; shape (N,)."""
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return np.array([index[gpu] for gpu in self.gpus])
+
+    @cached_property
+    def kind_count(self) -> np.ndarray:
+        """Number of GPUs of each kind; shape (K,)."""
+        return np.bincount(self.kind_of, minlength=len(self.kinds))
 
     def __len__(self) -> int:
         return len(self.gpus)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest
+from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.html import table
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -105,6 +105,6 @@ def compare(
             own.setdefault("time_limit", time_limit)
         try:
             results[method] = solve(problem, method, **own)
-        except TooLarge as error:
+        except (TooLarge, NotApplicable) as error:
             refused[method] = str(error)
     return Comparison(problem, results, refused)

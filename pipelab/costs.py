@@ -44,6 +44,7 @@ class StageCost(NamedTuple):
     throughput: float  # tokens/s
     batch: tuple[float, ...]  # sequences on each GPU
     memory_gb: tuple[float, ...]  # needed on each GPU
+    degree: int = 1  # GPUs that cut each layer among them (tensor parallelism); 1: each holds its layers whole
 
 
 class StageTables(NamedTuple):
@@ -106,6 +107,9 @@ class LinearThroughput:
             A balanced split needs every GPU to have a positive rate before the first
             sequence: otherwise a longer batch would take less time than a shorter one.
         """
+        if problem.workload.phase != "prefill":
+            expected = "expected 'prefill': LinearThroughput has one rate for a whole pass over the sequences"
+            raise InvalidValue("Problem", [("workload.phase", problem.workload.phase, expected)])
         self._check_size(problem)
         if problem.batch_split == "even":
             return
@@ -144,12 +148,21 @@ class LinearThroughput:
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
         return np.maximum(1.0, linear)
 
-    def mixes_as_slowest(self, batch_split: str) -> bool:
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+        """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries."""
+        return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+
+    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
+        """What these layers need on one GPU alone, in GB, by what it is for."""
+        activations = self.activation_gb(problem.model, problem.workload)
+        return {"weights": problem.model.weight_gb(layers), "activations": activations}
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage of s GPUs is exactly as fast as the slowest stage of s GPUs of one of its kinds.
 
         And fits where all of those fit. Then mixtures need not be listed to know their rates.
         """
-        return batch_split == "even"
+        return problem.batch_split == "even"
 
     def stage(
         self, model: Model, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str

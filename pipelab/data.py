@@ -18,7 +18,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import Coefficients, LinearThroughput
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidData, InvalidValue, NotApplicable, UnknownName, nearest
 from pipelab.layers_file import read_layers, write_layers
 from pipelab.paths import data_dir
 from pipelab.problem import Model, Problem, Workload
@@ -135,6 +135,9 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     that the folder stands alone. The problem's name becomes that of the folder.
     """
     folder = Path(folder)
+    if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):
+        expected = "expected LinearThroughput and a Model: the write-up's format knows no others; see save_placement"
+        raise NotApplicable("save_case", [("costs", type(problem.costs).__name__, expected)])
     parts = ((_MODEL, problem.model), (_WORKLOAD, problem.workload), (_COSTS, problem.costs), (_RULES, problem))
     config = [(column, getattr(part, field)) for names, part in parts for field, column in names.items()]
     pool, previous = [], None

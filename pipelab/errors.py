@@ -11,7 +11,10 @@ __all__ = [
     "InvalidPlacement",
     "InvalidSchedule",
     "InvalidValue",
+    "NotApplicable",
     "PipelabError",
+    "SweepFailed",
+    "SweepInterrupted",
     "TooLarge",
     "UnknownName",
     "nearest",
@@ -37,6 +40,10 @@ class InvalidValue(PipelabError, ValueError):
         self.problems = tuple(problems)
         lines = [f"{field} = {shown(value)}: {expected}" for field, value, expected in self.problems]
         super().__init__(f"{what}: " + "; ".join(lines))
+
+
+class NotApplicable(InvalidValue):
+    """A method has no answer for this kind of problem; the message says which methods have."""
 
 
 class InvalidData(PipelabError, ValueError):
@@ -85,6 +92,25 @@ class TooLarge(PipelabError):
 
     def __init__(self, message: str, size: dict):
         self.size = size
+        super().__init__(message)
+
+
+class SweepFailed(PipelabError):
+    """Every point of a sweep failed in the same way. `sweep` holds the rows."""
+
+    def __init__(self, message: str, sweep):
+        self.sweep = sweep
+        super().__init__(message)
+
+
+class SweepInterrupted(KeyboardInterrupt):
+    """A sweep was interrupted; the message says how it goes on. `sweep` holds the rows so far.
+
+    No `PipelabError`: whoever catches those still wants Ctrl-C to end the program.
+    """
+
+    def __init__(self, message: str, sweep):
+        self.sweep = sweep
         super().__init__(message)
 
 

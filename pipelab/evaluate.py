@@ -13,7 +13,7 @@ from pipelab.html import table
 from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem
 
-__all__ = ["Evaluation", "LinkReport", "StageReport", "evaluate"]
+__all__ = ["Evaluation", "LinkReport", "StageReport", "broken_rules", "evaluate", "tally"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Evaluation:
                 "stage": range(1, len(self.stages) + 1),
                 "layers": [show_layers(s.stage.layers) for s in self.stages],
                 "gpus": [", ".join(map(str, s.stage.gpus)) for s in self.stages],
-                "gpu_types": [_tally(s.gpu_types) for s in self.stages],
+                "gpu_types": [tally(s.gpu_types) for s in self.stages],
                 "sequences_per_gpu": [_spread(s.batch) for s in self.stages],
                 "memory_needed_gb": [_spread(s.memory_gb) for s in self.stages],
                 "memory_offered_gb": [_spread(s.memory_limit_gb) for s in self.stages],
@@ -121,7 +121,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     for name, value, kind in (("problem", problem, Problem), ("placement", placement, Placement)):
         if not isinstance(value, kind):
             raise InvalidValue("evaluate", [(name, value, f"expected a {kind.__name__}")])
-    defects = [*_layer_defects(problem, placement), *_gpu_defects(problem, placement)]
+    defects = broken_rules(problem, placement)
     if defects:
         raise InvalidPlacement(defects)
     costs = [_cost(problem, stage) for stage in placement.stages]
@@ -137,6 +137,11 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
     bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
     return Evaluation(stages, links, slowest, bottlenecks, problem.link_units)
+
+
+def broken_rules(problem: Problem, placement: Placement) -> list[str]:
+    """Every rule that a placement breaks besides memory; while there is one, memory is not judged."""
+    return [*_layer_defects(problem, placement), *_gpu_defects(problem, placement)]
 
 
 def _layer_defects(problem: Problem, placement: Placement) -> list[str]:
@@ -204,11 +209,16 @@ def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport
     pairs = [(i, j) for i in sender.gpus for j in receiver.gpus]
     i, j = min(pairs, key=lambda pair: problem.cluster.bandwidth_between(*pair))
     bandwidth = problem.cluster.bandwidth_between(i, j)
-    rate = bandwidth / problem.tensor_gib() * problem.tokens_per_transfer()
+    rate = problem.link_throughput(bandwidth)
     return LinkReport(i, j, bandwidth, rate)
 
 
-def _tally(types: tuple[str, ...]) -> str:
+def tally(types: tuple[str, ...]) -> str:
+    """How many of each type.
+
+    >>> tally(("A100", "A100", "T4"))
+    '2 × A100, 1 × T4'
+    """
     return ", ".join(f"{n} × {t}" for t, n in Counter(types).items())
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from pipelab.problem import Problem
 
-__all__ = ["why_no_layer_fits", "why_not_all_layers_fit"]
+__all__ = ["why_no_layer_fits", "why_not_all_layers_fit", "why_too_few"]
 
 
 def why_no_layer_fits(problem: Problem) -> str:
@@ -19,12 +19,13 @@ def why_no_layer_fits(problem: Problem) -> str:
     model = problem.model
     # Where layers differ, the lightest: if that one does not fit, none does.
     layer = min(range(model.layers), key=lambda i: model.weight_gb(range(i, i + 1)))
-    weights = model.weight_gb(range(layer, layer + 1))
-    activations = problem.costs.activation_gb(problem.model, problem.workload)
+    layers = range(layer, layer + 1)
+    parts = problem.costs.memory_parts(problem, largest, layers)
+    named = [f"{value:.4g} GB of {name}" for name, value in parts.items()]
     text = (
-        f"layer {layer + 1} alone needs {weights + activations:.4g} GB on one GPU ({weights:g} GB of weights and "
-        f"{activations:.4g} GB of activations), and the largest, GPU {order[0]} ({largest.type}), "
-        f"offers {largest.memory_gb:g} GB"
+        f"layer {layer + 1} alone needs {sum(parts.values()):.4g} GB on one GPU "
+        f"({', '.join(named[:-1])} and {named[-1]}), "
+        f"and the largest, GPU {order[0]} ({largest.type}), offers {largest.memory_gb:g} GB"
     )
     most = min(problem.max_gpus_per_stage, len(gpus))
     if most == 1:
@@ -32,13 +33,18 @@ def why_no_layer_fits(problem: Problem) -> str:
     if problem.batch_split == "balanced" or problem.same_type_stages:
         return f"{text}; no allowed set of up to {most} GPUs that share the batch does better"
     # k GPUs can hold it only if the k-th largest can: report the k that comes closest.
-    shared = [(weights + activations / k - gpus[order[k - 1]].memory_gb, k) for k in range(2, most + 1)]
-    short, k = min(shared)
+    _, k, need = min(_shared(problem, [gpus[g] for g in order[:k]], layers) for k in range(2, most + 1))
     kth = gpus[order[k - 1]]
     return (
-        f"{text}; shared by {k} GPUs it needs {short + kth.memory_gb:.4g} GB on each, "
+        f"{text}; shared by {k} GPUs it needs {need:.4g} GB on each, "
         f"and number {k} by size, GPU {order[k - 1]} ({kth.type}), offers {kth.memory_gb:g} GB"
     )
+
+
+def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, float]:
+    """GB missing on the smallest of these GPUs, their number, and GB needed there."""
+    cost = problem.costs.stage(problem.model, problem.workload, gpus, layers, problem.batch_split)
+    return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
 
 
 def why_not_all_layers_fit(problem: Problem, sets, fits: np.ndarray, solver: str) -> str:
@@ -62,7 +68,12 @@ def why_not_all_layers_fit(problem: Problem, sets, fits: np.ndarray, solver: str
     per_gpu = np.zeros(len(problem.cluster))
     for gpus, most in zip(sets, layers, strict=True):
         per_gpu[list(gpus)] = np.maximum(per_gpu[list(gpus)], most / len(gpus))
-    total, need = int(per_gpu.sum() + 1e-9), problem.model.layers
+    return why_too_few(problem, per_gpu.sum(), solver)
+
+
+def why_too_few(problem: Problem, holdable: float, solver: str) -> str:
+    """The same where it is known that all GPUs together hold at most `holdable` layers."""
+    total, need = int(holdable + 1e-9), problem.model.layers
     if total < need:
         return f"all GPUs together can hold at most {total} of the {need} layers"
     return f"no choice of stages covers all {need} layers with each GPU used once (proven by {solver})"

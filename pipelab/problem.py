@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pipelab.checked import Count, Flag, Layers, Positive, checked
 from pipelab.cluster import Cluster
-from pipelab.errors import InvalidValue, nearest
+from pipelab.errors import InvalidValue, NotApplicable, nearest
+from pipelab.facts.transformer import Transformer
 from pipelab.html import table
 from pipelab.spans import Spans, spans_of
 
@@ -90,13 +91,40 @@ class Workload:
     Parameters
     ----------
     sequence_length : int
-        Tokens per sequence.
+        Tokens per sequence: the prompt in prefill, what stands in the KV cache in decode.
     batch_size : int
-        Sequences that pass through the pipeline together.
+        Sequences that pass through the pipeline together: one microbatch.
+    phase : "prefill", "decode" or "mixed"
+        One pass reads whole prompts, or adds one token to every sequence, or does the latter and
+        reads as many prompt tokens as keep new sequences coming. The write-up knows prefill alone.
+    output_tokens : int
+        Tokens written per sequence; read where the phase is "mixed".
+    in_flight : int
+        Microbatches in the pipeline at a time; each keeps its KV cache on every stage.
+
+    Examples
+    --------
+    >>> Workload(1000, 8, "mixed", output_tokens=500).tokens_passed  # 8 new ones and 16 of prompts
+    24.0
     """
 
     sequence_length: Count
     batch_size: Count
+    phase: Literal["prefill", "decode", "mixed"] = "prefill"
+    output_tokens: Count = 1
+    in_flight: Count = 1
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that one pass of a microbatch counts for: of the prompts in prefill, else new ones."""
+        return float(self.batch_size * (self.sequence_length if self.phase == "prefill" else 1))
+
+    @property
+    def tokens_passed(self) -> float:
+        """Tokens whose activations pass from stage to stage with one microbatch."""
+        if self.phase == "mixed":
+            return self.batch_size * (1 + self.sequence_length / self.output_tokens)
+        return self.tokens
 
 
 @checked
@@ -106,7 +134,7 @@ class Problem:
     Parameters
     ----------
     cluster : Cluster
-    model : Model
+    model : Model or Transformer
     workload : Workload
     costs : cost model
         What a stage yields and needs, such as `LinearThroughput`.
@@ -131,7 +159,7 @@ class Problem:
     """
 
     cluster: Cluster
-    model: Model
+    model: Model | Transformer
     workload: Workload
     costs: Any
     max_gpus_per_stage: Count = 1
@@ -152,14 +180,18 @@ class Problem:
 
     def tensor_gib(self) -> float:
         """Size of the activations handed from one stage to the next, in GiB."""
-        elements = self.workload.batch_size * self.workload.sequence_length * self.model.d_model
+        elements = self.workload.tokens_passed * self.model.d_model
         return elements * self.model.bytes_per_element / 2**30
 
     def tokens_per_transfer(self) -> float:
         """Tokens whose activations one such tensor holds; 1 where the write-up's units are kept."""
         if self.link_units == "transfers":
             return 1.0
-        return float(self.workload.batch_size * self.workload.sequence_length)
+        return self.workload.tokens
+
+    def link_throughput(self, bandwidth_gb_per_s):
+        """Tokens/s (or transfers/s, see `link_units`) over links of these bandwidths; a number or an array."""
+        return self.costs.link_throughput(self, bandwidth_gb_per_s)
 
     def frame(self):
         """The problem as a table of names and values."""
@@ -169,7 +201,8 @@ class Problem:
             ("model", f"{self.model.name}, {self.model.layers} layers"),
             ("weights of one layer", f"{self.model.layer_weight_gb:g} GB"
              + ("" if self.model.uniform else ", more or less where layers differ")),
-            ("batch × sequence", f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"),
+            ("batch × sequence", f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"
+             + ("" if self.workload.phase == "prefill" else f", {self.workload.phase}")),
             ("tensor between stages", f"{self.tensor_gib():g} GiB"),
             ("GPUs", ", ".join(f"{c} × {t} ({m:g} GB)" for t, c, m in self._pool())),
             ("GPUs per stage", f"at most {self.max_gpus_per_stage}"
@@ -188,7 +221,7 @@ class Problem:
 
 
 def refuse_unlike_layers(problem: Problem, method: str) -> None:
-    """Raise `InvalidValue` where a method that takes all layers for alike is asked about others."""
+    """Raise `NotApplicable` where a method that takes all layers for alike is asked about others."""
     if not problem.model.uniform:
-        expected = "expected layers that are all alike; methods 'joint' and 'aggregated' know others"
-        raise InvalidValue(method, [("model", problem.model.name, expected)])
+        expected = "expected layers that are all alike; 'aggregated', 'joint' and 'single_gpu' take others"
+        raise NotApplicable(method, [("model", problem.model.name, expected)])

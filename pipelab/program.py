@@ -11,7 +11,13 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["Columns", "LinearProgram", "RowBlock"]
+__all__ = ["Columns", "LinearProgram", "RowBlock", "incidence"]
+
+
+def incidence(row: np.ndarray, height: int, column: np.ndarray | None = None, width: int | None = None) -> sp.csr_array:
+    """A matrix of ones at (row, column); by default one in every column."""
+    column = np.arange(len(row)) if column is None else column
+    return sp.csr_array((np.ones(len(row)), (row, column)), shape=(height, len(row) if width is None else width))
 
 
 @dataclass(frozen=True)

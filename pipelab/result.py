@@ -6,12 +6,12 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from pipelab.errors import PipelabError
+from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-__all__ = ["Result", "status_and_bound"]
+__all__ = ["Result", "placement_in", "status_and_bound"]
 
 
 def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str, float | None]:
@@ -131,6 +131,18 @@ class Result:
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
         }
 
+    def save(self, path):
+        """Write the placement as JSON or CSV, as `pl.save_placement` does; returns the path.
+
+        Raises
+        ------
+        InvalidValue
+            There is no placement, or the name ends in something else.
+        """
+        from pipelab.export import save_placement
+
+        return save_placement(self.problem, self, path)
+
     def frame(self):
         """One row: status, throughput, bound, gap, seconds, size."""
         import pandas as pd
@@ -153,3 +165,21 @@ class Result:
     def _repr_html_(self) -> str:
         html = f"<p><b>{escape(self.problem.name)}, {escape(self.method)}:</b> {escape(self.sentence)}</p>"
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
+
+
+def placement_in(given, what: str) -> Placement:
+    """The placement that a reader gave, or that is in the result a reader gave.
+
+    Raises
+    ------
+    InvalidValue
+        It is neither, or a result without a placement, whose reason is repeated.
+    """
+    if isinstance(given, Result):
+        if given.placement is None:
+            raise InvalidValue(what, [("placement", given.status, f"expected a result that has one. {given.sentence}")])
+        return given.placement
+    if not isinstance(given, Placement):
+        expected = "expected a Placement, such as Placement.of([(4, (0, 1))]), or a Result"
+        raise InvalidValue(what, [("placement", given, expected)])
+    return given

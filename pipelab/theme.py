@@ -25,8 +25,10 @@ _KNOWN = dict(zip(("A100", "V100", "H100", "A40", "L20", "A10", "T4", "RTX4090")
 def colour_of_types(types) -> dict[str, str]:
     """A colour for each GPU type, in the order in which the cluster lists them; types not known share the palette."""
     names = list(dict.fromkeys(types))
+    taken = {_KNOWN[name] for name in names if name in _KNOWN}
+    free = [colour for colour in TYPE_COLOURS if colour not in taken] or TYPE_COLOURS
     others = [name for name in names if name not in _KNOWN]
-    return {n: _KNOWN.get(n) or TYPE_COLOURS[others.index(n) % len(TYPE_COLOURS)] for n in names}
+    return {n: _KNOWN.get(n) or free[others.index(n) % len(free)] for n in names}
 
 
 def ink_on(colour: str) -> str:

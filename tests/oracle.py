@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 
 import pipelab as pl
+import roofline_oracle
 
 
 def theta(problem, gpu_type, batch, layers):
@@ -53,6 +54,10 @@ def stage(problem, gpus, span):
     if isinstance(problem.costs, TableCosts):
         cost = problem.costs.stage(model, problem.workload, [problem.cluster.gpus[g] for g in gpus], span, "even")
         return cost.throughput or None
+    if isinstance(problem.costs, pl.Measured):
+        return measured(problem, gpus, span)
+    if isinstance(problem.costs, pl.Roofline):
+        return roofline_oracle.stage(problem, [problem.cluster.gpus[g] for g in gpus], span)
     weight = sum(model.weight_factors[i] if model.weight_factors else 1.0 for i in span)
     layers = sum(model.work_factors[i] if model.work_factors else 1.0 for i in span)
     batch = shares(problem, gpus, layers)
@@ -69,8 +74,25 @@ def stage(problem, gpus, span):
     return max(1.0, problem.costs.efficiency * sum(rates))
 
 
+def measured(problem, gpus, span):
+    """Rate from a table of stage times, by one interpolation after the other; memory from another model."""
+    if stage(dataclasses.replace(problem, costs=problem.costs.needs), gpus, span) is None:
+        return None
+    share, slowest = problem.workload.batch_size / len(gpus), 0.0
+    for g in gpus:
+        table = problem.costs.milliseconds[problem.cluster.gpus[g].type]
+        layers, batches = (sorted({key[i] for key in table}) for i in (0, 1))
+        if not (layers[0] <= len(span) <= layers[-1] and batches[0] <= share <= batches[-1]):
+            return None
+        by_layers = [np.interp(share, batches, [table[n, b] for b in batches]) for n in layers]
+        slowest = max(slowest, float(np.interp(len(span), layers, by_layers)))
+    return problem.workload.batch_size * problem.workload.sequence_length / (slowest / 1000)
+
+
 def link(problem, senders, receivers):
     matrix = problem.cluster.bandwidth_matrix()
+    if isinstance(problem.costs, pl.Roofline):
+        return roofline_oracle.link(problem, min(matrix[i][j] for i in senders for j in receivers))
     w, m = problem.workload, problem.model
     tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / 1024**3
     rate = min(matrix[i][j] for i in senders for j in receivers) / tensor
@@ -176,11 +198,14 @@ class TableCosts:
     def check(self, problem):
         """Nothing is refused."""
 
-    def activation_gb(self, model, workload):
-        return 0.5
+    def memory_parts(self, problem, gpu, layers):
+        return {"weights": problem.model.weight_gb(layers), "activations": 0.5}
 
-    def mixes_as_slowest(self, batch_split):
+    def mixes_as_slowest(self, problem):
         return self.slowest
+
+    def link_throughput(self, problem, bandwidth_gb_per_s):
+        return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
 
     def rate(self, mixture, span):
         """`mixture`: sorted type names; `span`: (layers, weight, work). 0 where it does not fit."""

@@ -40,12 +40,24 @@ def test_a_heavy_last_layer_moves_the_cut():
     assert len(moved.placement.stages[-1].layers) < max(len(s.layers) for s in moved.placement.stages)
 
 
-@pytest.mark.parametrize("method", ["single_gpu", "type_count"])
-def test_who_takes_all_layers_for_alike_refuses(method):
+@pytest.mark.parametrize(("method", "options"), [("single_gpu", {"segments": "as_run"}), ("type_count", {})])
+def test_who_takes_all_layers_for_alike_refuses(method, options):
     tiny = pl.load_case("tiny")
     unlike = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, work_factors=(1, 1, 1, 2)))
-    with pytest.raises(pl.InvalidValue, match="expected layers that are all alike"):
-        pl.solve(unlike, method)
+    with pytest.raises(pl.NotApplicable, match="expected layers that are all alike"):
+        pl.solve(unlike, method, **options)
+    both = pl.compare(unlike, [method, "aggregated"], **{method: options})
+    assert "all alike" in both.refused[method]
+    assert both.results["aggregated"].status == "optimal"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_single_gpu_knows_them(seed):
+    problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=True, max_gpus_per_stage=1)
+    best, result = oracle.best(problem), pl.solve(problem, "single_gpu")
+    assert result.status == ("infeasible" if best is None else "optimal")
+    assert best is None or result.throughput == pytest.approx(best, rel=1e-9)
+    assert result.size["segments"] == len(pl.enumerate_candidates(problem).start)
 
 
 def test_spans_with_the_same_layers_in_another_order_are_one_kind():

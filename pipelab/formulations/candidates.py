@@ -212,4 +212,4 @@ def link_rates(problem: Problem, sets) -> np.ndarray:
     members = np.array([s + (s[0],) * (width - len(s)) for s in sets], dtype=int).reshape(-1, width)
     slowest_to = bandwidth[members].min(axis=1)  # (S, N): from set s to GPU j
     slowest = slowest_to[:, members].min(axis=2)  # (S, S)
-    return slowest / problem.tensor_gib() * problem.tokens_per_transfer()
+    return problem.link_throughput(slowest)

@@ -6,6 +6,7 @@ of what is left in C(N_g - c_g, d_g) ways. Products over the groups count GPU se
 disjoint pairs of them; positions in the model are counted by the sizes that fit.
 """
 
+from collections.abc import Sequence
 from itertools import product
 from math import comb
 
@@ -14,7 +15,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.problem import Problem
 
-__all__ = ["count_candidates"]
+__all__ = ["compositions", "count_candidates"]
 
 
 def count_candidates(problem: Problem) -> dict[str, int]:
@@ -36,7 +37,7 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     """
     layers = problem.model.layers
     groups, members = _groups(problem)
-    composition = _compositions(problem, groups, members)
+    composition = compositions(problem, groups, members)
     tables = problem.costs.stage_tables(problem.model, problem.workload, groups, composition, problem.batch_split)
     fits = tables.fits(groups)  # (C, U) for every kind of span
     ways = _object([_ways(members, c) for c in composition])
@@ -90,8 +91,8 @@ def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
     return [gpu for gpu, _ in members.values()], [n for _, n in members.values()]
 
 
-def _compositions(problem: Problem, groups: list[GPU], members: list[int]) -> np.ndarray:
-    """How many GPUs of each group a stage may have; shape (C, G)."""
+def compositions(problem: Problem, groups: Sequence[GPU], members: Sequence[int]) -> np.ndarray:
+    """How many GPUs of each group a stage may have, at least one in all; shape (C, G)."""
     largest = problem.max_gpus_per_stage
     rows: list[tuple[int, ...]] = [()]
     for n in members:  # one group more at a time, so that no row ever exceeds the limit

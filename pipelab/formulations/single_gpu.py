@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
+from pipelab.formulations.aggregated.classes import gpu_classes
 from pipelab.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.formulations.families import Domain, Family, Incidence, maximise_t
 from pipelab.formulations.joint import FAMILIES as JOINT_FAMILIES
@@ -30,12 +31,12 @@ __all__ = ["FAMILIES", "SegmentRules", "build", "count_segments", "rules", "segm
 
 @dataclass(frozen=True, eq=False)
 class SegmentRules:
-    """Which segments exist: numbers of layers per GPU, and first layers."""
+    """Which segments exist: kinds of span per GPU (layers all alike: numbers of them), and first layers."""
 
     problem: Problem  # with one GPU per stage
-    rate: np.ndarray  # (N, M) tokens/s
-    fits: np.ndarray  # (N, M) whether memory holds 1 … M layers
-    allowed: np.ndarray  # (N, M) whether the model has such segments
+    rate: np.ndarray  # (N, U) tokens/s
+    fits: np.ndarray  # (N, U) whether memory holds each kind of span
+    allowed: np.ndarray  # (N, U) whether the model has such segments
     starts: np.ndarray  # first layers, from 0
 
     @property
@@ -159,7 +160,8 @@ def rules(problem: Problem, as_run: bool = False) -> SegmentRules:
     where M > 40; at least min(half of the memory's worth, a third of the most) layers; and at
     least one layer allowed on every GPU, whether it fits or not.
     """
-    refuse_unlike_layers(problem, "single_gpu")
+    if as_run:
+        refuse_unlike_layers(problem, "single_gpu, segments='as_run'")
     problem = replace(problem, max_gpus_per_stage=1)
     sets = tuple((g,) for g in range(len(problem.cluster)))
     rate, fits = stage_rates(problem, sets)
@@ -188,7 +190,7 @@ def count_segments(chosen: SegmentRules) -> dict[str, int]:
     layers, gpus = chosen.problem.model.layers, len(chosen.problem.cluster)
     starts, ends = np.zeros((gpus, layers + 1), dtype=np.int64), np.zeros((gpus, layers + 1), dtype=np.int64)
     for first in chosen.starts:
-        sizes = chosen.allowed[:, : layers - first]
+        sizes = chosen.allowed[:, chosen.problem.model.spans.kind[first, : layers - first]]
         starts[:, first] = sizes.sum(axis=1)
         ends[:, first + 1 :] += sizes
     # At a boundary every segment that ends meets every one that starts, but for its own GPU's.
@@ -246,7 +248,7 @@ def upper_bound(chosen: SegmentRules) -> float | None:
     At a rate t, GPU g holds at most the most layers with which it still reaches t. The
     fastest t at which these add up to all layers is a bound, whatever the links.
     """
-    sizes = np.where(chosen.fits, np.arange(1, chosen.fits.shape[1] + 1), 0)
+    sizes = np.where(chosen.fits, chosen.problem.model.spans.layers, 0)
     rates = np.unique(chosen.rate[chosen.fits])[::-1]
     for t in rates:
         if (np.where(chosen.rate >= t, sizes, 0).max(axis=1)).sum() >= chosen.problem.model.layers:
@@ -255,18 +257,10 @@ def upper_bound(chosen: SegmentRules) -> float | None:
 
 
 def twins(problem: Problem) -> np.ndarray:
-    """Pairs of neighbouring GPU ids of one kind with the same bandwidth to and from every other; shape (P, 2)."""
-    matrix = problem.cluster.bandwidth_matrix()
-    kind = problem.cluster.kind_of
-    pairs = []
-    for g in range(len(problem.cluster) - 1):
-        others = [h for h in range(len(problem.cluster)) if h not in (g, g + 1)]
-        same_links = np.array_equal(matrix[g, others], matrix[g + 1, others]) and np.array_equal(
-            matrix[others, g], matrix[others, g + 1]
-        )
-        if kind[g] == kind[g + 1] and same_links and matrix[g, g + 1] == matrix[g + 1, g]:
-            pairs.append((g, g + 1))
-    return np.array(pairs, dtype=int).reshape(-1, 2)
+    """Pairs of neighbouring GPU ids that are interchangeable; shape (P, 2)."""
+    of = gpu_classes(problem.cluster).of
+    first = np.flatnonzero(of[:-1] == of[1:])
+    return np.stack([first, first + 1], axis=1)
 
 
 def build(candidates: Candidates, bound: float, all_links: bool = True) -> LinearProgram:

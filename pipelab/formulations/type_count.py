@@ -20,9 +20,10 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.costs import MEMORY_SLACK
+from pipelab.costs import MEMORY_SLACK, LinearThroughput
+from pipelab.errors import NotApplicable
 from pipelab.problem import Problem, refuse_unlike_layers
-from pipelab.program import Columns, LinearProgram
+from pipelab.program import Columns, LinearProgram, incidence
 
 __all__ = ["Options", "TypeCounts", "average_link", "build", "list_options", "memory_gb"]
 
@@ -89,6 +90,9 @@ def memory_gb(problem: Problem, layers, batch):
 def list_options(problem: Problem, factor: bool = True) -> Options:
     """Every segment with every type and number of GPUs that the heuristic allows."""
     refuse_unlike_layers(problem, "type_count")
+    if not isinstance(problem.costs, LinearThroughput):
+        expected = "expected LinearThroughput: the heuristic's formulas are the write-up's own"
+        raise NotApplicable("type_count", [("costs", type(problem.costs).__name__, expected)])
     types = tuple(dict.fromkeys(gpu.type for gpu in problem.cluster.gpus))
     counts = tuple(sum(gpu.type == t for gpu in problem.cluster.gpus) for t in types)
     memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.gpus}
@@ -127,7 +131,7 @@ def average_link(problem: Problem) -> float:
     matrix = problem.cluster.bandwidth_matrix()
     others = ~np.eye(len(matrix), dtype=bool)
     average = matrix[others].mean() if others.any() else np.inf
-    return float(average / problem.tensor_gib() * problem.tokens_per_transfer())
+    return float(problem.link_throughput(average))
 
 
 def build(options: Options, rows: str = "as_written") -> LinearProgram:
@@ -141,8 +145,8 @@ def build(options: Options, rows: str = "as_written") -> LinearProgram:
         {"n": len(options.start), "y": len(segments), "e": len(tail), "tau": len(segments), "rho": len(tail), "t": 1}
     )
     one_y, one_e = sp.eye_array(len(segments)), sp.eye_array(len(tail))
-    of_segment = _matrix(options.segment_of, np.ones(len(options.start)), len(segments))
-    leaves, enters = _matrix(tail, np.ones(len(tail)), len(segments)), _matrix(head, np.ones(len(tail)), len(segments))
+    of_segment = incidence(options.segment_of, len(segments))
+    leaves, enters = incidence(tail, len(segments)), incidence(head, len(segments))
     layer = np.arange(problem.model.layers)[:, None]
     covers = sp.csr_array((segments[:, 0] <= layer) & (layer < ends), dtype=float)
     blocks = {
@@ -178,7 +182,3 @@ def _gpu_rows(options: Options, c: Columns, rows: str):
     block = c.rows({"n": sp.csr_array(np.array(coefficients, dtype=float))})
     block.upper[:] = limits
     return block
-
-
-def _matrix(row: np.ndarray, values: np.ndarray, height: int) -> sp.csr_array:
-    return sp.csr_array((values, (row, np.arange(len(row)))), shape=(height, len(row)))

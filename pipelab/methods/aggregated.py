@@ -3,12 +3,11 @@
 import threading
 import time
 from collections.abc import Callable
-from importlib import import_module
 
-from pipelab.errors import UnknownName, nearest
 from pipelab.formulations.aggregated.rates import stage_rates
-from pipelab.infeasible import why_no_layer_fits
-from pipelab.methods.search import SOLVERS, Search
+from pipelab.infeasible import why_no_layer_fits, why_too_few
+from pipelab.methods.search import Search
+from pipelab.methods.solvers import check_solver, solver_version
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
 
@@ -58,15 +57,9 @@ def solve_aggregated(
     >>> result.status, round(result.throughput, 4)
     ('optimal', 1046.5812)
     """
-    if solver not in SOLVERS:
-        raise UnknownName(f"there is no solver={solver!r}; {nearest(solver, SOLVERS)}")
+    check_solver(solver)
     began = time.perf_counter()
-    rates = stage_rates(problem)
-    search = Search(rates, solver, began, time_limit, gap, stop, on_progress)
-    search.find_best_rate()
-    if search.best is not None and search.stopped is None:
-        search.choose_among_equals()
-    return result_of(search)
+    return result_of(Search(stage_rates(problem), solver, began, time_limit, gap, stop, on_progress).run())
 
 
 def result_of(search: Search) -> Result:
@@ -95,7 +88,6 @@ def result_of(search: Search) -> Result:
         "nodes": search.nodes,
         "fewest": search.fewest,
         "rates": search.rates,
-        "limits": search.limits,
     }
     return Result(
         problem, "aggregated", status, search.best, search.throughput, bound, time.perf_counter() - search.began, size,
@@ -104,14 +96,11 @@ def result_of(search: Search) -> Result:
 
 
 def _solver_name(search: Search) -> str:
-    return import_module(f"pipelab.{search.solver}").version() if search.questions else ""
+    return solver_version(search.solver) if search.questions else ""
 
 
 def _why_infeasible(search: Search) -> str:
     problem = search.rates.problem
     if not len(search.thresholds):
         return why_no_layer_fits(problem)
-    total, need = int(search.rates.holdable(search.thresholds[:1])[0] + 1e-9), problem.model.layers
-    if total < need:
-        return f"all GPUs together can hold at most {total} of the {need} layers"
-    return f"no choice of stages covers all {need} layers with each GPU used once (proven by {_solver_name(search)})"
+    return why_too_few(problem, search.rates.holdable(search.thresholds[:1])[0], _solver_name(search))

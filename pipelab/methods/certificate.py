@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -19,6 +18,7 @@ from pipelab.formulations.aggregated.worth import worths
 from pipelab.html import table
 from pipelab.infeasible import why_no_layer_fits
 from pipelab.methods.search import Search
+from pipelab.methods.solvers import check_solver, run_program
 from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram, RowBlock
 from pipelab.result import Result
@@ -65,15 +65,10 @@ class Certificate:
         """Layers that nobody could hold at that rate."""
         return None if self.most_layers is None else self.problem.model.layers - self.most_layers
 
-    @cached_property
-    def kind_count(self) -> tuple[int, ...]:
-        """Number of GPUs of each kind."""
-        return tuple(np.bincount(self.problem.cluster.kind_of, minlength=len(self.worth)).tolist())
-
     @property
     def total_worth(self) -> Fraction:
         """Layers that all GPUs are worth together."""
-        return sum((n * w for n, w in zip(self.kind_count, self.worth, strict=True)), Fraction(0))
+        return sum((n * w for n, _, w in self._named()), Fraction(0))
 
     @property
     def sentence(self) -> str:
@@ -109,7 +104,7 @@ class Certificate:
         kinds = self.problem.cluster.kinds
         types = [kind.type for kind in kinds]
         names = [t if types.count(t) == 1 else f"{t} ({k.memory_gb:g} GB)" for t, k in zip(types, kinds, strict=True)]
-        return list(zip(self.kind_count, names, self.worth, strict=True))
+        return list(zip(self.problem.cluster.kind_count.tolist(), names, self.worth, strict=True))
 
     def frame(self):
         """One row per kind of GPU: how many there are, what each is worth at the next rate, and together."""
@@ -120,9 +115,9 @@ class Certificate:
             {
                 "gpu_type": [kind.type for kind in kinds],
                 "memory_gb": [kind.memory_gb for kind in kinds],
-                "count": self.kind_count,
+                "count": self.problem.cluster.kind_count,
                 "worth_layers_per_gpu": [str(w) for w in self.worth],
-                "worth_layers": [float(n * w) for n, w in zip(self.kind_count, self.worth, strict=True)],
+                "worth_layers": [float(n * w) for n, _, w in self._named()],
             }
         )
 
@@ -170,7 +165,7 @@ class Certificate:
 
     def _stages(self):
         problem, kinds = self.problem, self.problem.cluster.kinds
-        there = dict(zip(kinds, self.kind_count, strict=True))
+        there = dict(zip(kinds, problem.cluster.kind_count, strict=True))
         largest = min(problem.max_gpus_per_stage, len(problem.cluster))
         spans = [range(a, b) for a in range(problem.model.layers) for b in range(a + 1, problem.model.layers + 1)]
         if problem.model.uniform:
@@ -220,8 +215,8 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     if not isinstance(result, Result) or result.status not in ("optimal", "infeasible"):
         given = getattr(result, "status", result)
         raise InvalidValue("certificate", [("result", given, "expected a result that is optimal or infeasible")])
-    limits = result.details.get("limits")
-    if result.reason.startswith("the best ") and limits is not None:
+    check_solver(solver)
+    if "under_limit" in result.details:
         expected = f"expected a result without limits; this is {result.reason}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
     problem, rates = result.problem, stage_rates(result.problem)
@@ -254,7 +249,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
 
 def _idle(rates: StageRates, rate: float) -> tuple[int, ...]:
     """Kinds that are in no stage of that rate."""
-    busy = np.zeros(len(rates.kind_count), dtype=bool)
+    busy = np.zeros(len(rates.problem.cluster.kinds), dtype=bool)
     for parts, _ in patterns_at(rates, rate):
         for _, own in parts:
             busy |= own
@@ -273,8 +268,6 @@ def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certi
 
 def most_layers(found: Recipes, solver: str = "scip") -> int:
     """The most layers, up to all, that whole stages of these recipes can hold in a pipeline."""
-    from importlib import import_module
-
     form = Counting(found, Limits(), strict=0 if found.order.free else 2)
     program = form.program()
     if not program.columns.total:
@@ -290,7 +283,7 @@ def most_layers(found: Recipes, solver: str = "scip") -> int:
         columns, np.zeros(columns.total), np.append(program.upper, found.rates.problem.model.layers),
         np.append(program.integer, True), objective, blocks,
     )  # fmt: skip
-    run = import_module(f"pipelab.{solver}").run(program)
+    run = run_program(solver, program)
     return 0 if run.x is None else int(np.rint(run.objective))
 
 

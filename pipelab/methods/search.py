@@ -4,8 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from math import comb, inf
+from math import inf
 
 import numpy as np
 
@@ -13,18 +12,17 @@ from pipelab.errors import PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.counting import Counting
 from pipelab.formulations.aggregated.layered import Layered
+from pipelab.formulations.aggregated.order import number_of_sets
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.formulations.aggregated.usage import Limits
+from pipelab.methods.solvers import run_program
 from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
 
-__all__ = ["SOLVERS", "Question", "Search", "whole_prices"]
+__all__ = ["Question", "Search", "whole_prices"]
 
-# Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's time.
-_SETTINGS = {"scip": {"settings": {"propagating/probing/maxprerounds": 0}}, "highs": {}}
-SOLVERS = tuple(_SETTINGS)
 _READ_BACK_SECONDS = 10.0
 _MOST_PRICE_UNITS = 200_000
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
@@ -85,11 +83,19 @@ class Search:
     nodes: int = 0
     questions: list[Question] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
+    _known: dict[Placement, float] = field(default_factory=dict)
 
     @property
     def thresholds(self) -> np.ndarray:
         """Every rate that a placement can have, ascending."""
         return self.rates.thresholds
+
+    def run(self) -> "Search":
+        """Find the best rate; then, if nothing ended the search, choose among equally fast placements."""
+        self.find_best_rate()
+        if self.best is not None and self.stopped is None:
+            self.choose_among_equals()
+        return self
 
     def find_best_rate(self) -> None:
         """Go down from the fastest rate that memory allows, in growing steps; then halve what is left."""
@@ -216,8 +222,8 @@ class Search:
         `only_no`: nothing but a "no" is wanted, so stages that fall apart are left as they are.
         """
         began = time.perf_counter()
-        uniform = self.rates.problem.model.uniform
-        form = Counting(found, self.limits) if uniform else Layered(found, self.limits)
+        alike = self.rates.problem.model.spans.alike_inside
+        form = Counting(found, self.limits) if alike else Layered(found, self.limits)
         run, placement, size = self._solve(form, amounts)
         apart = run.x is not None and placement is None  # only where links bind
         while apart and not only_no and not self._ended(run, amounts):
@@ -253,7 +259,7 @@ class Search:
 
     def _solve(self, form: Counting | Layered, amounts: dict | None) -> tuple[SolverRun, Placement | None, dict]:
         """Run the program of a form, and read its answer back; and how large it was."""
-        program = form.program(form.weights(**amounts) if amounts else None)
+        program = form.program(form.usage.weights(form.columns, **amounts) if amounts else None)
         if not program.columns.total:
             return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None, program.size
         run = self._run(program)
@@ -266,24 +272,28 @@ class Search:
         A question too hard for that stays open, and easier ones lower down still find a placement.
         """
         left = None if self.time_limit is None else max(0.0, self._seconds_left() / 3)
-        solver = import_module(f"pipelab.{self.solver}")
-        run = solver.run(program, time_limit=left, stop=self.stop, **_SETTINGS[self.solver])
+        run = run_program(self.solver, program, time_limit=left, stop=self.stop)
         self.nodes += run.nodes
         return run
 
     def _read_back(self, program: LinearProgram) -> SolverRun:
         """The same for what turns counts into GPUs: a stop or a time limit must not lose what was found."""
-        settings = _SETTINGS[self.solver]
-        return import_module(f"pipelab.{self.solver}").run(program, time_limit=_READ_BACK_SECONDS, **settings)
+        return run_program(self.solver, program, time_limit=_READ_BACK_SECONDS)
 
     def _keep(self, placement: Placement) -> None:
         self.best = placement
-        self.throughput = evaluate(self.rates.problem, placement).throughput
+        self.throughput = self._judged(placement)
         self.low = self.index_of(placement)
+
+    def _judged(self, placement: Placement) -> float:
+        """The placement's throughput, asked of the judge once."""
+        if placement not in self._known:
+            self._known[placement] = evaluate(self.rates.problem, placement).throughput
+        return self._known[placement]
 
     def index_of(self, placement: Placement) -> int:
         """The last rate that is not above the placement's own."""
-        own = evaluate(self.rates.problem, placement).throughput
+        own = self._judged(placement)
         return int(np.searchsorted(self.thresholds, own * (1 + 1e-11), side="right")) - 1
 
     def _note(self) -> None:
@@ -297,8 +307,7 @@ class Search:
 def _many_sets(single: Recipes) -> bool:
     """Whether stages may use so many sets of classes that it pays to ask about single classes first."""
     classes, largest = int(single.order.follows[0].sum()), single.rates.largest
-    sets = sum(comb(classes, k) for k in range(1, min(largest, classes) + 1))
-    return not single.order.free and sets > _MANY_SUPPORTS
+    return not single.order.free and number_of_sets(classes, largest) > _MANY_SUPPORTS
 
 
 def whole_prices(rates: StageRates) -> tuple[int, ...] | None:

@@ -10,7 +10,8 @@ from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits
 from pipelab.html import table
 from pipelab.methods.aggregated import result_of
-from pipelab.methods.search import SOLVERS, Search, whole_prices
+from pipelab.methods.search import Search, whole_prices
+from pipelab.methods.solvers import check_solver
 from pipelab.problem import Problem
 from pipelab.result import Result
 
@@ -73,11 +74,10 @@ class TradeOff:
 
 def _under_limit(result: Result, limits: Limits, against: str) -> Result:
     """Say under which limit a point is the best: its bound holds there and no further."""
-    if against == "gpus" and limits.gpus is not None:
-        return replace(result, reason=f"the best with at most {limits.gpus} GPUs")
-    if against == "usd_per_hour" and limits.price is not None:
-        return replace(result, reason="the best of all that cost less than the point before")
-    return result
+    if limits.gpus is None and limits.price is None:
+        return result
+    under = f"at most {limits.gpus} GPUs" if against == "gpus" else "lower cost than the point before"
+    return replace(result, reason=f"the best with {under}", details={**result.details, "under_limit": under})
 
 
 def price_per_hour(problem: Problem, result: Result) -> float | None:
@@ -116,9 +116,9 @@ def trade_off(
     >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
-    for name, value, known in (("against", against, _AGAINST), ("solver", solver, SOLVERS)):
-        if value not in known:
-            raise UnknownName(f"there is no {name}={value!r}; {nearest(value, known)}")
+    check_solver(solver)
+    if against not in _AGAINST:
+        raise UnknownName(f"there is no against={against!r}; {nearest(against, _AGAINST)}")
     began, rates = time.perf_counter(), stage_rates(problem)
     prices = whole_prices(rates)
     if against == "usd_per_hour" and prices is None:
@@ -132,10 +132,7 @@ def trade_off(
         left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
         search = Search(
             rates, solver, time.perf_counter(), left, stop=stop, limits=limits, prefer=_AGAINST[against], cap=cap
-        )
-        search.find_best_rate()
-        if search.best is not None and search.stopped is None:
-            search.choose_among_equals()
+        ).run()
         if search.stopped is not None:
             complete = False
             break

@@ -95,7 +95,7 @@ def plot_proof(proof):
     kinds, layers = proof.problem.cluster.kinds, proof.problem.model.layers
     colours = colour_of_types([kind.type for kind in kinds])
     figure = go.Figure()
-    for kind, count, worth in zip(kinds, proof.kind_count, proof.worth, strict=True):
+    for kind, count, worth in zip(kinds, proof.problem.cluster.kind_count.tolist(), proof.worth, strict=True):
         if worth:
             figure.add_trace(
                 go.Bar(

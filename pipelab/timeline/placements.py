@@ -1,13 +1,16 @@
-"""From a placement to the times of its pipeline: what the judge says of stages and links, as costs."""
+"""From a placement to its pipeline: what the judge says of stages and links as costs, and as a timeline."""
 
 from pipelab.checked import instance, real_number
 from pipelab.errors import InvalidValue
-from pipelab.evaluate import evaluate
+from pipelab.evaluate import Evaluation, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+from pipelab.result import Result, placement_in
 from pipelab.timeline.costs import StageCosts
+from pipelab.timeline.placed import PlacedTimeline, placed_timeline
+from pipelab.timeline.training import TrainingTimeline, training_timeline
 
-__all__ = ["inference_costs"]
+__all__ = ["inference_costs", "timeline_of"]
 
 
 def inference_costs(problem: Problem, placement: Placement, tokens: float) -> StageCosts:
@@ -49,13 +52,103 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     instance("inference_costs", "placement", placement, Placement, "a Placement, such as pl.solve(problem).placement")
     if real_number("inference_costs", "tokens", tokens) <= 0:
         raise InvalidValue("inference_costs", [("tokens", tokens, "expected more than 0")])
-    judged = evaluate(problem, placement)
+    return _costs(evaluate(problem, placement), tokens, "inference_costs")
+
+
+def _costs(judged: Evaluation, tokens: float, what: str) -> StageCosts:
     if judged.links and judged.link_unit != "tokens":
-        expected = "expected 'tokens': the time of a message of so many tokens is not known from transfers/s"
-        raise InvalidValue("inference_costs", [("problem.link_units", problem.link_units, expected)])
+        expected = (
+            "expected 'tokens': the time of a message of so many tokens is not known from transfers/s; "
+            "take dataclasses.replace(problem, link_units='tokens')"
+        )
+        raise InvalidValue(what, [("problem.link_units", judged.link_unit, expected)])
     times = []
     for i, report in enumerate(judged.stages):
         times.append(tokens / report.throughput)
         if i < len(judged.links):
             times.append(tokens / judged.links[i].throughput)
     return StageCosts(tuple(times), unit="s")
+
+
+def timeline_of(
+    problem: Problem,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    in_flight: int | None = None,
+    *,
+    training: bool = False,
+    schedule: str | None = None,
+    backward_input: float = 1.0,
+    backward_weight: float = 1.0,
+) -> PlacedTimeline | TrainingTimeline:
+    """Run a placement as a pipeline: its stage and link times as a schedule, simulated.
+
+    In inference every stage and every link is a lane that works on one microbatch (the workload's batch) at a
+    time. At most `in_flight` of them are in the pipeline: the next enters when one has left. In decode it is
+    the same one that comes back for its next token, so that they go round in a closed loop; the token itself
+    is taken to reach the first stage in no time.
+
+    Parameters
+    ----------
+    problem : Problem
+    placement : Placement or Result
+        A reader's own, or what `pl.solve` returned.
+    microbatches : int, optional
+        Passes to show: by default three times as many as are in flight, in training four for each stage.
+    in_flight : int, optional
+        By default as many as it takes to reach what `pl.evaluate` promises. Memory is judged for
+        `Workload.in_flight`, whatever stands here.
+    training : bool
+        One training step instead: forward and backward over the stages. Links are delays there and carry
+        any number of messages at a time, at the speed of their slower direction. Whether gradients and
+        optimizer state fit in memory is not asked.
+    schedule : str, optional
+        Of training: any name that `pl.schedule` knows, "1F1B" by default. With several chunks per rank,
+        every stage's work is cut into equal ones.
+    backward_input, backward_weight : float
+        Of training, as multiples of the forward. A matrix product y = xW has two products of the same size
+        in its backward, one for the gradient of x and one for that of W: hence 1 and 1. Attention's own
+        products have no weights, and recomputation would add one more forward: measured shares are better.
+
+    Returns
+    -------
+    PlacedTimeline, or TrainingTimeline with `training`
+
+    Raises
+    ------
+    InvalidPlacement
+        The placement breaks a rule or does not fit; names stage, GPU, need and offer.
+    InvalidValue
+        Links counted in transfers/s, a count that is none, or an option of the other kind of timeline.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens")
+    >>> placed = pl.timeline_of(tiny, pl.Placement.of([(2, (0,)), (2, (2,))]))
+    >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.promise, 3)
+    (2, 134.616, 134.616)
+    >>> print(pl.timeline_of(tiny, placed.placement, in_flight=1).sentence)
+    1 microbatch in flight: 82.5629 tokens/s, 61.3% of the promised 134.616, which 2 would reach.
+    """
+    placement = placement_in(placement, "timeline_of")
+    _refuse_mixture(training, in_flight, schedule, (backward_input, backward_weight))
+    judged = evaluate(problem, placement)
+    costs = _costs(judged, problem.workload.tokens, "timeline_of")
+    if training:
+        options = schedule or "1F1B", microbatches, backward_input, backward_weight
+        return training_timeline(problem, placement, judged, *options)
+    return placed_timeline(problem, placement, judged, costs, microbatches, in_flight)
+
+
+def _refuse_mixture(training: bool, in_flight, schedule, backward) -> None:
+    """An option that would be ignored is a misunderstanding."""
+    if training and in_flight is not None:
+        expected = "expected None with training=True: there the schedule decides how many are in flight"
+        raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])
+    if not training and schedule is not None:
+        expected = "expected None: inference runs forward alone; training=True takes a schedule"
+        raise InvalidValue("timeline_of", [("schedule", schedule, expected)])
+    if not training and backward != (1.0, 1.0):
+        expected = "expected the default: inference runs forward alone; training=True has backwards"
+        raise InvalidValue("timeline_of", [("backward_input, backward_weight", backward, expected)])

@@ -5,12 +5,13 @@ import numpy as np
 from pipelab.checked import instance, true_or_false
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.schedules.action import KINDS, B, F, I, W
+from pipelab.schedules.order import Graph
 from pipelab.schedules.schedule import Schedule
 from pipelab.timeline.costs import StageCosts
 from pipelab.timeline.graphs import TRANSFER_MODES, wire
 from pipelab.timeline.timeline import Timeline
 
-__all__ = ["check_transfers", "simulate"]
+__all__ = ["check_transfers", "simulate", "timed"]
 
 
 def simulate(
@@ -66,6 +67,19 @@ def simulate(
     if wiring.held is not None:
         duration = duration + comm[wiring.held]
     delays = tuple(_slowest(comm, link) for link in wiring.links)
+    return timed(schedule, costs, graph, delays, duration, transfers, synchronous_optimizer)
+
+
+def timed(
+    schedule: Schedule,
+    costs: StageCosts,
+    graph: Graph,
+    delays: tuple[np.ndarray | None, ...],
+    duration: np.ndarray,
+    transfers: str = "buffered",
+    synchronous_optimizer: bool = True,
+) -> Timeline:
+    """A timeline from a graph of what waits for what, and how long every node takes and every wait adds."""
     end = graph.order.finish(duration, delays)
     # Nodes start when the last of what they wait for is there; end - duration would differ in the last bit.
     known, start = np.append(end, 0.0), np.zeros(len(end))

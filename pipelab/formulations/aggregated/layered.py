@@ -18,7 +18,7 @@ from pipelab.formulations.aggregated.read_back import assign
 from pipelab.formulations.aggregated.recipes import Recipes
 from pipelab.formulations.aggregated.usage import Limits, Usage
 from pipelab.placement import Placement
-from pipelab.program import Columns, LinearProgram, RowBlock
+from pipelab.program import Columns, LinearProgram, RowBlock, incidence
 
 __all__ = ["Layered"]
 
@@ -62,10 +62,6 @@ class Layered:
         """What the stages use, by class."""
         return Usage(self.found, self.limits, self.arcs[0])
 
-    def weights(self, **amounts: float) -> np.ndarray:
-        """An objective: so much for every GPU (`gpus`), every stage (`stages`) and every unit of `price`."""
-        return self.usage.weights(self.columns, **amounts)
-
     def program(self, objective: np.ndarray | None = None) -> LinearProgram:
         """Find a placement, or the one with the greatest objective."""
         c = self.columns
@@ -87,12 +83,11 @@ class Layered:
         states, kinds = len(order.follows), len(order.leads_to)
         at, state, choice = self.hops
         inner = last < layers
-        arrive = _ones(
-            last[inner] * states + order.leads_to[kind[inner]], np.flatnonzero(inner), layers * states, len(recipe)
-        )
-        choose = _ones(at * states + state, np.arange(len(at)), layers * states, len(at))
-        chosen = _ones(at * kinds + choice, np.arange(len(at)), layers * kinds, len(at))
-        leave = _ones(first * kinds + kind, np.arange(len(first)), layers * kinds, len(first))
+        reached = last[inner] * states + order.leads_to[kind[inner]]
+        arrive = incidence(reached, layers * states, np.flatnonzero(inner), len(recipe))
+        choose = incidence(at * states + state, layers * states)
+        chosen = incidence(at * kinds + choice, layers * kinds)
+        leave = incidence(first * kinds + kind, layers * kinds)
         flow = c.rows({"n": arrive, "y": -choose}, lower=0, upper=0)
         flow.lower[0] = flow.upper[0] = -1  # the path begins at the first boundary, in state 0
         end = sp.csr_array((~inner)[None].astype(float))
@@ -107,9 +102,5 @@ class Layered:
         recipe, first, last = self.arcs
         chosen = np.flatnonzero(x[self.columns.slices["n"]] > 0.5)
         chosen = chosen[np.argsort(first[chosen])]
-        gpus = assign(self.found, [self.found.recipes[r] for r in recipe[chosen]], self.limits.prices, run)
+        gpus = assign(self.found, [self.found.recipes[r] for r in recipe[chosen]], self.limits.prices)
         return Placement.of(zip((last - first)[chosen].tolist(), gpus, strict=True))
-
-
-def _ones(row: np.ndarray, column: np.ndarray, height: int, width: int) -> sp.csr_array:
-    return sp.csr_array((np.ones(len(row)), (row, column)), shape=(height, width))

@@ -14,7 +14,7 @@ from math import comb
 
 import numpy as np
 
-__all__ = ["MOST_SUPPORTS", "Order", "free_order", "link_order"]
+__all__ = ["MOST_SUPPORTS", "Order", "free_order", "link_order", "number_of_sets"]
 
 MOST_SUPPORTS = 20_000  # sets of classes that are listed; 24 classes in stages of up to 4 have 12,950
 
@@ -66,6 +66,16 @@ class Order:
         )
 
     @property
+    def states(self) -> int:
+        """Number of states."""
+        return len(self.follows)
+
+    @property
+    def link_kinds(self) -> int:
+        """Number of link kinds."""
+        return len(self.leads_to)
+
+    @property
     def free(self) -> bool:
         """Whether any stage may follow any other."""
         return len(self.follows) == 1
@@ -114,6 +124,11 @@ def _through(start: np.ndarray, step: np.ndarray) -> np.ndarray:
     return start.astype(np.float32) @ step.astype(np.float32) > 0
 
 
+def number_of_sets(classes: int, largest: int) -> int:
+    """How many sets of 1 … `largest` classes there are."""
+    return sum(comb(classes, k) for k in range(1, min(largest, classes) + 1))
+
+
 def free_order(classes: int) -> Order:
     """Every link reaches the rate: one state, one link kind."""
     everything = np.ones((1, classes), dtype=bool)
@@ -134,7 +149,7 @@ def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int) -> Order
     if reaches[np.ix_(there, there)].all():
         return free_order(len(eligible))
     wanted = largest = min(largest, len(there))
-    while largest > 1 and sum(comb(len(there), k) for k in range(1, largest + 1)) > MOST_SUPPORTS:
+    while largest > 1 and number_of_sets(len(there), largest) > MOST_SUPPORTS:
         largest -= 1
     sets = [np.array(list(combinations(there, k))) for k in range(1, largest + 1)]
     support = np.zeros((sum(map(len, sets)), len(eligible)), dtype=bool)

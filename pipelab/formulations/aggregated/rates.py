@@ -17,6 +17,7 @@ import numpy as np
 
 from pipelab.errors import TooLarge
 from pipelab.formulations.aggregated.classes import Classes, gpu_classes
+from pipelab.formulations.count import compositions
 from pipelab.problem import Problem
 
 __all__ = ["StageRates", "stage_rates"]
@@ -77,11 +78,6 @@ class StageRates:
         return rates[new]
 
     @cached_property
-    def kind_count(self) -> np.ndarray:
-        """Number of GPUs of each kind; shape (K,)."""
-        return np.bincount(self.classes.kind, self.classes.count, len(self.composition[0])).astype(int)
-
-    @cached_property
     def _attained(self) -> np.ndarray:
         """Whether there are GPUs for a stage with just this rate; bool, shape (C, U).
 
@@ -89,15 +85,13 @@ class StageRates:
         """
         if not self.pure:
             return np.ones(self.rate.shape, dtype=bool)
-        kinds = len(self.kind_count)
+        kinds = len(self.problem.cluster.kinds)
         table = self.rate.reshape(kinds, self.largest, -1)
         types = np.array([kind.type for kind in self.problem.cluster.kinds])
         allowed = types[:, None] == types if self.problem.same_type_stages else np.ones((kinds, kinds), dtype=bool)
         sizes = np.arange(1, self.largest + 1)[:, None]
-        rows = [
-            (self.kind_count[:, None, None] * (allowed[k][:, None, None] & (table >= table[k]))).sum(axis=0) >= sizes
-            for k in range(kinds)
-        ]
+        there = self.problem.cluster.kind_count[:, None, None]
+        rows = [(there * (allowed[k][:, None, None] & (table >= table[k]))).sum(axis=0) >= sizes for k in range(kinds)]
         return np.stack(rows).reshape(self.rate.shape)
 
     def holdable(self, thresholds: np.ndarray) -> np.ndarray:
@@ -108,7 +102,7 @@ class StageRates:
         """
         total = np.zeros(len(thresholds))
         per_gpu = self.problem.model.spans.layers / self.size[:, None]
-        for k, count in enumerate(self.kind_count):
+        for k, count in enumerate(self.problem.cluster.kind_count):
             mine = self.composition[:, k] > 0
             rate, share = self.rate[mine].reshape(-1), per_gpu[mine].reshape(-1)
             order = np.argsort(-rate, kind="stable")
@@ -127,8 +121,8 @@ def stage_rates(problem: Problem) -> StageRates:
         Too many mixtures of too many kinds, where mixtures must be listed.
     """
     classes = gpu_classes(problem.cluster)
-    pure = bool(problem.costs.mixes_as_slowest(problem.batch_split))
-    mixtures = _pure(problem) if pure else _mixtures(problem, classes)
+    pure = bool(problem.costs.mixes_as_slowest(problem))
+    mixtures = _pure(problem) if pure else _mixtures(problem)
     rate = np.zeros((len(mixtures), len(problem.model.spans.layers)))
     step = max(1, 2_000_000 // (mixtures.shape[1] * rate.shape[1]))  # in parts, to keep memory small
     for i in range(0, len(mixtures), step):
@@ -136,7 +130,7 @@ def stage_rates(problem: Problem) -> StageRates:
             problem.model, problem.workload, problem.cluster.kinds, mixtures[i : i + step], problem.batch_split
         )
         rate[i : i + step] = np.where(tables.fits(problem.cluster.kinds), tables.throughput, 0.0)
-    link = classes.bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+    link = problem.link_throughput(classes.bandwidth_gb_per_s)
     return StageRates(problem, classes, mixtures, rate, link, pure)
 
 
@@ -150,21 +144,11 @@ def _pure(problem: Problem) -> np.ndarray:
     return (kinds[:, None, :] * np.arange(1, _largest(problem) + 1)[None, :, None]).reshape(-1, len(kinds))
 
 
-def _mixtures(problem: Problem, classes: Classes) -> np.ndarray:
+def _mixtures(problem: Problem) -> np.ndarray:
     """Every mixture of kinds of up to `largest` GPUs, by size."""
-    kinds, largest = problem.cluster.kinds, _largest(problem)
-    there = np.bincount(classes.kind, classes.count, len(kinds)).astype(int)
-    _refuse_if_too_many(problem, len(kinds), largest)
-    rows = np.zeros((1, 0), dtype=int)
-    for n in there:  # one kind more at a time, so that no row ever exceeds the limit
-        grown = [np.hstack([rows, np.full((len(rows), 1), c)]) for c in range(min(n, largest) + 1)]
-        rows = np.vstack(grown)
-        rows = rows[rows.sum(axis=1) <= largest]
-    if problem.same_type_stages:
-        types = np.unique([kind.type for kind in kinds], return_inverse=True)[1]
-        of_type = types[:, None] == np.arange(types.max() + 1)
-        rows = rows[((rows @ of_type) > 0).sum(axis=1) == 1]
-    rows = rows[rows.any(axis=1)]
+    kinds = problem.cluster.kinds
+    _refuse_if_too_many(problem, len(kinds), _largest(problem))
+    rows = compositions(problem, kinds, problem.cluster.kind_count)
     return rows[np.lexsort((*rows.T[::-1], rows.sum(axis=1)))]
 
 

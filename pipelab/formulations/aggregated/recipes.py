@@ -136,7 +136,7 @@ def _pure_patterns(rates: StageRates, good: np.ndarray):
             together = np.unique((table[:, size - 1] & group[:, None]).T, axis=0)
             for shared in together[together.any(axis=1)]:
                 spans = _pure_spans(good, largest, size, shared)
-                if len(spans) and rates.kind_count[shared].sum() >= size:
+                if len(spans) and problem.cluster.kind_count[shared].sum() >= size:
                     yield [(size, shared)], spans
 
 

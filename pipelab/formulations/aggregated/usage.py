@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.formulations.aggregated.recipes import Recipes
-from pipelab.program import Columns, RowBlock
+from pipelab.program import Columns, RowBlock, incidence
 
 __all__ = ["Limits", "Usage"]
 
@@ -50,9 +50,7 @@ class Usage:
     @cached_property
     def per_recipe(self) -> sp.csr_array:
         """Which columns of `n` belong to which recipe; shape (R, P)."""
-        size = len(self.recipe)
-        shape = (len(self.found.recipes), size)
-        return sp.csr_array((np.ones(size), (self.recipe, np.arange(size))), shape=shape)
+        return incidence(self.recipe, len(self.found.recipes))
 
     @cached_property
     def gpus_by_class(self) -> tuple[sp.csr_array, sp.csr_array]:
@@ -62,9 +60,8 @@ class Usage:
             for number, classes in recipe.draws:
                 if len(classes) == 1:
                     fixed[classes[0], r] += number
-        classes = [a for _, _, own in self.mixed_draws for a in own]
-        unit = sp.csr_array((np.ones(self.drawn), (classes, np.arange(self.drawn))), shape=(len(fixed), self.drawn))
-        return sp.csr_array(fixed) @ self.per_recipe, unit
+        classes = np.array([a for _, _, own in self.mixed_draws for a in own], dtype=int)
+        return sp.csr_array(fixed) @ self.per_recipe, incidence(classes, len(fixed))
 
     def weights(self, columns: Columns, gpus: float = 0.0, stages: float = 0.0, price: float = 0.0) -> np.ndarray:
         """An objective over all columns: so much for every GPU, every stage and every unit of price."""
@@ -99,6 +96,6 @@ class Usage:
         recipes = [r for r, _, _ in self.mixed_draws]
         number = np.array([n for _, n, _ in self.mixed_draws], dtype=float)
         row = np.repeat(np.arange(len(recipes)), [len(classes) for _, _, classes in self.mixed_draws])
-        taken = sp.csr_array((np.ones(len(row)), (row, np.arange(len(row)))), shape=(len(recipes), len(row)))
+        taken = incidence(row, len(recipes))
         needed = sp.dia_array((number[None], [0]), shape=(len(number),) * 2) @ self.per_recipe[recipes]
         return columns.rows({"u": taken, "n": -needed}, lower=0, upper=0)

@@ -11,13 +11,14 @@ from collections.abc import Callable
 import numpy as np
 import scipy.sparse as sp
 
+from pipelab.formulations.aggregated.ends import Ended
 from pipelab.formulations.aggregated.order import Order
-from pipelab.program import Columns, LinearProgram, RowBlock
+from pipelab.program import Columns, LinearProgram, RowBlock, incidence
 
 __all__ = ["arrange", "sequence", "stages_by_kind", "walk_rows"]
 
 
-def walk_rows(columns: Columns, order: Order, most: int | None) -> dict[str, RowBlock]:
+def walk_rows(columns: Columns, order: Order | Ended, most: int | None) -> dict[str, RowBlock]:
     """Rows over `y` (how often each of `order.arcs` is used) and, with `most`, over `f` (flow on it).
 
     Parameters
@@ -26,26 +27,26 @@ def walk_rows(columns: Columns, order: Order, most: int | None) -> dict[str, Row
         A number that no pipeline's stages exceed; None leaves circuits allowed.
     """
     left, reached, kind = order.arcs
-    arcs, states = np.arange(len(left)), len(order.follows)
-    leave, arrive = _ones(left, arcs, states, len(arcs)), _ones(reached, arcs, states, len(arcs))
+    arcs, states = np.arange(len(left)), order.states
+    leave, arrive = incidence(left, states), incidence(reached, states)
     blocks = {"leave_where_arrived": columns.rows({"y": leave - arrive}, upper=0)}
     blocks["leave_where_arrived"].upper[0] = 1  # the walk begins at the start
     if most is not None:
         each, passing = sp.eye_array(len(arcs)), arcs[kind >= 0]
-        stages = _ones(reached[passing], passing, states, len(arcs))
+        stages = incidence(reached[passing], states, passing, len(arcs))
         blocks["flow_on_used_arcs"] = columns.rows({"f": each, "y": -most * each}, upper=0)
         blocks["flow_reaches_stages"] = columns.rows({"f": (arrive - leave)[1:], "y": -stages[1:]}, lower=0)
     return blocks
 
 
-def stages_by_kind(order: Order) -> sp.csr_array:
+def stages_by_kind(order: Order | Ended) -> sp.csr_array:
     """Which arcs pass a stage of which link kind; shape (J, Y)."""
     kind = order.arcs[2]
     passing = np.flatnonzero(kind >= 0)
-    return _ones(kind[passing], passing, len(order.leads_to), len(kind))
+    return incidence(kind[passing], order.link_kinds, passing, len(kind))
 
 
-def arrange(order: Order, number: np.ndarray, run: Callable) -> list[int] | None:
+def arrange(order: Order | Ended, number: np.ndarray, run: Callable) -> list[int] | None:
     """An order for given stages, as link kinds; None if there is none.
 
     Parameters
@@ -85,7 +86,3 @@ def sequence(arcs: tuple[np.ndarray, np.ndarray, np.ndarray], number: np.ndarray
         else:
             walked.append(path.pop()[1])
     return [k for k in walked[::-1] if k >= 0]
-
-
-def _ones(row: np.ndarray, column: np.ndarray, height: int, width: int) -> sp.csr_array:
-    return sp.csr_array((np.ones(len(row)), (row, column)), shape=(height, width))

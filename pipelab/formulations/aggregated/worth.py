@@ -27,7 +27,8 @@ def worths(rates: StageRates, threshold: float) -> tuple[Fraction, ...]:
     """
     from scipy.optimize import linprog
 
-    kinds, sizes = len(rates.kind_count), rates.problem.model.spans.layers
+    there, sizes = rates.problem.cluster.kind_count, rates.problem.model.spans.layers
+    kinds = len(there)
     patterns = [(parts, int(sizes[spans].max())) for parts, spans in patterns_at(rates, threshold)]
     draws = [(i, number, np.flatnonzero(own)) for i, (parts, _) in enumerate(patterns) for number, own in parts]
     if not patterns:
@@ -41,7 +42,7 @@ def worths(rates: StageRates, threshold: float) -> tuple[Fraction, ...]:
         enough[i, kinds + d] = -number
     needed = np.array([layers for _, layers in patterns], dtype=float)
     answer = linprog(
-        np.concatenate([rates.kind_count, np.zeros(len(draws))]), method="highs-ds",
+        np.concatenate([there, np.zeros(len(draws))]), method="highs-ds",
         A_ub=np.vstack([least, enough]), b_ub=np.concatenate([np.zeros(len(below)), -needed]),
     )  # fmt: skip
     return _rounded_safely(answer.x[:kinds], patterns)

@@ -1,0 +1,300 @@
+"""A placement as a file for other programs, back again, and as vLLM's settings."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from pipelab.errors import InvalidData, InvalidValue, nearest
+from pipelab.evaluate import evaluate, tally
+from pipelab.placement import Placement, Stage
+from pipelab.problem import Problem
+from pipelab.result import Result, placement_in
+from pipelab.tables import csv_text, plain, read_rows, write_whole
+
+__all__ = ["VLLMSettings", "load_placement", "save_placement", "vllm_settings"]
+
+_SUFFIXES = (".json", ".csv")
+_FIELDS = ("first_layer", "last_layer", "gpus")
+
+
+def save_placement(problem: Problem, placement: Placement | Result, path: str | Path) -> Path:
+    """Write a valid placement and what the judge says of it as JSON or CSV, replacing the file whole.
+
+    Parameters
+    ----------
+    problem : Problem
+    placement : Placement or Result
+        Of a result, JSON also holds status and bound.
+    path : str or Path
+        Ends in `.json` (everything, links included) or `.csv` (one row per stage). Layers are counted from 1.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    InvalidPlacement
+        The placement is not valid for this problem.
+    InvalidValue
+        There is no placement, or the file would be of another kind.
+
+    Examples
+    --------
+    >>> import pipelab as pl, tempfile, pathlib
+    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    >>> path = pl.save_placement(tiny, pl.solve(tiny, "aggregated"), pathlib.Path(tempfile.mkdtemp()) / "plan.csv")
+    >>> print(path.read_text().splitlines()[1])
+    1,1,4,0 1,2 × A100,301.784,2.817578125,80
+    """
+    path, result = Path(path), placement if isinstance(placement, Result) else None
+    _check_suffix("save_placement", path)
+    placement = placement_in(placement, "save_placement")
+    rows = _stage_rows(problem, placement)
+    if path.suffix == ".csv":
+        # A table has one number per cell: the memory of the GPU that has the least to spare.
+        lines = [list(_csv_row(row).values()) for row in rows]
+        write_whole(path, csv_text(list(_csv_row(rows[0])), lines))
+    else:
+        write_whole(path, json.dumps(_document(problem, placement, rows, result), indent=2, ensure_ascii=False) + "\n")
+    return path
+
+
+def _stage_rows(problem: Problem, placement: Placement) -> list[dict]:
+    return [
+        {
+            "stage": i,
+            "first_layer": report.stage.layers.start + 1,
+            "last_layer": report.stage.layers.stop,
+            "gpus": list(report.stage.gpus),
+            "gpu_types": list(report.gpu_types),
+            "throughput_tokens_per_s": float(report.throughput),
+            "memory_needed_gb": [float(need) for need in report.memory_gb],
+            "memory_offered_gb": [float(offer) for offer in report.memory_limit_gb],
+        }
+        for i, report in enumerate(evaluate(problem, placement).stages, start=1)
+    ]
+
+
+def _csv_row(row: dict) -> dict:
+    need, offer = max(
+        zip(row["memory_needed_gb"], row["memory_offered_gb"], strict=True), key=lambda pair: pair[0] / pair[1]
+    )
+    return row | {
+        "gpus": " ".join(map(str, row["gpus"])),
+        "gpu_types": tally(tuple(row["gpu_types"])),
+        "throughput_tokens_per_s": plain(row["throughput_tokens_per_s"]),
+        "memory_needed_gb": plain(need),
+        "memory_offered_gb": plain(offer),
+    }
+
+
+def _document(problem: Problem, placement: Placement, rows: list[dict], result: Result | None) -> dict:
+    judged = evaluate(problem, placement)
+    solved = {}
+    if result is not None:
+        solved = {"method": result.method, "status": result.status, "bound_tokens_per_s": result.bound}
+    links = [
+        {
+            "link": f"{i + 1}→{i + 2}",
+            "slowest_pair_of_gpus": [link.sender, link.receiver],
+            "bandwidth_gb_per_s": float(link.bandwidth_gb_per_s),
+            f"throughput_{judged.link_unit}_per_s": float(link.throughput),
+        }
+        for i, link in enumerate(judged.links)
+    ]
+    return {
+        "problem": problem.name,
+        "model": problem.model.name,
+        "layers": problem.model.layers,
+        "throughput_tokens_per_s": float(judged.throughput),
+        **solved,
+        "bottlenecks": list(judged.bottlenecks),
+        "stages": rows,
+        "links": links,
+    }
+
+
+def load_placement(path: str | Path) -> Placement:
+    """Read a placement from JSON or CSV; `pl.evaluate` says whether it is valid for a problem.
+
+    Parameters
+    ----------
+    path : str or Path
+        As `save_placement` writes it, or by hand: of each stage `first_layer`, `last_layer` (counted from 1)
+        and `gpus` are read. In CSV, GPU ids are separated by spaces.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit; names stage or row, field and value.
+
+    Examples
+    --------
+    >>> import pipelab as pl, tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "mine.csv"
+    >>> _ = path.write_text("first_layer,last_layer,gpus\\n1,2,0 1\\n3,4,2\\n")
+    >>> print(pl.load_placement(path))
+    layers 1–2 on [0, 1] → layers 3–4 on [2]
+    """
+    path = Path(path)
+    _check_suffix("load_placement", path)
+    if path.suffix == ".csv":
+        stages = []
+        for row in read_rows(path, _FIELDS):
+            cells = {name: row.cells[name] for name in _FIELDS}
+            cells["gpus"] = cells["gpus"].split()
+            stages.append(_stage(cells, f"{path}, row {row.number}, column"))
+        return Placement(tuple(stages))
+    return Placement(tuple(_stage(cells, f"{path}, stage {i}, field") for i, cells in enumerate(_read_json(path), 1)))
+
+
+def _read_json(path: Path) -> list[dict]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InvalidData(f"{path}: cannot be opened ({error.strerror})") from None
+    except ValueError as error:
+        raise InvalidData(f"{path}: cannot be read as JSON ({error})") from None
+    stages = document.get("stages") if isinstance(document, dict) else None
+    if not isinstance(stages, list) or not stages:
+        raise InvalidData(f'{path}: expected an object with "stages", a list of at least one stage')
+    for i, stage in enumerate(stages, 1):
+        if not isinstance(stage, dict):
+            raise InvalidData(f"{path}, stage {i}: {stage!r}: expected an object with {', '.join(_FIELDS)}")
+        for field in _FIELDS:
+            if field not in stage:
+                raise InvalidData(f"{path}, stage {i}: field {field!r} is missing; {nearest(field, stage)}")
+    return stages
+
+
+def _stage(cells: Mapping, place: str) -> Stage:
+    """One stage; `place` is where it stands, up to the name of the field."""
+    first, last = (_whole(cells[field], field, place, 1) for field in _FIELDS[:2])
+    if last < first:
+        raise InvalidData(f"{place} 'last_layer': {last}: expected at least first_layer = {first}")
+    gpus = cells["gpus"]
+    if not isinstance(gpus, list) or not gpus:
+        raise InvalidData(f"{place} 'gpus': {gpus!r}: expected at least one GPU id")
+    return Stage(range(first - 1, last), tuple(_whole(g, "gpus", place, 0) for g in gpus))
+
+
+def _whole(value, field: str, place: str, least: int) -> int:
+    text = str(value)
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < least:
+        shown = "empty" if value == "" else repr(value)
+        raise InvalidData(f"{place} {field!r}: {shown}: expected a whole number of at least {least}")
+    return int(text)
+
+
+def _check_suffix(what: str, path: Path) -> None:
+    if path.suffix not in _SUFFIXES:
+        raise InvalidValue(what, [("path", str(path), f"expected a name that ends in {' or '.join(_SUFFIXES)}")])
+
+
+@dataclass(frozen=True)
+class VLLMSettings:
+    """What one vLLM engine needs to be told of a placement; made by `pl.vllm_settings`. Prints as a shell command.
+
+    Attributes
+    ----------
+    layers : tuple of int
+        Decoder layers of each stage, in order.
+    gpus : tuple of int
+        GPU ids of the cluster in the order of vLLM's ranks: stage after stage.
+    tensor_parallel_size : int
+    note : str
+        What is not translated; empty where every stage has one GPU.
+    """
+
+    layers: tuple[int, ...]
+    gpus: tuple[int, ...]
+    tensor_parallel_size: int
+    note: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables; GPUs are visible in rank order, counted as the PCI bus counts them."""
+        return {
+            "VLLM_PP_LAYER_PARTITION": ",".join(map(str, self.layers)),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus)),
+        }
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Arguments of `vllm serve`."""
+        sizes = {"pipeline": len(self.layers), "tensor": self.tensor_parallel_size}
+        return tuple(part for name, size in sizes.items() for part in (f"--{name}-parallel-size", str(size)))
+
+    def __str__(self) -> str:
+        variables = " ".join(f"{name}={value}" for name, value in self.environment.items())
+        return f"{variables} vllm serve MODEL {' '.join(self.arguments)}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>" + (f"<p>{escape(self.note)}.</p>" if self.note else "")
+
+
+def vllm_settings(problem: Problem, placement: Placement | Result) -> VLLMSettings:
+    """The same stages for vLLM: `VLLM_PP_LAYER_PARTITION`, both parallel sizes, and the order of GPUs.
+
+    Parameters
+    ----------
+    problem : Problem
+    placement : Placement or Result
+
+    Returns
+    -------
+    VLLMSettings
+
+    Raises
+    ------
+    InvalidPlacement
+        The placement is not valid for this problem.
+    InvalidValue
+        Stages have unlike numbers of GPUs. One vLLM engine has pipeline size × tensor size ranks.
+
+    Notes
+    -----
+    Translated: the cuts between stages, how many GPUs a stage has, and which. vLLM gives rank
+    s · tensor size + i to GPU i of stage s, hence the order of `gpus`. `CUDA_VISIBLE_DEVICES` holds for one host
+    whose GPUs are numbered as the problem's; over several hosts, start the workers in this order.
+
+    Not translated: vLLM splits every layer over the GPUs of a stage (tensor parallel). A cost model in which they
+    hold full copies and share the batch, as `LinearThroughput` has it, therefore promises the throughput of a
+    program that vLLM does not run. The number of attention heads must be a multiple of the tensor size, which is
+    not checked here; embedding and head come on top of the first and last stage's layers.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny")
+    >>> print(pl.vllm_settings(tiny, pl.Placement.of([(3, (1,)), (1, (0,))])).environment["VLLM_PP_LAYER_PARTITION"])
+    3,1
+    """
+    placement = placement_in(placement, "vllm_settings")
+    evaluate(problem, placement)
+    stages = placement.stages
+    sizes = [len(stage.gpus) for stage in stages]
+    if len(set(sizes)) > 1:
+        raise InvalidValue("vllm_settings", [("placement", str(placement), _odd_one(sizes))])
+    note = ""
+    if sizes[0] > 1:
+        note = (
+            f"vLLM splits every layer over the {sizes[0]} GPUs of a stage (tensor parallel); "
+            "pipelab's rate holds for it only where the cost model says the same of a stage"
+        )
+    return VLLMSettings(tuple(len(stage.layers) for stage in stages), placement.gpus, sizes[0], note)
+
+
+def _odd_one(sizes: list[int]) -> str:
+    """The first stage that differs from most, and what to do."""
+    usual = max(dict.fromkeys(sizes), key=sizes.count)
+    odd = next(i for i, size in enumerate(sizes) if size != usual)
+    return (
+        f"expected as many GPUs in every stage, since one vLLM engine has one tensor-parallel size; stage {odd + 1} "
+        f"has {sizes[odd]} where {sizes.count(usual)} of {len(sizes)} stages have {usual}; "
+        "solve with max_gpus_per_stage=1 for a placement of that shape"
+    )

@@ -1,0 +1,148 @@
+"""Real mixes of GPUs, as others have published them, with the network between their nodes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipelab.checked import Count, NotNegative, Positive, checked
+from pipelab.cluster import GPU, Cluster
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.facts.gpus import GPUFacts, load_gpus
+from pipelab.paths import data_dir
+from pipelab.tables import number, place, read_rows
+
+__all__ = ["clusters", "load_cluster"]
+
+_REQUIRED = ("cluster", "gpu_type", "gpus", "gpus_per_node", "network_gbit_per_s")
+
+
+@checked
+class _Nodes:
+    """One row: equal nodes at one site."""
+
+    gpu_type: str
+    gpus: Count
+    gpus_per_node: Count
+    site: str = ""
+    node_gbit_per_s: Positive | None = None
+    network_gbit_per_s: Positive | None = None
+    between_sites_gbit_per_s: Positive | None = None
+    network_latency_ms: NotNegative | None = None
+    between_sites_latency_ms: NotNegative | None = None
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One node: what is in it, and how fast it talks, inside and out, in GB/s."""
+
+    facts: _Nodes
+    gpu: GPU
+    count: int
+    inside: float
+    outside: float
+
+
+def load_cluster(
+    name: str,
+    *,
+    gpus: dict[str, GPUFacts] | None = None,
+    network_gbit_per_s: float | None = None,
+    nodes: bool = True,
+    file: str | Path | None = None,
+) -> Cluster:
+    """A cluster of `data/clusters.csv`, or of your own file with the same columns.
+
+    Parameters
+    ----------
+    gpus : dict of GPUFacts, optional
+        By default `load_gpus()`: memory, price and the link inside a node come from there.
+    network_gbit_per_s : float, optional
+        Between nodes where the file does not say (and only there).
+    nodes : bool
+        Whether GPUs of a node with several know its name. Without, no stage can be tensor parallel,
+        and GPUs of all nodes are of one kind: fewer different stages to look at.
+
+    Returns
+    -------
+    Cluster
+        Links in GB/s per direction: inside a node the GPUs' own, between nodes the slower network of
+        the two, between sites what the file says.
+
+    Raises
+    ------
+    UnknownName
+        No such cluster, or a type of GPU that `gpus` does not know.
+    InvalidData
+        The network is not stated, or a value does not fit.
+
+    Examples
+    --------
+    >>> cluster = load_cluster("helix-single24")
+    >>> len(cluster), cluster.bandwidth_between(0, 23)
+    (24, 1.0)
+    """
+    path = Path(file) if file else data_dir() / "clusters.csv"
+    table = _read(path)
+    if name not in table:
+        raise UnknownName(f"there is no cluster {name!r}; {nearest(str(name), table)}")
+    facts = load_gpus() if gpus is None else gpus
+    made = [node for row in table[name] for node in _nodes(path, name, row, facts, network_gbit_per_s, nodes)]
+    group = np.repeat(np.arange(len(made)), [n.count for n in made])
+    return Cluster(tuple(g for n in made for g in (n.gpu,) * n.count), _bandwidth(made), group)
+
+
+def _read(path: Path) -> dict[str, list[_Nodes]]:
+    found: dict[str, list[_Nodes]] = {}
+    fields = _Nodes.__dataclass_fields__
+    for row in read_rows(path, _REQUIRED):
+        texts = {"gpu_type", "site"}
+        values = {c: row.cells[c] if c in texts else number(row, c) for c in fields if row.cells.get(c)}
+        found.setdefault(row.cells["cluster"], []).append(place(row, {}, lambda values=values: _Nodes(**values)))
+    return found
+
+
+def _nodes(path: Path, name: str, row: _Nodes, facts, network: float | None, named: bool) -> list[_Node]:
+    """The nodes of one row."""
+    if row.gpu_type not in facts:
+        raise UnknownName(f"{path}, {name}: {row.gpu_type!r} is no known GPU; {nearest(row.gpu_type, facts)}")
+    outside = row.network_gbit_per_s or network
+    if outside is None:
+        raise InvalidData(f"{path}, {name}: the network is not stated there; give network_gbit_per_s=…")
+    if isinstance(outside, bool) or not outside > 0:
+        raise InvalidValue("load_cluster", [("network_gbit_per_s", outside, "expected a number above 0")])
+    gpu = facts[row.gpu_type]
+    inside = gpu.link_gb_per_s if row.node_gbit_per_s is None else row.node_gbit_per_s / 8
+    sizes = [min(row.gpus_per_node, row.gpus - i) for i in range(0, row.gpus, row.gpus_per_node)]
+    made = []
+    for i, size in enumerate(sizes):
+        node = f"{row.site}{row.gpu_type}×{row.gpus_per_node} no. {i + 1}" if named and size > 1 else ""
+        one = GPU(row.gpu_type, gpu.memory_gb, gpu.usd_per_hour, node, inside if node else None)
+        made.append(_Node(row, one, size, inside, outside / 8))
+    return made
+
+
+def _bandwidth(nodes: list[_Node]) -> np.ndarray:
+    """GB/s between nodes, and inside each on the diagonal."""
+    outside = np.array([n.outside for n in nodes])
+    matrix = np.minimum(outside[:, None], outside)
+    between = np.array([(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes])
+    sites = np.array([n.facts.site for n in nodes])
+    far = sites[:, None] != sites
+    matrix = np.where(far, np.minimum(matrix, np.minimum(between[:, None], between)), matrix)
+    np.fill_diagonal(matrix, [n.inside for n in nodes])
+    return matrix
+
+
+def clusters(file: str | Path | None = None):
+    """The clusters as a table, one row per kind of node, with source and how sure each is.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> int(pl.clusters().loc["helix-hetero42", "gpus"].sum())  # on 42 nodes
+    64
+    """
+    import pandas as pd
+
+    return pd.read_csv(Path(file) if file else data_dir() / "clusters.csv").set_index("cluster")

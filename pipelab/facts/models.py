@@ -1,0 +1,80 @@
+"""Language models by name, from the dimensions of their published configurations."""
+
+from functools import cache
+from pathlib import Path
+
+from pipelab.errors import UnknownName, nearest
+from pipelab.facts.rows import facts_from
+from pipelab.facts.transformer import LatentAttention, Transformer
+from pipelab.paths import data_dir
+
+__all__ = ["load_model", "models"]
+
+_REQUIRED = ["layers", "d_model", "d_ff", "heads", "kv_heads", "head_dim", "vocab"]
+_EXPERTS = ["experts", "experts_per_token", "shared_experts", "expert_ff", "dense_layers"]
+_FLAGS = ["qkv_bias", "router_bias", "tied_embeddings"]
+_LATENT = ["latent_query_rank", "latent_kv_rank", "latent_rope_dim", "latent_value_dim"]
+
+
+def load_model(
+    name: str, *, precision: str = "bf16", kv_precision: str = "bf16", file: str | Path | None = None
+) -> Transformer:
+    """A model of `data/models.csv` by name, or one of your own file with the same columns.
+
+    Parameters
+    ----------
+    precision, kv_precision : str
+        In which weights, and keys and values, are kept: "bf16", "fp8", "int4", ….
+
+    Raises
+    ------
+    UnknownName
+        No such model or precision.
+    InvalidData
+        A row of the file does not fit; the message names row and column.
+
+    Examples
+    --------
+    >>> load_model("DeepSeek-V3", precision="fp8").kv_elements
+    576
+    """
+    table = _read(Path(file)) if file else _bundled()
+    if name not in table:
+        raise UnknownName(f"there is no model {name!r}; {nearest(str(name), table)}")
+    from dataclasses import replace
+
+    return replace(table[name], precision=precision, kv_precision=kv_precision)
+
+
+@cache
+def _bundled() -> dict[str, Transformer]:
+    return _read(data_dir() / "models.csv")
+
+
+def _read(path: Path) -> dict[str, Transformer]:
+    return facts_from(path, "model", _make, _REQUIRED, [*_EXPERTS, *_FLAGS, *_LATENT], flags=_FLAGS)
+
+
+def _make(name: str, values: dict) -> Transformer:
+    latent = {c.removeprefix("latent_"): values.pop(c) for c in _LATENT if c in values}
+    return Transformer(name, **values, latent=LatentAttention(**latent) if latent else None)
+
+
+def models(file: str | Path | None = None):
+    """The models as a table: dimensions, parameters computed from them, and the published totals.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> table = pl.models()
+    >>> bool((table["parameters"] == table["parameters_published"]).all())
+    True
+    """
+    import pandas as pd
+
+    path = Path(file) if file else data_dir() / "models.csv"
+    table = pd.read_csv(path).set_index("model")
+    found = _read(path)
+    table.insert(0, "parameters", [found[name].parameters() for name in table.index])
+    table.insert(1, "parameters_a_token_meets", [found[name].parameters(active=True) for name in table.index])
+    return table

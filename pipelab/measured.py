@@ -1,0 +1,192 @@
+"""Measured stage times in place of a formula: a table, interpolated, never extrapolated in silence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pipelab.checked import Flag, checked
+from pipelab.cluster import GPU
+from pipelab.costs import StageCost, StageTables
+from pipelab.errors import InvalidData, InvalidValue
+from pipelab.problem import Problem
+from pipelab.roofline import Roofline
+from pipelab.tables import number, read_rows
+
+__all__ = ["Measured", "load_measured"]
+
+_COLUMNS = ("gpu_type", "layers", "batch", "milliseconds")
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Times of one type of GPU, for every pair of the layers and batches measured."""
+
+    layers: np.ndarray  # ascending
+    batch: np.ndarray  # ascending
+    seconds: np.ndarray  # (len(layers), len(batch))
+
+    def at(self, layers: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        """Seconds by linear interpolation in both directions; infinite beyond what was measured."""
+        from scipy.interpolate import interpn
+
+        # One measured value stands for itself alone; interpn wants two, so it is given a neighbour as good as equal.
+        axes = [x if len(x) > 1 else np.array([x[0], np.nextafter(x[0], np.inf)]) for x in (self.layers, self.batch)]
+        values = np.broadcast_to(self.seconds, [len(x) for x in axes]) if 1 in self.seconds.shape else self.seconds
+        points = np.stack(np.broadcast_arrays(layers, batch), axis=-1)
+        return interpn(axes, values, points, bounds_error=False, fill_value=np.inf).reshape(points.shape[:-1])
+
+
+@checked(eq=False)
+class Measured:
+    """A cost model made of measurements, for stages of one GPU or of several that share the batch evenly.
+
+    Parameters
+    ----------
+    milliseconds : mapping of GPU type to mapping of (layers, batch) to float
+        Time of one pass of so many sequences through so many layers on one GPU, for every pair of
+        the layers and batches that occur.
+    needs : cost model
+        Says what stages need in memory and what links carry: `Roofline()` or `LinearThroughput`.
+    per_layer : bool
+        The table has one layer only, and n layers take n times as long.
+    beyond : "refuse" or "leave out"
+        What becomes of stages that were not measured: a problem that may ask for them is refused, or
+        they are not considered.
+
+    Notes
+    -----
+    Between measured points time is linear in layers and in batch. Beyond them nothing is guessed.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny")
+    >>> table = {t: {(n, b): n * (5 + b) for n in (1, 4) for b in (1, 16)} for t in ("V100", "H100")}
+    >>> costs = Measured(table, tiny.costs)
+    >>> cost = costs.stage(tiny.model, tiny.workload, [pl.GPU("H100", 80)], 2, "even")
+    >>> round(16 * 2048 / cost.throughput, 3)  # seconds: 2 layers of 5 + 16 ms
+    0.042
+    """
+
+    milliseconds: Mapping[str, Mapping[tuple[int, float], float]]
+    needs: Any
+    per_layer: Flag = False
+    beyond: Literal["refuse", "leave out"] = "refuse"
+
+    def __post_init__(self):
+        grids = {name: _grid(name, table, self.per_layer) for name, table in self.milliseconds.items()}
+        object.__setattr__(self, "_grids", grids)
+        if not grids:
+            raise InvalidValue("Measured", [("milliseconds", {}, "expected at least one type of GPU")])
+        if isinstance(self.needs, Roofline):  # the table knows no stages that cut layers
+            object.__setattr__(self, "needs", replace(self.needs, tensor_parallel=False))
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types that were measured."""
+        return tuple(self.milliseconds)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what was not measured; called by `Problem` when it is made."""
+        self.needs.check(problem)
+        if problem.batch_split != "even":
+            expected = "expected 'even': the table says nothing of unequal shares"
+            raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
+        if self.beyond == "leave out":
+            return
+        largest, batch = min(problem.max_gpus_per_stage, len(problem.cluster)), problem.workload.batch_size
+        for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
+            grid = self._grids[name]
+            asked = [("batch", "sequences", grid.batch, batch / largest, batch)]
+            if not self.per_layer:
+                asked.append(("layers", "layers", grid.layers, 1, problem.model.layers))
+            for column, unit, known, low, high in asked:
+                if low < known[0] or high > known[-1]:
+                    expected = (
+                        f"{name} was measured for {known[0]:g} to {known[-1]:g} {unit}, and a stage may have "
+                        f"{low:g} to {high:g}: measure more, or leave such stages out with beyond='leave out'"
+                    )
+                    raise InvalidValue("Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)])
+
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+        """As `needs` has it."""
+        return self.needs.link_throughput(problem, bandwidth_gb_per_s)
+
+    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
+        """As `needs` has it."""
+        return self.needs.memory_parts(problem, gpu, layers)
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        """Whether a mixed stage is exactly as fast as the slowest pure one of its size."""
+        return self.needs.mixes_as_slowest(problem)
+
+    def stage(self, model, workload, gpus: Sequence[GPU], layers: range | int, batch_split: str) -> StageCost:
+        """Rate, batch shares and memory of one stage; the rate is 0 where it was not measured."""
+        layers = range(layers) if isinstance(layers, int) else layers
+        share = workload.batch_size / len(gpus)
+        seconds = max(float(self._seconds(g.type, len(layers), share)) for g in gpus)
+        memory = self.needs.stage(model, workload, gpus, layers, batch_split).memory_gb
+        return StageCost(workload.tokens / seconds, (share,) * len(gpus), memory)
+
+    def stage_tables(self, model, workload, kinds: Sequence[GPU], composition: np.ndarray, batch_split: str):
+        """`stage` for every composition, shape (C, K), and every kind of span at once."""
+        share = (workload.batch_size / composition.sum(axis=1))[:, None]
+        seconds = np.stack([self._seconds(kind.type, model.spans.layers, share) for kind in kinds], axis=1)
+        slowest = np.where((composition > 0)[:, :, None], seconds, 0.0).max(axis=1)
+        memory = self.needs.stage_tables(model, workload, kinds, composition, batch_split).memory_gb
+        return StageTables(workload.tokens / slowest, memory)
+
+    def _seconds(self, gpu_type: str, layers, batch) -> np.ndarray:
+        grid = self._grids[gpu_type]
+        if self.per_layer:
+            return layers * grid.at(np.ones_like(layers), batch)
+        return grid.at(layers, batch)
+
+
+def _grid(name: str, table: Mapping, per_layer: bool) -> _Grid:
+    """The table as arrays; every pair of measured layers and batches must be there."""
+    layers, batch = (np.unique([key[i] for key in table]).astype(float) for i in (0, 1))
+    missing = [(n, b) for n in layers for b in batch if (n, b) not in table]
+    problems = []
+    if missing:
+        n, b = missing[0]
+        problems.append((name, "table", f"{n:g} layers with batch {b:g} are missing; expected every pair"))
+    if per_layer and layers.tolist() != [1.0]:
+        problems.append((name, f"layers {layers.tolist()}", "per_layer=True expects times of one layer only"))
+    for key, value in table.items():
+        if not 0 < value < np.inf or not min(key) > 0:
+            problems.append((f"{name}, {key}", value, "expected a time above 0, for layers and a batch above 0"))
+    if problems:
+        raise InvalidValue("Measured", problems)
+    seconds = np.array([[table[n, b] / 1000 for b in batch] for n in layers])
+    return _Grid(layers, batch, seconds)
+
+
+def load_measured(path: str | Path, needs: Any, **options) -> Measured:
+    """`Measured` from a CSV file with the columns gpu_type, layers, batch, milliseconds.
+
+    Raises
+    ------
+    InvalidData
+        A value that is no number, or a pair that stands there twice; the message names row and column.
+    InvalidValue
+        A pair of layers and batch is missing.
+    """
+    found: dict[str, dict[tuple[int, float], float]] = {}
+    for row in read_rows(Path(path), _COLUMNS):
+        layers, batch, milliseconds = (float(number(row, c)) for c in _COLUMNS[1:])
+        if layers != int(layers) or layers < 1:
+            raise row.error("layers", row.cells["layers"], "expected a whole number, at least 1")
+        table = found.setdefault(row.cells["gpu_type"], {})
+        if (layers, batch) in table:
+            raise row.error("batch", row.cells["batch"], f"{layers:g} layers with this batch stand there already")
+        table[int(layers), batch] = milliseconds
+    try:
+        return Measured(found, needs, **options)
+    except InvalidValue as error:
+        if set(options) & {name for name, _, _ in error.problems}:
+            raise
+        raise InvalidData(f"{path}: {error}") from None

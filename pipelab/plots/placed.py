@@ -1,0 +1,291 @@
+"""A placement's pipeline: lanes over time, and the steady rate against microbatches in flight."""
+
+import numpy as np
+
+from pipelab.errors import InvalidValue
+from pipelab.plots.gantt import MOST_BARS, gantt
+from pipelab.plots.raster import add_raster
+from pipelab.theme import BOTTLENECK, GRID, KIND_COLOURS, TYPE_COLOURS, WRONG, ink_on, template
+
+__all__ = ["placed_gantt", "plot_in_flight", "training_gantt"]
+
+_IDLE = "#F2F2F2"
+_MOST_LANES = 48  # with a label each
+
+
+def placed_gantt(placed, *, follow: int | None = 0):
+    """When every stage and link of a placement works on which microbatch.
+
+    Parameters
+    ----------
+    placed : PlacedTimeline
+    follow : int or None
+        A microbatch whose way is drawn as a line; in decode round after round.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Lanes from first stage to last, the bottleneck framed; of long runs the first microbatches; of
+        pipelines too long for bars a raster.
+
+    Raises
+    ------
+    InvalidValue
+        There is no such microbatch.
+    """
+    import plotly.graph_objects as go
+
+    most = min(placed.in_flight, placed.microbatches) if placed.returns else placed.microbatches
+    if follow is not None and (not isinstance(follow, int | np.integer) or not 0 <= follow < most):
+        raise InvalidValue("placed_gantt", [("follow", follow, f"expected None or a microbatch from 0 to {most - 1}")])
+    figure = go.Figure(layout=_gantt_layout(placed))
+    shown = _shown_passes(placed)
+    if _too_many(placed):
+        add_raster(figure, placed.timeline, None)
+    else:
+        _add_idle(figure, placed)
+        _add_lane_bars(figure, placed, False, "stage computes", KIND_COLOURS["F"], shown)
+        _add_lane_bars(figure, placed, True, "link sends", KIND_COLOURS["SEND_F"], shown)
+        if follow is not None:
+            _add_way(figure, placed, int(follow), shown)
+        _add_frames(figure, placed, shown)
+    figure.layout.title.text = _gantt_title(placed)
+    return figure
+
+
+def _gantt_layout(placed) -> dict:
+    lanes = placed.lanes
+    end = float(placed.timeline.end.reshape(len(lanes), -1)[-1, _shown_passes(placed) - 1])
+    every = -(-len(lanes) // _MOST_LANES)
+    # Of many lanes the stages are worth their labels rather than the links between them.
+    shown = range(0, len(lanes), 1 if every == 1 else 2 * every)
+    names = [f"<b>{lanes[i].label} ◀</b>" if lanes[i].bottleneck else lanes[i].label for i in shown]
+    return {
+        "template": template(), "barmode": "overlay", "hovermode": "closest", "legend": {"traceorder": "normal"},
+        "height": 150 + min(960, 26 * max(3, len(lanes))), "uniformtext": {"minsize": 8, "mode": "hide"},
+        "xaxis": {"range": [0, end], "gridcolor": GRID, "zeroline": False, "title": {"text": "time (s)"}},
+        "yaxis": {
+            "range": [len(lanes) - 0.4, -0.6], "tickvals": list(shown), "ticktext": names, "showgrid": False,
+            "zeroline": False, "automargin": True, "ticklabelstandoff": 8,
+        },
+    }  # fmt: skip
+
+
+def _shown_passes(placed) -> int:
+    """Few enough to tell apart and to redraw quickly, but three rounds where these can be drawn."""
+    if _too_many(placed):
+        return placed.microbatches
+    return min(placed.microbatches, max(120, 3 * placed.in_flight), MOST_BARS // len(placed.lanes))
+
+
+def _too_many(placed) -> bool:
+    """Whether not even two rounds could be drawn bar by bar."""
+    return len(placed.lanes) * min(placed.microbatches, 2 * placed.in_flight) > MOST_BARS
+
+
+def _height(placed, row: np.ndarray) -> np.ndarray:
+    """Links are drawn thinner than stages."""
+    return np.where(np.array([lane.link for lane in placed.lanes])[row], 0.45, 0.8)
+
+
+def _add_idle(figure, placed) -> None:
+    """A pale ground in every lane: what shows of it is idle time."""
+    import plotly.graph_objects as go
+
+    rows = np.arange(len(placed.lanes))
+    figure.add_trace(
+        go.Bar(
+            name="idle", orientation="h", y=rows, x=np.full(len(rows), placed.timeline.makespan), base=0,
+            width=_height(placed, rows), marker={"color": _IDLE, "line": {"width": 0}}, hoverinfo="skip",
+        )
+    )  # fmt: skip
+
+
+def _add_lane_bars(figure, placed, link: bool, name: str, colour: str, shown: int) -> None:
+    import plotly.graph_objects as go
+
+    timeline, schedule = placed.timeline, placed.timeline.schedule
+    of_kind = np.array([lane.link for lane in placed.lanes]) == link
+    mine = np.flatnonzero(of_kind[schedule.rank] & (schedule.microbatch < shown))
+    if not len(mine):
+        return
+    passes, row = schedule.microbatch[mine], schedule.rank[mine]
+    batch, token = _microbatch(placed, passes)
+    hover = [
+        f"<b>{placed.lanes[r].label}</b><br>microbatch {b}" + (f", token {t + 1}" if placed.returns else "")
+        + f"<br>{timeline.start[i]:.6g} to {timeline.end[i]:.6g} s<br>{why}"
+        for i, r, b, t, why in zip(mine.tolist(), row.tolist(), batch.tolist(), token.tolist(),
+                                   _reasons(placed, mine), strict=True)
+    ]  # fmt: skip
+    figure.add_trace(
+        go.Bar(
+            name=name, orientation="h", y=row, width=_height(placed, row), base=timeline.start[mine],
+            x=timeline.end[mine] - timeline.start[mine], text=batch.astype(str), textposition="inside",
+            textangle=0, insidetextanchor="middle", textfont={"color": ink_on(colour), "size": 11},
+            constraintext="both",
+            # The outline of a link's own colour keeps one that takes next to no time in sight.
+            marker={"color": colour, "line": {"color": colour if link else "white", "width": 1}},
+            hovertext=hover, hoverinfo="text",
+        )
+    )  # fmt: skip
+
+
+def _microbatch(placed, passes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which microbatch a pass belongs to, and its how many-th it is; in prefill every pass is one of its own."""
+    if placed.returns:
+        return passes % placed.in_flight, passes // placed.in_flight
+    return passes, np.zeros_like(passes)
+
+
+def _reasons(placed, entries: np.ndarray) -> list[str]:
+    """What each pass waited for last, in words."""
+    timeline, schedule = placed.timeline, placed.timeline.schedule
+    reasons = []
+    for i, waited in zip(entries.tolist(), timeline.waited_for[entries].tolist(), strict=True):
+        own, lane = int(schedule.rank[i]), placed.lanes[int(schedule.rank[waited])].name
+        batch = int(_microbatch(placed, schedule.microbatch[[waited]])[0][0])
+        if waited < 0:
+            reasons.append("waited for nothing")
+        elif schedule.rank[waited] == own and (own or schedule.microbatch[waited] == schedule.microbatch[i] - 1):
+            reasons.append(f"waited until {lane} was done with microbatch {batch}")
+        elif own == 0:
+            reasons.append(f"waited for microbatch {batch} to leave {lane}")
+        else:
+            reasons.append(f"went on at once from {lane}")
+    return reasons
+
+
+def _add_way(figure, placed, follow: int, shown: int) -> None:
+    """The way of one microbatch down the lanes and, where it goes round, back to the first."""
+    import plotly.graph_objects as go
+
+    timeline, lanes = placed.timeline, len(placed.lanes)
+    batch, _ = _microbatch(placed, np.arange(shown))
+    passes = np.flatnonzero(batch == follow)
+    start, end = (times.reshape(lanes, -1)[:, passes].T.ravel() for times in (timeline.start, timeline.end))
+    # Along the lower edge of the bars, below their numbers.
+    rows = np.arange(lanes) + 0.4 * _height(placed, np.arange(lanes))
+    figure.add_trace(
+        go.Scatter(
+            name=f"way of microbatch {follow}", mode="lines", hoverinfo="skip", line={"color": WRONG, "width": 2},
+            x=np.stack([start, end], axis=1).ravel(), y=np.repeat(np.tile(rows, len(passes)), 2),
+        )
+    )  # fmt: skip
+
+
+def _add_frames(figure, placed, shown: int) -> None:
+    """A black frame around each bottleneck, all in one trace."""
+    import plotly.graph_objects as go
+
+    rows = np.flatnonzero([lane.bottleneck for lane in placed.lanes])
+    timeline, lanes = placed.timeline, len(placed.lanes)
+    left = timeline.start.reshape(lanes, -1)[rows, 0]
+    right = timeline.end.reshape(lanes, -1)[rows, shown - 1]
+    up, down, gap = rows - 0.46, rows + 0.46, np.full(len(rows), np.nan)
+    figure.add_trace(
+        go.Scatter(
+            name="bottleneck", mode="lines", hoverinfo="skip", line={"color": BOTTLENECK, "width": 3},
+            x=np.stack([left, right, right, left, left, gap], axis=1).ravel(),
+            y=np.stack([up, up, down, down, up, gap], axis=1).ravel(), cliponaxis=False,
+        )
+    )  # fmt: skip
+
+
+def _gantt_title(placed) -> str:
+    full = f"{placed.in_flight} in flight: {placed.steady_rate:.6g} tokens/s once the pipeline is full"
+    slowest = [lane.name for lane in placed.lanes if lane.bottleneck]
+    named = " and ".join(slowest) if len(slowest) < 3 else f"{slowest[0]}, {slowest[1]} and {len(slowest) - 2} more"
+    if placed.keeps_promise:
+        note = f"as promised: {named} (framed) never idle{'s' * (len(slowest) == 1)} then"
+    else:
+        share = placed.steady_rate / placed.promise
+        note = f"{share:.0%} of the promise: {named} (framed) work{'s' * (len(slowest) == 1)} {share:.0%} of the time"
+    shown, number = _shown_passes(placed), "the number in a bar is its microbatch"
+    if shown < placed.microbatches:
+        number += f", the first {shown} of {placed.microbatches} shown"
+    if _too_many(placed):
+        note, number = note.replace(" (framed)", " (◀)"), "each pixel shows what takes most of its time"
+        return f"{placed.problem.name}, {full}<br><sup>{note}; {number}</sup>"
+    return f"{placed.problem.name}, {full}<br><sup>{note}; {number}; hover for what was waited for</sup>"
+
+
+def plot_in_flight(placed):
+    """The steady rate against microbatches in flight: simulated points, the promise, and the bound.
+
+    Parameters
+    ----------
+    placed : PlacedTimeline
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+    """
+    import plotly.graph_objects as go
+
+    frame, needed = placed.sweep(), placed.in_flight_needed
+    counts, rates = frame["in_flight"], frame["steady_rate_tokens_per_s"]
+    # The bound as a curve: it bends where the latency is filled, between two whole numbers.
+    bend = placed.promise * placed.latency_s / placed.problem.workload.tokens
+    last = max(float(counts.max()), bend) + 0.5
+    figure = go.Figure()
+    figure.add_trace(
+        go.Scatter(
+            name="bound: the promise, or n microbatches per latency", mode="lines", x=[0, bend, last],
+            y=[0, placed.promise, placed.promise], line={"color": TYPE_COLOURS[1], "width": 7}, hoverinfo="skip",
+        )
+    )  # fmt: skip
+    figure.add_trace(
+        go.Scatter(
+            name="promise", mode="lines", x=[0, last], y=[placed.promise] * 2, hoverinfo="skip",
+            line={"color": BOTTLENECK, "dash": "dash", "width": 2},
+        )
+    )  # fmt: skip
+    figure.add_trace(
+        go.Scatter(
+            name="simulated", mode="markers", x=counts, y=rates,
+            marker={"color": TYPE_COLOURS[0], "size": 10, "line": {"color": "white", "width": 1}},
+            hovertext=[f"{n} in flight: {rate:.7g} tokens/s, {rate / placed.promise:.1%} of the promise"
+                       for n, rate in zip(counts, rates, strict=True)], hoverinfo="text",
+        )
+    )  # fmt: skip
+    figure.add_annotation(
+        x=needed, y=placed.promise, text=f"{needed} needed", ay=46, ax=0, showarrow=True, arrowhead=2, standoff=8,
+        font={"size": 14},
+    )  # fmt: skip
+    several = needed > 1
+    title = f"{needed} microbatch{'es' * several} in flight reach{'es' * (not several)} {placed.promise:.6g} tokens/s"
+    note = f"one takes {_seconds(placed.latency_s)} from end to end; "
+    note += "more of them would only wait" if several else "a second one would only wait"
+    figure.update_layout(
+        template=template(), height=420, title=f"{placed.problem.name}: {title}<br><sup>{note}</sup>",
+        xaxis={
+            "title": {"text": "microbatches in flight"}, "range": [0, last], "gridcolor": GRID, "zeroline": False,
+            "dtick": max(1, int(np.ceil(last / 16))), "tick0": 0,
+        },
+        yaxis={
+            "title": {"text": "steady rate (tokens/s)"}, "range": [0, 1.1 * placed.promise], "gridcolor": GRID,
+            "zeroline": False, "ticklabelstandoff": 6,
+        },
+    )  # fmt: skip
+    return figure
+
+
+def _seconds(value: float) -> str:
+    if value >= 600:
+        return f"{value / 60:.3g} min"
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
+
+
+def training_gantt(training, **options):
+    """`pl.gantt` of a placement's training step, its ranks named by what they hold.
+
+    Parameters
+    ----------
+    training : TrainingTimeline
+    options
+        As for `pl.gantt`.
+    """
+    figure = gantt(training.timeline, **{"finding": f"{training.problem.name}: {training.sentence}", **options})
+    axis = figure.layout.yaxis
+    axis.update(ticktext=[training.labels[rank] for rank in axis.tickvals], automargin=True)
+    return figure

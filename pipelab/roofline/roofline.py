@@ -1,0 +1,249 @@
+"""Roofline: what a stage of real GPUs yields and needs.
+
+A pass takes each layer as long as the slower of computing and moving bytes, plus what does not
+overlap (Williams, Waterman and Patterson, 2009). The constants are few and named; each has one
+value per type of GPU or one for all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from pipelab.checked import Flag, NotNegative, Share, checked
+from pipelab.cluster import GPU
+from pipelab.costs import MEMORY_SLACK, StageCost, StageTables
+from pipelab.errors import InvalidValue
+from pipelab.facts.gpus import GPUFacts, load_gpus
+from pipelab.facts.transformer import Transformer
+from pipelab.problem import Problem, Workload
+from pipelab.roofline.demand import Demand
+from pipelab.roofline.sharing import balanced_batches
+from pipelab.roofline.table import Hardware, Span, Table
+
+__all__ = ["Roofline"]
+
+
+@checked
+class Roofline:
+    """The physical cost model.
+
+    Parameters
+    ----------
+    gpus : mapping of GPU type to GPUFacts, optional
+        By default all of `data/gpus.csv`. `F` = fp16_tflop_per_s, `B` = memory_bandwidth_gb_per_s and
+        `η_c` = compute_efficiency come from there.
+    memory_efficiency : float
+        `η_m`, share of the memory bandwidth that kernels reach.
+    prefill_overlap, decode_overlap : float
+        `ω`, share of the shorter of computing and moving bytes that hides behind the longer. Prompts have
+        thousands of rows for every weight read; a new token per sequence has few, and hides less.
+    layer_overhead_s : float
+        `τ0`, launches and waits per layer: 0.02 ms with CUDA graphs, 0.3 ms with eager kernels.
+    hop_latency_s : float
+        `α`, before the first byte of a message arrives.
+    memory_share : float
+        Share of a GPU's memory that may be used.
+    tensor_parallel : bool
+        Whether the GPUs of a stage that share a node may also cut each layer among them.
+
+    Notes
+    -----
+    With t GPUs cutting a layer, in seconds:
+
+        T_c = FLOPs / (t · F · η_c)
+        T_m = (weights / t + KV / min(t, K) + activations / t) / (B · η_m)
+        T_tp = 2 · (2(t − 1)/t · b·q·d·2 bytes / (bandwidth inside the node) + 2(t − 1) · α)
+        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head
+
+    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`; arithmetic
+    runs at 16 bits whatever the weights are stored in. k GPUs of a stage share the batch (each
+    holds all layers of the stage), or cut the layers k ways, or form groups that do both: what is
+    fastest among what fits in memory. Shared evenly, the slowest GPU counts; balanced by speed, all
+    finish together. Shares need not be whole: GPUs that take turns at whole sequences do at least as
+    well in the long run. A message takes α + bytes / bandwidth, and occupies its link for that long.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> roof, load = Roofline(), pl.Workload(1000, 1)
+    >>> a100 = pl.GPU("A100-SXM-40", 40)
+    >>> cost = roof.stage(pl.load_model("Llama-2-70B"), load, [a100], range(1, 2), "even")
+    >>> round(1000 * load.tokens / cost.throughput, 2)  # ms for one layer; Helix measured 8
+    8.54
+    """
+
+    gpus: Mapping[str, GPUFacts] | None = None
+    memory_efficiency: Share = 0.8
+    prefill_overlap: NotNegative = 1.0
+    decode_overlap: NotNegative = 0.5
+    layer_overhead_s: NotNegative = 2e-5
+    hop_latency_s: NotNegative = 1e-5
+    memory_share: Share = 0.9
+    tensor_parallel: Flag = True
+
+    def __post_init__(self):
+        for name in ("prefill_overlap", "decode_overlap"):
+            if getattr(self, name) > 1:
+                raise InvalidValue("Roofline", [(name, getattr(self, name), "expected a share from 0 to 1")])
+        object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        numbers = [getattr(self, f.name) for f in fields(self) if f.name != "gpus"]
+        return hash((tuple(self.gpus.items()), *numbers))
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types this model knows."""
+        return tuple(self.gpus)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what has no meaning here; called by `Problem` when it is made."""
+        if not isinstance(problem.model, Transformer):
+            expected = "expected a Transformer, such as load_model('Llama-3-70B'): Roofline needs its dimensions"
+            raise InvalidValue("Problem", [("model", problem.model.name, expected)])
+        if problem.link_units != "tokens":
+            expected = "expected 'tokens': Roofline's stages count tokens, and links must count the same"
+            raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
+
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+        """Tokens/s of a link that carries one microbatch after the other."""
+        sent = Demand(problem.model, problem.workload).handed_on_bytes(problem.workload.batch_size)
+        return problem.workload.tokens / (self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9))
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        """Whether a mixed stage is exactly as fast as the slowest pure one of its size (see `LinearThroughput`)."""
+        cut = self.tensor_parallel and any(kind.node for kind in problem.cluster.kinds)
+        return problem.batch_split == "even" and not cut
+
+    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
+        """What these layers need on this GPU alone, in GB, by what it is for."""
+        demand, load = Demand(problem.model, problem.workload), problem.workload
+        parts = demand.kept_gb(problem.model.weight_gb(layers), len(layers), load.batch_size, 1)
+        reserve = (1 - self.memory_share) * gpu.memory_gb
+        return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
+
+    def pass_seconds(
+        self, model: Transformer, workload: Workload, gpu: GPU, layers: range, tensor_parallel: int = 1
+    ) -> float:
+        """Time of one pass of the whole batch on this GPU, or on so many of its node that cut each layer.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> llama, load = pl.load_model("Llama-3-8B"), pl.Workload(1024, 1, "decode")
+        >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 50  # tokens/s
+        True
+        """
+        ways = tensor_parallel
+        if isinstance(ways, bool) or not isinstance(ways, int) or ways < 1 or (ways > 1 and not gpu.node):
+            expected = "expected a whole number, at least 1, and a GPU with a node where it is more"
+            raise InvalidValue("pass_seconds", [("tensor_parallel", ways, expected)])
+        demand, span = Demand(model, workload), Span.of(model, layers)
+        return float(self._seconds(demand, self._hardware([gpu]), span, np.array([workload.batch_size]), ways)[0])
+
+    def stage(
+        self, model: Transformer, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str
+    ) -> StageCost:
+        """Rate, batch shares and memory of one stage; `layers` as a number means so many from the first."""
+        layers = range(layers) if isinstance(layers, int) else layers
+        return _stage(self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split)
+
+    def stage_tables(
+        self, model: Transformer, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, batch_split: str
+    ) -> StageTables:
+        """`stage` for every composition, shape (C, K), and every kind of span at once."""
+        best = self._best(Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split)
+        return StageTables(best.rate, best.memory_gb)
+
+    def _best(self, demand: Demand, kinds, composition, span: Span, batch_split: str) -> Table:
+        """The fastest way among those that fit; where none fits, the one that lacks least memory."""
+        best = self._shared(demand, kinds, composition, span, batch_split)
+        limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
+        for t in _degrees(demand.model, kinds, composition) if self.tensor_parallel else ():
+            best = best.or_better(self._cut(demand, kinds, composition, span, t), limit)
+        return best
+
+    def _shared(self, demand: Demand, kinds, composition, span: Span, batch_split: str) -> Table:
+        """Every GPU holds all layers of the stage and works on its share of the batch."""
+        whole, size = demand.load.batch_size, composition.sum(axis=1)
+        hardware = self._hardware(kinds)
+
+        def seconds(b, kind, which):
+            return self._seconds(demand, hardware.take(kind), span.take(which), b, 1)
+
+        if batch_split == "even" or (size == 1).all():
+            batch = np.broadcast_to((whole / size)[:, None, None], (*composition.shape, len(span)))
+        else:
+            batch = balanced_batches(seconds, composition, len(span), whole)
+        return self._table(demand, kinds, composition, span, batch, 1)
+
+    def _cut(self, demand: Demand, kinds, composition, span: Span, t: int) -> Table:
+        """Groups of t GPUs of one node cut each layer; groups share the batch evenly. Rate 0 where that cannot be."""
+        size = composition.sum(axis=1)
+        one_node = ((composition == size[:, None]) & [bool(kind.node) for kind in kinds]).any(axis=1)
+        can = one_node & (size % t == 0)
+        shape = (*composition.shape, len(span))
+        batch = np.broadcast_to((demand.load.batch_size * t / size)[:, None, None], shape)
+        table = self._table(demand, kinds, composition, span, batch, t)
+        memory = np.where(can[:, None, None], table.memory_gb, np.where(composition > 0, np.inf, 0.0)[:, :, None])
+        return replace(table, rate=np.where(can[:, None], table.rate, 0.0), memory_gb=memory)
+
+    def _table(self, demand: Demand, kinds, composition, span: Span, batch: np.ndarray, t: int) -> Table:
+        """Rate and memory where a GPU of each kind works on `batch` sequences, shape (C, K, U)."""
+        there = (composition > 0)[:, :, None]
+        seconds = self._seconds(demand, self._hardware(kinds).take(np.s_[:, None]), span, batch, t)
+        rate = demand.load.tokens / np.where(there & (batch > 0), seconds, 0.0).max(axis=1)
+        reserve = np.array([(1 - self.memory_share) * kind.memory_gb for kind in kinds])[:, None]
+        memory = sum(demand.kept_gb(span.weight_gb, span.layers, batch, t).values()) + reserve
+        return Table(rate, np.where(there, memory, 0.0), np.where(there, batch, 0.0), np.full(rate.shape, t))
+
+    def _hardware(self, kinds: Sequence[GPU]) -> Hardware:
+        facts = [self.gpus[kind.type] for kind in kinds]
+        return Hardware(
+            np.array([f.fp16_tflop_per_s * f.compute_efficiency * 1e12 for f in facts]),
+            np.array([f.memory_bandwidth_gb_per_s * self.memory_efficiency * 1e9 for f in facts]),
+            np.array([(kind.node_gb_per_s or np.inf) * 1e9 for kind in kinds]),
+        )
+
+    def _seconds(self, demand: Demand, gpu: Hardware, span: Span, b: np.ndarray, t: int) -> np.ndarray:
+        """T_stage for b sequences; all arrays broadcast."""
+        overlap = self.prefill_overlap if demand.load.phase == "prefill" else self.decode_overlap
+
+        def slower(compute, move):
+            return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
+
+        added_up = 2 * (t - 1) / t * demand.handed_on_bytes(b) / gpu.inside + 2 * (t - 1) * self.hop_latency_s
+        extra = self.layer_overhead_s + 2 * added_up  # once after attention, once after the feed-forward block
+        cache = demand.kv_bytes(b) / min(t, demand.model.kv_parts) + demand.activation_bytes(b) / t
+        total = span.last * slower(demand.head_flops(b) / (t * gpu.flops), demand.head_bytes / (t * gpu.bandwidth))
+        for kind, number in (("ordinary", span.layers - span.dense), ("dense", span.dense)):
+            if np.any(number):
+                move = (demand.layer_weight_bytes(kind, b) / t + cache) / gpu.bandwidth
+                total = total + number * (slower(demand.layer_flops(kind, b) / (t * gpu.flops), move) + extra)
+        return total
+
+
+@lru_cache(maxsize=10_000)  # a placement has many equal stages, and a search judges many placements
+def _stage(costs: Roofline, demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str) -> StageCost:
+    """One stage out of a table of one row."""
+    kinds = tuple(dict.fromkeys(gpus))
+    composition = np.array([[gpus.count(kind) for kind in kinds]])
+    best = costs._best(demand, kinds, composition, span, batch_split)
+    of = [kinds.index(gpu) for gpu in gpus]
+    batch, memory = best.batch[0, of, 0].tolist(), best.memory_gb[0, of, 0].tolist()
+    return StageCost(float(best.rate[0, 0]), tuple(batch), tuple(memory), int(best.degree[0, 0]))
+
+
+def _degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) -> list[int]:
+    """Ways to cut a layer that some stage of one node allows: heads, and what is cached, must come out even."""
+    alone = composition.max(axis=1) == composition.sum(axis=1)
+    sizes = {int(n) for n in composition[alone][:, [bool(kind.node) for kind in kinds]].ravel() if n > 1}
+    ways = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
+    parts = model.kv_parts
+    return sorted(t for t in ways if model.heads % t == 0 and (parts % t == 0 or t % parts == 0))

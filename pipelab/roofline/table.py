@@ -1,0 +1,79 @@
+"""Arrays that the roofline works on: spans of layers, rates of GPUs, and ways to run a stage."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from pipelab.facts.transformer import Transformer
+
+__all__ = ["Hardware", "Span", "Table"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What consecutive layers hold: arrays with one number per kind of span, or plain numbers for one span."""
+
+    layers: np.ndarray | float
+    dense: np.ndarray | float  # of these, layers without experts in a model with experts
+    last: np.ndarray | float  # 1 where the head is among them
+    weight_gb: np.ndarray | float  # with embedding and head
+
+    @classmethod
+    def of(cls, model: Transformer, layers: range) -> "Span":
+        """One span."""
+        dense = sum(i < model.dense_layers for i in layers)
+        return cls(float(len(layers)), float(dense), float(model.layers - 1 in layers), model.weight_gb(layers))
+
+    @classmethod
+    def all(cls, model: Transformer) -> "Span":
+        """Every kind of span of the model, in the order of `model.spans`."""
+        s = model.spans
+        unit = model.layer_parameters() * model.weight_bytes / 1e9
+        return cls(s.layers.astype(float), s.others["dense"], s.others["last"], s.weight * unit)
+
+    def __len__(self) -> int:
+        return np.size(self.layers)
+
+    def take(self, index) -> "Span":
+        """The spans of these numbers."""
+        return Span(*(np.atleast_1d(getattr(self, f.name))[index] for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What GPUs reach, one number per kind; shape (K,) or whatever broadcasts."""
+
+    flops: np.ndarray  # per second
+    bandwidth: np.ndarray  # bytes/s of memory
+    inside: np.ndarray  # bytes/s between GPUs of a node
+
+    def take(self, index) -> "Hardware":
+        """The kinds of these numbers."""
+        return Hardware(*(getattr(self, f.name)[index] for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Table:
+    """One way to run each candidate stage: C compositions of K kinds of GPU times U kinds of span."""
+
+    rate: np.ndarray  # (C, U) tokens/s
+    memory_gb: np.ndarray  # (C, K, U); 0 where the composition has none of that kind
+    batch: np.ndarray  # (C, K, U) sequences on each GPU
+    degree: np.ndarray  # (C, U) GPUs that cut a layer among them
+
+    def or_better(self, other: "Table", limit: np.ndarray) -> "Table":
+        """Per stage the faster of what fits `limit` GB, shape (1, K, 1); where neither fits, what lacks less."""
+        mine, theirs = (table.lack(limit) for table in (self, other))
+        fits = (mine <= 0) & (theirs <= 0)
+        better = np.where(fits, other.rate > self.rate, theirs < np.maximum(mine, 0))
+        pick = better[:, None, :]
+        return Table(
+            np.where(better, other.rate, self.rate),
+            np.where(pick, other.memory_gb, self.memory_gb),
+            np.where(pick, other.batch, self.batch),
+            np.where(better, other.degree, self.degree),
+        )
+
+    def lack(self, limit: np.ndarray) -> np.ndarray:
+        """GB missing on the GPU that lacks most; 0 or less where all fits; shape (C, U)."""
+        return np.where(self.memory_gb > 0, self.memory_gb - limit, -np.inf).max(axis=1)

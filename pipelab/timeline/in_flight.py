@@ -1,0 +1,101 @@
+"""A pipeline that never holds more than so many microbatches: one enters when another has left.
+
+Lanes (stages and links) work on one microbatch at a time, in order. With n in flight, microbatch q waits at
+the first lane until microbatch q - n has left the last. In decode that is the same microbatch, whose next token
+can only start once its last one is known: n of them go round in a closed loop. In prefill they are n places of
+an open stream. Both are one more edge in the graph of what waits for what.
+"""
+
+import numpy as np
+
+from pipelab.errors import InvalidValue
+from pipelab.schedules import schedule as make_schedule
+from pipelab.schedules.order import Graph, entries_graph
+from pipelab.timeline.costs import StageCosts
+from pipelab.timeline.simulate import timed
+from pipelab.timeline.timeline import Timeline
+
+__all__ = ["check_count", "least_in_flight", "round_time", "simulate_in_flight"]
+
+
+def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int) -> Timeline:
+    """Passes of microbatches through lanes of which at most `in_flight` are under way at any time.
+
+    Parameters
+    ----------
+    costs : StageCosts
+        `forward` holds one time per lane; links are lanes of their own (`pl.inference_costs`).
+    microbatches : int
+        Passes in all; in decode pass q is token q // in_flight of microbatch q mod in_flight.
+    in_flight : int
+
+    Returns
+    -------
+    Timeline
+        `waited_for` tells where a pass waited for another one to leave.
+
+    Raises
+    ------
+    InvalidValue, TooLarge
+        A count is no positive whole number, or there are more than 5 million forwards.
+
+    Examples
+    --------
+    >>> from pipelab.timeline.in_flight import simulate_in_flight
+    >>> costs = StageCosts((1, 1, 1))
+    >>> [simulate_in_flight(costs, microbatches=6, in_flight=n).makespan for n in (1, 2, 3)]
+    [18.0, 10.0, 8.0]
+    """
+    check_count("in_flight", in_flight)
+    lanes = len(costs.forward)
+    schedule = make_schedule("Inference", lanes, microbatches)
+    graph = entries_graph(schedule)
+    nothing = len(graph)
+    # Node lane · microbatches + q is pass q on that lane.
+    leaves = np.full(nothing, nothing)
+    leaves[in_flight:microbatches] = np.arange(max(0, microbatches - in_flight)) + (lanes - 1) * microbatches
+    graph = Graph(graph.first, graph.node, (*graph.waits, leaves), graph.meant)
+    return timed(schedule, costs, graph, (None,) * 3, np.repeat(costs.forward, microbatches))
+
+
+def round_time(costs: StageCosts, in_flight: int) -> float:
+    """How long a full pipeline takes for `in_flight` completions, measured in a simulation, in the costs' unit.
+
+    Three rounds of `in_flight` microbatches are simulated, and the time from the last completion of the
+    second to the last of the third is taken. No round differs from another: whatever leaves the last lane
+    was delayed either by the slowest lane, which then never idles, or by nothing but its own way.
+    """
+    timeline = simulate_in_flight(costs, 3 * in_flight, in_flight)
+    leaves = timeline.node_end[-3 * in_flight :]
+    return float(leaves[-1] - leaves[-1 - in_flight])
+
+
+def least_in_flight(costs: StageCosts, rate: float, tolerance: float = 1e-6) -> int:
+    """The fewest microbatches in flight with which a full pipeline completes `rate` of them per unit of time.
+
+    Found by bisection over simulations: more in flight are never slower, and as many as there are lanes keep
+    the slowest lane busy.
+
+    Raises
+    ------
+    InvalidValue
+        The rate is beyond the slowest lane's.
+    """
+    low, high = 1, len(costs.forward)
+    if not _reaches(costs, high, rate, tolerance):
+        raise InvalidValue("least_in_flight", [("rate", rate, f"expected at most {1 / max(costs.forward):.9g}")])
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _reaches(costs, middle, rate, tolerance) else (middle + 1, high)
+    return low
+
+
+def _reaches(costs: StageCosts, in_flight: int, rate: float, tolerance: float) -> bool:
+    return in_flight / round_time(costs, in_flight) >= rate * (1 - tolerance)
+
+
+def check_count(field: str, value, what: str = "timeline_of") -> None:
+    """Refuse what is no whole number of at least 1."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < 1:
+        raise InvalidValue(what, [(field, value, "expected a whole number of at least 1")])

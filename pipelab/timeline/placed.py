@@ -1,0 +1,229 @@
+"""A placement run as an inference pipeline: its lanes, its steady rate, and how many in flight that takes."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import NamedTuple
+
+from pipelab.evaluate import Evaluation, tally
+from pipelab.html import table
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.timeline.in_flight import check_count, least_in_flight, round_time, simulate_in_flight
+from pipelab.timeline.timeline import Timeline
+
+__all__ = ["Lane", "PlacedTimeline", "lanes_of", "placed_timeline", "stage_label"]
+
+_MOST_POINTS = 40  # of a figure; more would only be slower to look at
+
+
+class Lane(NamedTuple):
+    """What works on one microbatch at a time: a stage, or the link between two stages."""
+
+    name: str  # "stage 1", "link 1→2", as `Evaluation.bottlenecks` has them
+    label: str  # "stage 1: 20 layers on 2 × A100"
+    link: bool
+    seconds: float  # for one microbatch
+    bottleneck: bool
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedTimeline:
+    """A placement's pipeline in inference; made by `pl.timeline_of`. Times are in seconds, rates in tokens/s.
+
+    Attributes
+    ----------
+    problem : Problem
+    placement : Placement
+    evaluation : Evaluation
+        What the judge says of the placement.
+    in_flight : int
+        Most microbatches in the pipeline at any time.
+    timeline : Timeline
+        The simulated passes; its ranks are the lanes: stage 1, link 1→2, stage 2, …
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> medium = pl.load_case("medium", link_units="tokens")
+    >>> placed = pl.timeline_of(medium, pl.solve(medium, "aggregated"))
+    >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.promise, 3)
+    (9, 264.236, 264.236)
+    """
+
+    problem: Problem
+    placement: Placement
+    evaluation: Evaluation
+    in_flight: int
+    timeline: Timeline
+
+    @property
+    def microbatches(self) -> int:
+        """Passes that `timeline` shows."""
+        return self.timeline.schedule.microbatches
+
+    @property
+    def returns(self) -> bool:
+        """Whether the microbatches go round (decode and mixed): each pass of one waits for its pass before."""
+        return self.problem.workload.phase != "prefill"
+
+    @cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Stages and links in pipeline order, one for each rank of `timeline`."""
+        return lanes_of(self.evaluation, self.timeline.costs.forward)
+
+    @property
+    def promise(self) -> float:
+        """What `pl.evaluate`, and so the ILP, says of this placement: the rate of its slowest stage or link."""
+        return self.evaluation.throughput
+
+    @cached_property
+    def steady_rate(self) -> float:
+        """Tokens/s of the full pipeline, measured in a simulation.
+
+        The tokens of `in_flight` microbatches over the time between two completions that lie so many apart.
+        Filling and draining do not count; see `pipelab.timeline.in_flight.round_time`.
+        """
+        return self._rate(self.in_flight)
+
+    def _rate(self, in_flight: int) -> float:
+        return in_flight * self.problem.workload.tokens / round_time(self.timeline.costs, in_flight)
+
+    @property
+    def keeps_promise(self) -> bool:
+        """Whether the steady rate equals the promise to 1e-6."""
+        return abs(self.steady_rate / self.promise - 1) <= 1e-6
+
+    @property
+    def latency_s(self) -> float:
+        """From a microbatch's entry into an empty pipeline to its exit: every stage and link once, no waiting."""
+        lanes = self.timeline.schedule.ranks
+        return float(self.timeline.end.reshape(lanes, self.microbatches)[-1, 0])
+
+    @property
+    def time_per_token_s(self) -> float | None:
+        """From one token of a sequence to its next, waiting included; None in prefill, which writes none."""
+        return round_time(self.timeline.costs, self.in_flight) if self.returns else None
+
+    @cached_property
+    def in_flight_needed(self) -> int:
+        """The fewest microbatches in flight for which the steady rate equals the promise to 1e-6."""
+        return least_in_flight(self.timeline.costs, self.promise / self.problem.workload.tokens)
+
+    def sweep(self, in_flight=None):
+        """The steady rate against microbatches in flight, simulated one by one.
+
+        Parameters
+        ----------
+        in_flight : iterable of int, optional
+            By default from 1 to some more than are needed, and `in_flight`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            `in_flight`, `steady_rate_tokens_per_s`, and `bound_tokens_per_s`: no more than the promise, and no
+            more than so many microbatches per latency.
+        """
+        import pandas as pd
+
+        counts = self._counts() if in_flight is None else list(in_flight)
+        for count in counts:
+            check_count("in_flight", count, "sweep")
+        alone = self.problem.workload.tokens / self.latency_s
+        return pd.DataFrame(
+            {
+                "in_flight": counts,
+                "steady_rate_tokens_per_s": [self._rate(count) for count in counts],
+                "bound_tokens_per_s": [min(self.promise, count * alone) for count in counts],
+            }
+        )
+
+    def _counts(self) -> list[int]:
+        last = self.in_flight_needed + max(2, self.in_flight_needed // 4)
+        every = -(-last // _MOST_POINTS)
+        return sorted({1, *range(every, last + 1, every), self.in_flight_needed, self.in_flight})
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        several = "microbatches" if self.in_flight > 1 else "microbatch"
+        rate = f"{self.in_flight} {several} in flight: {self.steady_rate:.7g} tokens/s"
+        if self.keeps_promise:
+            text = f"{rate}, as promised; {self.in_flight_needed} are needed for that."
+        else:
+            share = self.steady_rate / self.promise
+            text = f"{rate}, {share:.1%} of the promised {self.promise:.7g}, which {self.in_flight_needed} would reach."
+        counted = self.problem.workload.in_flight
+        if self.in_flight > counted:
+            text += f" Memory was judged for Workload.in_flight = {counted}."
+        return text
+
+    def frame(self):
+        """One row per lane: seconds per microbatch, rate, share of the time it works once the pipeline is full."""
+        import pandas as pd
+
+        tokens = self.problem.workload.tokens
+        return pd.DataFrame(
+            {
+                "lane": [lane.label for lane in self.lanes],
+                "seconds_per_microbatch": [lane.seconds for lane in self.lanes],
+                "rate_tokens_per_s": [tokens / lane.seconds for lane in self.lanes],
+                "busy_when_full": [lane.seconds * self.steady_rate / tokens for lane in self.lanes],
+                "bottleneck": ["◀" if lane.bottleneck else "" for lane in self.lanes],
+            }
+        )
+
+    def gantt(self, *, follow: int | None = 0):
+        """When every stage and link works on which microbatch, the bottleneck framed.
+
+        Parameters
+        ----------
+        follow : int or None
+            A microbatch whose way is drawn as a line.
+        """
+        from pipelab.plots import placed_gantt
+
+        return placed_gantt(self, follow=follow)
+
+    def figure(self):
+        """The steady rate against microbatches in flight, and how many keep the promise."""
+        from pipelab.plots import plot_in_flight
+
+        return plot_in_flight(self)
+
+    def __repr__(self) -> str:
+        return f"<PlacedTimeline {self.problem.name}: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>" + table(self.frame())
+
+
+def stage_label(evaluation: Evaluation, index: int) -> str:
+    """A stage in words, such as "stage 1: 20 layers on 2 × A100"."""
+    report = evaluation.stages[index]
+    layers = len(report.stage.layers)
+    return f"stage {index + 1}: {layers} layer{'s' * (layers > 1)} on {tally(report.gpu_types)}"
+
+
+def lanes_of(evaluation: Evaluation, seconds) -> tuple[Lane, ...]:
+    """The lanes of a judged placement, with their times."""
+    lanes = []
+    for position, each in enumerate(seconds):
+        stage, link = divmod(position, 2)
+        name = f"link {stage + 1}→{stage + 2}" if link else f"stage {stage + 1}"
+        label = name if link else stage_label(evaluation, stage)
+        lanes.append(Lane(name, label, bool(link), each, name in evaluation.bottlenecks))
+    return tuple(lanes)
+
+
+def placed_timeline(
+    problem: Problem, placement: Placement, evaluation: Evaluation, costs, microbatches: int | None, in_flight
+) -> PlacedTimeline:
+    """Simulate; where it is not said how many are in flight, as many as the promise needs."""
+    if in_flight is None:
+        in_flight = least_in_flight(costs, evaluation.throughput / problem.workload.tokens)
+    check_count("in_flight", in_flight)
+    microbatches = 3 * int(in_flight) if microbatches is None else microbatches
+    check_count("microbatches", microbatches)
+    timeline = simulate_in_flight(costs, int(microbatches), int(in_flight))
+    return PlacedTimeline(problem, placement, evaluation, int(in_flight), timeline)

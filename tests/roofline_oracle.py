@@ -1,0 +1,208 @@
+"""The roofline once more, one GPU and one layer at a time, from the formulas alone; and random problems for it.
+
+Nothing here calls pipelab's cost models.
+"""
+
+import dataclasses
+
+import numpy as np
+from scipy.optimize import brentq
+
+import pipelab as pl
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
+
+
+def attention_parameters(m):
+    d, h = m.d_model, m.head_dim
+    if m.latent is None:
+        matrices = d * m.heads * h + 2 * d * m.kv_heads * h + m.heads * h * d
+        return matrices + (m.qkv_bias * (m.heads + 2 * m.kv_heads) * h)
+    x = m.latent
+    down = d * x.query_rank + d * (x.kv_rank + x.rope_dim) + x.query_rank + x.kv_rank
+    up = x.query_rank * m.heads * (h + x.rope_dim) + x.kv_rank * m.heads * (h + x.value_dim)
+    return down + up + m.heads * x.value_dim * d
+
+
+def layer(m, index):
+    """(all parameters, parameters a token meets, parameters of one expert) of one layer."""
+    d = m.d_model
+    other = attention_parameters(m) + 2 * d
+    if m.experts == 1 or index < m.dense_layers:
+        width = m.d_ff if m.experts > 1 or m.expert_ff is None else m.expert_ff
+        return (other + 3 * d * width,) * 2 + (0,)
+    expert = 3 * d * (m.expert_ff or m.d_ff)
+    other += d * m.experts + m.router_bias * m.experts + m.shared_experts * expert
+    return other + m.experts * expert, other + m.experts_per_token * expert, expert
+
+
+def seconds(problem, gpu, span, b, t):
+    """One pass of b sequences through these layers on t GPUs that cut each layer."""
+    m, w, costs = problem.model, problem.workload, problem.costs
+    facts = costs.gpus[gpu.type]
+    flop_rate = facts.fp16_tflop_per_s * 1e12 * facts.compute_efficiency * t
+    byte_rate = facts.memory_bandwidth_gb_per_s * 1e9 * costs.memory_efficiency
+    overlap = costs.prefill_overlap if w.phase == "prefill" else costs.decode_overlap
+    s, o = w.sequence_length, w.output_tokens
+    q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
+    kv = (2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim) * BYTES[
+        m.kv_precision
+    ]
+    parts = m.kv_heads if m.latent is None else 1
+    prompt_pair = decode_pair = 4 * m.heads * m.head_dim
+    if m.latent is not None:
+        prompt_pair = 2 * m.heads * (m.head_dim + m.latent.rope_dim) + 2 * m.heads * m.latent.value_dim
+        decode_pair = 2 * m.heads * (m.latent.kv_rank + m.latent.rope_dim) + 2 * m.heads * m.latent.kv_rank
+    attention = {
+        "prefill": prompt_pair * s * s / 2,
+        "decode": decode_pair * s,
+        "mixed": decode_pair * (s + o / 2) + prompt_pair * s / 2 * s / o,
+    }[w.phase]
+    cached = {"prefill": s, "decode": s, "mixed": s + o / 2 + s / o}[w.phase]
+
+    def slower(x, y):
+        return max(x, y) + (1 - overlap) * min(x, y)
+
+    total = 0.0
+    for i in span:
+        everything, met, expert = layer(m, i)
+        touched = everything
+        if expert:
+            touched -= m.experts * (1 - m.experts_per_token / m.experts) ** (b * q) * expert
+        compute = b * (2 * q * met + attention) / flop_rate
+        move = touched * BYTES[m.precision] / t + b * cached * kv / min(t, parts) + 8 * b * q * m.d_model * 2 / t
+        total += slower(compute, move / byte_rate) + costs.layer_overhead_s
+        if t > 1:
+            ring = 2 * (t - 1) / t * b * q * m.d_model * 2 / (gpu.node_gb_per_s * 1e9)
+            total += 2 * (ring + 2 * (t - 1) * costs.hop_latency_s)
+    if m.layers - 1 in span:
+        logits = 1 + 1 / o if w.phase == "mixed" else 1
+        weights = m.vocab * m.d_model
+        total += slower(2 * b * logits * weights / flop_rate, weights * BYTES[m.precision] / t / byte_rate)
+    return total
+
+
+def memory_gb(problem, gpu, span, b, t):
+    """Needed on one GPU, in 10^9 bytes, with what must stay free."""
+    m, w, costs = problem.model, problem.workload, problem.costs
+    s, o = w.sequence_length, w.output_tokens
+    q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
+    weights = sum(layer(m, i)[0] for i in span)
+    first, last = 0 in span, m.layers - 1 in span
+    matrices = 1 if first and last and m.tied_embeddings else first + last
+    weights += matrices * m.vocab * m.d_model + last * m.d_model
+    per_token = 2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim
+    parts = m.kv_heads if m.latent is None else 1
+    tokens = b * w.in_flight * (s + (o if w.phase == "mixed" else 0))
+    cache = len(span) * tokens * per_token * BYTES[m.kv_precision] / min(t, parts)
+    wide = m.d_ff if m.experts == 1 else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
+    activations = b * q * (2 * m.d_model + 2 * wide) * 2 / t
+    used = (weights * BYTES[m.precision] / t + cache + activations) / 1e9
+    return used + (1 - costs.memory_share) * gpu.memory_gb
+
+
+def balanced(problem, gpus, span):
+    """Sequences for each GPU so that all that work finish together."""
+    whole = float(problem.workload.batch_size)
+
+    def finished(gpu, time):
+        if seconds(problem, gpu, span, 0.0, 1) >= time:
+            return 0.0
+        if seconds(problem, gpu, span, whole, 1) <= time:
+            return whole
+        return brentq(lambda b: seconds(problem, gpu, span, b, 1) - time, 0.0, whole, xtol=1e-300, rtol=1e-14)
+
+    alone = [seconds(problem, g, span, whole, 1) for g in gpus]
+    start = min(seconds(problem, g, span, 0.0, 1) for g in gpus)
+    time = brentq(lambda t: sum(finished(g, t) for g in gpus) - whole, start, min(alone), xtol=1e-300, rtol=1e-14)
+    return [finished(g, time) for g in gpus]
+
+
+def ways(problem, gpus, span):
+    """(rate, GB lacking on the worst GPU, degree) of every way to run a stage."""
+    w, k = problem.workload, len(gpus)
+    tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
+    even = problem.batch_split == "even" or k == 1
+    batch = [w.batch_size / k] * k if even else balanced(problem, gpus, span)
+    slowest = max(seconds(problem, g, span, b, 1) for g, b in zip(gpus, batch, strict=True) if b > 0)
+    yield (
+        tokens / slowest,
+        max(memory_gb(problem, g, span, b, 1) - g.memory_gb for g, b in zip(gpus, batch, strict=True)),
+        1,
+    )
+    if problem.costs.tensor_parallel and len(set(gpus)) == 1 and gpus[0].node:
+        m, parts = problem.model, problem.model.kv_heads if problem.model.latent is None else 1
+        for t in range(2, k + 1):
+            if k % t == 0 and m.heads % t == 0 and (parts % t == 0 or t % parts == 0):
+                b = w.batch_size * t / k
+                lack = memory_gb(problem, gpus[0], span, b, t) - gpus[0].memory_gb
+                yield tokens / seconds(problem, gpus[0], span, b, t), lack, t
+
+
+def stage(problem, gpus, span):
+    """Rate of the fastest way that fits, or None."""
+    fitting = [rate for rate, lack, _ in ways(problem, gpus, span) if lack <= 1e-9 * max(g.memory_gb for g in gpus)]
+    return max(fitting, default=None)
+
+
+def link(problem, bandwidth_gb_per_s):
+    """Tokens/s of a link."""
+    w = problem.workload
+    q = {"prefill": w.sequence_length, "decode": 1, "mixed": 1 + w.sequence_length / w.output_tokens}[w.phase]
+    tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
+    sent = w.batch_size * q * problem.model.d_model * 2
+    return tokens / (problem.costs.hop_latency_s + sent / (bandwidth_gb_per_s * 1e9))
+
+
+def random_model(rng, layers):
+    """A small transformer of any family: grouped heads, experts, latent attention, tied embeddings."""
+    heads = int(rng.choice([4, 8]))
+    experts = int(rng.choice([1, 1, 8]))
+    return pl.Transformer(
+        "random", layers, 1024, int(rng.choice([2048, 4096])), heads, int(rng.choice([1, 2, heads])), 128,
+        int(rng.choice([1000, 60_000])), experts, min(2, experts), int(rng.integers(0, 2)) if experts > 1 else 0,
+        expert_ff=int(rng.choice([512, 2048])) if experts > 1 else None,
+        dense_layers=int(rng.integers(0, 2)) if experts > 1 and layers > 2 else 0,
+        qkv_bias=bool(rng.random() < 0.3), router_bias=bool(rng.random() < 0.3),
+        tied_embeddings=bool(rng.random() < 0.3),
+        latent=pl.LatentAttention(256, 128, 32, 128) if rng.random() < 0.3 else None,
+        precision=str(rng.choice(["bf16", "fp8", "int4"])), kv_precision=str(rng.choice(["bf16", "fp8"])),
+    )  # fmt: skip
+
+
+def random_problem(seed, layers=6, gpus=4, **fixed):
+    """A small problem in which memory, links, and the choice between sharing and cutting all bind somewhere."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(1, gpus + 1)), int(rng.integers(1, layers + 1))
+    model = random_model(rng, m)
+    phase = str(rng.choice(["prefill", "decode", "mixed"]))
+    workload = pl.Workload(
+        int(rng.choice([256, 2048])), int(rng.choice([1, 4, 16])), phase, int(rng.choice([64, 512])),
+        int(rng.integers(1, 5)),
+    )  # fmt: skip
+    room = float(model.weight_gb(range(m)))
+    facts = {
+        name: pl.GPUFacts(room, *map(float, (rng.uniform(300, 3000), rng.uniform(30, 900), rng.uniform(0.3, 0.7))))
+        for name in ("A", "B", "C")
+    }
+    node = rng.integers(0, 3, n)  # node 0 stands for GPUs on their own
+    kinds = [str(rng.choice(["A", "B", "C"])) for _ in range(3)]
+    memory = room * rng.choice([0.3, 0.6, 1.5, 4.0], 3)
+    inside = rng.choice([30.0, 300.0], 3)
+    pool = [
+        pl.GPU(kinds[i], float(memory[i]), None, f"node {i}" if i else "", float(inside[i]) if i else None)
+        for i in node
+    ]
+    options = {
+        "max_gpus_per_stage": int(rng.integers(1, 5)),
+        "same_type_stages": bool(rng.random() < 0.2),
+        "batch_split": str(rng.choice(["even", "balanced"], p=[0.7, 0.3])),
+    }
+    costs = pl.Roofline(facts, tensor_parallel=bool(rng.random() < 0.7), layer_overhead_s=2e-6, hop_latency_s=1e-6)
+    options = options | {"link_units": "tokens", "name": f"roofline {seed}"} | fixed
+    problem = pl.Problem(pl.Cluster(tuple(pool), np.ones((n, n))), model, workload, costs, **options)
+    # Links about as fast as a stage of half the layers, every direction its own; or fast ones.
+    half = seconds(problem, pool[0], range((m + 1) // 2), workload.batch_size, 1)
+    sent = workload.tokens / link(problem, 1.0) - costs.hop_latency_s  # seconds at 1 GB/s
+    speed = 10.0 ** rng.uniform(-0.5, 1, (n, n)) if rng.random() < 0.6 else np.full((n, n), 100.0)
+    return dataclasses.replace(problem, cluster=pl.Cluster(tuple(pool), speed * sent / half))

@@ -1,0 +1,268 @@
+"""Scores with their reasons, placements as files and back, and what vLLM is told."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import oracle
+import pipelab as pl
+
+HALVES = pl.Placement.of([(2, (0,)), (2, (1,))])
+
+
+def test_a_score_says_how_far_from_the_proven_optimum(tiny):
+    found = pl.score(tiny, HALVES)
+    assert found.valid
+    assert found.throughput == pl.evaluate(tiny, HALVES).throughput
+    assert found.share == pytest.approx(found.throughput / oracle.best(tiny), rel=1e-9)
+    assert found.sentence == "213.52 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.784."
+    assert found.sentence in found._repr_html_()
+    assert list(found.frame()["stage"]) == [1, 2]
+    best = pl.score(tiny, pl.solve(tiny, "joint"))
+    assert best.share == 1
+    assert best.sentence.endswith(": the proven optimum.")
+
+
+def test_a_score_with_a_bound_alone_promises_no_more_than_that(tiny):
+    early = dataclasses.replace(pl.solve(tiny, "aggregated"), status="feasible", bound=400.0)
+    found = pl.score(tiny, HALVES, best=early)
+    assert "at least 53.4% of the optimum, which is not above 400" in found.sentence
+    rule = pl.solve(tiny, "even")
+    assert rule.bound is None
+    assert pl.score(tiny, HALVES, best=rule).share is None
+    assert "nothing is proven" in pl.score(tiny, HALVES, best=rule).sentence
+
+
+def test_a_misfit_is_an_answer_with_every_number(two_stages):
+    found = pl.score(two_stages, pl.Placement.of([(3, (0, 2)), (1, (1,))]))
+    assert not found.valid
+    assert (found.throughput, found.share, found.broken) == (None, None, ())
+    (misfit,) = found.misfits
+    need = 3 * 25 + oracle.activations(two_stages) / 2
+    assert (misfit.stage, misfit.gpu, misfit.gpu_type, misfit.most_layers) == (1, 2, "V100", 1)
+    assert misfit.needed_gb == pytest.approx(need)
+    assert misfit.deficit_gb == pytest.approx(need - misfit.offered_gb)
+    assert "GB too much; 1 layer would fit there" in found.sentence
+    row = found.frame().iloc[0]
+    assert (row["stage"], row["layers"], row["gpu"], row["layers_that_fit"]) == (1, 3, 2, 1)
+    assert row["deficit_gb"] == pytest.approx(need - misfit.offered_gb)
+    assert "<li>stage 1" in found._repr_html_()
+
+
+def test_the_most_overloaded_stage_comes_first(two_stages):
+    heavy = dataclasses.replace(two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=60))
+    found = pl.score(heavy, pl.Placement.of([(2, (0,)), (2, (2,))]))
+    assert [m.stage for m in found.misfits] == [2, 1]
+    assert [m.most_layers for m in found.misfits] == [0, 1]
+    assert "no layer would fit there (1 more)" in found.sentence
+    assert "Nor is any other: " in found.sentence  # two A100 hold a layer each, and no V100 any
+
+
+def test_misfits_agree_with_the_judge_and_with_brute_force():
+    valid = unfit = 0
+    for seed in range(300):
+        problem = oracle.random_problem(seed, unlike=seed % 3 == 0)
+        if seed % 2:
+            problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest=False), batch_split="even")
+        gpus = range(len(problem.cluster))
+        half = max(1, problem.model.layers // 2)
+        parts = [(half, (0,)), (problem.model.layers - half, (len(gpus) - 1,))]
+        parts = parts if len(gpus) > 1 and problem.model.layers > 1 else [(problem.model.layers, (0,))]
+        placement = pl.Placement.of(parts)
+        found = pl.score(problem, placement, best=pl.Result(problem, "none", "unknown", None, None, None, 0.0))
+        unfitting = [i for i, s in enumerate(placement.stages, 1) if oracle.stage(problem, s.gpus, s.layers) is None]
+        assert sorted(m.stage for m in found.misfits) == unfitting, seed
+        assert found.valid == (not unfitting), seed
+        for misfit in found.misfits:
+            stage = placement.stages[misfit.stage - 1]
+            first = stage.layers.start
+            held = [
+                n for n in range(1, len(stage.layers)) if oracle.stage(problem, stage.gpus, range(first, first + n))
+            ]
+            assert misfit.most_layers == max(held, default=0), seed
+        if found.valid:
+            assert found.throughput == pl.evaluate(problem, placement).throughput
+            valid += 1
+        unfit += bool(unfitting)
+    assert valid > 30
+    assert unfit > 30
+
+
+def test_broken_rules_are_listed_beside_what_does_not_fit(two_stages):
+    found = pl.score(two_stages, pl.Placement.of([(4, (0,)), (1, (0,)), (1, (99,))]))
+    assert "GPU 0 is used more than once" in found.reasons
+    assert any("stage 3 uses GPU 99" in reason for reason in found.reasons)
+    assert any("stage 1 (layers 1–4) needs" in reason for reason in found.reasons)
+    assert found.sentence.endswith(f"{found.reasons[0]} ({len(found.reasons) - 1} more).")
+
+
+def test_a_result_of_another_problem_is_refused(tiny):
+    slow = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=45))
+    with pytest.raises(pl.InvalidValue, match="expected a result of this problem: it claims"):
+        pl.score(tiny, pl.Placement.of([(4, (0, 1))]), best=pl.solve(slow, "aggregated"))
+    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
+    with pytest.raises(pl.InvalidValue, match="it claims that there is no placement, yet this one yields"):
+        pl.score(tiny, HALVES, best=pl.solve(heavy, "aggregated"))
+    with pytest.raises(pl.InvalidValue, match="best = 3: expected a Result"):
+        pl.score(tiny, HALVES, best=3)
+    with pytest.raises(pl.InvalidValue, match="placement = None: expected a Placement"):
+        pl.score(tiny, None)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.csv"])
+def test_placements_come_back_from_their_files(name, tmp_path):
+    kept = 0
+    for seed in range(300):
+        problem, rng = oracle.random_problem(seed), np.random.default_rng(seed)
+        sizes = rng.multinomial(problem.model.layers, np.full(len(problem.cluster), 1 / len(problem.cluster)))
+        gpus = rng.permutation(len(problem.cluster)).tolist()
+        placement = pl.Placement.of([(n, (g,)) for n, g in zip(sizes.tolist(), gpus, strict=True) if n])
+        path = tmp_path / "new" / name
+        try:
+            assert pl.save_placement(problem, placement, path) == path
+        except pl.InvalidPlacement:
+            continue
+        assert pl.load_placement(str(path)) == placement, seed
+        kept += len(placement) > 1
+    result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
+    assert result.save(str(path)) == path
+    assert pl.load_placement(path) == result.placement
+    assert kept > 20
+    assert [p.name for p in (tmp_path / "new").iterdir()] == [name]  # replaced whole, nothing left over
+
+
+def test_json_holds_everything_with_its_units(two_stages, tmp_path):
+    result = pl.solve(two_stages, "aggregated")
+    document = json.loads(result.save(tmp_path / "plan.json").read_text(encoding="utf-8"))
+    judged = result.evaluation
+    assert document["throughput_tokens_per_s"] == document["bound_tokens_per_s"] == judged.throughput
+    assert (document["status"], document["method"]) == ("optimal", "aggregated")
+    assert document["bottlenecks"] == list(judged.bottlenecks)
+    first = document["stages"][0]
+    report = judged.stages[0]
+    assert first["gpus"] == list(report.stage.gpus)
+    assert first["memory_needed_gb"] == list(report.memory_gb)
+    assert first["memory_offered_gb"] == list(report.memory_limit_gb)
+    assert first["throughput_tokens_per_s"] == report.throughput
+    assert document["links"][0]["throughput_transfers_per_s"] == judged.links[0].throughput
+    assert document["links"][0]["slowest_pair_of_gpus"] == [judged.links[0].sender, judged.links[0].receiver]
+    own = json.loads(pl.save_placement(two_stages, result.placement, tmp_path / "own.json").read_text("utf-8"))
+    assert "status" not in own  # a placement alone proves nothing
+
+
+def test_csv_has_a_row_per_stage(tiny, tmp_path):
+    placement = pl.Placement.of([(2, (0, 2)), (2, (1,))])
+    frame = pd.read_csv(pl.save_placement(tiny, placement, tmp_path / "plan.csv"))
+    assert list(frame.columns) == [
+        "stage", "first_layer", "last_layer", "gpus", "gpu_types", "throughput_tokens_per_s", "memory_needed_gb",
+        "memory_offered_gb",
+    ]  # fmt: skip
+    judged = pl.evaluate(tiny, placement)
+    assert list(frame["gpus"].astype(str)) == ["0 2", "1"]
+    assert list(frame["gpu_types"]) == ["1 × A100, 1 × V100", "1 × A100"]
+    assert list(frame["throughput_tokens_per_s"]) == [s.throughput for s in judged.stages]
+    assert frame["memory_offered_gb"][0] == 32  # the V100 has less to spare
+    assert list(frame["last_layer"]) == [2, 4]
+
+
+def test_what_cannot_be_saved_is_refused_and_leaves_the_old_file(tiny, tmp_path):
+    path = pl.save_placement(tiny, HALVES, tmp_path / "plan.json")
+    before = path.read_text(encoding="utf-8")
+    with pytest.raises(pl.InvalidPlacement, match="nobody holds layer 4"):
+        pl.save_placement(tiny, pl.Placement.of([(3, (0,))]), path)
+    assert path.read_text(encoding="utf-8") == before
+    with pytest.raises(pl.InvalidValue, match=r"plan\.xlsx'?: expected a name that ends in \.json or \.csv"):
+        pl.save_placement(tiny, HALVES, tmp_path / "plan.xlsx")
+    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
+    with pytest.raises(pl.InvalidValue, match="expected a result that has one"):
+        pl.solve(heavy, "aggregated").save(path)
+
+
+BAD_CSV = {
+    "missing column": ("first_layer,last_layer\n1,2\n", "column 'gpus' is missing"),
+    "no rows": ("first_layer,last_layer,gpus\n", "no row below the header"),
+    "words": (
+        "first_layer,last_layer,gpus\n1,2,0\n3,four,1\n",
+        r"row 3, column 'last_layer': 'four': expected",
+    ),
+    "zero": ("first_layer,last_layer,gpus\n0,2,0\n", r"row 2, column 'first_layer': '0': .*at least 1"),
+    "backwards": (
+        "first_layer,last_layer,gpus\n3,2,0\n",
+        r"row 2, column 'last_layer': 2: expected at least",
+    ),
+    "no gpu": ("first_layer,last_layer,gpus\n1,2,\n", r"row 2, column 'gpus': .*at least one GPU id"),
+    "bad gpu": ("first_layer,last_layer,gpus\n1,2,0 x\n", r"row 2, column 'gpus': 'x': expected a whole number"),
+    "empty": ("first_layer,last_layer,gpus\n1,,0\n", r"row 2, column 'last_layer': empty: expected"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CSV)
+def test_a_bad_csv_is_refused_at_its_row(name, tmp_path):
+    text, message = BAD_CSV[name]
+    path = tmp_path / "plan.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(pl.InvalidData, match=message):
+        pl.load_placement(path)
+
+
+BAD_JSON = {
+    "no json": ("{", "cannot be read as JSON"),
+    "a list": ("[]", 'expected an object with "stages"'),
+    "no stages": ('{"stages": []}', "a list of at least one stage"),
+    "a number": ('{"stages": [3]}', "stage 1: 3: expected an object"),
+    "no gpus": (
+        '{"stages": [{"first_layer": 1, "last_layer": 2, "gpu": [0]}]}',
+        "'gpus' is missing; did you mean 'gpu'",
+    ),
+    "fraction": (
+        '{"stages": [{"first_layer": 1, "last_layer": 2.5, "gpus": [0]}]}',
+        r"field 'last_layer': 2\.5",
+    ),
+    "true": ('{"stages": [{"first_layer": true, "last_layer": 2, "gpus": [0]}]}', "'first_layer': True: expected"),
+    "gpu text": (
+        '{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": "0"}]}',
+        "'gpus': '0': expected at least",
+    ),
+    "negative": ('{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": [-1]}]}', "'gpus': -1: expected a whole"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_JSON)
+def test_a_bad_json_is_refused_at_its_stage(name, tmp_path):
+    text, message = BAD_JSON[name]
+    path = tmp_path / "plan.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(pl.InvalidData, match=message):
+        pl.load_placement(path)
+
+
+def test_files_that_are_not_there_are_named(tmp_path):
+    for name in ("gone.json", "gone.csv"):
+        with pytest.raises(pl.InvalidData, match=name):
+            pl.load_placement(tmp_path / name)
+    with pytest.raises(pl.InvalidValue, match="expected a name that ends in"):
+        pl.load_placement(tmp_path / "plan.txt")
+
+
+def test_vllm_is_told_layers_sizes_and_the_order_of_gpus(tiny):
+    settings = pl.vllm_settings(tiny, pl.Placement.of([(3, (2, 3)), (1, (0, 1))]))
+    assert settings.environment["VLLM_PP_LAYER_PARTITION"] == "3,1"
+    assert settings.environment["CUDA_VISIBLE_DEVICES"] == "2,3,0,1"
+    assert settings.arguments == ("--pipeline-parallel-size", "2", "--tensor-parallel-size", "2")
+    assert str(settings).startswith("VLLM_PP_LAYER_PARTITION=3,1 ")
+    assert "tensor parallel" in settings.note
+    assert settings._repr_html_().startswith("<pre>VLLM_PP_LAYER_PARTITION=3,1 ")
+    assert "(tensor parallel)" in settings._repr_html_()
+    assert pl.vllm_settings(tiny, pl.Placement.of([(3, (2,)), (1, (0,))])).note == ""
+    total = pl.vllm_settings(tiny, pl.solve(tiny, "aggregated"))
+    assert (sum(total.layers), len(total.gpus)) == (4, len(total.layers) * total.tensor_parallel_size)
+
+
+def test_vllm_has_one_tensor_parallel_size(tiny):
+    with pytest.raises(pl.InvalidValue, match="stage 2 has 2 where 2 of 3 stages have 1; solve with max_gpus"):
+        pl.vllm_settings(tiny, pl.Placement.of([(1, (0,)), (2, (1, 2)), (1, (3,))]))
+    with pytest.raises(pl.InvalidPlacement, match="nobody holds layer 4"):
+        pl.vllm_settings(tiny, pl.Placement.of([(3, (0,))]))

@@ -1,0 +1,97 @@
+"""Measured stage times: interpolated as a line, refused beyond, and solved like any other cost model."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import oracle
+import pipelab as pl
+
+TABLE = {
+    name: {(n, b): factor * n * (5 + b) for n in (1, 2, 4) for b in (1, 4, 16)}
+    for name, factor in (("A100", 1.0), ("V100", 1.7))
+}
+
+
+def _tiny(table=TABLE, **changes):
+    options = {name: changes.pop(name) for name in ("per_layer", "beyond") if name in changes}
+    tiny = pl.load_case("tiny", link_units="tokens")
+    return dataclasses.replace(tiny, costs=pl.Measured(table, tiny.costs, **options), **changes)
+
+
+def test_between_points_time_is_a_line_and_on_them_the_measurement():
+    costs, tiny = pl.Measured({"A100": {(1, 1): 10.0, (1, 3): 20.0, (3, 1): 40.0, (3, 3): 80.0}}, None), _tiny()
+    for layers, batch, milliseconds in ((1, 1, 10), (3, 3, 80), (1, 2, 15), (2, 1, 25), (2, 2, 37.5)):
+        assert 1000 * costs._seconds("A100", np.array(layers), np.array(float(batch))) == pytest.approx(milliseconds)
+    assert np.isinf(costs._seconds("A100", np.array(4), np.array(1.0)))
+    cost = tiny.costs.stage(tiny.model, tiny.workload, tiny.cluster.gpus[1:3], 3, "even")  # an A100 and a V100
+    assert tiny.workload.tokens / cost.throughput == pytest.approx(1.7 * 3 * (5 + 8) / 1000)  # the slower counts
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("same", [True, False])
+def test_solved_like_any_other(k, same):
+    problem = _tiny(max_gpus_per_stage=k, same_type_stages=same)
+    best = oracle.best(problem)
+    for method in ("aggregated", "exhaustive", "joint"):
+        result = pl.solve(problem, method)
+        assert (method, result.status) == (method, "optimal")
+        assert result.throughput == pytest.approx(best, rel=1e-6)
+
+
+def test_nothing_is_extrapolated_in_silence():
+    with pytest.raises(pl.InvalidValue, match="measured for 1 to 16 sequences, and a stage may have 32 to 32"):
+        _tiny(workload=pl.Workload(2048, 32))
+    longer = dataclasses.replace(pl.load_case("tiny").model, layers=6)
+    with pytest.raises(pl.InvalidValue, match=r"1 to 4 layers, and a stage may have 1 to 6: measure more"):
+        _tiny(model=longer)
+    short = _tiny(
+        {t: {(n, b): ms for (n, b), ms in table.items() if n < 4} for t, table in TABLE.items()}, beyond="leave out"
+    )
+    result = pl.solve(short, "aggregated")
+    assert max(len(s.layers) for s in result.placement.stages) <= 2
+    assert result.throughput < pl.solve(_tiny(), "aggregated").throughput * (1 + 1e-9)
+
+
+def test_one_layer_may_stand_for_many():
+    single = {t: {k: ms for k, ms in table.items() if k[0] == 1} for t, table in TABLE.items()}
+    assert pl.solve(_tiny(single, per_layer=True), "aggregated").throughput == pytest.approx(
+        pl.solve(_tiny(), "aggregated").throughput
+    )
+
+
+BAD = {
+    "a hole in the table": ({"A100": {(1, 1): 1.0, (2, 2): 1.0}}, {}, "1 layers with batch 2 are missing"),
+    "no time": ({"A100": {(1, 1): 0.0}}, {}, "expected a time above 0"),
+    "not a number": ({"A100": {(1, 1): float("nan")}}, {}, "expected a finite number"),
+    "nothing": ({}, {}, "expected at least one type of GPU"),
+    "several layers for one": (TABLE, {"per_layer": True}, "expects times of one layer only"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_tables(name):
+    table, options, message = BAD[name]
+    with pytest.raises(pl.InvalidValue, match=message):
+        pl.Measured(table, None, **options)
+
+
+def test_from_a_file(tmp_path):
+    path, tiny = tmp_path / "times.csv", pl.load_case("tiny")
+    lines = [f"{t},{n},{b},{ms}" for t, table in TABLE.items() for (n, b), ms in table.items()]
+    path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines]))
+    costs = pl.load_measured(path, tiny.costs)
+    assert {t: dict(v) for t, v in costs.milliseconds.items()} == TABLE
+    path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines, lines[0]]))
+    with pytest.raises(pl.InvalidData, match=r"row 20, column 'batch': '1': 1 layers with this"):
+        pl.load_measured(path, tiny.costs)
+    path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines[1:]]))
+    with pytest.raises(pl.InvalidData, match="are missing"):
+        pl.load_measured(path, tiny.costs)
+
+
+def test_a_stage_of_several_gpus_cuts_no_layers():
+    roof = pl.Roofline()
+    assert roof.tensor_parallel
+    assert not pl.Measured({"L4": {(1, 1): 1.0}}, roof).needs.tensor_parallel
