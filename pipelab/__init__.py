@@ -101,7 +101,7 @@ _LATER = {
     "simulate": "pipelab.timeline",
     "save_chrome_trace": "pipelab.timeline",
     "closed_forms": "pipelab.formulas",
-    "lower_bound": "pipelab.formulas",
+    "lower_bound": "pipelab.bounds",
     "PipelineBubbleStats": "pipelab.formulas",
     "published_bubbles": "pipelab.published",
     "gantt": "pipelab.plots",
