@@ -43,6 +43,8 @@ _LATER = {
     "gpu_classes": "pipelab.formulations.aggregated.classes",
     "certificate": "pipelab.methods.certificate",
     "trade_off": "pipelab.methods.trade_off",
+    "cheapest": "pipelab.methods.cheapest",
+    "quickest": "pipelab.methods.quickest",
     "saved_run": "pipelab.tables",
     "plot_classes": "pipelab.plots",
     "plot_proof": "pipelab.plots",
