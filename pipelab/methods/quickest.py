@@ -74,7 +74,7 @@ def quickest(
     >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
     >>> result = pl.quickest(tiny)
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
-    ('optimal', 108.5802, (0, 1))
+    ('optimal', 108.581, (0, 1))
     """
     check_solver(solver)
     check_amounts("quickest", time_limit, at_least)

@@ -42,7 +42,8 @@ class Path:
         for first in range(layers):
             last = np.arange(first + 1, layers + 1)
             around = self.times.through(np.full_like(last, first), last)
-            composition, size = np.nonzero(self.times.stage[:, kind[first, : layers - first]] + around <= self.most)
+            least = self.times.stage[:, kind[first, : layers - first]] + around
+            composition, size = np.nonzero(np.isfinite(least) & (least <= self.most))
             rows.append(np.stack([composition, np.full_like(size, first), last[size]]))
             _refuse_if_too_many(sum(r.shape[1] for r in rows))
         return tuple(np.concatenate(rows, axis=1))

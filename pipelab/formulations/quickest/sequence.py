@@ -48,7 +48,8 @@ class Sequence:
         layers, sizes = self.times.problem.model.layers, self.times.problem.model.spans.layers
         starts = [np.arange(layers - n + 1) for n in sizes]
         around = np.array([self.times.through(at, at + n).min() for at, n in zip(starts, sizes, strict=True)])
-        return np.nonzero(self.times.stage + around <= self.most)
+        least = self.times.stage + around
+        return np.nonzero(np.isfinite(least) & (least <= self.most))
 
     @cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray]:
