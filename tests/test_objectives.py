@@ -323,9 +323,7 @@ def test_a_front_that_is_stopped_keeps_its_points(against):
 def test_a_result_says_what_was_least():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
     result = pl.quickest(problem, 100)
-    assert result.sentence.startswith(
-        "108.581 seconds per pass at 301.784 tokens/s, proven least among placements of "
-    )
+    assert result.sentence.startswith("108.581 seconds per pass at 301.784 tokens/s, proven least among placements of ")
     assert result.as_dict()["objective"] == {
         "seconds_per_pass": result.objective.value, "bound_seconds_per_pass": result.objective.value,
         "at_least_tokens_per_s": 100,

@@ -75,7 +75,7 @@ def cheapest(
     >>> problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=rented)
     >>> result = pl.cheapest(problem)
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
-    ('optimal', 0.9921, (2,))
+    ('optimal', 1.2111, (2,))
     >>> pl.cheapest(problem, at_least=300).placement.gpus
     (0, 1)
     """
