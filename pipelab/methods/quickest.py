@@ -126,7 +126,7 @@ class _Hunt:
     nodes: int = 0
 
     def run(self) -> None:
-        """Ask whether the floor can be reached; then solve the program, with circuits forbidden if need be."""
+        """Ask whether the floor can be reached; then solve the program, circuits forbidden one after the other."""
         if not self._reach_the_floor():
             self.impossible = True
             return
@@ -173,12 +173,16 @@ class _Hunt:
         if run.x is None:
             return None
         placement = form.placement_of(run.x)
+        whole = placement is not None
+        placement = placement if whole else form.joined(run.x)
         if placement is not None:
             self._keep(placement)
-        apart = placement is None and self.stopped is None
-        if apart and form.strict:
+        if whole or self.stopped is not None or self._proven():
+            return None
+        stricter = form.stricter(run.x)
+        if stricter is None:
             raise PipelabError("a solver returned stages that make no pipeline")
-        return replace(form, strict=True) if apart and not self._proven() else None
+        return stricter if self.seconds is None else replace(stricter, most=self.seconds * (1 + 1e-9))
 
     def _keep(self, placement: Placement) -> None:
         judged = evaluate(self.rates.problem, placement)

@@ -7,15 +7,18 @@
     leave:      Σ_h y_gh ≤ stages of group g
 
 Every stage is reached by one hop and left by at most one, so the stages make one walk from the
-start and perhaps circuits apart from it. Where an answer has such circuits, it is asked again with
-a flow that the start sends out, of which each stage keeps one unit, on used hops only.
+start and perhaps circuits apart from it. Where an answer has a circuit through groups Q, it is asked
+again with a row for every group g of Q, as for subtours of a travelling salesman:
+
+    enter:      stages of group g ≤ (most there can be) · Σ_{h outside Q, k in Q} y_hk
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
 
 from pipelab.formulations.aggregated.walk import sequence
 from pipelab.formulations.quickest.times import PassTimes
@@ -33,14 +36,17 @@ class Sequence:
     ----------
     most : float
         Seconds; stages that cannot be part of a placement as quick as that are left out.
-    strict : bool
-        Whether circuits apart from the pipeline are forbidden.
+    circuits : tuple of int arrays
+        Sets of groups (from 1) whose stages must be entered from outside.
+    whole : bool
+        Whether hops are asked for in whole numbers.
     """
 
     times: PassTimes
     most: float
     unit: float
-    strict: bool = False
+    circuits: tuple[np.ndarray, ...] = ()
+    whole: bool = False
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
@@ -60,9 +66,8 @@ class Sequence:
 
     @cached_property
     def columns(self) -> Columns:
-        """n: stages of each composition and size; y: hops between groups; f: flow on them."""
-        arcs = len(self.arcs[0])
-        return Columns({"n": len(self.pieces[0]), "y": arcs} | ({"f": arcs} if self.strict else {}))
+        """n: stages of each composition and size; y: hops between groups."""
+        return Columns({"n": len(self.pieces[0]), "y": len(self.arcs[0])})
 
     @property
     def program(self) -> LinearProgram:
@@ -74,8 +79,8 @@ class Sequence:
             enough = np.where(gpus > 0, self.times.classes.count / gpus, np.inf).min(axis=1, initial=np.inf)
         upper[c.slices["n"]] = np.minimum(np.floor(enough), self.times.problem.model.layers // self._sizes)
         integer[c.slices["n"]] = True
-        # With whole n, whole y are among the best: rows of a transport problem. The flow breaks that.
-        integer[c.slices["y"]] = self.strict
+        # With whole n, whole y are among the best: rows of a transport problem. Rows of circuits break that.
+        integer[c.slices["y"]] = self.whole
         cost[c.slices["n"]] = self.times.stage[composition, span]
         cost[c.slices["y"]] = np.where(left > 0, self.times.hop[left - 1, right - 1], 0.0)
         return LinearProgram(c, np.zeros(c.total), upper, integer, -cost / self.unit, self.blocks())
@@ -89,23 +94,40 @@ class Sequence:
         c, (left, right) = self.columns, self.arcs
         composition, groups = self.pieces[0], len(self.times.hop) + 1
         layers, count = float(self.times.problem.model.layers), self.times.classes.count
-        stages = incidence(self.times.group[composition] + 1, groups)[1:]
-        leave, reach = incidence(left, groups), incidence(right, groups)[1:]
+        stages = incidence(self.times.group[composition] + 1, groups)
+        leave, reach = incidence(left, groups), incidence(right, groups)
         per_class = sp.csr_array(self.times.composition[composition].T.astype(float))
         blocks = {
             "all_layers": c.rows({"n": sp.csr_array(self._sizes[None].astype(float))}, layers, layers),
             "class_capacity": c.rows({"n": per_class}),
-            "reach_every_stage": c.rows({"y": reach, "n": -stages}, 0, 0),
-            "leave_where_reached": c.rows({"y": leave[1:], "n": -stages}, upper=0),
+            "reach_every_stage": c.rows({"y": reach[1:], "n": -stages[1:]}, 0, 0),
+            "leave_where_reached": c.rows({"y": leave[1:], "n": -stages[1:]}, upper=0),
             "start_once": c.rows({"y": leave[:1]}, 1, 1),
         }
         blocks["class_capacity"].upper[:] = count
-        if self.strict:
-            most = min(self.times.problem.model.layers, int(count.sum()))
-            each = sp.eye_array(len(left))
-            blocks["flow_on_used_hops"] = c.rows({"f": each, "y": -most * each}, upper=0)
-            blocks["flow_feeds_stages"] = c.rows({"f": reach - leave[1:], "n": -stages}, 0, 0)
+        for i, inside in enumerate(self.circuits):
+            entering = np.isin(right, inside) & ~np.isin(left, inside)
+            enter = sp.csr_array(-np.outer(self._most_stages[inside], entering))
+            blocks[f"enter_circuit_{i}"] = c.rows({"n": stages[inside], "y": enter}, upper=0)
         return blocks
+
+    @cached_property
+    def _most_stages(self) -> np.ndarray:
+        """No more stages of each group (from 1) than that: each needs a GPU of the group's classes."""
+        used = np.zeros((len(self.times.hop) + 1, len(self.times.classes)), dtype=bool)
+        np.logical_or.at(used, self.times.group + 1, self.times.composition > 0)
+        return np.minimum(used @ self.times.classes.count, self.times.problem.model.layers)
+
+    def stricter(self, x: np.ndarray) -> "Sequence | None":
+        """The program without the circuits of this solution, hops in whole numbers; None if that changes nothing."""
+        left, right = self.arcs
+        used = x[self.columns.slices["y"]] > 1e-6
+        shape = (len(self.times.hop) + 1,) * 2
+        graph = sp.csr_array((np.ones(used.sum()), (left[used], right[used])), shape=shape)
+        _, part = connected_components(graph, connection="weak")
+        apart = [p for p in np.unique(part[right[used]]) if p != part[0]]
+        found = tuple(np.flatnonzero(part == p) for p in apart)
+        return replace(self, circuits=self.circuits + found, whole=True) if found or not self.whole else None
 
     def placement_of(self, x: np.ndarray) -> Placement | None:
         """The placement that a solution stands for; None where its stages make no single walk."""
@@ -120,7 +142,34 @@ class Sequence:
         walk = sequence((left, right, right - 1), np.rint(used).astype(int))
         if sorted(walk) != sorted(g for g, pieces in waiting.items() for _ in pieces):
             return None
-        pieces = [waiting[g].pop(0) for g in walk]
+        return self._placement([waiting[g].pop(0) for g in walk])
+
+    def joined(self, x: np.ndarray) -> Placement | None:
+        """The same stages in one row, each followed by the nearest left; None where no such row exists.
+
+        No optimum, but a placement where those of the solution fall apart.
+        """
+        number = np.rint(x[self.columns.slices["n"]]).astype(int)
+        pieces = np.repeat(np.arange(len(number)), number)
+        group = self.times.group[self.pieces[0][pieces]]
+        rows = [self._row_from(first, self.times.hop[np.ix_(group, group)]) for first in range(len(pieces))]
+        seconds, best = min(rows, default=(np.inf, []))
+        return self._placement(pieces[best].tolist()) if np.isfinite(seconds) else None
+
+    @staticmethod
+    def _row_from(first: int, hop: np.ndarray) -> tuple[float, list[int]]:
+        row, seconds, left = [first], 0.0, np.ones(len(hop), dtype=bool)
+        left[first] = False
+        while left.any():
+            following = int(np.where(left, hop[row[-1]], np.inf).argmin())
+            if not left[following]:
+                return np.inf, row
+            seconds += float(hop[row[-1], following])
+            row.append(following)
+            left[following] = False
+        return seconds, row
+
+    def _placement(self, pieces: list[int]) -> Placement:
         gpus = named_gpus(self.times, self.pieces[0][pieces])
         return Placement.of(zip(self._sizes[pieces].tolist(), gpus, strict=True))
 
