@@ -126,7 +126,8 @@ class Sequence:
         graph = sp.csr_array((np.ones(used.sum()), (left[used], right[used])), shape=shape)
         _, part = connected_components(graph, connection="weak")
         apart = [p for p in np.unique(part[right[used]]) if p != part[0]]
-        found = tuple(np.flatnonzero(part == p) for p in apart)
+        known = {tuple(c) for c in self.circuits}
+        found = tuple(c for c in (np.flatnonzero(part == p) for p in apart) if tuple(c) not in known)
         return replace(self, circuits=self.circuits + found, whole=True) if found or not self.whole else None
 
     def placement_of(self, x: np.ndarray) -> Placement | None:
