@@ -145,7 +145,6 @@ class _Hunt:
         if index > search.highest() or search.reach(index) is False:
             return False
         self.nodes += search.nodes
-        self.stopped = search.stopped
         if search.low >= index:
             self._keep(search.best)
         return True

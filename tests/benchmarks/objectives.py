@@ -1,6 +1,6 @@
 """Seconds and sizes of the cheapest and the quickest placement, bundled cases and beyond.
 
-Run on an idle machine: `python tests/benchmarks/objectives.py [CSV]` (about four minutes). Floors are shares of the
+Run on an idle machine: `python tests/benchmarks/objectives.py [CSV]` (about seven minutes). Floors are shares of the
 greatest throughput; prices are made up, one per type. The last problems show where it ends: GPUs that all differ in
 their links.
 """
@@ -8,6 +8,7 @@ their links.
 import dataclasses
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -80,7 +81,7 @@ def main(path=None):
         print({k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()}, flush=True)
     frame = pd.DataFrame(out).round({"seconds": 4})
     if path:
-        write_whole(path, frame.to_csv(index=False, lineterminator="\n"))
+        write_whole(Path(path), frame.to_csv(index=False, lineterminator="\n"))
     print(frame.groupby(["goal", "status"])["seconds"].describe()[["count", "50%", "max"]].to_string())
 
 
