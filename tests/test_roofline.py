@@ -243,3 +243,21 @@ def test_vllm_is_told_of_stages_that_cut_their_layers_without_a_caveat():
     thirds = pl.Placement.of([(40, (0, 1, 2)), (40, (4, 5, 6))])
     with pytest.raises(pl.InvalidValue, match="divides the model's 64 heads"):
         pl.vllm_settings(problem, thirds)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_cheapest_and_quickest_equal_brute_force(seed):
+    problem = roofline_oracle.random_problem(seed, layers=4, gpus=3)
+    prices = {"A": 3.0, "B": 1.25, "C": 0.5}
+    pool = tuple(dataclasses.replace(g, usd_per_hour=prices[g.type]) for g in problem.cluster.gpus)
+    problem = dataclasses.replace(problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix()))
+    every = list(oracle.passes(problem))
+    top = max((rate for rate, _, _ in every), default=1.0)
+    for floor in (0.0, 0.7 * top):
+        left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
+        cheap, quick = pl.cheapest(problem, floor), pl.quickest(problem, floor)
+        assert cheap.status == quick.status == ("optimal" if left else "infeasible")
+        if left:
+            dollars = min(sum(pool[g].usd_per_hour for g in gpus) / rate for rate, gpus, _ in left) / 3600 * 1e6
+            assert cheap.objective.value == pytest.approx(dollars, rel=1e-9)
+            assert quick.objective.value == pytest.approx(min(s for _, _, s in left), rel=1e-9)
