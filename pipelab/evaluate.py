@@ -26,6 +26,7 @@ class StageReport:
     memory_gb: tuple[float, ...]  # needed on each GPU
     memory_limit_gb: tuple[float, ...]  # offered by each GPU
     throughput: float  # tokens/s
+    degree: int = 1  # GPUs that cut each layer among them; 1: each holds its layers whole
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Evaluation:
         """One row per stage."""
         import pandas as pd
 
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             {
                 "stage": range(1, len(self.stages) + 1),
                 "layers": [show_layers(s.stage.layers) for s in self.stages],
@@ -73,6 +74,9 @@ class Evaluation:
                 "bottleneck": [self._mark(f"stage {i + 1}") for i in range(len(self.stages))],
             }
         )
+        if any(s.degree > 1 for s in self.stages):
+            frame.insert(5, "gpus_per_layer", [s.degree for s in self.stages])
+        return frame
 
     def links_frame(self):
         """One row per link between neighbouring stages."""
@@ -188,6 +192,8 @@ def _cost(problem: Problem, stage: Stage) -> StageCost:
 def _memory_defects(problem: Problem, placement: Placement, index: int, cost: StageCost) -> list[str]:
     stage = placement.stages[index]
     defects = []
+    if not cost.throughput > 0:
+        defects.append(f"stage {index + 1} ({named_layers(stage.layers)}) has no rate in this cost model")
     for g, need in zip(stage.gpus, cost.memory_gb, strict=True):
         gpu = problem.cluster.gpus[g]
         if need > gpu.memory_gb * MEMORY_SLACK:
@@ -201,7 +207,7 @@ def _memory_defects(problem: Problem, placement: Placement, index: int, cost: St
 def _stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport:
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
     types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
-    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput)
+    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, cost.degree)
 
 
 def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:

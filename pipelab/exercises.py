@@ -160,8 +160,8 @@ class Contest:
 
     def judge(self, mine) -> tuple[bool, str]:
         """Whether `mine` wins, and a sentence that says why or why not."""
+        from pipelab.bounds import lower_bound
         from pipelab.errors import InvalidSchedule
-        from pipelab.formulas import lower_bound
         from pipelab.schedules import Schedule, schedule
         from pipelab.timeline import simulate
 

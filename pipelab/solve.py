@@ -4,15 +4,16 @@ import inspect
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from numbers import Real
+from typing import Any
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.problem import Problem
 from pipelab.result import Result
 
-__all__ = ["METHODS", "Solving", "solve", "solve_in_background"]
+__all__ = ["METHODS", "Solving", "method_of", "solve", "solve_in_background"]
 
 # Where each method lives; it is imported when it is first asked for.
 METHODS = {
@@ -72,6 +73,16 @@ def solve(problem: Problem, method: str = "joint", **options) -> Result:
     """
     if not isinstance(problem, Problem):
         raise InvalidValue("solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")])
+    return method_of(method, options)(problem, **options)
+
+
+def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Result]:
+    """The function behind a method's name, once it is known to take these options.
+
+    Raises
+    ------
+    UnknownName, InvalidValue
+    """
     if method not in METHODS:
         raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
     module, name = METHODS[method].split(":")
@@ -81,10 +92,10 @@ def solve(problem: Problem, method: str = "joint", **options) -> Result:
         if option not in known:
             raise UnknownName(f"method {method!r} has no option {option!r}; {nearest(option, known)}")
     _check_amounts(options)
-    return function(problem, **options)
+    return function
 
 
-def _check_amounts(options: dict) -> None:
+def _check_amounts(options: Mapping[str, Any]) -> None:
     """Times, shares and sizes are numbers of at least 0, or None."""
     for name in ("time_limit", "gap", "memory_limit_gb", "limit"):
         value = options.get(name)

@@ -37,6 +37,40 @@ def test_a_ranks_work_is_cut_into_equal_chunks():
         assert timeline.busy.tolist() == pytest.approx([4 * (1 + 3 + 4), 4 * (2 + 3 + 5)])
 
 
+UNEVEN = {
+    "two and one": ([["0F0", "2F0", "2B0", "0B0"], ["1F0", "1B0"]], (0, 1, 0)),
+    "one idle rank": ([["0F0", "0B0"], [], ["1F0", "1B0"]], (0, 2)),
+    "only idle ranks but one": ([[], ["0F0", "1F0", "1B0", "0B0"], []], (1, 1)),
+    "in another order": ([["1F0", "1B0"], ["0F0", "0B0"]], (1, 0)),
+    "three ranks of two stages": ([["0F0", "0B0"], ["1F0", "1B0"], []], (0, 1)),
+}
+
+
+@pytest.mark.parametrize(("rows", "stage_rank"), UNEVEN.values(), ids=UNEVEN)
+def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
+    """However stages are spread: a rank that holds any does its whole work, one that holds none does nothing."""
+    order = pl.Schedule.of("spread", rows, stage_rank=stage_rank)
+    whole = [float(3 + rank) for rank in range(order.ranks)]
+    for costs, each in ((pl.StageCosts(whole, 0, 0), whole), (pl.StageCosts(6, 0, 0), [6.0] * order.ranks)):
+        timeline = pl.simulate(order, costs.cut_for(order))
+        assert timeline.busy.tolist() == [work if rank in stage_rank else 0 for rank, work in enumerate(each)]
+        assert timeline.idle.total.tolist() == (timeline.makespan - timeline.busy).tolist()
+        figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True, follow=0)
+        assert len(next(t for t in figure.data if t.name == "forward").y) == order.stages
+        assert pl.gantt(timeline, overview=True).data[0].z.shape[0] == order.ranks
+        assert len(timeline.chrome_trace()["traceEvents"]) > order.ranks
+    assert order.chunk.tolist() == [stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)]
+    assert order.chunks == max(map(stage_rank.count, stage_rank))
+    assert [len(row) for row in order.with_communication().without_communication().actions] == list(map(len, rows))
+    assert pl.Schedule.from_csv(order.with_idle().to_csv(), stage_rank=stage_rank) == order
+
+
+def test_costs_are_not_cut_for_what_cannot_be_run():
+    for rows, stage_rank in (([["0F0", "0B0"]], [5]), ([["0F0"], ["1F0", "1B0"]], None)):
+        with pytest.raises(pl.InvalidSchedule, match="cannot be run"):
+            pl.StageCosts(1, 1, 1).cut_for(pl.Schedule.of("broken", rows, stage_rank=stage_rank))
+
+
 def test_costs_that_cannot_be_cut_are_refused():
     loop = pl.schedule("Interleaved1F1B", 2, 4, 2)
     with pytest.raises(pl.InvalidValue, match=r"comm = .*: expected one number for all links"):
@@ -72,6 +106,15 @@ def test_the_title_says_who_ends_first():
     assert pl.plot_timelines(slow, finding="seen").layout.title.text == "seen"
     with pytest.raises(pl.InvalidValue, match=r"0 timelines.*expected 1 to 6"):
         pl.plot_timelines([])
+    for wrong in (3, [3], {"a": 3}, "ab"):
+        with pytest.raises(pl.InvalidValue, match=r"plot_timelines: timelines = .*: expected Timelines, or a mapping"):
+            pl.plot_timelines(wrong)
+    with pytest.raises(pl.InvalidValue, match=r"'1F1B': two timelines have this name; expected a mapping of label"):
+        pl.plot_timelines([run("1F1B"), run("1F1B", microbatches=4)])
+    with pytest.raises(pl.InvalidValue, match="plot_timelines: finding = 3: expected text"):
+        pl.plot_timelines([run("1F1B")], finding=3)
+    with pytest.raises(pl.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"):
+        pl.plot_timelines([run("1F1B")], memory=True)
 
 
 def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end():
@@ -83,6 +126,19 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
     assert figure.layout.title.text == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
     with pytest.raises(pl.InvalidValue, match=r"10 schedules.*at most 9 lines"):
         pl.plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
+    with pytest.raises(pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"):
+        pl.plot_makespans([0, 1], {"a": [1]}, "x")
+    for values, makespans, axis, finding in (
+        (3, {"a": [1]}, "x", None), ([0], 3, "x", None), ([0], {"a": 1}, "x", None), ([0], {"a": ["1"]}, "x", None),
+        ([0], {"a": [-1]}, "x", None),
+        ([0], {"a": [float("nan")]}, "x", None), ([0], {"a": [1]}, 3, None), ([0], {"a": [1]}, "x", 3),
+    ):  # fmt: skip
+        with pytest.raises(pl.InvalidValue, match=r"plot_makespans: (values|makespans.*|axis|finding) = .*: expected"):
+            pl.plot_makespans(values, makespans, axis, finding=finding)
+    still = pl.plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text  # where all costs are 0
+    assert still == "x 0: a is fastest; x 0: a is, and b takes 2"
+    with pytest.raises(pl.InvalidValue, match="at least one line that is no bound"):
+        pl.plot_makespans([0], {"lower bound": [1]}, "x")
 
 
 def test_a_gantt_chart_can_be_given_its_finding():
@@ -134,6 +190,15 @@ def test_the_explorer_says_why_there_is_no_such_schedule_and_recovers():
     assert "needs at least 16 microbatches" in measures.value
     controls["microbatches"].value = 16
     assert len(chart.data) > 3
+
+
+def test_the_explorer_refuses_what_its_controls_cannot_show():
+    with pytest.raises(pl.UnknownName, match="schedule 'Inference' is not known here"):
+        pl.explore_schedules("Inference")
+    with pytest.raises(pl.InvalidValue, match="explore_schedules: ranks = 9: expected at most 8"):
+        pl.explore_schedules(ranks=9)
+    with pytest.raises(pl.InvalidValue, match="explore_schedules: microbatches = 'a': expected a whole number"):
+        pl.explore_schedules(microbatches="a")
 
 
 # contests

@@ -72,16 +72,19 @@ def test_modules_are_short_and_say_what_they_are():
 
 
 def test_imports_point_one_way():
-    """Only plots know plotly, only scip.py knows PySCIPOpt, and importing pipelab loads neither."""
+    """Only plots know plotly, scip.py PySCIPOpt, one room joblib; and importing pipelab loads none of them."""
     for path in (ROOT / "pipelab").rglob("*.py"):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT / "pipelab").as_posix()
         if "import plotly" in text:
             assert name.startswith(("plots/", "theme")), name
         if "pyscipopt import" in text:
             assert name == "scip.py", name
+        if "joblib import" in text:
+            assert name == "sweeps/workers.py", name
         if "import cvxpy" in text:
             assert name.startswith("formulations/"), name
-    code = "import sys, pipelab; print([m for m in ('plotly', 'cvxpy', 'pyscipopt', 'pandas') if m in sys.modules])"
+    heavy = ("plotly", "cvxpy", "pyscipopt", "pandas", "joblib", "tqdm")
+    code = f"import sys, pipelab; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -199,3 +199,47 @@ def test_the_figure_marks_what_is_missed():
     assert "1 of 12 is off by more than 20%" in figure.layout.title.text
     assert list(figure.data[1].y) == ["Llama-3-8B, one stream: A100 PCIe"]
     assert "eager kernels" in [a.text for a in figure.layout.annotations]
+
+
+def test_a_report_says_which_stages_cut_their_layers():
+    problem = _problem(cluster=pl.load_cluster("tandemn-measured"), max_gpus_per_stage=4)
+    result = pl.solve(problem, "aggregated")
+    degrees = [stage.degree for stage in result.evaluation.stages]
+    assert max(degrees) == 4
+    assert result.evaluation.frame()["gpus_per_layer"].tolist() == degrees
+    alone = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
+    slower = pl.solve(alone, "aggregated")
+    assert "gpus_per_layer" not in slower.evaluation.frame()
+    assert slower.throughput < result.throughput
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_certificates_of_models_whose_ends_differ(seed):
+    problem = roofline_oracle.random_problem(seed, layers=5, gpus=3)
+    result = pl.solve(problem, "aggregated")
+    proof = pl.certificate(result)
+    assert proof.by in ("no stage", "no faster stage", "worth", "whole stages", "links", "position")
+    if proof.by in ("worth", "whole stages", "links"):
+        assert 0 <= proof.most_layers < problem.model.layers
+    if proof.by in ("worth", "no faster stage", "no stage"):
+        proof.check()
+    if result.status == "optimal":
+        wrong = dataclasses.replace(result, throughput=result.throughput * 0.999, bound=result.throughput * 0.999)
+        with pytest.raises(pl.PipelabError, match="exists"):
+            pl.certificate(wrong)
+
+
+def test_vllm_is_told_of_stages_that_cut_their_layers_without_a_caveat():
+    problem = _problem(
+        cluster=pl.load_cluster("tandemn-measured"), model=pl.load_model("Llama-3-70B", precision="int4"),
+        max_gpus_per_stage=4,
+    )  # fmt: skip
+    nodes = [list(range(first, first + 4)) for first in (16, 20, 24)]
+    placement = pl.Placement.of([(26, nodes[0]), (27, nodes[1]), (27, nodes[2])])
+    settings = pl.vllm_settings(problem, placement)
+    assert (settings.tensor_parallel_size, settings.layers, settings.note) == (4, (26, 27, 27), "")
+    whole = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
+    assert "splits every layer over the 4 GPUs" in pl.vllm_settings(whole, placement).note
+    thirds = pl.Placement.of([(40, (0, 1, 2)), (40, (4, 5, 6))])
+    with pytest.raises(pl.InvalidValue, match="divides the model's 64 heads"):
+        pl.vllm_settings(problem, thirds)

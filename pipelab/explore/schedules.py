@@ -2,7 +2,8 @@
 
 from html import escape
 
-from pipelab.errors import PipelabError
+from pipelab.checked import whole_number
+from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.plots import gantt, gantt_widget
 from pipelab.schedules import RULES, schedule
 from pipelab.timeline import StageCosts, Timeline, simulate
@@ -24,11 +25,20 @@ def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8)
     Returns
     -------
     ipywidgets.VBox
+
+    Raises
+    ------
+    UnknownName, InvalidValue
+        There is no such schedule, or the sliders do not reach so far.
     """
     import ipywidgets as widgets
 
-    wide = {"style": {"description_width": "110px"}, "layout": {"width": "320px"}, "continuous_update": False}
     names = [known for known in RULES if known != "Inference"]
+    if not isinstance(name, str) or name not in names:
+        raise UnknownName(f"schedule {shown(name)} is not known here; {nearest(name, names)}")
+    ranks = whole_number("explore_schedules", "ranks", ranks, most=8)
+    microbatches = whole_number("explore_schedules", "microbatches", microbatches, most=32)
+    wide = {"style": {"description_width": "110px"}, "layout": {"width": "320px"}, "continuous_update": False}
     controls = {
         "name": widgets.Dropdown(options=names, value=name, description="schedule", **_without_delay(wide)),
         "ranks": widgets.IntSlider(value=ranks, min=1, max=8, description="ranks", **wide),

@@ -231,7 +231,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     proof = Certificate(problem, result.throughput, rate, "worth", worths(rates, rate), None, _idle(rates, rate))
     if proof.total_worth < problem.model.layers:
         return replace(proof, most_layers=math.floor(proof.total_worth))
-    if not problem.model.uniform:
+    if not problem.model.spans.alike_inside:
         return _without_a_path(proof, rates, solver)
     # Each step may leave out less; where mixtures are too many to list, the last one proves nothing.
     steps = [("whole stages", {"links": False}), ("links", {"loose": True}), ("links", {})]

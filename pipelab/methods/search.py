@@ -83,6 +83,7 @@ class Search:
     nodes: int = 0
     questions: list[Question] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
+    _known: dict[Placement, float] = field(default_factory=dict)
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -281,12 +282,18 @@ class Search:
 
     def _keep(self, placement: Placement) -> None:
         self.best = placement
-        self.throughput = evaluate(self.rates.problem, placement).throughput
+        self.throughput = self._judged(placement)
         self.low = self.index_of(placement)
+
+    def _judged(self, placement: Placement) -> float:
+        """The placement's throughput, asked of the judge once."""
+        if placement not in self._known:
+            self._known[placement] = evaluate(self.rates.problem, placement).throughput
+        return self._known[placement]
 
     def index_of(self, placement: Placement) -> int:
         """The last rate that is not above the placement's own."""
-        own = evaluate(self.rates.problem, placement).throughput
+        own = self._judged(placement)
         return int(np.searchsorted(self.thresholds, own * (1 + 1e-11), side="right")) - 1
 
     def _note(self) -> None:

@@ -10,6 +10,7 @@ from pipelab.plots.placement import plot_placement
 from pipelab.plots.schedules import plot_makespans, plot_timelines
 from pipelab.plots.searching import plot_search_growth
 from pipelab.plots.solving import plot_claims, plot_growth, plot_progress
+from pipelab.plots.sweeps import plot_sweep
 
 __all__ = [
     "gantt",
@@ -30,6 +31,7 @@ __all__ = [
     "plot_search_growth",
     "plot_shares",
     "plot_split_costs",
+    "plot_sweep",
     "plot_timelines",
     "plot_trade_off",
     "training_gantt",

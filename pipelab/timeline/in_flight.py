@@ -54,7 +54,7 @@ def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int) -> 
     # Node lane · microbatches + q is pass q on that lane.
     leaves = np.full(nothing, nothing)
     leaves[in_flight:microbatches] = np.arange(max(0, microbatches - in_flight)) + (lanes - 1) * microbatches
-    graph = Graph(graph.first, graph.node, (*graph.waits, leaves))
+    graph = Graph(graph.first, graph.node, (*graph.waits, leaves), graph.meant)
     return timed(schedule, costs, graph, (None,) * 3, np.repeat(costs.forward, microbatches))
 
 

@@ -141,7 +141,7 @@ class Counting:
             waiting = {k: iter(chosen[self.link_kind[chosen] == k].tolist()) for k in set(walk)}
             pieces = [next(waiting[k]) for k in walk]
         sizes = spread_layers(low[pieces], high[pieces], self.found.rates.problem.model.layers)
-        gpus = assign(self.found, [self.found.recipes[recipe[p]] for p in pieces], self.limits.prices, run)
+        gpus = assign(self.found, [self.found.recipes[recipe[p]] for p in pieces], self.limits.prices)
         return Placement.of(zip(sizes, gpus, strict=True))
 
     def _walk(self, x: np.ndarray, number: np.ndarray, run: Callable) -> list[int] | None:

@@ -102,5 +102,5 @@ class Layered:
         recipe, first, last = self.arcs
         chosen = np.flatnonzero(x[self.columns.slices["n"]] > 0.5)
         chosen = chosen[np.argsort(first[chosen])]
-        gpus = assign(self.found, [self.found.recipes[r] for r in recipe[chosen]], self.limits.prices, run)
+        gpus = assign(self.found, [self.found.recipes[r] for r in recipe[chosen]], self.limits.prices)
         return Placement.of(zip((last - first)[chosen].tolist(), gpus, strict=True))

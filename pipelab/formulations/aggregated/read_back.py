@@ -1,12 +1,12 @@
 """From counts back to a placement: the layers of every stage, and its GPUs by id."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from pipelab.errors import PipelabError
 from pipelab.formulations.aggregated.recipes import Recipe, Recipes
-from pipelab.program import Columns, LinearProgram
+from pipelab.program import incidence
 
 __all__ = ["assign", "spread_layers"]
 
@@ -22,24 +22,20 @@ def spread_layers(low: np.ndarray, high: np.ndarray, layers: int) -> list[int]:
     return size.tolist()
 
 
-def assign(
-    found: Recipes, stages: Sequence[Recipe], prices: Sequence[int] | None, run: Callable
-) -> list[tuple[int, ...]]:
+def assign(found: Recipes, stages: Sequence[Recipe], prices: Sequence[int] | None) -> list[tuple[int, ...]]:
     """GPU ids for every stage: the lowest of each class that are still free.
 
     Parameters
     ----------
     prices : sequence of int or None
         Of one GPU of each class; a mixed draw then takes the cheapest that leave enough for the others.
-    run : function of a LinearProgram
-        Solves the transport problem of who draws how many GPUs from which class.
     """
     classes = found.rates.classes
     needs = [(i, number, own) for i, stage in enumerate(stages) for number, own in stage.draws]
     demand: dict[tuple[int, ...], int] = {}
     for _, number, own in needs:
         demand[own] = demand.get(own, 0) + number
-    stock = _shared_out(demand, classes.count, prices, run)
+    stock = _shared_out(demand, classes.count, prices)
     free = [iter(members.tolist()) for members in classes.members]
     gpus: list[list[int]] = [[] for _ in stages]
     for i, number, own in needs:
@@ -48,8 +44,14 @@ def assign(
     return [tuple(g) for g in gpus]
 
 
-def _shared_out(demand: dict[tuple[int, ...], int], count, prices, run: Callable) -> dict[tuple[int, ...], list[int]]:
-    """The class of every GPU that each set of classes gives, within what every class has."""
+def _shared_out(demand: dict[tuple[int, ...], int], count, prices) -> dict[tuple[int, ...], list[int]]:
+    """The class of every GPU that each set of classes gives, within what every class has.
+
+    Who draws how many GPUs from which class is a transport problem: its matrix is totally
+    unimodular, so the vertex at which the simplex method ends is whole.
+    """
+    from scipy.optimize import linprog
+
     single = {own: [own[0]] * n for own, n in demand.items() if len(own) == 1}
     mixed = [(own, n) for own, n in demand.items() if len(own) > 1]
     given = np.array([a for gpus in single.values() for a in gpus], dtype=int)
@@ -57,19 +59,12 @@ def _shared_out(demand: dict[tuple[int, ...], int], count, prices, run: Callable
     if len(mixed) <= 1:  # nobody else draws from these classes: the cheapest first, no solver needed
         return single | {own: _cheapest(own, n, left, prices) for own, n in mixed}
     draw, cls = np.array([(d, a) for d, (own, _) in enumerate(mixed) for a in own]).T
-    columns = Columns({"u": len(draw)})
-    blocks = {
-        "draws": columns.rows({"u": draw == np.arange(len(mixed))[:, None]}),
-        "class_capacity": columns.rows({"u": cls == np.arange(len(count))[:, None]}),
-    }
-    blocks["draws"].lower[:] = blocks["draws"].upper[:] = [n for _, n in mixed]
-    blocks["class_capacity"].upper[:] = left
     cost = np.array(prices if prices else np.arange(len(count)), dtype=float)[cls]
-    upper, whole = np.full(len(draw), np.inf), np.ones(len(draw), dtype=bool)
-    answer = run(LinearProgram(columns, np.zeros(len(draw)), upper, whole, -cost, blocks))
+    answer = linprog(
+        cost, incidence(cls, len(count)), left, incidence(draw, len(mixed)), [n for _, n in mixed], method="highs-ds"
+    )
     if answer.x is None:
-        why = "there are not enough GPUs" if answer.status == "infeasible" else "no GPUs were named in time"
-        raise PipelabError(f"a solver returned stages for which {why}")
+        raise PipelabError("a solver returned stages for which there are not enough GPUs")
     out: dict[tuple[int, ...], list[int]] = {own: [] for own, _ in mixed}
     for d, a, amount in zip(draw, cls, np.rint(answer.x).astype(int), strict=True):
         out[mixed[d][0]] += [int(a)] * int(amount)

@@ -1,0 +1,153 @@
+"""Rows on disk: a CSV that grows as a sweep runs, and tells a later one what is done.
+
+Every row is one line that ends in the method and its options, so that the file explains itself
+and a file of another sweep is known by its first rows. A line that a kill tore off has no line
+end: it is cut away, and its point is asked again.
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelab.errors import InvalidData, InvalidValue
+from pipelab.sweeps.points import cell, value_of
+from pipelab.sweeps.task import COLUMNS, STATUSES, TEXTS
+from pipelab.tables import write_whole
+
+__all__ = ["RowsFile", "key_of"]
+
+
+def key_of(point: Mapping[str, Any]) -> tuple[str, ...]:
+    """What makes two points the same: the text of their values."""
+    return tuple(map(cell, point.values()))
+
+
+class RowsFile:
+    """The rows of one sweep in one file.
+
+    Parameters
+    ----------
+    path : str or Path
+    names : sequence of str
+        Of the values of a point.
+    method : str
+    options : mapping
+        Of the method, plain values.
+    """
+
+    def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]):
+        self.path = Path(path).expanduser()
+        self.names = tuple(names)
+        self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
+        self.header = [*names, *COLUMNS, *self.settings]
+        self._file: io.BufferedWriter | None = None
+        if self.path.is_dir():
+            raise InvalidValue("sweep", [("file", str(path), "is a folder; expected the name of a CSV file")])
+
+    def read(self, asked: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
+        """The rows that stand in the file, by their point's key; the last one where there are several.
+
+        Raises
+        ------
+        InvalidData
+            The file is of another sweep, or not of one at all.
+        """
+        if not self.path.exists():
+            return {}
+        lines = self._whole_lines()
+        if not lines:
+            return {}
+        if lines[0] != self.header:
+            raise self._foreign(f"its columns are {', '.join(lines[0])}; expected {', '.join(self.header)}")
+        rows = {}
+        for number, cells in enumerate(lines[1:], 2):
+            row = self._row(number, cells)
+            rows[tuple(cells[: len(self.names)])] = row
+        unasked = rows.keys() - set(asked)
+        if unasked:
+            first = next(key for key in rows if key in unasked)
+            shown = ", ".join(f"{n} = {v}" for n, v in zip(self.names, first, strict=True))
+            raise self._foreign(f"{len(unasked):,} of its points are not asked for here, such as {shown}")
+        return rows
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Append a row; when this returns, it is on disk."""
+        try:
+            if self._file is None:
+                self._open()
+            self._file.write(_line(self._cells(row)))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise InvalidValue("sweep", [("file", str(self.path), f"cannot be written ({error})")]) from None
+
+    def close(self) -> None:
+        """No more rows are added."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Have exactly these rows, once those that were computed anew stand there twice."""
+        lines = [_line(self.header), *(_line(self._cells(row)) for row in rows)]
+        write_whole(self.path, b"".join(lines).decode())
+
+    def _open(self) -> None:
+        """For appending, after the last whole line."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("ab")
+        whole = self.path.read_bytes().rfind(b"\n") + 1
+        self._file.truncate(whole)
+        if not whole:
+            self._file.write(_line(self.header))
+
+    def _cells(self, row: Mapping[str, Any]) -> list[str]:
+        answer = ["" if row[name] is None else cell(row[name]) for name in COLUMNS]
+        return [*(cell(row[name]) for name in self.names), *answer, *self.settings.values()]
+
+    def _whole_lines(self) -> list[list[str]]:
+        data = self.path.read_bytes()
+        if data and b"\n" not in data:
+            raise self._foreign("it has no line of a table")
+        try:
+            text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
+            return list(csv.reader(text.split("\n")[:-1], strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise self._foreign(f"it cannot be read as CSV ({error})") from None
+
+    def _row(self, number: int, cells: list[str]) -> dict[str, Any]:
+        if len(cells) != len(self.header):
+            raise InvalidData(f"{self.path}, row {number}: {len(cells)} cells, expected {len(self.header)}; remove it")
+        texts = dict(zip(self.header, cells, strict=True))
+        for name, own in self.settings.items():
+            if _without_time(texts[name]) != _without_time(own):
+                raise self._foreign(f"row {number} says {name} {texts[name]}, this sweep has {own}")
+        row = {name: value_of(texts[name]) for name in self.names}
+        for name in COLUMNS:
+            value = value_of(texts[name])
+            row[name] = value if name in TEXTS else None if value == "" else value
+            if not isinstance(row[name], str if name in TEXTS else int | float | None):
+                raise InvalidData(f"{self.path}, row {number}, column {name!r}: {texts[name]!r}: not of a sweep")
+        if row["status"] not in STATUSES:
+            expected = f"expected one of {', '.join(STATUSES)}"
+            raise InvalidData(f"{self.path}, row {number}, column 'status': {row['status']!r}: {expected}")
+        return row
+
+    def _foreign(self, why: str) -> InvalidData:
+        return InvalidData(f"{self.path} belongs to another sweep: {why}. Give another file, or remove this one")
+
+
+def _line(cells: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode()
+
+
+def _without_time(text: str) -> Hashable:
+    """A setting without its time limit: a row says what it says, however long it may have taken."""
+    value = value_of(text)
+    return text if not isinstance(value, dict) else json.dumps({k: v for k, v in value.items() if k != "time_limit"})

@@ -1,0 +1,230 @@
+"""sweep(make, points): many problems in one call, on all cores, kept on disk as they are solved."""
+
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from pipelab.errors import InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
+from pipelab.html import table
+from pipelab.sweeps.interrupts import noted_interrupts
+from pipelab.sweeps.points import plain, plain_points
+from pipelab.sweeps.rows_file import RowsFile, key_of
+from pipelab.sweeps.task import COLUMNS, STATUSES, Task
+from pipelab.sweeps.workers import answers, check_jobs
+
+__all__ = ["Sweep", "sweep"]
+
+_SHOWN_ROWS, _SHOWN_REASON = 20, 70
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep:
+    """What `sweep` returns: one row per point, in the order of the points.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the values of a point.
+    rows : tuple of mappings
+        A point's values, then status, throughput_tokens_per_s, bound_tokens_per_s, gpus_used,
+        usd_per_hour and usd_per_million_tokens (of the GPUs in use, None without prices), stages,
+        bottleneck, placement, seconds, reason. The status is one of `Result`, or "failed".
+    asked : int
+        Number of points asked for; where it was interrupted, there are fewer rows.
+    method : str
+    seconds : float
+        Of this call; rows that were read from a file cost none.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    asked: int
+    method: str
+    seconds: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether every point has its row."""
+        return len(self.rows) == self.asked
+
+    @property
+    def sentence(self) -> str:
+        """How many points ended how."""
+        found = Counter(row["status"] for row in self.rows)
+        ended = ", ".join(f"{found[status]:,} {status}" for status in STATUSES if found[status])
+        missing = self.asked - len(self.rows)
+        open_points = f"; {missing:,} not reached" if missing else ""
+        return f"{self.asked:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
+
+    def frame(self):
+        """The rows as a DataFrame; without the columns of prices where no GPU has one."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.rows, columns=[*self.names, *COLUMNS])
+        prices = [] if frame["usd_per_hour"].notna().any() else ["usd_per_hour", "usd_per_million_tokens"]
+        return frame.drop(columns=prices)
+
+    def figure(self, x: str | None = None, y: str = "throughput_tokens_per_s"):
+        """Every point a dot, the best ones joined; see `plot_sweep`."""
+        from pipelab.plots import plot_sweep
+
+        return plot_sweep(self, x, y)
+
+    def __str__(self) -> str:
+        return f"{self.method}: {self.sentence}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def _repr_html_(self) -> str:
+        more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
+        shown = self.frame().head(_SHOWN_ROWS).drop(columns=["bound_tokens_per_s", "placement"])
+        shown["reason"] = [textwrap.shorten(reason, _SHOWN_REASON, placeholder=" …") for reason in shown["reason"]]
+        return f"<p><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>{table(shown)}"
+
+
+def sweep(
+    make: Callable,
+    points: Iterable[Mapping[str, Any]],
+    method: str | Callable = "aggregated",
+    *,
+    file: str | Path | None = None,
+    jobs: int | None = None,
+    time_limit: float | None = None,
+    progress: bool = True,
+    again: Iterable[str] = (),
+    **options,
+) -> Sweep:
+    """Solve the problem of every point.
+
+    Parameters
+    ----------
+    make : function
+        `make(**point)` gives a Problem, or a pair of a Problem and further options of the method
+        for this point. It may be defined in a notebook.
+    points : iterable of mappings
+        See `grid` and `mixes`. Values are text, numbers, True, False, None, or lists and dicts of
+        these. A point that stands there twice is solved once.
+    method : str or function
+        One of `solve`, or a function of a Problem and options that returns a Result.
+    file : str or Path, optional
+        A CSV file. Each row is added to it as soon as it is there; the same call later goes on
+        where this one ended. It knows points, method and options, not what `make` does: take
+        another file when that changes. Points may be added, and time_limit may change.
+    jobs : int, optional
+        Number of processes. By default what `joblib.parallel_config` says, otherwise one for each
+        core; `with joblib.parallel_config("dask"):` uses a Dask cluster.
+    time_limit : float, optional
+        Seconds for each point.
+    progress : bool
+        Show a progress bar.
+    again : iterable of str
+        Statuses whose rows in the file are to be computed anew, such as ("failed", "unknown").
+    **options
+        Options of the method.
+
+    Returns
+    -------
+    Sweep
+        A point whose problem is refused, or whose process dies, is a row with status "failed" and
+        its reason; an infeasible one has that status and its reason.
+
+    Raises
+    ------
+    SweepFailed
+        All points, at least two, failed with the same error: mend `make`, and call again.
+    SweepInterrupted
+        Ctrl-C, or the kernel's interrupt. It is a KeyboardInterrupt; its `sweep` has all rows so far.
+    InvalidData
+        The file belongs to another sweep.
+    InvalidValue, UnknownName
+        An argument that does not fit.
+
+    Examples
+    --------
+    >>> import dataclasses, pipelab as pl
+    >>> tiny = pl.load_case("tiny")
+    >>> def make(gpus):
+    ...     return dataclasses.replace(tiny, max_gpus_per_stage=gpus)
+    >>> answer = pl.sweep(make, pl.grid(gpus=(1, 2, 4)), jobs=1, progress=False)
+    >>> [(row["gpus"], row["status"], round(row["throughput_tokens_per_s"], 2)) for row in answer.rows]
+    [(1, 'optimal', 217.52), (2, 'optimal', 301.78), (4, 'optimal', 345.49)]
+    """
+    began = time.perf_counter()
+    check_jobs(jobs)
+    if not isinstance(progress, bool):
+        raise InvalidValue("sweep", [("progress", progress, "expected True or False")])
+    limit = {} if time_limit is None else {"time_limit": time_limit}
+    task = Task(make, method, plain({**options, **limit}, "options"))
+    again = _statuses(again)
+    names, asked = plain_points(points, COLUMNS)
+    keys = [key_of(point) for point in asked]
+    store = None if file is None else RowsFile(file, names, task.name, task.options)
+    there = store.read(keys) if store else {}
+    done = {key: row for key, row in there.items() if row["status"] not in again}
+    waiting = {key: point for key, point in zip(keys, asked, strict=True) if key not in done}
+
+    def so_far() -> Sweep:
+        rows = tuple(done[key] for key in keys if key in done)
+        return Sweep(names, rows, len(keys), task.name, time.perf_counter() - began)
+
+    try:
+        with noted_interrupts() as check, closing(answers(task, waiting, jobs)) as found:
+            for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
+                check()  # before the row counts: an interrupted solve may have less to say
+                done[key] = row
+                if store:
+                    store.add(row)
+    except KeyboardInterrupt:
+        raise _interrupted(so_far(), file) from None
+    finally:
+        if store:
+            store.close()
+    if there.keys() & waiting.keys():
+        store.replace(done[key] for key in dict.fromkeys(keys))
+    _refuse_all_failed(so_far(), file)
+    return so_far()
+
+
+def _statuses(again) -> tuple[str, ...]:
+    again = (again,) if isinstance(again, str) else tuple(again)
+    for status in again:
+        if status not in STATUSES:
+            raise UnknownName(f"again: there is no status {status!r}; {nearest(status, STATUSES)}")
+    return again
+
+
+def _shown(found, done: int, total: int, progress: bool):
+    """The same rows, with a progress bar that counts those that failed."""
+    from tqdm.auto import tqdm
+
+    with tqdm(initial=done, total=total, unit="point", disable=not progress) as bar:
+        failed = 0
+        for key, row in found:
+            yield key, row
+            failed += row["status"] == "failed"
+            if failed:
+                bar.set_postfix(failed=failed, refresh=False)
+            bar.update()
+
+
+def _interrupted(partial: Sweep, file) -> SweepInterrupted:
+    kept = f"they are kept in {file}, and the same call goes on from there" if file else (
+        "they are in this error's .sweep; with file=… a sweep keeps them and goes on where it stopped"
+    )  # fmt: skip
+    return SweepInterrupted(f"stopped with {len(partial.rows):,} of {partial.asked:,} rows; {kept}", partial)
+
+
+def _refuse_all_failed(whole: Sweep, file) -> None:
+    reasons = {row["reason"] for row in whole.rows}
+    if len(whole.rows) < 2 or len(reasons) > 1 or any(row["status"] != "failed" for row in whole.rows):
+        return
+    call = 'the same call with again=("failed",)' if file else "the same call"
+    message = f"all {len(whole.rows):,} points failed with the same error: {reasons.pop()}. Once mended, make {call}"
+    raise SweepFailed(message, whole)

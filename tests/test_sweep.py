@@ -1,0 +1,541 @@
+"""Sweeps: the rows of a plain loop in every order of work, and nothing lost when something goes wrong."""
+
+import contextlib
+import csv
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import joblib
+import pytest
+
+import pipelab as pl
+from pipelab.sweeps.points import cell, value_of
+
+TINY = pl.load_case("tiny", link_units="tokens")
+PRICES = {"A100": 2.0, "V100": 0.5}
+POINTS = pl.mixes({"A100": 2, "V100": 3})
+
+
+def make(A100, V100, batch=32):
+    """tiny with other numbers of GPUs."""
+    cluster = pl.Cluster.from_counts({"A100": A100, "V100": V100}, {"A100": 80, "V100": 32}, 100.0, PRICES)
+    workload = dataclasses.replace(TINY.workload, batch_size=batch)
+    model = dataclasses.replace(TINY.model, layer_weight_gb=20)  # one layer on a V100, three on an A100
+    return dataclasses.replace(TINY, cluster=cluster, workload=workload, model=model, max_gpus_per_stage=2)
+
+
+def rows(sweep):
+    """What must not depend on who computed it, when."""
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in sweep.rows]
+
+
+def quiet(*args, **options):
+    return pl.sweep(*args, **{"progress": False, "jobs": 1, **options})
+
+
+def test_a_sweep_says_what_a_plain_loop_says():
+    sweep = quiet(make, POINTS)
+    assert sweep.complete
+    assert [{name: row[name] for name in sweep.names} for row in sweep.rows] == POINTS
+    statuses = set()
+    for row, point in zip(sweep.rows, POINTS, strict=True):
+        result = pl.solve(make(**point), "aggregated")
+        statuses.add(result.status)
+        assert (row["status"], row["throughput_tokens_per_s"]) == (result.status, result.throughput)
+        assert (row["bound_tokens_per_s"], row["reason"]) == (result.bound, result.reason)
+        if result.placement is None:
+            assert row["placement"] == ""
+            assert row["gpus_used"] is None
+            continue
+        types = [result.problem.cluster.gpus[g].type for g in result.placement.gpus]
+        hourly = sum(PRICES[t] for t in types)
+        assert (row["gpus_used"], row["stages"]) == (len(types), len(result.placement))
+        assert row["usd_per_hour"] == pytest.approx(hourly)
+        per_million = hourly / 3600 / result.throughput * 1_000_000
+        assert row["usd_per_million_tokens"] == pytest.approx(per_million, rel=1e-12)
+        assert row["placement"] == str(result.placement)
+        assert row["bottleneck"] in ", ".join(result.evaluation.bottlenecks)
+    assert statuses == {"optimal", "infeasible"}
+    assert all("can hold at most" in r["reason"] for r in sweep.rows if r["status"] == "infeasible")
+
+
+def test_two_processes_and_threads_say_the_same_in_the_same_order():
+    one = quiet(make, POINTS)
+    assert rows(quiet(make, POINTS, jobs=2)) == rows(one)
+    with joblib.parallel_config("threading", n_jobs=2):
+        assert rows(quiet(make, POINTS, jobs=None)) == rows(one)
+    assert rows(quiet(make, POINTS[::-1])) == rows(one)[::-1]
+
+
+def test_by_default_all_cores_work_and_joblibs_switch_is_heeded(monkeypatch):
+    asked = []
+    plain = joblib.Parallel
+
+    def parallel(n_jobs=None, **options):
+        asked.append(plain(n_jobs=n_jobs, **options)._effective_n_jobs())
+        return plain(n_jobs=1, **options)
+
+    monkeypatch.setattr(joblib, "Parallel", parallel)
+    quiet(make, POINTS[:1], jobs=None)
+    quiet(make, POINTS[:1], jobs=3)
+    with joblib.parallel_config("threading", n_jobs=5):
+        quiet(make, POINTS[:1], jobs=None)
+        quiet(make, POINTS[:1], jobs=2)
+    assert asked == [joblib.cpu_count(), 3, 5, 2]
+
+
+def test_points_are_every_combination_and_mixes_have_a_gpu():
+    assert pl.grid(a=(1, 2), b=["x"]) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
+    assert len(pl.grid(pl.mixes({"H100": 4, "L4": 8}), batch=range(3))) == 3 * (5 * 9 - 1)
+    assert pl.grid(a=()) == []
+    every = pl.grid(A=range(4), B=range(5), C=(0, 8))
+    price = {"A": 3.0, "B": 0.7, "C": 0.1}
+    found = pl.mixes({"A": 3, "B": 4, "C": (0, 8)}, gpus=9, usd_per_hour=price, budget=7.1)
+    cost = [sum(price[name] * n for name, n in point.items()) for point in every]
+    assert found == [p for p, c in zip(every, cost, strict=True) if 0 < sum(p.values()) <= 9 and c <= 7.1 + 1e-9]
+    assert 3 * 0.1 > 0.3  # a budget is met to the cent, whatever rounding says
+    assert pl.mixes({"A": 4}, usd_per_hour={"A": 0.1}, budget=0.3)[-1] == {"A": 3}
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: pl.grid(batch=8), r"batch = 8: expected several values, such as \(8,\)"),
+        (lambda: pl.grid(batch="ab"), "expected several values"),
+        (lambda: pl.grid([1], batch=(8,)), "expected points"),
+        (lambda: pl.grid([{"batch": 1}], batch=(8,)), "name = 'batch': stands in two parts"),
+        (lambda: pl.mixes({}), "expected numbers by type"),
+        (lambda: pl.mixes({"A100": -1}), "expected a whole number"),
+        (lambda: pl.mixes({"A100": 1.5}), "expected a whole number"),
+        (lambda: pl.mixes({"A100": 1}, budget=3), "a budget needs a price for every type"),
+        (lambda: pl.mixes({"A100": 1}, usd_per_hour={"A100": 1}, budget=-3), "budget = -3: expected a finite number"),
+        (lambda: pl.mixes({"A100": 1}, gpus="many"), "gpus = 'many'"),
+        (lambda: quiet(make, []), "expected at least one; an iterator that was used up is empty"),
+        (lambda: quiet(make, {"A100": 1}), "points = .*: expected a list of points"),
+        (lambda: quiet(make, [3]), r"points\[0\] = 3: expected names and values"),
+        (lambda: quiet(make, [{"A100": 1}, {"V100": 1}]), r"points\[1\] = .*expected the names of the first .*: A100"),
+        (lambda: quiet(make, [{"case": TINY}]), r"points\[0\]\['case'\] = 'Problem': .*make\(\) builds every"),
+        (lambda: quiet(make, [{"a": [1, float("nan")]}]), r"points\[0\]\['a'\]\[1\] = nan: expected a finite number"),
+        (lambda: quiet(make, [{"stages": 3}]), "name = 'stages': is a column of the answer"),
+        (lambda: quiet("make", POINTS), "make = 'make': expected a function"),
+        (lambda: quiet(make, POINTS, "agregated"), "did you mean 'aggregated'"),
+        (lambda: quiet(make, POINTS, sover="scip"), "no option 'sover'; did you mean 'solver'"),
+        (lambda: quiet(make, POINTS, "even", time_limit=3), "method 'even' has no option 'time_limit'"),
+        (lambda: quiet(make, POINTS, time_limit=-3), "time_limit = -3: expected a number"),
+        (lambda: quiet(make, POINTS, stop=print), r"options\['stop'\] = .*: expected text, a number"),
+        (lambda: quiet(make, POINTS, stop=None), "stop = None: is not for a sweep"),
+        (lambda: quiet(make, POINTS, again="broken"), "there is no status 'broken'"),
+        (lambda: quiet(make, POINTS, progress="no"), "progress = 'no'"),
+        *((lambda jobs=jobs: quiet(make, POINTS, jobs=jobs), "expected a whole number from 1 on") for jobs in
+          (0, 1.5, "two", True)),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_at_once(call, told):
+    with pytest.raises(pl.PipelabError, match=told) as caught:
+        call()
+    assert not isinstance(caught.value, pl.SweepFailed)  # before the first point, not after the last
+
+
+def test_too_many_points_are_refused():
+    with pytest.raises(pl.TooLarge, match="more than 1,000,000 points"):
+        pl.grid(a=range(2000), b=range(2000))
+    with pytest.raises(pl.TooLarge, match="more than 1,000,000 points"):
+        pl.mixes(dict.fromkeys("ABCDEFG", 9))
+
+
+def test_a_failed_point_is_a_row_with_its_reason():
+    def fragile(batch):
+        if batch == 8:
+            raise KeyError("no such batch")
+        if batch == 16:
+            sys.exit("enough")
+        return make(1, 1, batch) if batch else "nothing"
+
+    sweep = quiet(fragile, pl.grid(batch=(8, 16, 32, 0, -1)))
+    assert [row["status"] for row in sweep.rows] == ["failed", "failed", "optimal", "failed", "failed"]
+    reasons = [row["reason"] for row in sweep.rows]
+    assert reasons[0].startswith("KeyError: 'no such batch' (in fragile, line ")
+    assert reasons[1].startswith("SystemExit: enough (in fragile")
+    assert "InvalidValue: solve: problem = 'nothing': expected a Problem" in reasons[3]
+    assert reasons[4] == "InvalidValue: Workload: batch_size = -1: expected at least 1"
+    assert sweep.complete
+    assert "5 points in" in sweep.sentence
+    assert "1 optimal, 4 failed." in sweep.sentence
+    assert rows(quiet(fragile, pl.grid(batch=(8, 16, 32, 0, -1)), jobs=2)) == rows(sweep)
+
+
+def test_a_method_of_ones_own_and_options_by_point():
+    def within(problem, budget):
+        """The fastest placement that costs at most so much per hour."""
+        return next(p for p in pl.trade_off(problem, "usd_per_hour").points if p.throughput and cost(p) <= budget)
+
+    def cost(result):
+        return sum(result.problem.cluster.gpus[g].usd_per_hour for g in result.placement.gpus)
+
+    sweep = quiet(lambda budget: (make(2, 3), {"budget": budget}), pl.grid(budget=(0.4, 2.5, 4.5)), within)
+    assert [row["status"] for row in sweep.rows] == ["failed", "optimal", "optimal"]
+    assert sweep.rows[1]["usd_per_hour"] <= 2.5 < sweep.rows[2]["usd_per_hour"] <= 4.5
+    assert sweep.rows[1]["throughput_tokens_per_s"] < sweep.rows[2]["throughput_tokens_per_s"]
+    wrong = quiet(lambda n: make(1, 1), [{"n": 1}], lambda problem: 3)
+    assert "gave int, expected a Result" in wrong.rows[0]["reason"]
+
+
+def test_a_sweep_in_which_all_fail_alike_says_so(tmp_path):
+    file = tmp_path / "sweep.csv"
+    with pytest.raises(pl.SweepFailed, match=r"all 11 points failed .*TypeError.*again=\(\"failed\",\)") as caught:
+        quiet(lambda A100: None, POINTS, file=file)
+    assert {row["status"] for row in caught.value.sweep.rows} == {"failed"}
+    with pytest.raises(pl.SweepFailed):  # the rows stand, until they are asked for again
+        quiet(make, POINTS, file=file)
+    assert rows(quiet(make, POINTS, file=file, again=("failed",))) == rows(quiet(make, POINTS))
+    assert len(file.read_text().splitlines()) == 1 + len(POINTS)
+    assert quiet(lambda A100: None, pl.grid(A100=(1,))).rows[0]["status"] == "failed"  # alone, it may well be the point
+
+
+def test_the_file_gives_back_the_same_rows(tmp_path):
+    file, calls = tmp_path / "new folder" / "sweep.csv", []
+
+    def counted(**point):
+        calls.append(point)
+        return make(**point)
+
+    fresh = quiet(counted, POINTS, file=file)
+    assert len(calls) == len(POINTS)
+    again = quiet(counted, POINTS, file=file)
+    assert len(calls) == len(POINTS)
+    assert again.rows == fresh.rows  # seconds too: nothing was computed
+    more = [*POINTS, {"A100": 0, "V100": 9}]
+    assert rows(quiet(counted, more, file=file)) == rows(quiet(make, more))
+    assert calls[len(POINTS) :] == [{"A100": 0, "V100": 9}]
+    quiet(counted, more, file=file, again="infeasible")
+    infeasible = [point for point, row in zip(POINTS, fresh.rows, strict=True) if row["status"] == "infeasible"]
+    assert calls[len(POINTS) + 1 :] == infeasible
+    with file.open(newline="") as lines:
+        table = list(csv.reader(lines))
+    assert len(table) == 1 + len(more)
+    assert table[0][-2:] == ["method", "options"]
+    assert table[1][-2:] == ["aggregated", "{}"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, jobs):
+    file, fuse = tmp_path / "sweep.csv", tmp_path / "fuse"
+    fuse.touch()
+
+    def interrupted(A100, V100):
+        if fuse.exists() and (A100, V100) == (2, 2):
+            raise KeyboardInterrupt
+        if fuse.exists() and A100 == 2:
+            time.sleep(0.3)  # the rows before have time to arrive
+        return make(A100, V100)
+
+    with pytest.raises(KeyboardInterrupt, match="the same call goes on from there") as caught:
+        quiet(interrupted, POINTS, file=file, jobs=jobs)
+    partial = caught.value.sweep
+    assert not partial.complete
+    assert 0 < len(partial.rows) < len(POINTS)
+    assert "not reached" in partial.sentence
+    stood = file.read_text()
+    assert stood.count("\n") == 1 + len(partial.rows)
+    fuse.unlink()
+    whole = quiet(interrupted, POINTS, file=file, jobs=jobs)
+    assert file.read_text().startswith(stood)
+    assert rows(whole) == rows(quiet(make, POINTS))
+    fuse.touch()
+    with pytest.raises(pl.SweepInterrupted, match=r"they are in this error's \.sweep") as caught:
+        quiet(interrupted, POINTS, jobs=1)
+    assert rows(caught.value.sweep) == rows(whole)[:9]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_while_a_row_is_written_is_no_different(tmp_path, monkeypatch, jobs):
+    file, written, sync = tmp_path / "sweep.csv", [], os.fsync
+
+    def interrupted(handle):
+        sync(handle)
+        written.append(handle)
+        if len(written) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(pl.SweepInterrupted, match="stopped with 3 of 11 rows"):
+        quiet(make, POINTS, file=file, jobs=jobs)
+    assert rows(quiet(make, POINTS, file=file)) == rows(quiet(make, POINTS))
+
+
+def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
+    """A solve ends calmly on Ctrl-C; the sweep must not go on with the next point."""
+
+    def calm(problem):
+        return dataclasses.replace(pl.solve(problem, "aggregated"), status="feasible", stopped_by="interrupt")
+
+    with pytest.raises(pl.SweepInterrupted, match="stopped with 0 of 11 rows"):
+        quiet(make, POINTS, calm)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_so_does_one_that_leaves_no_trace():
+    """After the optimum is proven, an interrupt only ends the choice among equally fast placements."""
+    before, calls = signal.getsignal(signal.SIGINT), []
+
+    def deaf(problem):
+        calls.append(problem)
+        if len(calls) == 3:
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(5)
+        return pl.solve(problem, "aggregated")
+
+    with pytest.raises(pl.SweepInterrupted, match="stopped with 2 of 11 rows"):
+        quiet(make, POINTS, deaf)
+    assert len(calls) == 3
+    assert signal.getsignal(signal.SIGINT) is before
+    with ThreadPoolExecutor(1) as pool:  # where there are no signals, it works all the same
+        assert pool.submit(quiet, make, POINTS).result().complete
+
+
+SCRIPT = """
+    import sys, time
+    import pipelab as pl
+    sys.path.insert(0, {tests!r})
+    from test_sweep import POINTS, make
+    def slow(**point):
+        time.sleep(0.4)
+        return make(**point)
+    if __name__ == "__main__":
+        pl.sweep(slow, POINTS, file={file!r}, jobs={jobs}, progress=False)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGKILL, 1), (signal.SIGINT, 2)])
+def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path, number, jobs):
+    file, script = tmp_path / "sweep.csv", tmp_path / "run.py"
+    script.write_text(textwrap.dedent(SCRIPT.format(tests=str(Path(__file__).parent), file=str(file), jobs=jobs)))
+    options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, str(script)], **options) as process:
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text().count("\n") >= 3):
+            assert time.monotonic() < deadline
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        os.killpg(process.pid, number)  # as a terminal does: to the sweep and all its workers
+        _, told = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert "SweepInterrupted: stopped with" in told
+    stood = file.read_text()
+    done = stood.count("\n") - 1
+    assert 2 <= done < len(POINTS)
+    calls = []
+
+    def slow(**point):
+        calls.append(point)
+        return make(**point)
+
+    assert rows(quiet(slow, POINTS, file=file)) == rows(quiet(make, POINTS))
+    assert len(calls) == len(POINTS) - done
+    assert file.read_text().startswith(stood)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_a_point_that_kills_its_worker_is_a_failed_row(tmp_path):
+    def deadly(A100, V100):
+        if (A100, V100) == (1, 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(A100, V100)
+
+    sweep = quiet(deadly, POINTS, jobs=2, file=tmp_path / "sweep.csv")
+    wanted = rows(quiet(make, POINTS))
+    died = POINTS.index({"A100": 1, "V100": 2})
+    assert sweep.rows[died]["status"] == "failed"
+    assert "the process that worked on it died" in sweep.rows[died]["reason"]
+    assert [row for i, row in enumerate(rows(sweep)) if i != died] == [r for i, r in enumerate(wanted) if i != died]
+
+
+def test_what_cannot_be_sent_to_workers_is_named():
+    lock = threading.Lock()
+
+    def stuck(**point):
+        return lock
+
+    with pytest.raises(pl.PipelabError, match=r"the workers cannot run 'stuck' \(.*jobs=1 stays in this one"):
+        quiet(stuck, POINTS, jobs=2)
+
+
+def test_a_torn_last_line_is_computed_again(tmp_path):
+    file = tmp_path / "sweep.csv"
+    whole = quiet(make, POINTS, file=file)
+    text = file.read_bytes()
+    last = text.rstrip(b"\n").rfind(b"\n") + 1
+    for end in (last + 1, (last + len(text)) // 2, len(text) - 1):
+        file.write_bytes(text[:end])
+        assert rows(quiet(make, POINTS, file=file)) == rows(whole)
+        assert file.read_bytes()[:last] == text[:last]
+        assert rows(quiet(pytest.fail, POINTS, file=file)) == rows(whole)  # nothing is left to do
+    file.write_bytes(b"")
+    assert rows(quiet(make, POINTS, file=file)) == rows(whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"method": "even"}, "row 2 says method aggregated, this sweep has even"),
+        ({"solver": "highs"}, "row 2 says options .*, this sweep has .*highs"),
+        ({"points": POINTS[:5]}, "6 of its points are not asked for here, such as A100 = 1, V100 = 2"),
+        ({"points": pl.grid(POINTS, batch=(8,))}, "its columns are A100, V100, status"),
+    ],
+)
+def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
+    file = tmp_path / "sweep.csv"
+    quiet(make, POINTS, file=file)
+    stood = file.read_bytes()
+    with pytest.raises(pl.InvalidData, match=f"belongs to another sweep: {told}"):
+        quiet(make, **{"points": POINTS, "file": file, **change})
+    assert file.read_bytes() == stood
+    quiet(make, POINTS, file=file, time_limit=60)  # but more time may be given
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no table at all", "belongs to another sweep"),
+        ("a,b\n1,2\n", "belongs to another sweep"),
+        ("\xff\xfe\n", "belongs to another sweep"),
+        ("{header}\n1,2\n", "row 2: 2 cells, expected 15"),
+        ("{header}\n0,1,done,,,,,,,,,,,aggregated,{{}}\n", "column 'status': 'done': expected one of optimal"),
+        ("{header}\n0,1,optimal,fast,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'fast'"),
+    ],
+)
+def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
+    file = tmp_path / "sweep.csv"
+    quiet(make, POINTS[:1], file=file)
+    header = file.read_text().splitlines()[0]
+    file.write_bytes(text.format(header=header).encode("latin-1"))
+    with pytest.raises(pl.InvalidData, match=told):
+        quiet(make, POINTS, file=file)
+    with pytest.raises(pl.InvalidValue, match="is a folder"):
+        quiet(make, POINTS, file=tmp_path)
+
+
+def test_a_point_that_stands_there_twice_is_solved_once(tmp_path):
+    calls = []
+
+    def counted(**point):
+        calls.append(point)
+        return make(**point)
+
+    sweep = quiet(counted, [POINTS[3], POINTS[4], POINTS[3]], file=tmp_path / "sweep.csv")
+    assert calls == [POINTS[3], POINTS[4]]
+    assert sweep.complete
+    assert len(sweep.rows) == 3
+    assert sweep.rows[0] == sweep.rows[2] != sweep.rows[1]
+
+
+def test_every_plain_value_survives_the_file(tmp_path):
+    values = [1, 1.0, "1", True, "true", None, "null", "", "a,b", 'say "a"', "two\nlines", " x", "π", 1e-300, [1, "a"],
+              {"H100": 2}, "{}", "NaN", "\u2028", -0.1, 10**20]  # fmt: skip
+    assert [value_of(cell(value)) for value in values] == values
+    assert [type(value_of(cell(value))) for value in values] == [type(value) for value in values]
+    assert len({cell(value) for value in values}) == len(values)
+    seen, file = [], tmp_path / "sweep.csv"
+
+    def noted(value):
+        seen.append(value)
+        return make(1, 1)
+
+    first = quiet(noted, pl.grid(value=values), file=file)
+    assert seen == values
+    assert quiet(noted, pl.grid(value=values), file=file).rows == first.rows
+    assert seen == values  # all were found in the file
+
+
+def test_numbers_of_numpy_become_pythons(tmp_path):
+    import numpy as np
+
+    points = pl.grid(A100=np.arange(1, 3), V100=np.array([0, 2]))
+    sweep = quiet(make, points, file=tmp_path / "sweep.csv")
+    assert {type(row["A100"]) for row in sweep.rows} == {int}
+
+
+def test_tables_and_pictures(tmp_path):
+    sweep = quiet(make, POINTS)
+    frame = sweep.frame()
+    assert list(frame["A100"]) == [point["A100"] for point in POINTS]
+    assert "usd_per_million_tokens" in frame
+    assert "11 points in" in sweep._repr_html_()
+    assert "4 infeasible" in str(sweep)
+    free = quiet(lambda gpus: dataclasses.replace(TINY, max_gpus_per_stage=gpus), pl.grid(gpus=(1, 2)))
+    assert "usd_per_hour" not in free.frame()
+    assert free.figure().layout.xaxis.title.text == "GPUs in use"
+    with pytest.raises(pl.UnknownName, match=r"no column 'usd_per_hour'; no GPU has a price"):
+        free.figure("usd_per_hour")
+    with pytest.raises(pl.UnknownName, match="did you mean 'stages'"):
+        free.figure("stagess")
+    with pytest.raises(pl.InvalidValue, match="column = 'status': expected one that holds numbers"):
+        free.figure("status")
+
+
+def test_the_picture_joins_what_none_beats():
+    sweep = quiet(make, POINTS)
+    answered = [row for row in sweep.rows if row["throughput_tokens_per_s"]]
+    everything, front = sweep.figure().data
+    assert len(everything.x) == len(answered)
+    pairs = {(row["usd_per_hour"], row["throughput_tokens_per_s"]) for row in answered}
+    unbeaten = {(x, y) for x, y in pairs if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in pairs)}
+    assert set(zip(front.x, front.y, strict=True)) == unbeaten
+    top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
+    title = sweep.figure().layout.title.text
+    assert title.startswith(f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2")
+    assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; 4 infeasible" in title
+    beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
+    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), asked=13)
+    assert with_beaten.figure().data[1].x == front.x
+    assert "; 1 not reached" in with_beaten.figure().layout.title.text
+    cheap = sweep.figure("A100", "usd_per_million_tokens")
+    least = {x: min(r["usd_per_million_tokens"] for r in answered if r["A100"] == x) for x in (0, 1, 2)
+             if any(r["A100"] == x for r in answered)}  # fmt: skip
+    assert dict(zip(cheap.data[1].x, cheap.data[1].y, strict=True)) == least
+    assert cheap.layout.title.text.startswith(f"{min(least.values()):,.4g} $ per million tokens at least")
+    none = quiet(make, [point for point in POINTS if point == {"A100": 0, "V100": 1}])
+    assert "None of 1 points has a placement" in none.figure().layout.title.text
+
+
+def test_the_progress_bar_is_there_when_asked_for(capsys):
+    quiet(make, POINTS[:2])
+    assert capsys.readouterr() == ("", "")
+    pl.sweep(make, [*POINTS[:2], {"A100": -1, "V100": 0}], jobs=1)
+    told = capsys.readouterr().err
+    assert "3/3" in told
+    assert "failed=1" in told
+
+
+def test_a_dask_cluster_takes_over_by_joblibs_switch(tmp_path):
+    distributed = pytest.importorskip("distributed", reason="distributed is not installed (the extra 'dask')")
+    local = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+
+    def where(**point):
+        return make(**point), {}
+
+    def notes_its_process(problem):
+        return dataclasses.replace(pl.solve(problem, "aggregated"), reason=str(os.getpid()))
+
+    with (
+        distributed.LocalCluster(**local, local_directory=str(tmp_path)) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        workers = set(client.run(os.getpid).values())
+        with joblib.parallel_config("dask"):
+            sweep = quiet(where, POINTS, jobs=None, file=tmp_path / "sweep.csv")
+            told = quiet(where, POINTS, notes_its_process, jobs=None)
+    assert rows(sweep) == rows(quiet(make, POINTS))
+    assert len(workers) == 2
+    assert {int(row["reason"]) for row in told.rows} <= workers
+    assert os.getpid() not in workers
