@@ -159,7 +159,8 @@ class Roofline:
         Examples
         --------
         >>> import pipelab as pl
-        >>> times = Roofline().layer_times(pl.load_model("Llama-3-70B"), pl.Workload(2048, 1, "decode"), pl.GPU("L4", 24))
+        >>> llama, load = pl.load_model("Llama-3-70B"), pl.Workload(2048, 1, "decode")
+        >>> times = Roofline().layer_times(llama, load, pl.GPU("L4", 24))
         >>> max(times, key=times.get), times["weights"] > 100 * times["computing"]
         ('layer', True)
         """
