@@ -32,11 +32,13 @@ def plot_layer_times(costs, model, panels: Mapping[str, tuple]):
 
     # A title stands a little above the lines, which end at the upper edge of some panel.
     figure = make_subplots(cols=len(panels), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(panels))
-    crossings = {}
+    crossings, lowest, highest = {}, np.inf, 0.0
     for column, (name, (gpu, workloads)) in enumerate(panels.items(), 1):
         tokens = np.array([w.tokens_passed for w in workloads])
         times = _lines([costs.layer_times(model, w, gpu) for w in workloads])
         _add_lines(figure, times, tokens, column)
+        lowest = min(lowest, times["computing"].min() / 3, times["reading"].min() / 3)
+        highest = max(highest, 1.5 * times["the whole layer"].max())
         crossings[name] = crossing = _crossing(tokens, times["computing"], times["reading"])
         if crossing:
             figure.add_vline(x=crossing, line={"color": WRONG, "dash": "dash", "width": 2}, row=1, col=column)
@@ -46,7 +48,10 @@ def plot_layer_times(costs, model, panels: Mapping[str, tuple]):
             )  # fmt: skip
     axis = {"type": "log", "gridcolor": GRID, "dtick": 1, "tickformat": ",d", "title": {"text": "new tokens in a pass"}}
     figure.update_xaxes(**axis)
-    figure.update_yaxes(type="log", gridcolor=GRID, dtick=1, tickformat="~g")
+    # What takes next to no time, such as a prompt's own keys and values, would only press the rest together.
+    figure.update_yaxes(
+        type="log", gridcolor=GRID, dtick=1, tickformat="~g", range=[np.log10(lowest), np.log10(highest)]
+    )
     figure.update_layout(
         template=template(), height=460, title=_who_crosses(crossings), margin={"t": 118, "l": 70},
         yaxis={"title": {"text": "time of one layer (ms)"}}, legend={"y": 1.1},
@@ -122,6 +127,6 @@ def plot_stage_rates(layers: Sequence[int], rates: Mapping[str, Sequence[float]]
         template=template(), height=380,
         title=f"{layers[-1]} layers on a GPU instead of {layers[0]}: {', '.join(ends)}",
         xaxis={"title": {"text": "layers on the GPU"}, "gridcolor": GRID, "zeroline": False},
-        yaxis={"title": {"text": f"rate / rate of {layers[0]}"}, "rangemode": "tozero", "gridcolor": GRID},
+        yaxis={"title": {"text": f"rate (with {layers[0]}: 1)"}, "rangemode": "tozero", "gridcolor": GRID},
     )  # fmt: skip
     return figure
