@@ -286,7 +286,9 @@ def test_a_lane_has_numbers_where_any_of_them_fits_or_none(decode):
 
     few = numbers(pl.timeline_of(decode, PARTS, in_flight=12))
     assert few == [{""}, {str(i) for i in range(12)}, {str(i) for i in range(12)}]  # stage 1 is twice as fast
-    assert numbers(pl.timeline_of(decode, PARTS, microbatches=120, in_flight=12)) == [{""}] * 3
+    many = pl.timeline_of(decode, PARTS, microbatches=120, in_flight=12)
+    assert numbers(many) == [{""}] * 3
+    assert "each bar is a microbatch" in many.gantt().layout.title.text
 
 
 def test_a_pipeline_too_long_for_bars_is_a_raster(decode):

@@ -37,7 +37,7 @@ def plot_layer_times(costs, model, panels: Mapping[str, tuple]):
         tokens = np.array([w.tokens_passed for w in workloads])
         times = _lines([costs.layer_times(model, w, gpu) for w in workloads])
         _add_lines(figure, times, tokens, column)
-        lowest = min(lowest, times["computing"].min() / 3, times["reading"].min() / 3)
+        lowest = min(lowest, times["computing"].min() / 2, times["reading"].min() / 2)
         highest = max(highest, 1.5 * times["the whole layer"].max())
         crossings[name] = crossing = _crossing(tokens, times["computing"], times["reading"])
         if crossing:

@@ -230,7 +230,10 @@ def _gantt_title(placed, links: bool) -> str:
     else:
         share = placed.steady_rate / placed.promise
         note = f"{share:.0%} of the promise: {named} (framed) work{'s' * (len(slowest) == 1)} {share:.0%} of the time"
-    shown, number = _shown_passes(placed), "the number in a bar is its microbatch"
+    shown = _shown_passes(placed)
+    batch, _ = _microbatch(placed, np.arange(shown))
+    room = _numbers(placed, batch, np.full(shown, max(lane.seconds for lane in placed.lanes)))
+    number = "the number in a bar is its microbatch" if room.any() else "each bar is a microbatch"
     if shown < placed.microbatches:
         number += f", the first {shown} of {placed.microbatches} shown"
     if not links and any(lane.link for lane in placed.lanes):
