@@ -67,6 +67,8 @@ _LATER = {
     "grid": "pipelab.sweeps",
     "mixes": "pipelab.sweeps",
     "plot_sweep": "pipelab.plots",
+    "cheapest": "pipelab.methods.cheapest",
+    "quickest": "pipelab.methods.quickest",
     "saved_run": "pipelab.tables",
     "plot_classes": "pipelab.plots",
     "plot_proof": "pipelab.plots",

@@ -3,6 +3,7 @@
 It shares no code with any formulation, so that every solver answers to it.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -49,6 +50,8 @@ class Evaluation:
         Of the placement: its bottleneck, in tokens/s.
     bottlenecks : tuple of str
         The stages and links that attain it, such as `("stage 2",)` or `("link 1→2",)`.
+    tokens : float
+        That one pass of a microbatch counts for (`Workload.tokens`).
     """
 
     stages: tuple[StageReport, ...]
@@ -56,6 +59,23 @@ class Evaluation:
     throughput: float
     bottlenecks: tuple[str, ...]
     link_unit: str
+    tokens: float
+
+    @property
+    def seconds_per_pass(self) -> float:
+        """Time of one microbatch from the first stage to the end of the last: all stages and links, one after another.
+
+        In decode that is the time per output token of every stream, in prefill the time to the first token.
+
+        Raises
+        ------
+        InvalidValue
+            The problem counts links in transfers/s, which say nothing about a tensor of so many tokens.
+        """
+        if self.links and self.link_unit != "tokens":
+            expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
+            raise InvalidValue("seconds_per_pass", [("problem.link_units", self.link_unit, expected)])
+        return math.fsum(self.tokens / part.throughput for part in (*self.stages, *self.links))
 
     def frame(self):
         """One row per stage."""
@@ -140,7 +160,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     slowest = min(rates.values())
     # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
     bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
-    return Evaluation(stages, links, slowest, bottlenecks, problem.link_units)
+    return Evaluation(stages, links, slowest, bottlenecks, problem.link_units, problem.workload.tokens)
 
 
 def broken_rules(problem: Problem, placement: Placement) -> list[str]:

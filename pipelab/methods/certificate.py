@@ -219,6 +219,9 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     if "under_limit" in result.details:
         expected = f"expected a result without limits; this is {result.reason}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
+    if result.objective is not None:
+        expected = f"expected a result for the greatest throughput; this one has the least {result.objective.unit}"
+        raise InvalidValue("certificate", [("result", result.throughput, expected)])
     problem, rates = result.problem, stage_rates(result.problem)
     none = (Fraction(0),) * len(problem.cluster.kinds)
     if not len(rates.thresholds):

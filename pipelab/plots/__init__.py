@@ -1,6 +1,6 @@
 """Figures: results in, a plotly figure out; nothing is shown, printed or set globally."""
 
-from pipelab.plots.aggregated import plot_classes, plot_proof, plot_run_times, plot_search, plot_trade_off
+from pipelab.plots.aggregated import plot_classes, plot_proof, plot_run_times, plot_search
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
 from pipelab.plots.gantt import gantt
 from pipelab.plots.gantt_widget import gantt_widget
@@ -12,6 +12,7 @@ from pipelab.plots.schedules import plot_makespans, plot_timelines
 from pipelab.plots.searching import plot_search_growth
 from pipelab.plots.solving import plot_claims, plot_growth, plot_progress
 from pipelab.plots.sweeps import plot_sweep
+from pipelab.plots.trade_off import plot_trade_off
 
 __all__ = [
     "gantt",
