@@ -87,6 +87,7 @@ EXPECTED = {
             "even keeps only 46% of the optimum on 4 GPUs, Llama-3-8B",
             "Llama-3-70B, by the write-up's coefficients: 247.52 tokens/s in 4 stages",
             "Llama-3-70B: 690.5 tokens/s at most",
+            "more tokens/s than the quickest",
         ],
         None,
     ),
