@@ -56,6 +56,8 @@ _LATER = {
     "Roofline": "pipelab.roofline",
     "against_measured": "pipelab.roofline",
     "plot_against_measured": "pipelab.plots",
+    "plot_layer_times": "pipelab.plots",
+    "plot_stage_rates": "pipelab.plots",
     "Measured": "pipelab.measured",
     "load_measured": "pipelab.measured",
     "certificate": "pipelab.methods.certificate",

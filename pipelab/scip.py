@@ -21,6 +21,7 @@ from pipelab.solver_run import Progress, SolverRun
 __all__ = ["load", "lp_bound", "run", "version"]
 
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
+_GIVE_WAY = 10_000  # so many columns or rows are handed over between two looks at the clock
 
 
 class _Stopped(Exception):
@@ -113,7 +114,7 @@ def load(
         model = Model()
         model.hideOutput()
         model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _solve
-        variables = _add_columns(model, program, names)
+        variables = _add_columns(model, program, names, stop, deadline)
         for name, block in program.blocks.items():
             _add_rows(model, variables, block, name if names else None, stop, deadline)
         model.setMaximize()
@@ -140,13 +141,18 @@ def _without_garbage_collection():
             gc.enable()
 
 
-def _add_columns(model, program: LinearProgram, names: bool) -> list:
+def _add_columns(model, program: LinearProgram, names: bool, stop, deadline: float) -> list:
     kind = np.where(program.integer, "I", "C").tolist()
     kind = ["B" if k == "I" and up <= 1 else k for k, up in zip(kind, program.upper.tolist(), strict=True)]
     upper = [None if np.isinf(u) else u for u in program.upper.tolist()]
     labels = _labels(program) if names else [""] * len(kind)
     fields = zip(labels, kind, program.lower.tolist(), upper, program.objective.tolist(), strict=True)
-    return [model.addVar(n, vtype=k, lb=low, ub=up, obj=c) for n, k, low, up, c in fields]
+    variables = []
+    for i, (n, k, low, up, c) in enumerate(fields):
+        if i % _GIVE_WAY == 0:
+            _give_way(stop, deadline)
+        variables.append(model.addVar(n, vtype=k, lb=low, ub=up, obj=c))
+    return variables
 
 
 def _labels(program: LinearProgram) -> list[str]:
@@ -163,7 +169,7 @@ def _add_rows(model, variables, block, name, stop, deadline) -> None:
     ends, where, values = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
     sides = zip(block.lower.tolist(), block.upper.tolist(), strict=True)
     for r, (low, up) in enumerate(sides):
-        if r % 10_000 == 0:
+        if r % _GIVE_WAY == 0:
             _give_way(stop, deadline)
         row = {terms[where[p]]: values[p] for p in range(ends[r], ends[r + 1])}
         cons = ExprCons(Expr(row), lhs=None if low == -math.inf else low, rhs=None if up == math.inf else up)

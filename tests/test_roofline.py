@@ -261,3 +261,35 @@ def test_cheapest_and_quickest_equal_brute_force(seed):
             dollars = min(sum(pool[g].usd_per_hour for g in gpus) / rate for rate, gpus, _ in left) / 3600 * 1e6
             assert cheap.objective.value == pytest.approx(dollars, rel=1e-9)
             assert quick.objective.value == pytest.approx(min(s for _, _, s in left), rel=1e-9)
+
+
+def test_the_parts_of_a_layers_time_add_up_to_what_a_stage_takes():
+    llama, gpu = pl.load_model("Llama-3-70B"), pl.GPU("L4", 24)
+    for load, overlap in ((pl.Workload(2048, 64, "decode"), 0.5), (pl.Workload(700, 1), 1.0)):
+        times = pl.Roofline().layer_times(llama, load, gpu)
+        moved = times["weights"] + times["keys and values"] + times["activations"]
+        both = max(times["computing"], moved) + (1 - overlap) * min(times["computing"], moved)
+        assert times["layer"] == pytest.approx(both + times["overhead"])
+        assert times["layer"] == pytest.approx(pl.Roofline().pass_seconds(llama, load, gpu, range(1, 2)))
+    # By hand: 855.65 M weights of 2 bytes at 0.8 · 300 GB/s.
+    assert times["weights"] == pytest.approx(855.6544e6 * 2 / 240e9, rel=1e-3)
+
+
+def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
+    llama, gpu = pl.load_model("Llama-3-70B"), pl.GPU("A100-SXM-40", 40)
+    decode = [pl.Workload(4096, 2**i, "decode") for i in range(11)]
+    prefill = [pl.Workload(n, 1) for n in range(1, 400)]
+    figure = pl.plot_layer_times(pl.Roofline(), llama, {"prefill": (gpu, prefill), "decode": (gpu, decode)})
+    assert len(figure.data) == 8
+    # Weights of 2 bytes, 2 FLOP each: F·η_c / (B·η_m) tokens, and some more for what else is read.
+    assert 163 < 312e12 * 0.65 / (1555e9 * 0.8) < 164
+    assert "overtakes reading at 165 new tokens (prefill)" in figure.layout.title.text
+    assert "only" not in figure.layout.title.text  # with 4,096 tokens of context, decode reads throughout
+    alone = pl.plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
+    assert alone.layout.title.text == "Reading takes longer than computing throughout"
+
+
+def test_the_figure_of_stage_rates_compares_with_the_first():
+    figure = pl.plot_stage_rates([1, 2, 4], {"up": [100.0, 110.0, 120.0], "down": [8.0, 4.0, 2.0]})
+    assert figure.layout.title.text == "4 layers on a GPU instead of 1: up +20%, down -75%"
+    assert list(figure.data[1].y) == [1, 0.5, 0.25]

@@ -4,6 +4,7 @@ from pipelab.plots.aggregated import plot_classes, plot_proof, plot_run_times, p
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
 from pipelab.plots.gantt import gantt
 from pipelab.plots.gantt_widget import gantt_widget
+from pipelab.plots.layers import plot_layer_times, plot_stage_rates
 from pipelab.plots.measured import plot_against_measured
 from pipelab.plots.placed import placed_gantt, plot_in_flight, training_gantt
 from pipelab.plots.placement import plot_placement
@@ -23,6 +24,7 @@ __all__ = [
     "plot_comparison",
     "plot_growth",
     "plot_in_flight",
+    "plot_layer_times",
     "plot_makespans",
     "plot_placement",
     "plot_progress",
@@ -32,6 +34,7 @@ __all__ = [
     "plot_search_growth",
     "plot_shares",
     "plot_split_costs",
+    "plot_stage_rates",
     "plot_sweep",
     "plot_timelines",
     "plot_trade_off",

@@ -173,17 +173,19 @@ class PlacedTimeline:
             }
         )
 
-    def gantt(self, *, follow: int | None = 0):
+    def gantt(self, *, follow: int | None = 0, links: bool = True):
         """When every stage and link works on which microbatch, the bottleneck framed.
 
         Parameters
         ----------
         follow : int or None
             A microbatch whose way is drawn as a line.
+        links : bool
+            Whether links have lanes of their own.
         """
         from pipelab.plots import placed_gantt
 
-        return placed_gantt(self, follow=follow)
+        return placed_gantt(self, follow=follow, links=links)
 
     def figure(self):
         """The steady rate against microbatches in flight, and how many keep the promise."""
