@@ -102,6 +102,7 @@ _LATER = {
     "plot_makespans": "pipelab.plots",
     "plot_timelines": "pipelab.plots",
     "explore_schedules": "pipelab.explore",
+    "explore_mix": "pipelab.explore",
     "inference_costs": "pipelab.timeline",
     "timeline_of": "pipelab.timeline",
     "PlacedTimeline": "pipelab.timeline",

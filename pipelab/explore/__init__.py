@@ -1,5 +1,6 @@
 """Widgets: each wraps functions that can be called by hand; the only room that knows ipywidgets."""
 
+from pipelab.explore.mix import explore_mix
 from pipelab.explore.schedules import explore_schedules
 
-__all__ = ["explore_schedules"]
+__all__ = ["explore_mix", "explore_schedules"]
