@@ -103,6 +103,7 @@ _LATER = {
     "plot_timelines": "pipelab.plots",
     "explore_schedules": "pipelab.explore",
     "explore_mix": "pipelab.explore",
+    "watch_solve": "pipelab.explore",
     "inference_costs": "pipelab.timeline",
     "timeline_of": "pipelab.timeline",
     "PlacedTimeline": "pipelab.timeline",

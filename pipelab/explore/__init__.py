@@ -2,5 +2,6 @@
 
 from pipelab.explore.mix import explore_mix
 from pipelab.explore.schedules import explore_schedules
+from pipelab.explore.watch import watch_solve
 
-__all__ = ["explore_mix", "explore_schedules"]
+__all__ = ["explore_mix", "explore_schedules", "watch_solve"]

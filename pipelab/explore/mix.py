@@ -95,7 +95,7 @@ class MixExplorer(widgets.VBox):
     def _looked_further(self, stop):
         """What is worth knowing once nobody is waiting: one GPU per stage, and one GPU more of each type."""
         mix = self.found.mix
-        yield one_gpu_per_stage(mix)
+        yield one_gpu_per_stage(mix, stop)
         yield from one_more(mix, stop, _BUDGET_S)
 
     def _learned(self, item) -> None:

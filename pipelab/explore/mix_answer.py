@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from pipelab.evaluate import evaluate
 from pipelab.explore.mix_values import Mix, problem_of
@@ -99,10 +98,9 @@ def _rival(name: str, problem: Problem) -> Rival:
     return Rival(name, result.throughput, False, f"✗ {result.reason}")
 
 
-@lru_cache(maxsize=_MOST_KEPT)
-def one_gpu_per_stage(mix: Mix) -> Rival:
-    """The proven optimum with one GPU per stage, as the original MILP has it."""
-    result = answer(replace(mix, gpus_per_stage=1)).result
+def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Rival:
+    """The optimum with one GPU per stage, as the original MILP has it."""
+    result = answer(replace(mix, gpus_per_stage=1), stop).result
     return Rival("one GPU per stage", result.throughput, result.status == "optimal", f"✗ {result.reason}")
 
 
