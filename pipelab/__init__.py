@@ -104,6 +104,7 @@ _LATER = {
     "explore_schedules": "pipelab.explore",
     "explore_mix": "pipelab.explore",
     "watch_solve": "pipelab.explore",
+    "explore_pipeline": "pipelab.explore",
     "inference_costs": "pipelab.timeline",
     "timeline_of": "pipelab.timeline",
     "PlacedTimeline": "pipelab.timeline",

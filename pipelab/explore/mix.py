@@ -12,6 +12,7 @@ from pipelab.explore.mix_own import OwnPlan
 from pipelab.explore.mix_values import Mix, beginning, code_of
 from pipelab.explore.parts import CopyCode, Fit, Words, reload_note
 from pipelab.explore.work import Beside
+from pipelab.placement import Placement
 from pipelab.plots.live import live_figure, put_figure
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.rivals import rival_parts
@@ -52,8 +53,15 @@ class MixExplorer(widgets.VBox):
             ]
         )  # fmt: skip
 
+    @property
+    def placement(self) -> Placement | None:
+        """What is drawn: the reader's own plan, if there is one, and else the optimum; None where it is not valid."""
+        if self.found is None or (self.own.score and not self.own.score.valid):
+            return None
+        return self.own.score.placement if self.own.score else self.found.result.placement
+
     def on_answer(self, listener: Callable[[Answer | None], None]) -> None:
-        """Call this with every new answer, and with None where there is none."""
+        """Call this with every new answer or plan, and with None where there is no problem."""
         self._listeners.append(listener)
 
     def _draw_first(self, mix: Mix) -> None:
@@ -110,6 +118,7 @@ class MixExplorer(widgets.VBox):
         """The reader moved a boundary, went back, or pinned a plan."""
         if self.found is not None:
             self._draw()
+            self._tell()
 
     def _draw(self) -> None:
         found, own = self.found, self.own.score
