@@ -39,6 +39,8 @@ def put_figure(chart, parts) -> None:
         parts = {"data": [t.to_plotly_json() for t in parts.data], "layout": parts.layout.to_plotly_json()}
     layout = {"shapes": [], "annotations": []} | parts["layout"]
     layout.pop("template", None)
+    axes = (name for name in chart.layout.to_plotly_json() if name[1:5] == "axis")
+    layout |= {name: None for name in axes if name not in layout}  # of a second chart that is gone
     with chart.batch_update():
         if [t.type for t in chart.data] == [t["type"] for t in parts["data"]]:
             for old, new in zip(chart.data, parts["data"], strict=True):
