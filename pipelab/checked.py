@@ -3,9 +3,16 @@
 The rules are the field types (`memory_gb: Positive`), read by pydantic, so that a rule
 stands in one place whether the value comes from code or from a file. A bad value raises
 `InvalidValue` with the field, the value and what was expected.
+
+The same for arguments of functions: `whole_number`, `numbered`, `real_number`,
+`true_or_false`, `instance`.
+Each returns what Python counts with, so that no number of numpy's overflows later on.
 """
 
+from collections.abc import Iterable, Mapping, Set
 from functools import partial, wraps
+from math import isfinite
+from numbers import Real
 from typing import Annotated
 
 import numpy as np
@@ -28,6 +35,7 @@ __all__ = [
     "Share",
     "checked",
 ]
+__all__ += ["instance", "is_list", "numbered", "real_number", "true_or_false", "whole_number"]
 
 Number = Annotated[float, AllowInfNan(False)]
 Positive = Annotated[float, Gt(0), AllowInfNan(False)]
@@ -127,3 +135,75 @@ def checked(cls: type | None = None, *, eq: bool = True):
 
     made.__init__ = __init__
     return made
+
+
+def whole_number(what: str, field: str, value, least: int = 1, most: int = 10**18) -> int:
+    """`value` as an int; True, 2.5, "3" and None are no whole numbers.
+
+    Raises
+    ------
+    InvalidValue
+        In the name of `what`, the function or class that was called.
+
+    Examples
+    --------
+    >>> whole_number("schedule", "ranks", np.int8(4))
+    4
+    """
+    fits = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not fits or value < least:
+        raise InvalidValue(what, [(field, value, f"expected a whole number of at least {least}")])
+    if value > most:
+        raise InvalidValue(what, [(field, value, f"expected at most {most:,}")])
+    return int(value)
+
+
+def numbered(what: str, field: str, value, count: int, noun: str) -> int:
+    """`value` as an int from 0 to `count` - 1, the number of a `noun`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < count:
+        raise InvalidValue(what, [(field, value, f"expected a {noun} from 0 to {count - 1}")])
+    return int(value)
+
+
+def is_list(value) -> bool:
+    """Whether `value` holds several values in an order; text, mappings and sets do not, nor does a single number.
+
+    >>> is_list((1, 2)), is_list("ab"), is_list(np.array(3))
+    (True, False, False)
+    """
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
+
+
+def real_number(what: str, field: str, value, expected: str = "expected a finite number") -> float:
+    """`value` as a finite float; True, "3", None, nan and infinity are none.
+
+    >>> real_number("gantt", "window", np.float32(0.5))
+    0.5
+    """
+    try:
+        fits = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:  # an int beyond all floats
+        fits = False
+    if not fits:
+        raise InvalidValue(what, [(field, value, expected)])
+    return float(value)
+
+
+def true_or_false(what: str, field: str, value) -> bool:
+    """`value` as a bool, where only True and False will do.
+
+    >>> true_or_false("gantt", "memory", np.True_)
+    True
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidValue(what, [(field, value, "expected True or False")])
+    return bool(value)
+
+
+def instance(what: str, field: str, value, kind: type | tuple[type, ...], remedy: str):
+    """`value` itself, if it is one of these; `remedy` says how to get one."""
+    if not isinstance(value, kind):
+        raise InvalidValue(what, [(field, value, f"expected {remedy}")])
+    return value

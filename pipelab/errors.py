@@ -18,6 +18,7 @@ __all__ = [
     "TooLarge",
     "UnknownName",
     "nearest",
+    "shown",
 ]
 
 
@@ -37,7 +38,7 @@ class InvalidValue(PipelabError, ValueError):
     def __init__(self, what: str, problems):
         self.what = what
         self.problems = tuple(problems)
-        lines = [f"{field} = {value!r}: {expected}" for field, value, expected in self.problems]
+        lines = [f"{field} = {shown(value)}: {expected}" for field, value, expected in self.problems]
         super().__init__(f"{what}: " + "; ".join(lines))
 
 
@@ -113,6 +114,15 @@ class SweepInterrupted(KeyboardInterrupt):
         super().__init__(message)
 
 
+def shown(value) -> str:
+    """A value as it is written, long ones without their middle; some cannot be written at all."""
+    try:
+        text = repr(value)
+    except Exception:  # a whole number of more than 4,300 digits, say
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 200 else f"{text[:120]} … {text[-40:]}"
+
+
 def nearest(name: str, known) -> str:
     """Say what is known, with the nearest name first.
 
@@ -121,7 +131,8 @@ def nearest(name: str, known) -> str:
     """
     known = [str(k) for k in known]
     lowered = {k.lower(): k for k in known}
-    close = get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=0.6)
-    starts = [low for low in lowered if low.startswith(str(name).lower())] if name else []
+    wanted = (name if isinstance(name, str) else shown(name)).lower()[:100]
+    close = get_close_matches(wanted, list(lowered), n=1, cutoff=0.6)
+    starts = [low for low in lowered if low.startswith(wanted)] if wanted else []
     hint = f"did you mean {lowered[(close or starts)[0]]!r}? " if close or starts else ""
     return f"{hint}Known: {', '.join(known)}"

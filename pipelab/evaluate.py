@@ -3,6 +3,7 @@
 It shares no code with any formulation, so that every solver answers to it.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +27,7 @@ class StageReport:
     memory_gb: tuple[float, ...]  # needed on each GPU
     memory_limit_gb: tuple[float, ...]  # offered by each GPU
     throughput: float  # tokens/s
+    degree: int = 1  # GPUs that cut each layer among them; 1: each holds its layers whole
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Evaluation:
         Of the placement: its bottleneck, in tokens/s.
     bottlenecks : tuple of str
         The stages and links that attain it, such as `("stage 2",)` or `("link 1→2",)`.
+    tokens : float
+        That one pass of a microbatch counts for (`Workload.tokens`).
     """
 
     stages: tuple[StageReport, ...]
@@ -55,12 +59,29 @@ class Evaluation:
     throughput: float
     bottlenecks: tuple[str, ...]
     link_unit: str
+    tokens: float
+
+    @property
+    def seconds_per_pass(self) -> float:
+        """Time of one microbatch from the first stage to the end of the last: all stages and links, one after another.
+
+        In decode that is the time per output token of every stream, in prefill the time to the first token.
+
+        Raises
+        ------
+        InvalidValue
+            The problem counts links in transfers/s, which say nothing about a tensor of so many tokens.
+        """
+        if self.links and self.link_unit != "tokens":
+            expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
+            raise InvalidValue("seconds_per_pass", [("problem.link_units", self.link_unit, expected)])
+        return math.fsum(self.tokens / part.throughput for part in (*self.stages, *self.links))
 
     def frame(self):
         """One row per stage."""
         import pandas as pd
 
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             {
                 "stage": range(1, len(self.stages) + 1),
                 "layers": [show_layers(s.stage.layers) for s in self.stages],
@@ -73,6 +94,9 @@ class Evaluation:
                 "bottleneck": [self._mark(f"stage {i + 1}") for i in range(len(self.stages))],
             }
         )
+        if any(s.degree > 1 for s in self.stages):
+            frame.insert(5, "gpus_per_layer", [s.degree for s in self.stages])
+        return frame
 
     def links_frame(self):
         """One row per link between neighbouring stages."""
@@ -136,7 +160,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     slowest = min(rates.values())
     # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
     bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
-    return Evaluation(stages, links, slowest, bottlenecks, problem.link_units)
+    return Evaluation(stages, links, slowest, bottlenecks, problem.link_units, problem.workload.tokens)
 
 
 def broken_rules(problem: Problem, placement: Placement) -> list[str]:
@@ -188,6 +212,8 @@ def _cost(problem: Problem, stage: Stage) -> StageCost:
 def _memory_defects(problem: Problem, placement: Placement, index: int, cost: StageCost) -> list[str]:
     stage = placement.stages[index]
     defects = []
+    if not cost.throughput > 0:
+        defects.append(f"stage {index + 1} ({named_layers(stage.layers)}) has no rate in this cost model")
     for g, need in zip(stage.gpus, cost.memory_gb, strict=True):
         gpu = problem.cluster.gpus[g]
         if need > gpu.memory_gb * MEMORY_SLACK:
@@ -201,7 +227,7 @@ def _memory_defects(problem: Problem, placement: Placement, index: int, cost: St
 def _stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport:
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
     types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
-    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput)
+    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, cost.degree)
 
 
 def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:

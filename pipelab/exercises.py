@@ -142,6 +142,31 @@ def _message_that_costs_zbh1_its_lead() -> float:
     return low
 
 
+def _sequences_for_twice_the_time() -> float:
+    from pipelab.cluster import GPU
+    from pipelab.facts import load_model
+    from pipelab.problem import Workload
+    from pipelab.roofline import Roofline
+
+    def seconds(b):
+        gpu, load = GPU("A100-SXM-40", 40), Workload(2048, b, "decode")
+        return Roofline().pass_seconds(load_model("Llama-3-70B"), load, gpu, range(1, 2))
+
+    return next(b for b in range(1, 10_000) if seconds(b) >= 2 * seconds(1))
+
+
+def _cheapest_tokens_in_fp8() -> float:
+    from pipelab.facts import load_cluster, load_model
+    from pipelab.methods.trade_off import price_per_hour, trade_off
+    from pipelab.problem import Problem, Workload
+    from pipelab.roofline import Roofline
+
+    llama, load = load_model("Llama-3-70B", precision="fp8"), Workload(2048, 16, "decode", in_flight=20)
+    problem = Problem(load_cluster("helix-single24"), llama, load, Roofline(), link_units="tokens")
+    points = [p for p in trade_off(problem, "usd_per_hour").points if p.throughput >= 1200]
+    return min(price_per_hour(problem, p) / (3600 * p.throughput) for p in points) * 1e6
+
+
 @dataclass(frozen=True)
 class Contest:
     """A schedule to beat: on these stages, with so much memory for activations on every rank."""
@@ -160,8 +185,8 @@ class Contest:
 
     def judge(self, mine) -> tuple[bool, str]:
         """Whether `mine` wins, and a sentence that says why or why not."""
+        from pipelab.bounds import lower_bound
         from pipelab.errors import InvalidSchedule
-        from pipelab.formulas import lower_bound
         from pipelab.schedules import Schedule, schedule
         from pipelab.timeline import simulate
 
@@ -205,6 +230,13 @@ EXERCISES = {
     "05.2": Exercise(_heaviest_layer, "GB", "each A100 holds 4 layers and half of the activations in 80 GB", rel=1e-3),
     "07.1": Exercise(
         _message_that_costs_zbh1_its_lead, "", "both makespans are straight lines from 0.75 to 1", rel=1e-3
+    ),
+    "08.1": Exercise(_sequences_for_twice_the_time, "sequences", "the time grows along a straight line, from b = 1 on"),
+    "08.2": Exercise(
+        _cheapest_tokens_in_fp8,
+        "$",
+        "$ per hour / (3600 · tokens/s) · 10^6, for the placements that are fast enough",
+        rel=2e-3,
     ),
     "07.2": Contest("1F1B", 8, times=(2, 1, 1, 2), memory=(4, 3, 2, 2)),
 }

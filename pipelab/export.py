@@ -254,7 +254,8 @@ def vllm_settings(problem: Problem, placement: Placement | Result) -> VLLMSettin
     InvalidPlacement
         The placement is not valid for this problem.
     InvalidValue
-        Stages have unlike numbers of GPUs. One vLLM engine has pipeline size × tensor size ranks.
+        Stages have unlike numbers of GPUs (one vLLM engine has pipeline size × tensor size ranks), or heads do not
+        come out even among a stage's GPUs.
 
     Notes
     -----
@@ -264,8 +265,8 @@ def vllm_settings(problem: Problem, placement: Placement | Result) -> VLLMSettin
 
     Not translated: vLLM splits every layer over the GPUs of a stage (tensor parallel). A cost model in which they
     hold full copies and share the batch, as `LinearThroughput` has it, therefore promises the throughput of a
-    program that vLLM does not run. The number of attention heads must be a multiple of the tensor size, which is
-    not checked here; embedding and head come on top of the first and last stage's layers.
+    program that vLLM does not run; with `Roofline`, `note` is empty where every stage cuts its layers as vLLM
+    would. Embedding and head come on top of the first and last stage's layers.
 
     Examples
     --------
@@ -275,13 +276,17 @@ def vllm_settings(problem: Problem, placement: Placement | Result) -> VLLMSettin
     3,1
     """
     placement = placement_in(placement, "vllm_settings")
-    evaluate(problem, placement)
+    degrees = [report.degree for report in evaluate(problem, placement).stages]
     stages = placement.stages
     sizes = [len(stage.gpus) for stage in stages]
     if len(set(sizes)) > 1:
         raise InvalidValue("vllm_settings", [("placement", str(placement), _odd_one(sizes))])
+    heads = getattr(problem.model, "heads", sizes[0])
+    if heads % sizes[0]:
+        expected = f"expected stages of a number of GPUs that divides the model's {heads} heads"
+        raise InvalidValue("vllm_settings", [("GPUs per stage", sizes[0], expected)])
     note = ""
-    if sizes[0] > 1:
+    if any(degree != sizes[0] for degree in degrees):
         note = (
             f"vLLM splits every layer over the {sizes[0]} GPUs of a stage (tensor parallel); "
             "pipelab's rate holds for it only where the cost model says the same of a stage"

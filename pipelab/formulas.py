@@ -1,27 +1,31 @@
-"""Formulas for pipeline schedules that say when they hold, and lower bounds that no schedule beats.
+"""Formulas for pipeline schedules that say when they hold.
 
 p ranks, m microbatches, v chunks per rank; F, B, W are what one microbatch takes on one *rank*
 (all its chunks), B the input gradient alone. A formula outside its claim has no value here:
 the simulator has.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.errors import InvalidValue
+from pipelab.checked import instance, whole_number
+from pipelab.errors import InvalidValue, PipelabError
 from pipelab.schedules import Schedule
+from pipelab.schedules import schedule as make_schedule
 from pipelab.timeline import StageCosts
+from pipelab.timeline.simulate import check_transfers
 
-__all__ = ["ClosedForm", "PipelineBubbleStats", "closed_forms", "lower_bound"]
+__all__ = ["ClosedForm", "PipelineBubbleStats", "closed_forms"]
 
 
 class ClosedForm(NamedTuple):
-    """A formula, with its numbers put in; `value` is None where it does not claim to hold."""
+    """A formula with its numbers put in; where it does not claim to hold, `value` is None and `holds_when` says why."""
 
     schedule: str
     quantity: str  # the Timeline's attribute that it predicts
@@ -171,14 +175,25 @@ _FORMS = (
 )  # fmt: skip
 
 
-def closed_forms(schedule: Schedule, costs: StageCosts) -> tuple[ClosedForm, ...]:
+def closed_forms(schedule: Schedule, costs: StageCosts, *, transfers: str = "buffered") -> tuple[ClosedForm, ...]:
     """Every formula for a schedule of this name, its value for these costs, and when it holds.
 
     Parameters
     ----------
     schedule : Schedule
-        Made by `pl.schedule`; what counts is its name and its numbers. Transfers are taken as buffered.
+        Formulas are about the order that `pl.schedule` makes under this name; of another order that only bears
+        the name they claim nothing.
     costs : StageCosts
+    transfers : {"buffered", "rendezvous", "blocking"}
+        As for `pl.simulate`. Times are claimed for buffered transfers, or where one rank sends nothing; what a
+        rank holds follows from the order alone.
+
+    Raises
+    ------
+    InvalidValue
+        What is given is no schedule or no costs, or these do not fit.
+    UnknownName
+        There are no such transfers.
 
     Examples
     --------
@@ -187,75 +202,44 @@ def closed_forms(schedule: Schedule, costs: StageCosts) -> tuple[ClosedForm, ...
     >>> [(form.quantity, form.value) for form in pl.closed_forms(schedule, costs)]
     [('makespan', 33.0), ('peak_in_flight', (4, 3, 2, 1))]
     """
+    instance("closed_forms", "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
+    instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
+    check_transfers(transfers)
     table = costs.tables(schedule)
     rows = (table[name] for name in ("forward", "backward_input", "backward_weight", "comm"))
     case = _Case(schedule.ranks, schedule.microbatches, schedule.chunks, *rows, costs.overlap)
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = "ZBH1" if schedule.name == "InterleavedZeroBubble" and schedule.chunks == 1 else schedule.name
-    return tuple(
-        ClosedForm(name, f.quantity, f.formula, f.holds_when, f.value(case) if f.holds(case) else None, f.source)
-        for f in _FORMS
-        if name in f.schedules
-    )
+    forms = [form for form in _FORMS if name in form.schedules]
+    made = bool(forms) and _as_made(schedule)
+    found = []
+    for form in forms:
+        timed = form.quantity != "peak_in_flight"
+        conditions = [form.holds_when] * (form.holds_when != "always") + ["buffered transfers"] * timed
+        if not made:
+            conditions.insert(0, f"pl.schedule's own order of {name}, which this is not")
+        holds = made and form.holds(case) and (not timed or transfers == "buffered" or schedule.ranks == 1)
+        when, value = ", ".join(conditions) or "always", form.value(case) if holds else None
+        found.append(ClosedForm(name, form.quantity, form.formula, when, value, form.source))
+    return tuple(found)
 
 
-def lower_bound(
-    ranks: int,
-    microbatches: int,
-    costs: StageCosts,
-    *,
-    in_flight: int | Sequence[int] | None = None,
-    split_backward: bool = True,
-) -> float:
-    """A makespan that no order of one stage per rank can beat.
-
-    Parameters
-    ----------
-    ranks, microbatches : int
-    costs : StageCosts
-    in_flight : int or one per rank, optional
-        Most microbatches a rank may hold between forward and backward; without it, all of them.
-    split_backward : bool
-        False where the gradient is sent on only after B and W, as in GPipe and 1F1B: a higher bound for these,
-        max over s of Σ_{k<s}(F+B+W)_k + m·(F+B+W)_s and more.
-
-    Notes
-    -----
-    Rank s cannot start before its first input arrives, must do all its work, and must wait for the first
-    gradient: F_s + Σ_{k>s}(F_k + B_k) + 2Σ_{k≥s} c_k after its first forward starts, in which it can run no
-    more forwards than it may hold. Nor can the last gradient reach rank 0 before rank s has run all its
-    F and B. The largest of these, over the ranks, is the bound. Where overlapped pairs take less than their
-    parts (`overlap` below 1), all work is counted as if it were done in pairs.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> pl.lower_bound(4, 8, pl.StageCosts(1, 1, 1), in_flight=4)  # ZB-H1 takes 27 and is therefore best
-    27.0
-    """
-    from pipelab.schedules import schedule
-
-    table = costs.tables(schedule("1F1B", ranks, microbatches))
-    shortened = min(1.0, costs.overlap)
-    forward, backward, weight = (shortened * table[n] for n in ("forward", "backward_input", "backward_weight"))
-    if not split_backward:
-        backward, weight = backward + weight, np.zeros(ranks)
-    comm = np.append(table["comm"], 0.0)
-    held = np.broadcast_to(np.array(microbatches if in_flight is None else in_flight), (ranks,))
-    if (held < 1).any():
-        raise InvalidValue("lower_bound", [("in_flight", in_flight, "expected at least 1 on every rank")])
-    arrives = np.cumsum(forward + comm) - (forward + comm)
-    returns = np.cumsum(backward + comm) - (backward + comm)
-    below = (forward + backward + 2 * comm)[::-1].cumsum()[::-1] - backward  # until rank s's own first backward
-    waits = np.maximum(0.0, below - np.minimum(held, microbatches) * forward)
-    steady = arrives + microbatches * (forward + backward + weight) + waits
-    drained = arrives + microbatches * (forward + backward) + returns + weight[0]
-    return float(max(steady.max(), drained.max()))
+def _as_made(schedule: Schedule) -> bool:
+    """Whether this is what `pl.schedule` makes under its name, messages and idle ticks aside; looked up once."""
+    kept = schedule.__dict__.get("_as_made")
+    if kept is None:
+        try:
+            made = make_schedule(schedule.name, schedule.ranks, schedule.microbatches, schedule.chunks)
+            kept = made == schedule.without_communication()
+        except PipelabError:  # it makes nothing for these numbers
+            kept = False
+        schedule.__dict__["_as_made"] = kept
+    return kept
 
 
 @dataclass(frozen=True)
 class PipelineBubbleStats:
-    """Bubble and memory of the textbook schedules on equal stages without communication time.
+    """Bubble and memory of the textbook schedules on equal stages without communication time, transfers buffered.
 
     Parameters
     ----------
@@ -275,10 +259,7 @@ class PipelineBubbleStats:
 
     def __post_init__(self):
         for name in ("ranks", "microbatches", "chunks"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                expected = "expected a whole number of at least 1"
-                raise InvalidValue("PipelineBubbleStats", [(name, value, expected)])
+            object.__setattr__(self, name, whole_number("PipelineBubbleStats", name, getattr(self, name)))
 
     @property
     def bubble_fraction_gpipe(self) -> Fraction:
@@ -305,7 +286,8 @@ class PipelineBubbleStats:
 
     def microbatches_for(self, bubble_fraction: float) -> int:
         """Fewest microbatches whose 1F1B bubble fraction is at most this: m ≥ (p-1)(1-b)/b."""
-        share = Fraction(str(bubble_fraction))
-        if not 0 < share < 1:
+        number = isinstance(bubble_fraction, Real) and not isinstance(bubble_fraction, bool)
+        if not number or not 0 < bubble_fraction < 1:  # nan is not either
             raise InvalidValue("microbatches_for", [("bubble_fraction", bubble_fraction, "expected between 0 and 1")])
+        share = Fraction(str(bubble_fraction))  # 0.1 is meant as a tenth
         return max(1, ceil((self.ranks - 1) * (1 - share) / share))

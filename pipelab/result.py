@@ -8,6 +8,7 @@ from typing import Any
 
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import Evaluation, evaluate
+from pipelab.objective import Objective
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -47,14 +48,14 @@ class Result:
     problem : Problem
     method : str
     status : str
-        "optimal": proven, bound equals throughput. "feasible": a placement without that
-        proof. "infeasible": no placement exists, see `reason`. "unknown": stopped before a
+        "optimal": proven, the bound equals the throughput (or the objective's value). "feasible": a
+        placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": stopped before a
         placement was found.
     placement : Placement or None
     throughput : float or None
         Of the placement as `evaluate` recomputes it, tokens/s.
     bound : float or None
-        No placement is faster, tokens/s.
+        No placement is faster, tokens/s. None where something else was asked for: see `objective`.
     seconds : float
         From the call to the answer.
     size : mapping of str to int
@@ -66,6 +67,8 @@ class Result:
         "time limit", "gap limit", "stop", "interrupt", … where it ended early.
     details : mapping
         What only this method has: build_seconds, nodes, root_bound, progress, …
+    objective : Objective or None
+        What was to be least, where it was not throughput that was to be greatest; with its own bound.
     """
 
     problem: Problem
@@ -80,10 +83,13 @@ class Result:
     reason: str = ""
     stopped_by: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    objective: Objective | None = None
 
     @property
     def gap(self) -> float | None:
-        """By how much the best placement may be faster, as a share of this one's throughput."""
+        """By how much the best placement may be faster (or its objective lower), as a share of this one's."""
+        if self.objective is not None:
+            return self.objective.gap
         if self.throughput is None or self.bound is None:
             return None
         return max(0.0, self.bound / self.throughput - 1)
@@ -100,14 +106,27 @@ class Result:
             return f"No placement exists: {self.reason}."
         if self.status == "unknown":
             bound = f"; none can exceed {self.bound:.7g} tokens/s" if self.bound is not None else ""
+            if self.objective is not None and self.objective.bound:
+                goal = self.objective
+                bound = f"; none{goal.among} has less than {goal.bound:.7g} {goal.unit}"
             before = f" before the {self.stopped_by}" if self.stopped_by else ""
             return f"No placement was found{before}{bound}." + self._remark
+        why = f" (stopped by {self.stopped_by})" if self.stopped_by else ""
         rate = f"{self.throughput:.7g} tokens/s"
+        if self.objective is not None:
+            return self._least(rate, why) + self._remark
         if self.status == "optimal":
             return f"{rate}, proven optimal in {self.seconds:.3g} s." + self._remark
-        why = f" (stopped by {self.stopped_by})" if self.stopped_by else ""
         far = f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:.7g})" if self.bound else ""
         return f"{rate}, not proven optimal{why}{far}." + self._remark
+
+    def _least(self, rate: str, why: str) -> str:
+        goal = self.objective
+        head = f"{goal.value:.7g} {goal.unit} at {rate}"
+        if self.status == "optimal":
+            return f"{head}, proven least{goal.among} in {self.seconds:.3g} s."
+        far = f"; the least may be up to {goal.gap:.2%} lower (bound {goal.bound:.7g})" if goal.bound else ""
+        return f"{head}, not proven least{goal.among}{why}{far}."
 
     @property
     def _remark(self) -> str:
@@ -129,7 +148,7 @@ class Result:
             "size": dict(self.size),
             "placement": self.placement.as_dict() if self.placement else None,
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
-        }
+        } | ({"objective": self.objective.as_dict()} if self.objective else {})
 
     def save(self, path):
         """Write the placement as JSON or CSV, as `pl.save_placement` does; returns the path.
@@ -144,7 +163,7 @@ class Result:
         return save_placement(self.problem, self, path)
 
     def frame(self):
-        """One row: status, throughput, bound, gap, seconds, size."""
+        """One row: status, throughput, bound, gap, seconds, objective if it is another, size."""
         import pandas as pd
 
         row = {
@@ -156,7 +175,8 @@ class Result:
             "gap": self.gap,
             "seconds": round(self.seconds, 3),
         }
-        return pd.DataFrame([row | dict(self.size)])
+        goal = self.objective.as_dict() if self.objective else {}
+        return pd.DataFrame([row | goal | dict(self.size)])
 
     def __str__(self) -> str:
         head = f"{self.problem.name}, {self.method}: {self.sentence}"

@@ -15,12 +15,14 @@ from functools import cache
 import numpy as np
 
 from pipelab.errors import InvalidValue
+from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
 
 __all__ = ["load", "lp_bound", "run", "version"]
 
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
+_GIVE_WAY = 10_000  # so many columns or rows are handed over between two looks at the clock
 
 
 class _Stopped(Exception):
@@ -44,6 +46,7 @@ def run(
     settings: Mapping[str, object] | None = None,
     stop: threading.Event | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    reading: tuple[slice, Callable[[np.ndarray], Placement]] | None = None,
 ) -> SolverRun:
     """Solve a program with SCIP.
 
@@ -60,6 +63,8 @@ def run(
         Set it from anywhere to end the solve; the best solution is kept.
     on_progress : function of Progress, optional
         Called in the solver's thread on every new incumbent or bound; it must not touch widgets.
+    reading : (slice, function of array), optional
+        Columns, and what makes a placement of their values: every new incumbent's progress then has it.
     """
     stop = stop or threading.Event()
     began = time.perf_counter()
@@ -78,7 +83,7 @@ def run(
     model.setParam("limits/gap", gap)
     for name, value in (settings or {}).items():
         _set(model, name, value)
-    recorder = _Recorder(built, on_progress)
+    recorder = _Recorder(built, on_progress, reading and (variables[reading[0]], reading[1]))
     recorder.attach(model)
     interrupted = _solve(model, stop)
     recorder.reraise()
@@ -113,7 +118,7 @@ def load(
         model = Model()
         model.hideOutput()
         model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _solve
-        variables = _add_columns(model, program, names)
+        variables = _add_columns(model, program, names, stop, deadline)
         for name, block in program.blocks.items():
             _add_rows(model, variables, block, name if names else None, stop, deadline)
         model.setMaximize()
@@ -140,13 +145,18 @@ def _without_garbage_collection():
             gc.enable()
 
 
-def _add_columns(model, program: LinearProgram, names: bool) -> list:
+def _add_columns(model, program: LinearProgram, names: bool, stop, deadline: float) -> list:
     kind = np.where(program.integer, "I", "C").tolist()
     kind = ["B" if k == "I" and up <= 1 else k for k, up in zip(kind, program.upper.tolist(), strict=True)]
     upper = [None if np.isinf(u) else u for u in program.upper.tolist()]
     labels = _labels(program) if names else [""] * len(kind)
     fields = zip(labels, kind, program.lower.tolist(), upper, program.objective.tolist(), strict=True)
-    return [model.addVar(n, vtype=k, lb=low, ub=up, obj=c) for n, k, low, up, c in fields]
+    variables = []
+    for i, (n, k, low, up, c) in enumerate(fields):
+        if i % _GIVE_WAY == 0:
+            _give_way(stop, deadline)
+        variables.append(model.addVar(n, vtype=k, lb=low, ub=up, obj=c))
+    return variables
 
 
 def _labels(program: LinearProgram) -> list[str]:
@@ -163,7 +173,7 @@ def _add_rows(model, variables, block, name, stop, deadline) -> None:
     ends, where, values = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
     sides = zip(block.lower.tolist(), block.upper.tolist(), strict=True)
     for r, (low, up) in enumerate(sides):
-        if r % 10_000 == 0:
+        if r % _GIVE_WAY == 0:
             _give_way(stop, deadline)
         row = {terms[where[p]]: values[p] for p in range(ends[r], ends[r + 1])}
         cons = ExprCons(Expr(row), lhs=None if low == -math.inf else low, rhs=None if up == math.inf else up)
@@ -208,9 +218,10 @@ def _solve(model, stop: threading.Event) -> bool:
 class _Recorder:
     """Notes every new incumbent and bound while SCIP runs."""
 
-    def __init__(self, began: float, on_progress: Callable[[Progress], None] | None):
+    def __init__(self, began: float, on_progress: Callable[[Progress], None] | None, reading=None):
         self.began = began
         self.on_progress = on_progress
+        self.reading = reading
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
 
@@ -228,11 +239,17 @@ class _Recorder:
             model.interruptSolve()
 
     def _record(self, model) -> None:
-        incumbent = _finite(model, model.getPrimalbound())
+        # When a solution is reported, the primal bound is still that of the one before.
+        best = model.getBestSol() if model.getNSols() else None
+        incumbent = None if best is None else model.getSolObjVal(best)
         bound = _finite(model, model.getDualbound())
         seconds = time.perf_counter() - self.began
-        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes())
         last = self.progress[-1] if self.progress else None
+        placement = last.placement if last else None
+        if self.reading and incumbent is not None and (last is None or last.incumbent != incumbent):
+            columns, placement_of = self.reading
+            placement = placement_of(np.array([model.getSolVal(best, column) for column in columns]))
+        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
         if last is None or (last.incumbent, last.bound) != (incumbent, bound):
             self.progress.append(moment)
             if self.on_progress is not None:

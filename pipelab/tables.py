@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.checked import instance
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 
-__all__ = ["NUMBER", "Row", "csv_text", "number", "place", "plain", "read_rows", "saved_run", "write_whole"]
+__all__ = ["NUMBER", "Row", "csv_text", "number", "path_of", "place", "plain", "read_rows", "saved_run"]
+__all__ += ["write_to", "write_whole"]
 
 
 class Row(NamedTuple):
@@ -81,6 +83,11 @@ def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> An
         raise row.error(column_of.get(field, field), value, expected) from None
 
 
+def path_of(what: str, path, field: str = "path") -> Path:
+    """What may be a path as one; in the name of `what`, the function that was called."""
+    return Path(instance(what, field, path, str | os.PathLike, "a path, as text or pathlib.Path"))
+
+
 def write_whole(path: Path, text: str) -> None:
     """Replace a file in one step: a reader sees the old text or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,6 +102,23 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_to(what: str, path, text: str) -> None:
+    """`write_whole` in the name of `what`, the function that was called with a path.
+
+    Raises
+    ------
+    InvalidValue
+        `path` is no path.
+    InvalidData
+        Nothing can be written there.
+    """
+    path = path_of(what, path)
+    try:
+        write_whole(path, text)
+    except (OSError, ValueError) as error:  # ValueError: a character that no path has
+        raise InvalidData(f"{shown(str(path))}: cannot be written ({error}); expected the path of a file") from None
 
 
 # Digits as people write them: Python would also take 4_0 for forty.

@@ -7,6 +7,14 @@ import pytest
 import pipelab as pl
 
 
+def pytest_collection_modifyitems(items):
+    """Browser tests come first and in one process: they take longest, and two browsers would share the cores."""
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.xdist_group("browser"))
+    items.sort(key=lambda item: item.get_closest_marker("browser") is None)
+
+
 @pytest.fixture
 def tiny():
     """The write-up's tiny case with two GPUs per stage."""

@@ -248,3 +248,28 @@ def placements(problem):
                         yield from extend(end, used | set(s), s, min(slowest, hop, rate[s, done, end]), stages + 1)
 
     return extend(0, frozenset(), None, np.inf, 0)
+
+
+def passes(problem):
+    """Every placement that fits, as (throughput, GPU ids used, seconds of one pass); links in tokens."""
+    sets, total = list(gpu_sets(problem)), problem.model.layers
+    spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
+    rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
+    tokens = problem.workload.batch_size
+    if problem.workload.phase == "prefill":
+        tokens *= problem.workload.sequence_length
+
+    def extend(done, used, last, slowest, seconds):
+        if done == total:
+            yield slowest, used, seconds
+            return
+        for s in sets:
+            if not used & set(s):
+                hop = link(problem, last, s) if last else np.inf
+                for end in range(done + 1, total + 1):
+                    own = rate[s, done, end]
+                    if own is not None:
+                        took = seconds + tokens / own + (tokens / hop if last else 0.0)
+                        yield from extend(end, used | set(s), s, min(slowest, hop, own), took)
+
+    return extend(0, frozenset(), None, np.inf, 0.0)

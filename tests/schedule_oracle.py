@@ -1,4 +1,4 @@
-"""A second simulator, slow and unlike the first: every time by recursion over actions as text."""
+"""Second simulators, slow and unlike the first: every time by recursion over actions as text, or step by step."""
 
 import re
 import sys
@@ -11,13 +11,17 @@ class Circle(Exception):
     """An action waits for itself."""
 
 
-def slow_times(schedule, forward, backward, weight, comm, overlap=1.0, rendezvous=False):
+def slow_times(
+    schedule, forward, backward, weight, comm, overlap=1.0, rendezvous=False, drops=lambda stage, kind, batch: False
+):
     """Start and end of every action, by its text.
 
     Parameters
     ----------
     forward, backward, weight : one per stage
     comm : one per link
+    drops : function
+        True for actions that shall not wait for what another stage makes.
     """
     rows = [[str(action) for action in row] for row in schedule.actions]
     last_stage, rank_of = schedule.stages - 1, schedule.stage_rank
@@ -49,6 +53,8 @@ def slow_times(schedule, forward, backward, weight, comm, overlap=1.0, rendezvou
         elif kind in "BI" and stage < last_stage:
             source, link = gradient_of(stage + 1, batch), stage
         else:
+            return None
+        if drops(stage, kind, batch):
             return None
         return source, link if rank_of[link] != rank_of[link + 1] else None
 
@@ -98,3 +104,66 @@ def slow_times(schedule, forward, backward, weight, comm, overlap=1.0, rendezvou
         for rank, row in enumerate(rows)
         for position, text in enumerate(row)
     }  # fmt: skip
+
+
+def slow_blocking(schedule, forward, backward, weight, comm, overlap=1.0):
+    """Start and end of every action and message, by text: ranks walk through their lists and meet for every message.
+
+    The messages are listed here anew; `Circle` if nobody can go on.
+    """
+    rank_of, last = schedule.stage_rank, schedule.stages - 1
+
+    def far(stage, other):
+        return 0 <= other <= last and rank_of[stage] != rank_of[other]
+
+    def messages(parts, sending):
+        found = []
+        for stage, kind, batch in parts:
+            if kind == "F":
+                other, letter = stage + (1 if sending else -1), "F"
+            elif kind in "BI" and not schedule.forward_only:
+                other, letter = stage + (-1 if sending else 1), "B"
+            else:
+                continue
+            if far(stage, other):
+                mine, theirs = ("SEND", "RECV") if sending else ("RECV", "SEND")
+                texts = f"{stage}{mine}_{letter}{batch}", f"{other}{theirs}_{letter}{batch}"
+                found.append((*texts, comm[min(stage, other)]))
+        return found
+
+    took = {"F": forward, "I": backward, "W": weight, "B": [b + w for b, w in zip(backward, weight, strict=True)]}
+    todo = []
+    for row in schedule.actions:
+        steps = []
+        for action in row:
+            parts = [(part.stage, part.kind, part.microbatch) for part in action.parts or (action,)]
+            length = sum(took[kind][stage] for stage, kind, _ in parts) * (overlap if action.parts else 1)
+            steps += [*messages(parts, False), (str(action), None, length), *messages(parts, True)]
+        todo.append(steps)
+    times, clock, place = {}, [0.0] * len(todo), [0] * len(todo)
+
+    def head(rank):
+        return todo[rank][place[rank]] if place[rank] < len(todo[rank]) else (None, None, 0)
+
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(len(todo)):
+            text, partner, length = head(rank)
+            if text is None:
+                continue
+            both = [rank]
+            if partner is not None:
+                both += [other for other in range(len(todo)) if head(other)[0] == partner]
+                if len(both) == 1:
+                    continue
+            start = max(clock[r] for r in both)
+            for r in both:
+                times[head(r)[0]] = start, start + length
+                clock[r] = start + length
+            for r in both:
+                place[r] += 1
+            moved = True
+    if any(place[rank] < len(todo[rank]) for rank in range(len(todo))):
+        raise Circle(str([head(rank)[0] for rank in range(len(todo))]))
+    return times

@@ -75,6 +75,22 @@ EXPECTED = {
         ],
         None,  # hundreds of bars, which test_gantt.py counts
     ),
+    "08_from_placement_to_timeline.ipynb": (
+        [
+            "20 layers on a GPU instead of 1: write-up +18%, roofline -95%",
+            "Computing overtakes reading at 165 new tokens (A100, prefill) or only at 716 (A100, decode)",
+            "Predicted times: median error 5.5%; 1 of 12 is off by more than 20%",
+            "Llama-3-70B: 923.297 tokens/s in 23 stages",
+            "Llama-3-70B: 22 microbatches in flight reach 923.297 tokens/s",
+            "Llama-3-70B: 690.517 tokens/s in 23 stages",
+            "Llama-3-70B, 20 in flight: 690.517 tokens/s once the pipeline is full",
+            "even keeps only 46% of the optimum on 4 GPUs, Llama-3-8B",
+            "Llama-3-70B, by the write-up's coefficients: 247.52 tokens/s in 4 stages",
+            "Llama-3-70B: 690.5 tokens/s at most",
+            "more tokens/s than the quickest",
+        ],
+        None,
+    ),
 }
 
 

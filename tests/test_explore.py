@@ -1,9 +1,14 @@
 """Schedules side by side, the explorer's widget, and the contests that the simulator judges."""
 
+from dataclasses import replace
+
 import pytest
 
 import pipelab as pl
 from pipelab.exercises import EXERCISES
+from pipelab.explore.schedule_words import Measure, measures, measures_html
+from pipelab.explore.schedules import ScheduleValues, timeline_for
+from pipelab.schedules import RULES
 
 ONES = pl.StageCosts(1, 1, 1)
 
@@ -35,6 +40,40 @@ def test_a_ranks_work_is_cut_into_equal_chunks():
     for name in ("Interleaved1F1B", "ZBV", "DualPipeV"):
         timeline = run(name, costs, 2, 4)
         assert timeline.busy.tolist() == pytest.approx([4 * (1 + 3 + 4), 4 * (2 + 3 + 5)])
+
+
+UNEVEN = {
+    "two and one": ([["0F0", "2F0", "2B0", "0B0"], ["1F0", "1B0"]], (0, 1, 0)),
+    "one idle rank": ([["0F0", "0B0"], [], ["1F0", "1B0"]], (0, 2)),
+    "only idle ranks but one": ([[], ["0F0", "1F0", "1B0", "0B0"], []], (1, 1)),
+    "in another order": ([["1F0", "1B0"], ["0F0", "0B0"]], (1, 0)),
+    "three ranks of two stages": ([["0F0", "0B0"], ["1F0", "1B0"], []], (0, 1)),
+}
+
+
+@pytest.mark.parametrize(("rows", "stage_rank"), UNEVEN.values(), ids=UNEVEN)
+def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
+    """However stages are spread: a rank that holds any does its whole work, one that holds none does nothing."""
+    order = pl.Schedule.of("spread", rows, stage_rank=stage_rank)
+    whole = [float(3 + rank) for rank in range(order.ranks)]
+    for costs, each in ((pl.StageCosts(whole, 0, 0), whole), (pl.StageCosts(6, 0, 0), [6.0] * order.ranks)):
+        timeline = pl.simulate(order, costs.cut_for(order))
+        assert timeline.busy.tolist() == [work if rank in stage_rank else 0 for rank, work in enumerate(each)]
+        assert timeline.idle.total.tolist() == (timeline.makespan - timeline.busy).tolist()
+        figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True, follow=0)
+        assert len(next(t for t in figure.data if t.name == "forward").y) == order.stages
+        assert pl.gantt(timeline, overview=True).data[0].z.shape[0] == order.ranks
+        assert len(timeline.chrome_trace()["traceEvents"]) > order.ranks
+    assert order.chunk.tolist() == [stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)]
+    assert order.chunks == max(map(stage_rank.count, stage_rank))
+    assert [len(row) for row in order.with_communication().without_communication().actions] == list(map(len, rows))
+    assert pl.Schedule.from_csv(order.with_idle().to_csv(), stage_rank=stage_rank) == order
+
+
+def test_costs_are_not_cut_for_what_cannot_be_run():
+    for rows, stage_rank in (([["0F0", "0B0"]], [5]), ([["0F0"], ["1F0", "1B0"]], None)):
+        with pytest.raises(pl.InvalidSchedule, match="cannot be run"):
+            pl.StageCosts(1, 1, 1).cut_for(pl.Schedule.of("broken", rows, stage_rank=stage_rank))
 
 
 def test_costs_that_cannot_be_cut_are_refused():
@@ -72,6 +111,15 @@ def test_the_title_says_who_ends_first():
     assert pl.plot_timelines(slow, finding="seen").layout.title.text == "seen"
     with pytest.raises(pl.InvalidValue, match=r"0 timelines.*expected 1 to 6"):
         pl.plot_timelines([])
+    for wrong in (3, [3], {"a": 3}, "ab"):
+        with pytest.raises(pl.InvalidValue, match=r"plot_timelines: timelines = .*: expected Timelines, or a mapping"):
+            pl.plot_timelines(wrong)
+    with pytest.raises(pl.InvalidValue, match=r"'1F1B': two timelines have this name; expected a mapping of label"):
+        pl.plot_timelines([run("1F1B"), run("1F1B", microbatches=4)])
+    with pytest.raises(pl.InvalidValue, match="plot_timelines: finding = 3: expected text"):
+        pl.plot_timelines([run("1F1B")], finding=3)
+    with pytest.raises(pl.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"):
+        pl.plot_timelines([run("1F1B")], memory=True)
 
 
 def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end():
@@ -83,6 +131,19 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
     assert figure.layout.title.text == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
     with pytest.raises(pl.InvalidValue, match=r"10 schedules.*at most 9 lines"):
         pl.plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
+    with pytest.raises(pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"):
+        pl.plot_makespans([0, 1], {"a": [1]}, "x")
+    for values, makespans, axis, finding in (
+        (3, {"a": [1]}, "x", None), ([0], 3, "x", None), ([0], {"a": 1}, "x", None), ([0], {"a": ["1"]}, "x", None),
+        ([0], {"a": [-1]}, "x", None),
+        ([0], {"a": [float("nan")]}, "x", None), ([0], {"a": [1]}, 3, None), ([0], {"a": [1]}, "x", 3),
+    ):  # fmt: skip
+        with pytest.raises(pl.InvalidValue, match=r"plot_makespans: (values|makespans.*|axis|finding) = .*: expected"):
+            pl.plot_makespans(values, makespans, axis, finding=finding)
+    still = pl.plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text  # where all costs are 0
+    assert still == "x 0: a is fastest; x 0: a is, and b takes 2"
+    with pytest.raises(pl.InvalidValue, match="at least one line that is no bound"):
+        pl.plot_makespans([0], {"lower bound": [1]}, "x")
 
 
 def test_a_gantt_chart_can_be_given_its_finding():
@@ -101,39 +162,91 @@ def test_a_column_of_text_shows_its_numbers_like_all_others():
 # the explorer
 
 
-def _parts(widget):
-    panel, measures, chart, _ = widget.children
-    controls = {c.description: c for column in panel.children for c in column.children}
-    return controls, measures, chart
-
-
 def test_the_explorer_redraws_what_its_controls_say():
-    controls, measures, chart = _parts(pl.explore_schedules("ZBH2"))
+    explorer = pl.explore_schedules("ZBH2")
+    controls, chart = explorer.controls, explorer.chart
     assert [t.name for t in chart.data] == ["idle", "forward", "input gradient", "weight gradient"]
-    assert "zb_bubble_rate <b style='font-size:1.15em'>0</b>" in measures.value
-    controls["schedule"].value = "1F1B"
-    controls["how slow"].value = 2
-    controls["slow rank"].value = 3
+    assert explorer.timelines[0].zb_bubble_rate == 0
+    controls["name"].value = "1F1B"
+    controls["slowness"].value = 2
+    controls["slow_rank"].value = 3
     assert [t.name for t in chart.data] == ["idle", "forward", "backward"]
-    assert "makespan <b style='font-size:1.15em'>57</b>" in measures.value
+    assert "<b>57</b>" in explorer.measures.value
     assert tuple(chart.layout.xaxis.range) == (0, 57)
     controls["message"].value = 0.5
-    controls["critical path"].value = True
+    controls["critical_path"].value = True
     assert chart.data[-1].name == "critical path"
-    controls["W (F = B = 1)"].value = 0
+    controls["weight"].value = 0
     controls["ranks"].value = 2  # a slow rank that is gone becomes the last one
-    assert controls["slow rank"].value == 1
+    assert controls["slow_rank"].value == 1
     assert len(chart.layout.yaxis.ticktext) == 2
+    controls["memory"].value = True
+    assert chart.layout.yaxis2.title.text == "activations held"
 
 
 def test_the_explorer_says_why_there_is_no_such_schedule_and_recovers():
-    controls, measures, chart = _parts(pl.explore_schedules("DualPipeV"))
-    controls["ranks"].value = 8
-    assert chart.data == ()
-    assert "There is no DualPipeV" in chart.layout.title.text
-    assert "needs at least 16 microbatches" in measures.value
-    controls["microbatches"].value = 16
-    assert len(chart.data) > 3
+    explorer = pl.explore_schedules("DualPipeV")
+    explorer.controls["ranks"].value = 8
+    assert explorer.chart.data == ()
+    assert "There is no DualPipeV" in explorer.chart.layout.title.text
+    assert "needs at least 16 microbatches" in explorer.words.value
+    assert explorer.timelines == ()
+    explorer.controls["microbatches"].value = 16
+    assert len(explorer.chart.data) > 3
+    assert explorer.words.value == ""
+
+
+def test_two_schedules_share_the_time_axis_and_large_ones_say_so():
+    explorer = pl.explore_schedules("1F1B", other="Interleaved1F1B")
+    assert explorer.chart.layout.title.text == "Interleaved1F1B ends at 28.5, 14% before 1F1B"
+    assert {t.yaxis for t in explorer.chart.data} == {"y", "y2"}
+    assert explorer.measures.value.count("<table>") == 2
+    explorer.controls["other"].value = "1F1B"
+    assert explorer.chart.layout.title.text == "1F1B and 1F1B again end at 33"
+    explorer.controls["other"].value = "none"
+    assert {t.yaxis for t in explorer.chart.data} == {None}
+    explorer.controls["ranks"].value = 32
+    explorer.controls["microbatches"].value = 256
+    assert explorer.chart.data[0].type == "heatmap"
+    explorer.chart.layout.xaxis.range = (100, 130)  # as a reader zooms in
+    assert "bar" in {t.type for t in explorer.chart.data}
+    explorer.controls["other"].value = "ZBH1"
+    assert "Too many bars" in explorer.words.value
+    assert explorer.measures.value.count("<table>") == 2
+
+
+@pytest.mark.parametrize("name", [n for n in RULES if n != "Inference"])
+@pytest.mark.parametrize("changes", [{}, {"weight": 0.5}, {"message": 0.25}, {"slowness": 2.0}, {"chunks": 3}])
+def test_measures_are_the_simulators_and_ticks_are_true(name, changes):
+    values = replace(ScheduleValues(name), **changes)
+    timeline, space = timeline_for(values), {}
+    exec(values.code, space)
+    assert space["timelines"][0].makespan == timeline.makespan
+    rows = {m.name: m for m in measures(timeline)}
+    assert set(rows) == {"makespan", "span", "peak_in_flight", "bubble_fraction", "bubble_ratio", "zb_bubble_rate"}
+    for measure in rows.values():
+        assert measure.simulated == getattr(timeline, measure.name)
+        assert measure.agrees in (True, None)
+    holds = {f.quantity for f in pl.closed_forms(timeline.schedule, timeline.costs) if f.value is not None}
+    assert (rows["bubble_ratio"].closed is not None) == ("makespan" in holds)
+    assert (rows["zb_bubble_rate"].closed is not None) == ("span" in holds)
+
+
+def test_a_closed_form_that_is_wrong_is_not_ticked():
+    assert Measure("makespan", 33.0, 34.0, "").agrees is False
+    html = measures_html(timeline_for(ScheduleValues("1F1B")))
+    assert html.count("✓ agree") == 4
+    assert "✗" not in html
+    assert "(m+p-1)(F+B+W) (holds: equal stages, no communication time" in html
+
+
+def test_the_explorer_refuses_what_its_controls_cannot_show():
+    with pytest.raises(pl.UnknownName, match="schedule 'Inference' is not known here"):
+        pl.explore_schedules("Inference")
+    with pytest.raises(pl.InvalidValue, match="explore_schedules: ranks = 33: expected at most 32"):
+        pl.explore_schedules(ranks=33)
+    with pytest.raises(pl.InvalidValue, match="explore_schedules: microbatches = 'a': expected a whole number"):
+        pl.explore_schedules(microbatches="a")
 
 
 # contests

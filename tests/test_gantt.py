@@ -99,6 +99,19 @@ def test_a_pair_shares_its_lane():
     assert len(set(idle.hovertext)) == len(idle.hovertext)  # a gap before a pair is drawn once
 
 
+def test_hover_names_the_half_of_a_pair_that_is_meant():
+    rows = [row.split() for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1")]
+    figure = pl.gantt(pl.simulate(pl.Schedule.of("pairs", rows), pl.StageCosts(1, 2, 1)))
+    idle, backward = trace(figure, "idle"), trace(figure, "backward")
+    gaps = dict(zip(idle.hovertext, idle.text, strict=True))
+    assert gaps["rank 0 idle before 0B0"] == "waited for 1B0 on rank 1"
+    assert "rank 1 idle before (1F1;1B0)OVERLAP_F_B" not in gaps  # there is no gap
+    slow = pl.gantt(pl.simulate(pl.Schedule.of("pairs", rows), pl.StageCosts([2, 1], 2, 1)))
+    gaps = dict(zip(trace(slow, "idle").hovertext, trace(slow, "idle").text, strict=True))
+    assert gaps["rank 1 idle before (1F1;1B0)OVERLAP_F_B"] == "waited for 0F1 on rank 0"
+    assert "its rank was busy with (1F1;1B0)OVERLAP_F_B" in backward.hovertext
+
+
 def test_labels_are_microbatches_while_they_can_be_read():
     assert list(trace(pl.gantt(timeline(ranks=2, microbatches=2)), "forward").text) == ["0", "1", "0", "1"]
     assert trace(pl.gantt(timeline(ranks=8, microbatches=64)), "forward").text is None
@@ -106,9 +119,39 @@ def test_labels_are_microbatches_while_they_can_be_read():
 
 def test_messages_run_from_maker_to_user():
     found = timeline(ranks=2, microbatches=1, costs=pl.StageCosts(1, 1, 1, comm=0.5))
-    lines = trace(pl.gantt(found, transfers=True), "message")
-    ends = {tuple(pair) for pair in np.array(lines.x).reshape(-1, 3)[:, :2].tolist()}
-    assert ends == {(1, 1.5), (4.5, 5)}
+    assert message_lines(found) == {(1, 1.5, 0, 1), (4.5, 5, 1, 0)}
+
+
+def message_lines(found, **options):
+    """From, to, and the two ranks."""
+    lines = trace(pl.gantt(found, transfers=True, **options), "message")
+    x, y = (np.array(values).reshape(-1, 3)[:, :2] for values in (lines.x, lines.y))
+    return {tuple(row) for row in np.concatenate([x, y], axis=1).tolist()}
+
+
+@pytest.mark.parametrize("name", ["GPipe", "Inference"])
+def test_messages_that_are_actions_run_from_send_to_receive(name, tmp_path):
+    """The same lines whether messages are shown, hold their ranks or are neither: here nobody waits for another."""
+    costs = pl.StageCosts(1, 1, 1, comm=0.5)
+    schedule = pl.schedule(name, 3, 1)
+    plain = pl.simulate(schedule, costs)
+    shown = pl.simulate(schedule.with_communication(), costs)
+    held = pl.simulate(schedule, costs, transfers="blocking")
+    lines = message_lines(plain)
+    assert (1, 1.5, 0, 1) in lines
+    assert message_lines(shown) == message_lines(held) == lines
+    for found in (plain, shown, held):
+        arrows = {}
+        for event in found.chrome_trace()["traceEvents"]:
+            if event["ph"] in "sf":
+                arrows.setdefault(event["id"], []).append((event["ts"], event["tid"]))
+        assert {(t0, t1, r0, r1) for (t0, r0), (t1, r1) in arrows.values()} == lines
+    assert message_lines(held, window=(1.25, 2)) == {(1, 1.5, 0, 1)}
+
+
+def test_a_message_to_an_action_that_takes_no_time_is_drawn():
+    found = timeline("Inference", 2, 1, pl.StageCosts([1, 0], comm=0.5))
+    assert message_lines(found) == {(1, 1.5, 0, 1)}
 
 
 def test_a_gap_before_a_receive_is_drawn_too():
@@ -192,14 +235,41 @@ def test_titles_say_what_is_seen():
 
 
 def test_a_bad_window_or_microbatch_is_refused():
-    for window in ((5, 5), (7, 3), (40, 50), 3, ("a", "b")):
+    for window in ((5, 5), (7, 3), (40, 50), 3, ("a", "b"), "12", (1, 2, 3), (True, 5), (0, float("nan"))):
         with pytest.raises(
             pl.InvalidValue, match=r"gantt: window = .*: expected \(from, to\) with from < to, within 0 and 33"
         ):
             pl.gantt(timeline(), window=window)
-    for follow in (-1, 8, 1.5):
+    for follow in (-1, 8, 1.5, True, "a"):
         with pytest.raises(pl.InvalidValue, match=r"gantt: follow = .*: expected a microbatch from 0 to 7"):
             pl.gantt(timeline(), follow=follow)
+
+
+@pytest.mark.parametrize("name", ["transfers", "memory", "critical_path", "overview"])
+def test_options_that_are_neither_true_nor_false_are_refused(name):
+    for value in ("x", 1, []):
+        with pytest.raises(pl.InvalidValue, match=rf"gantt: {name} = .*: expected True or False"):
+            pl.gantt(timeline(), **{name: value})
+
+
+def test_what_is_no_timeline_is_not_drawn():
+    for draw in (pl.gantt, pl.gantt_widget):
+        for value in (3, None, pl.schedule("1F1B", 2, 2)):
+            with pytest.raises(
+                pl.InvalidValue, match=r"gantt: timeline = .*: expected a Timeline; make one with pl.sim"
+            ):
+                draw(value)
+    for option in ("window", "overview"):
+        with pytest.raises(pl.InvalidValue, match=rf"gantt_widget: {option} = .*: the zoom decides"):
+            pl.gantt_widget(timeline(), **{option: True})
+    with pytest.raises(pl.InvalidValue, match="gantt: finding = 3: expected text"):
+        pl.gantt(timeline(), finding=3)
+
+
+def test_costs_of_zero_and_small_numbers_of_numpy_are_drawn():
+    assert pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0))).layout.title.text.startswith("1F1B: no rank is idle")
+    assert pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0)), overview=True, memory=True).data[0].type == "heatmap"
+    assert trace(pl.gantt(timeline(), follow=np.int8(2)), "microbatch 2").y[0] == 0
 
 
 def test_the_widget_changes_to_bars_and_back_with_the_zoom():

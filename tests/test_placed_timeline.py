@@ -263,6 +263,34 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     assert "the first 120 of 1000 shown" in long.layout.title.text
 
 
+def test_the_gantt_can_leave_out_links(decode):
+    placed = pl.timeline_of(decode, PARTS)
+    figure = placed.gantt(follow=1, links=False)
+    bars = {trace.name: trace for trace in figure.data}
+    assert list(bars) == ["idle", "stage computes", "way of microbatch 1", "bottleneck"]
+    assert [label.split(":")[0] for label in figure.layout.yaxis.ticktext] == ["stage 1", "<b>stage 2", "<b>stage 3"]
+    assert list(bars["idle"].y) == [0, 1, 2]
+    assert sorted({round(y) for y in bars["bottleneck"].y if y == y}) == [1, 2]
+    # The same bars as with links, one row after the other.
+    with_links = placed.gantt().data[1]
+    assert list(bars["stage computes"].base) == list(with_links.base)
+    assert [2 * row for row in bars["stage computes"].y] == list(with_links.y)
+    busiest = max(lane.seconds for lane in placed.lanes if lane.link) * placed.steady_rate / decode.workload.tokens
+    assert f"links, busy at most {busiest:.1%} of the time, are left out" in figure.layout.title.text
+
+
+def test_a_lane_has_numbers_where_any_of_them_fits_or_none(decode):
+    def numbers(placed):
+        bars = placed.gantt().data[1]
+        return [{text for text, row in zip(bars.text, bars.y, strict=True) if row == lane} for lane in (0, 2, 4)]
+
+    few = numbers(pl.timeline_of(decode, PARTS, in_flight=12))
+    assert few == [{""}, {str(i) for i in range(12)}, {str(i) for i in range(12)}]  # stage 1 is twice as fast
+    many = pl.timeline_of(decode, PARTS, microbatches=120, in_flight=12)
+    assert numbers(many) == [{""}] * 3
+    assert "each bar is a microbatch" in many.gantt().layout.title.text
+
+
 def test_a_pipeline_too_long_for_bars_is_a_raster(decode):
     layers = 70
     cluster = pl.Cluster.from_counts({"V100": layers}, 80, 1)

@@ -199,3 +199,97 @@ def test_the_figure_marks_what_is_missed():
     assert "1 of 12 is off by more than 20%" in figure.layout.title.text
     assert list(figure.data[1].y) == ["Llama-3-8B, one stream: A100 PCIe"]
     assert "eager kernels" in [a.text for a in figure.layout.annotations]
+
+
+def test_a_report_says_which_stages_cut_their_layers():
+    problem = _problem(cluster=pl.load_cluster("tandemn-measured"), max_gpus_per_stage=4)
+    result = pl.solve(problem, "aggregated")
+    degrees = [stage.degree for stage in result.evaluation.stages]
+    assert max(degrees) == 4
+    assert result.evaluation.frame()["gpus_per_layer"].tolist() == degrees
+    alone = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
+    slower = pl.solve(alone, "aggregated")
+    assert "gpus_per_layer" not in slower.evaluation.frame()
+    assert slower.throughput < result.throughput
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_certificates_of_models_whose_ends_differ(seed):
+    problem = roofline_oracle.random_problem(seed, layers=5, gpus=3)
+    result = pl.solve(problem, "aggregated")
+    proof = pl.certificate(result)
+    assert proof.by in ("no stage", "no faster stage", "worth", "whole stages", "links", "position")
+    if proof.by in ("worth", "whole stages", "links"):
+        assert 0 <= proof.most_layers < problem.model.layers
+    if proof.by in ("worth", "no faster stage", "no stage"):
+        proof.check()
+    if result.status == "optimal":
+        wrong = dataclasses.replace(result, throughput=result.throughput * 0.999, bound=result.throughput * 0.999)
+        with pytest.raises(pl.PipelabError, match="exists"):
+            pl.certificate(wrong)
+
+
+def test_vllm_is_told_of_stages_that_cut_their_layers_without_a_caveat():
+    problem = _problem(
+        cluster=pl.load_cluster("tandemn-measured"), model=pl.load_model("Llama-3-70B", precision="int4"),
+        max_gpus_per_stage=4,
+    )  # fmt: skip
+    nodes = [list(range(first, first + 4)) for first in (16, 20, 24)]
+    placement = pl.Placement.of([(26, nodes[0]), (27, nodes[1]), (27, nodes[2])])
+    settings = pl.vllm_settings(problem, placement)
+    assert (settings.tensor_parallel_size, settings.layers, settings.note) == (4, (26, 27, 27), "")
+    whole = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
+    assert "splits every layer over the 4 GPUs" in pl.vllm_settings(whole, placement).note
+    thirds = pl.Placement.of([(40, (0, 1, 2)), (40, (4, 5, 6))])
+    with pytest.raises(pl.InvalidValue, match="divides the model's 64 heads"):
+        pl.vllm_settings(problem, thirds)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_cheapest_and_quickest_equal_brute_force(seed):
+    problem = roofline_oracle.random_problem(seed, layers=4, gpus=3)
+    prices = {"A": 3.0, "B": 1.25, "C": 0.5}
+    pool = tuple(dataclasses.replace(g, usd_per_hour=prices[g.type]) for g in problem.cluster.gpus)
+    problem = dataclasses.replace(problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix()))
+    every = list(oracle.passes(problem))
+    top = max((rate for rate, _, _ in every), default=1.0)
+    for floor in (0.0, 0.7 * top):
+        left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
+        cheap, quick = pl.cheapest(problem, floor), pl.quickest(problem, floor)
+        assert cheap.status == quick.status == ("optimal" if left else "infeasible")
+        if left:
+            dollars = min(sum(pool[g].usd_per_hour for g in gpus) / rate for rate, gpus, _ in left) / 3600 * 1e6
+            assert cheap.objective.value == pytest.approx(dollars, rel=1e-9)
+            assert quick.objective.value == pytest.approx(min(s for _, _, s in left), rel=1e-9)
+
+
+def test_the_parts_of_a_layers_time_add_up_to_what_a_stage_takes():
+    llama, gpu = pl.load_model("Llama-3-70B"), pl.GPU("L4", 24)
+    for load, overlap in ((pl.Workload(2048, 64, "decode"), 0.5), (pl.Workload(700, 1), 1.0)):
+        times = pl.Roofline().layer_times(llama, load, gpu)
+        moved = times["weights"] + times["keys and values"] + times["activations"]
+        both = max(times["computing"], moved) + (1 - overlap) * min(times["computing"], moved)
+        assert times["layer"] == pytest.approx(both + times["overhead"])
+        assert times["layer"] == pytest.approx(pl.Roofline().pass_seconds(llama, load, gpu, range(1, 2)))
+    # By hand: 855.65 M weights of 2 bytes at 0.8 · 300 GB/s.
+    assert times["weights"] == pytest.approx(855.6544e6 * 2 / 240e9, rel=1e-3)
+
+
+def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
+    llama, gpu = pl.load_model("Llama-3-70B"), pl.GPU("A100-SXM-40", 40)
+    decode = [pl.Workload(4096, 2**i, "decode") for i in range(11)]
+    prefill = [pl.Workload(n, 1) for n in range(1, 400)]
+    figure = pl.plot_layer_times(pl.Roofline(), llama, {"prefill": (gpu, prefill), "decode": (gpu, decode)})
+    assert len(figure.data) == 8
+    # Weights of 2 bytes, 2 FLOP each: F·η_c / (B·η_m) tokens, and some more for what else is read.
+    assert 163 < 312e12 * 0.65 / (1555e9 * 0.8) < 164
+    assert "overtakes reading at 165 new tokens (prefill)" in figure.layout.title.text
+    assert "only" not in figure.layout.title.text  # with 4,096 tokens of context, decode reads throughout
+    alone = pl.plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
+    assert alone.layout.title.text == "Reading takes longer than computing throughout"
+
+
+def test_the_figure_of_stage_rates_compares_with_the_first():
+    figure = pl.plot_stage_rates([1, 2, 4], {"up": [100.0, 110.0, 120.0], "down": [8.0, 4.0, 2.0]})
+    assert figure.layout.title.text == "4 layers on a GPU instead of 1: up +20%, down -75%"
+    assert list(figure.data[1].y) == [1, 0.5, 0.25]

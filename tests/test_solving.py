@@ -37,6 +37,14 @@ def test_no_time_at_all_still_gives_a_placement_and_a_valid_bound(long_solve):
     assert "stopped by time limit" in result.sentence
 
 
+def test_time_that_runs_out_among_the_columns_ends_the_handing_over():
+    program, _ = joint_program(pl.load_case("small"), "tight")
+    assert program.size["variables"] > 20_000
+    deadline = time.perf_counter() - 1
+    with pytest.raises(scip._Stopped, match="time limit"):
+        scip._add_columns(None, program, False, None, deadline)  # no model: not even the first may be added
+
+
 def test_a_stop_before_the_start_ends_at_once(long_solve):
     stop = threading.Event()
     stop.set()

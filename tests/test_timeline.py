@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import math
+import re
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pipelab as pl
 from pipelab import seeds_schedules as seeds
 from pipelab.schedules import RULES
 from pipelab.seeds import Panic
-from schedule_oracle import Circle, slow_times
+from schedule_oracle import Circle, slow_blocking, slow_times
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
 # torch's interleaved column of Zero Bubble's table 5 with every dependency kept, in the order of its rows.
@@ -57,9 +58,9 @@ def runs(draw):
     return schedule, costs
 
 
-def oracle(schedule, costs, **options):
+def oracle(schedule, costs, simulator=slow_times, **options):
     parts = costs.forward, costs.backward_input, costs.backward_weight, costs.comm
-    return slow_times(schedule, *parts, overlap=costs.overlap, **options)
+    return simulator(schedule, *parts, overlap=costs.overlap, **options)
 
 
 # against the second simulator
@@ -81,16 +82,47 @@ def test_times_equal_the_second_simulators(case):
 @settings(deadline=None, max_examples=150)
 @given(runs())
 def test_rendezvous_equals_the_second_simulators_or_both_deadlock(case):
-    schedule, costs = case
+    assert_equal_or_deadlocked(*case, "rendezvous")
+
+
+@settings(deadline=None, max_examples=150)
+@given(runs())
+def test_blocking_equals_the_second_simulators_or_both_deadlock(case):
+    assert_equal_or_deadlocked(*case, "blocking")
+
+
+@pytest.mark.parametrize(("transfers", "least"), [("rendezvous", 50), ("blocking", 25)])
+def test_transfers_that_wait_equal_the_second_simulators_where_messages_take_time(transfers, least):
+    """On a grid of schedules and unlike links, none of them free; and enough of them run at all."""
+    random, ran = np.random.default_rng(5), 0
+    for name, ranks, microbatches in product(sorted(RULES), (1, 2, 3, 4), (1, 4, 8)):
+        try:
+            schedule = pl.schedule(name, ranks, microbatches)
+        except pl.InvalidValue:
+            continue
+        stages = schedule.stages
+        costs = pl.StageCosts(*random.uniform(1, 3, (3, stages)).round(2), random.uniform(0.1, 2, stages - 1).round(2))
+        ran += assert_equal_or_deadlocked(schedule, costs, transfers) and ranks > 1
+    assert ran >= least
+
+
+def assert_equal_or_deadlocked(schedule, costs, transfers):
+    """Whether it ran."""
     try:
-        want = oracle(schedule, costs, rendezvous=True)
+        want = (
+            oracle(schedule, costs, simulator=slow_blocking)
+            if transfers == "blocking"
+            else oracle(schedule, costs, rendezvous=True)
+        )
     except Circle:
         with pytest.raises(pl.InvalidSchedule, match=r"deadlock: .* waits for a message to or from the rank busy with"):
-            pl.simulate(schedule, costs, transfers="rendezvous")
-        return
-    got = times_by_text(pl.simulate(schedule, costs, transfers="rendezvous"))
+            pl.simulate(schedule, costs, transfers=transfers)
+        return False
+    got = times_by_text(pl.simulate(schedule, costs, transfers=transfers))
+    assert set(got) == set(want)
     for text, times in want.items():
         assert got[text] == pytest.approx(times, abs=1e-9), text
+    return True
 
 
 @settings(deadline=None, max_examples=150)
@@ -136,20 +168,123 @@ def _of(timeline, action):
     return timeline.start[entry], timeline.end[entry]
 
 
-@settings(deadline=None, max_examples=60)
+def all_sources(schedule):
+    """By definition: for every action's text what it needs, as text, and the link between (None within a rank)."""
+    parts = [part for row in schedule.actions for one in row for part in one.parts or (one,)]
+    known, found = set(map(str, parts)), {}
+    for stage, kind, batch, _ in parts:
+        last = stage == schedule.stages - 1
+        wanted = {
+            "F": [(stage - 1, "F")],
+            "W": [(stage, "I")],
+            "B": [(stage, "F")] if last else [(stage + 1, "B"), (stage + 1, "I")],
+        }["B" if kind == "I" else kind]
+        mine = found.setdefault(f"{stage}{kind}{batch}", {})
+        for other, code in wanted:
+            if f"{other}{code}{batch}" in known:
+                across = schedule.stage_rank[other] != schedule.stage_rank[stage]
+                mine[f"{other}{code}{batch}"] = min(stage, other) if across else None
+    return found
+
+
+def halves(action):
+    return [str(part) for part in action.parts or (action,)]
+
+
+def whole_actions(schedule):
+    """Rank and whole action of every half's text, and the action before it on its rank."""
+    found = {}
+    for rank, row in enumerate(schedule.actions):
+        for before, one in pairwise((None, *row)):
+            found |= {str(part): (rank, one, before) for part in (*one.parts, one)}
+    return found
+
+
+@settings(deadline=None, max_examples=100)
+@given(runs())
+def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
+    """Half a pair where data is needed, the pair where the rank was busy; named alike everywhere."""
+    schedule, costs = case
+    timeline = pl.simulate(schedule, costs)
+    frame, place, needed = timeline.frame(), whole_actions(schedule), all_sources(schedule)
+    end = dict(zip(frame["action"], timeline.end, strict=True))
+    bars = {e["name"]: e for e in timeline.chrome_trace()["traceEvents"] if e["ph"] == "X"}
+    for text, name, start in zip(frame["action"], frame["waited_for"], timeline.start, strict=True):
+        assert bars[text]["args"].get("waited for", "") == name
+        _, whole, before = place[text]
+        if name == "":
+            assert (before, start) == (None, 0)
+        elif name == str(before):
+            assert end[str((before.parts or (before,))[0])] == start
+        else:
+            link = {k: v for half in halves(whole) for k, v in needed[half].items()}[name]
+            assert start == pytest.approx(end[name] + (0 if link is None else costs.comm[link]), abs=1e-9)
+
+
+@settings(deadline=None, max_examples=100)
 @given(runs(), st.sampled_from(["buffered", "rendezvous"]))
-def test_the_critical_path_is_a_chain_without_a_gap(case, transfers):
-    """From time 0 to the makespan; between two links of the chain there is a message at most."""
+def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
+    """From time 0 to the makespan; each action needs the one before, and works and messages add up to the makespan."""
     schedule, costs = case
     try:
         timeline = pl.simulate(schedule, costs, transfers=transfers)
     except pl.InvalidSchedule:
         return
-    path, start, end = timeline.critical_entries, timeline.start, timeline.end
-    assert end[path[-1]] == timeline.makespan
-    assert start[path[0]] == 0
-    for before, after in pairwise(path):
-        assert -1e-9 <= start[after] - end[before] <= max(costs.comm, default=0) + 1e-9
+    start, end, place, needed = timeline.start, timeline.end, whole_actions(schedule), all_sources(schedule)
+    users = [
+        (text, source, link) for text, found in needed.items() for source, link in found.items() if link is not None
+    ]
+    entries = timeline.critical_entries
+    assert [str(schedule.action(i)) for i in entries] == [str(action) for action in timeline.critical_path]
+    assert (start[entries[0]], end[entries[-1]]) == (0, timeline.makespan)
+    total = end[entries[0]]
+    for i, j in pairwise(entries):
+        (rank, one, _), (other, two, before) = place[str(schedule.action(i))], place[str(schedule.action(j))]
+        data = {source: link for half in halves(two) for source, link in needed[half].items()}
+        sent = [] if before is None else [(text, link) for text, source, link in users if source in halves(before)]
+        if str(schedule.action(i)) in data and (rank != other or one != before):
+            link = data[str(schedule.action(i))]
+            message = 0 if link is None else costs.comm[link]
+        elif rank == other:
+            assert one == before
+            # In rendezvous a rank goes on when what it sent and what it receives is through.
+            message = start[j] - end[i]
+            assert transfers == "rendezvous" or message == 0
+            links = {link for link in (*data.values(), *(link for _, link in sent)) if link is not None}
+            assert message == 0 or any(message == pytest.approx(costs.comm[link], abs=1e-9) for link in links)
+        else:  # the rank that takes what `before` made was busy
+            assert transfers == "rendezvous"
+            taker = [link for text, link in sent if place[text][2] == one]
+            message = start[j] - end[i]
+            assert any(message == pytest.approx(costs.comm[link], abs=1e-9) for link in taker)
+        assert start[j] == pytest.approx(end[i] + message, abs=1e-9)
+        total += message + end[j] - start[j]
+    assert total == pytest.approx(timeline.makespan, abs=1e-6)
+
+
+PAIRED = (
+    # A backward half is waited for (by 0B0), and a forward half has to wait (for 0F1).
+    (("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1"), {"0B0": "1B0", "1F1": "0F1", "1B1": "(1F1;1B0)OVERLAP_F_B"}),
+    (("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1B0 1F1 1B1"), {"0B0": "1B0", "0F1": "1B0", "1F1": "0F1", "0B1": "1B1"}),
+)
+
+
+@pytest.mark.parametrize(("lines", "waits"), PAIRED)
+def test_the_half_of_a_pair_that_is_meant_is_named(lines, waits):
+    timeline = pl.simulate(pl.Schedule.of("pairs", [line.split() for line in lines]), pl.StageCosts([2, 1], 2, 1))
+    frame = timeline.frame().set_index("action")["waited_for"].to_dict()
+    assert {text: frame[text] for text in waits} == waits
+    waited = {str(timeline.schedule.action(i)): int(j) for i, j in enumerate(timeline.waited_for)}
+    for text, name in waits.items():
+        if not name.startswith("("):
+            assert str(timeline.schedule.action(waited[text])) == name
+
+
+def test_the_critical_path_goes_through_the_half_that_is_needed():
+    costs = pl.StageCosts([2, 1], 1, 1)
+    one, two = (pl.simulate(pl.Schedule.of("pairs", [line.split() for line in lines]), costs) for lines, _ in PAIRED)
+    assert " ".join(map(str, one.critical_path)) == "0F0 0F1 1B0 0B0 0B1"  # into the pair by 1F1, out by 1B0
+    assert " ".join(map(str, two.critical_path)) == "0F0 1F0 1B0 0F1 1F1 1B1 0B1"
 
 
 # transfers
@@ -203,7 +338,30 @@ def test_the_interleaved_column_comes_out_only_without_most_of_the_way_back(row,
         for as_printed in (True, False)
     )
     assert (printed, right) == (row.rates["1F1B-I"], exact)
-    assert pl.schedule("Interleaved1F1B", p, m, chunks).chunks == chunks
+    assert printed < right  # what is dropped can only help
+
+
+@pytest.mark.parametrize("as_printed", [True, False])
+def test_the_interleaved_column_by_the_second_simulator(as_printed):
+    """The smallest setting; the wait from the last rank back to the first dropped as the column has it, or kept."""
+    row = min(pl.published_bubbles(), key=lambda r: r.ranks * r.microbatches)
+    p, m, chunks, costs = row.ranks, row.microbatches, row.chunks, row.costs.split(row.chunks)
+
+    def drops(stage, kind, batch):
+        around = stage % p == 0 if kind == "F" else stage % p == p - 1 and stage < p * chunks - 1
+        return as_printed and around and batch % p != 0
+
+    each = [[cost] * (p * chunks) for cost in (costs.forward, costs.backward_input, costs.backward_weight, costs.comm)]
+    times = slow_times(pl.schedule("Interleaved1F1B", p, m, chunks), *each, drops=drops)
+    spans = []
+    for rank in range(p):
+        mine = [span for text, span in times.items() if int(re.match(r"\d+", text)[0]) % p == rank]
+        spans.append(max(end for _, end in mine) - min(start for start, _ in mine))
+    ideal = m * chunks * sum(each[i][0] for i in range(3))
+    rate = (max(spans) - ideal) / max(spans)
+    exact = EXACT_INTERLEAVED[pl.published_bubbles().index(row)]
+    assert round(rate, 4) == (row.rates["1F1B-I"] if as_printed else exact)
+    assert rate == pytest.approx(seeds.published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed))
 
 
 def test_the_span_of_zbh2_has_no_bubble_and_its_makespan_has():
@@ -242,7 +400,7 @@ def test_inference_through_unequal_stages_is_a_flow_shop():
 
 
 GRID = [(p, m) for p in (1, 2, 3, 5) for m in (1, 2, 3, 5, 6, 9, 12)]
-SHAPES = [(f, b, w) for f in (1, 2, 3) for b in (1, 2, 3) for w in (1, 2, 3)]
+SHAPES = [(f, b, w) for f in (0, 1, 3) for b in (0, 1, 3) for w in (0, 1, 3)]
 
 
 @pytest.mark.parametrize("name", sorted(set(RULES) - {"Inference"}))
@@ -278,6 +436,50 @@ def test_gpipes_closed_form_holds_on_unequal_stages_and_links(data):
     assert pl.simulate(schedule, costs).makespan == pl.closed_forms(schedule, costs)[0].value
 
 
+def test_formulas_of_time_claim_nothing_for_transfers_that_wait():
+    """They would be wrong: each of these modes makes some schedule later than its formula says."""
+    later = {}
+    for name in ("GPipe", "1F1B", "ZBH1", "ZBH2", "LoopedBFS", "ZBV", "DualPipeV"):
+        for costs in (ONE, pl.StageCosts(1, 1, 1, comm=0.5)):
+            schedule = pl.schedule(name, 3, 8)
+            usual = {f.quantity: f.value for f in pl.closed_forms(schedule, costs) if f.value is not None}
+            for transfers in ("rendezvous", "blocking"):
+                forms = pl.closed_forms(schedule, costs, transfers=transfers)
+                held = [f for f in forms if f.value is not None]
+                assert all("buffered transfers" in f.holds_when for f in forms if f.quantity != "peak_in_flight")
+                assert {f.quantity for f in held} == {"peak_in_flight"}
+                try:
+                    timeline = pl.simulate(schedule, costs, transfers=transfers)
+                except pl.InvalidSchedule:
+                    continue
+                assert [f.value for f in held] == [timeline.peak_in_flight]
+                for quantity in usual.keys() - {"peak_in_flight"}:
+                    apart = getattr(timeline, quantity) - usual[quantity]
+                    later[transfers] = max(later.get(transfers, 0), apart)
+    assert set(later) == {"rendezvous", "blocking"}
+    assert min(later.values()) > 0
+    for transfers in ("rendezvous", "blocking"):  # with one rank there is nothing to wait for
+        (form, _) = pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers=transfers)
+        assert form.value == run("1F1B", 1, 3, transfers=transfers).makespan == 9
+    with pytest.raises(pl.UnknownName, match="transfers 'fast' is not known"):
+        pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers="fast")
+
+
+def test_formulas_claim_nothing_of_an_order_that_only_bears_the_name():
+    gpipe = pl.schedule("GPipe", 3, 4)
+    borrowed = pl.Schedule.from_csv(gpipe.to_csv(), name="1F1B")
+    forms = pl.closed_forms(borrowed, ONE)
+    assert [form.value for form in forms] == [None, None]
+    assert all(f.holds_when.startswith("pl.schedule's own order of 1F1B, which this is not") for f in forms)
+    assert pl.closed_forms(pl.Schedule.from_csv(gpipe.to_csv(), name="mine"), ONE) == ()
+    few = [[f"{s}F0", f"{5 - s}F0", f"{5 - s}I0", f"{5 - s}W0", f"{s}I0", f"{s}W0"] for s in range(3)]
+    too_few = pl.Schedule.of("DualPipeV", few)  # pl.schedule makes none of one microbatch
+    assert pl.simulate(too_few, ONE).makespan > 0
+    assert {form.value for form in pl.closed_forms(too_few, ONE)} == {None}
+    for same in (pl.Schedule.from_csv(gpipe.to_csv(), name="GPipe"), gpipe.with_communication(), gpipe.with_idle()):
+        assert [form.value for form in pl.closed_forms(same, ONE)] == [18, (4, 4, 4)]
+
+
 def test_a_formula_has_no_value_where_it_does_not_hold():
     forms = pl.closed_forms(pl.schedule("ZBH1", 4, 8), pl.StageCosts(1, 1, 2))
     assert [form.value for form in forms] == [None, None, (4, 3, 2, 1)]
@@ -303,6 +505,11 @@ def test_the_lower_bound_is_never_above_a_simulation(data):
     if not timeline.schedule.splits_backward:
         whole = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight, split_backward=False)
         assert bound <= whole <= timeline.makespan + 1e-9
+    for transfers in ("rendezvous", "blocking"):
+        try:
+            assert bound <= pl.simulate(timeline.schedule, costs, transfers=transfers).makespan + 1e-9
+        except pl.InvalidSchedule:
+            continue
 
 
 def test_the_bound_of_whole_backwards_is_reached_on_equal_stages_and_often_missed_on_others():
@@ -356,9 +563,26 @@ def test_peak_memory_of_the_zero_bubble_schedules_as_in_table_2(p):
 @given(runs())
 def test_peak_in_flight_is_the_peak_of_memory_over_time(case):
     schedule, costs = case
-    if schedule.forward_only or min(costs.forward) == 0 or min(costs.backward_input) == 0:
+    if schedule.forward_only:
         return
     assert pl.simulate(schedule, costs).peak_memory == schedule_peak(schedule)
+
+
+def test_what_is_held_for_a_moment_alone_is_held():
+    """Forward and backward of no length: taken and freed at once, and never less than nothing."""
+    nothing = run("1F1B", 1, 2, pl.StageCosts(0, 0, 0))  # F0 B0 F1 B1
+    assert nothing.peak_memory == (1,)
+    assert [x.tolist() for x in nothing.memory(0)] == [[0, 0, 0], [0, 1, 0]]
+    for name in ("GPipe", "1F1B", "ZBH1", "ZBH2", "ZBV"):
+        for costs in (pl.StageCosts(0, 0, 0), pl.StageCosts(0, 1, 0), pl.StageCosts(1, 0, 0), pl.StageCosts(0, 0, 1)):
+            timeline = run(name, 3, 5, costs)
+            chunks = timeline.schedule.chunks
+            assert timeline.peak_memory == tuple(held / chunks for held in timeline.peak_in_flight)
+            assert all((timeline.memory(rank).amount >= 0).all() for rank in range(3))
+    quick = pl.simulate(pl.schedule("Inference", 1, 2), pl.StageCosts(0))
+    assert quick.peak_memory == quick.peak_in_flight == (1,)
+    weights = run("ZBH1", 1, 1, pl.StageCosts(1, 1, 1, activation=2, weight_activation=3))  # W needs more than B
+    assert [x.tolist() for x in weights.memory(0)] == [[0, 0, 2, 3], [0, 2, 3, 0]]
 
 
 def schedule_peak(schedule):
@@ -387,6 +611,21 @@ def test_idle_time_by_cause():
     assert slow.idle.steady.tolist() == [6, 0]
     message = pl.simulate(pl.schedule("GPipe", 2, 1), pl.StageCosts(1, 1, 1, comm=0.25))
     assert message.idle.network.tolist() == [0.25, 0.25]
+
+
+def test_while_somebody_still_works_the_wait_is_not_the_networks():
+    """A slow message and a quick one; the maker of the quick one is still at work while the slow one travels."""
+    costs = pl.StageCosts([3, 1, 1], comm=[1, 5])
+    timeline = pl.simulate(pl.schedule("Inference", 3, 2), costs, transfers="rendezvous")
+    # Rank 1: 1F0 from 4 to 5, its message to rank 2 until 10; 0F1 until 7, its message until 8; 1F1 from 10.
+    assert timeline.start.tolist() == [0, 4, 4, 10, 10, 16]
+    assert timeline.idle.network.tolist() == [1, 1 + 3, 5 + 5]
+    rows = [row.split() for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1", "2F0 2B0 2F1 2B1")]
+    costs = pl.StageCosts([3, 1, 1], 0.25, 0.25, comm=[10, 0])
+    timeline = pl.simulate(pl.Schedule.of("pairs", rows), costs)
+    # Rank 1: 1F0 from 13 to 14, the pair from 16: 0F1 has travelled since 6, but 2B0 ended at 15.5 only.
+    assert timeline.frame().set_index("action")["start"][["1F0", "1F1", "1B0"]].tolist() == [13, 16, 16]
+    assert timeline.idle.network.tolist()[1] == 10 + 0.5
 
 
 def test_an_optimizer_that_waits_for_nobody_makes_the_span_count():
@@ -482,10 +721,33 @@ def test_scheduler_lets_rank_5_of_4_through():
         pl.Schedule.of("mine", [["0F0", "0B0"]], stage_rank=[5]).validate()
 
 
+def test_scheduler_counts_steps_by_kind_and_lets_everything_through():
+    """What its tests count is right of its faulty 1F1B, and of an order that no machine can run."""
+
+    def counted(schedule):
+        return [[sum(a.kind == kind for a in row) for kind in "FB"] for row in schedule.actions]
+
+    backwards_first = [[f"{rank}{kind}{i}" for kind in "BF" for i in range(8)] for rank in range(4)]
+    impossible = pl.Schedule.of("backwards first", backwards_first)
+    assert counted(impossible) == counted(seeds.scheduler_1f1b(4, 8)) == counted(pl.schedule("1F1B", 4, 8))
+    assert impossible.defects()[0] == "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank"
+    assert len(impossible.defects()) == 4 * 8
+    assert seeds.scheduler_1f1b(4, 8) != pl.schedule("1F1B", 4, 8)
+
+
 def test_boostr_1f1b_is_right_though_its_drawing_is_not():
+    """Above it F0 F1 F2 F3 B3 B2 B1 B0 is drawn on every rank, which is GPipe with its backwards reversed."""
+    drawing = [[f"{rank}F{m}" for m in range(4)] + [f"{rank}B{m}" for m in (3, 2, 1, 0)] for rank in range(4)]
+    drawn = pl.simulate(pl.Schedule.of("drawn", drawing), ONE)
+    assert drawn.schedule == seeds.scheduler_gpipe(4, 4)
+    assert (drawn.peak_in_flight, drawn.makespan) == ((4, 4, 4, 4), 21)
+    assert (run("1F1B", 4, 4).peak_in_flight, run("1F1B", 4, 4).makespan) == ((4, 3, 2, 1), 21)
+    assert seeds.clock_1f1b(4, 4) == pl.schedule("1F1B", 4, 4) != drawn.schedule
     assert seeds.clock_1f1b(4, 8) == pl.schedule("1F1B", 4, 8)
     with pytest.raises(Panic, match="subtract with overflow"):
         seeds.clock_1f1b(4, 8, stages=[4])
+    with pytest.raises(Panic, match="subtract with overflow"):
+        seeds.clock_1f1b(0, 8, stages=[0])
     with pytest.raises(pl.InvalidValue, match="ranks = 0"):
         pl.schedule("1F1B", 0, 8)
 
@@ -503,6 +765,21 @@ def test_boostr_interleaved_is_almost_serial():
         seeds.clock_interleaved(2, 2, 0)
     with pytest.raises(pl.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 2, 2, 0)
+
+
+def test_boostr_emits_no_idle_tick_and_takes_any_number():
+    def ticks(schedule):
+        return [sum(action.kind == "IDLE" for action in row) for row in schedule.actions]
+
+    assert ticks(seeds.clock_1f1b(2, 2)) == ticks(seeds.clock_zero_bubble(2, 2)) == [0, 0]
+    assert ticks(pl.schedule("1F1B", 2, 2).with_idle()) == [2, 1]
+    with pytest.raises(seeds.NoActions):
+        seeds.clock_interleaved(4, 8, 0)
+    with pytest.raises(pl.InvalidValue, match="chunks = 0"):
+        pl.schedule("Interleaved1F1B", 4, 8, 0)
+    assert len(seeds.clock_interleaved(4, 9, 2)) == 4 * 9 * 2 * 2  # microbatches that fill no whole rounds
+    with pytest.raises(pl.InvalidValue, match=r"microbatches = 9: .* the nearest numbers that fit are 8 and 10"):
+        pl.schedule("Interleaved1F1B", 4, 9, 2)
 
 
 def test_boostr_zero_bubble_fills_no_bubble():
@@ -528,12 +805,99 @@ def test_boostr_zero_bubble_fills_no_bubble():
         ({"forward": 1, "overlap": [1, 2]}, "StageCosts: overlap = [1, 2]: expected a number"),
         ({"forward": [[1], [1, 2]]}, "expected a number or a list of numbers"),
         ({"forward": 1, "unit": "hours"}, 'StageCosts: unit = \'hours\': expected "", "s", "ms" or "us"'),
+        ({"forward": 1, "unit": []}, 'StageCosts: unit = []: expected "", "s", "ms" or "us"'),
+        ({"forward": [1, True]}, "StageCosts: forward = [1, True]: expected a number or a list of numbers"),
+        ({"forward": np.array([True])}, "StageCosts: forward = array([ True]): expected a number or a list"),
+        ({"forward": [1, None]}, "StageCosts: forward = [1, None]: expected a number or a list of numbers"),
+        ({"forward": np.ones((2, 2))}, "expected a number or a list of numbers"),
+        ({"forward": {1: 2}}, "StageCosts: forward = {1: 2}: expected a number or a list of numbers"),
+        ({"forward": 1e308}, "StageCosts: forward = 1e+308: expected numbers of at most 1e+30, or take a larger unit"),
+        ({"forward": [1, 10**400]}, "expected numbers of at most 1e+30, or take a larger unit; number 1 is 1e+300"),
+        ({"forward": -(10**400)}, "expected finite numbers of at least 0"),
+        ({"forward": 1, "overlap": 5}, "StageCosts: overlap = 5.0: expected a share of the sum of both, above 0"),
+        ({"forward": 1, "overlap": 0}, "StageCosts: overlap = 0.0: expected a share of the sum of both, above 0"),
+        ({"forward": 1, "optimizer": [1]}, "StageCosts: optimizer = [1]: expected a number"),
     ],
 )
 def test_bad_costs_are_refused(given_, message):
     with pytest.raises(pl.InvalidValue) as caught:
         pl.StageCosts(**given_)
     assert message in str(caught.value)
+
+
+def test_every_kind_of_number_is_a_cost():
+    costs = pl.StageCosts(10**25, Fraction(1, 2), np.array([1, 2], np.uint8), comm=np.float32(0.5), overlap=np.int8(1))
+    assert costs.forward == 1e25
+    assert (costs.backward_input, costs.backward_weight, costs.comm, costs.overlap) == (0.5, (1.0, 2.0), 0.5, 1.0)
+    assert pl.StageCosts(np.array(3)).split(np.int64(2)).forward == 1.5
+    assert hash(costs) == hash(dataclasses.replace(costs))
+
+
+def test_the_largest_costs_stay_finite(tmp_path):
+    most = pl.StageCosts(1e30, 1e30, 1e30, comm=1e30, activation=1e30, optimizer=1e30, unit="s")
+    timeline = pl.simulate(pl.schedule("1F1B", 3, 5), most)
+    assert all(map(math.isfinite, [*timeline.measures().values(), *timeline.peak_memory, timeline.iteration_time]))
+    assert math.isfinite(pl.lower_bound(3, 5, most))
+    timeline.save_chrome_trace(tmp_path / "t.json")
+    assert "Infinity" not in (tmp_path / "t.json").read_text(encoding="utf-8")
+
+
+NO_WHOLE = (0, -1, 2.5, True, "a", None, math.nan, math.inf, 10**30)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *((lambda v=v: pl.lower_bound(2, 2, ONE, in_flight=v), "lower_bound: in_flight = ")
+          for v in (*NO_WHOLE[:5], *NO_WHOLE[6:], [], [1, 2, 3], [1], {1: 2})),
+        (lambda: pl.lower_bound(2, 2, ONE, in_flight=[1, 2.5]), r"in_flight\[1\] = 2.5: expected a whole number"),
+        *((lambda v=v: pl.lower_bound(v, 2, ONE), "lower_bound: ranks = ") for v in (*NO_WHOLE, 10**8)),
+        *((lambda v=v: pl.lower_bound(2, v, ONE), "lower_bound: microbatches = ") for v in NO_WHOLE),
+        *((lambda v=v: pl.PipelineBubbleStats(v, 8), "PipelineBubbleStats: ranks = ") for v in NO_WHOLE),
+        *((lambda v=v: pl.PipelineBubbleStats(4, 8).microbatches_for(v), "bubble_fraction = .*: expected between 0 and")
+          for v in (math.nan, math.inf, None, True, "abc", "0.1", 0, 1, -0.5, [])),
+        *((lambda v=v: ONE.split(v), "StageCosts.split: chunks = ") for v in NO_WHOLE),
+        (lambda: pl.lower_bound(2, 2, 3), "lower_bound: costs = 3: expected StageCosts"),
+        (lambda: pl.lower_bound(2, 2, ONE, split_backward="x"), "split_backward = 'x': expected True or False"),
+        (lambda: pl.lower_bound(2, 2, pl.StageCosts(1)), "backward_input = None: training runs backwards"),
+        (lambda: pl.lower_bound(2, 2, pl.StageCosts([1], 1, 1)), "expected one number, or 2 for 2 stages; got 1"),
+        (lambda: pl.closed_forms("1F1B", ONE), "closed_forms: schedule = '1F1B': expected a Schedule; make one"),
+        (lambda: pl.closed_forms(pl.schedule("1F1B", 2, 2), 3), "closed_forms: costs = 3: expected StageCosts"),
+        (lambda: ONE.cut_for("1F1B"), "StageCosts.cut_for: schedule = '1F1B': expected a Schedule"),
+        (lambda: ONE.tables(None), "StageCosts.tables: schedule = None: expected a Schedule"),
+        (lambda: run("1F1B", 2, 2).memory(True), "memory: rank = True: expected a rank from 0 to 1"),
+        (lambda: run("1F1B", 2, 2, synchronous_optimizer=1), "synchronous_optimizer = 1: expected True or False"),
+        (lambda: pl.save_chrome_trace(3, "t.json"), "save_chrome_trace: timeline = 3: expected a Timeline; make one"),
+        (lambda: run("1F1B", 2, 2).save_chrome_trace(3), "save_chrome_trace: path = 3: expected a path"),
+        (lambda: pl.inference_costs(3, 4, 5), "inference_costs: problem = 3: expected a Problem"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_and_no_schedule_is_refused_by_name(call, message):
+    with pytest.raises(pl.InvalidValue, match=message):
+        call()
+
+
+def test_tokens_are_a_number(two_stages):
+    problem = dataclasses.replace(two_stages, link_units="tokens")
+    for tokens in (math.nan, math.inf, True, "a", None, -1):
+        with pytest.raises(pl.InvalidValue, match="inference_costs: tokens = "):
+            pl.inference_costs(problem, pl.Placement.of([(2, (0,)), (2, (1,))]), tokens=tokens)
+
+
+def test_small_numbers_of_numpy_do_not_overflow():
+    assert pl.lower_bound(np.int8(100), np.uint8(200), ONE, in_flight=np.int8(100)) == pl.lower_bound(
+        100, 200, ONE, in_flight=100
+    )
+    assert pl.lower_bound(4, 8, ONE, in_flight=np.full(4, 200, np.uint8)) == pl.lower_bound(4, 8, ONE)
+    stats = pl.PipelineBubbleStats(np.int64(4), np.int8(100))
+    assert stats == pl.PipelineBubbleStats(4, 100)
+    assert stats.bubble_fraction_gpipe == Fraction(3, 103)
+    assert stats.microbatches_for(np.float32(0.1)) == stats.microbatches_for(Fraction(1, 10)) == 27
+    assert run("1F1B", 2, 2).memory(np.int8(1)).amount.max() == 1
+
+
+def test_the_lower_bound_of_a_very_large_pipeline_takes_no_listing():
+    assert pl.lower_bound(10_000, 10_000, ONE) == 10_000 * 3 + 9_999
 
 
 def test_costs_that_do_not_fit_the_schedule_are_refused():
@@ -547,6 +911,9 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
             pl.simulate(schedule, costs)
     with pytest.raises(pl.UnknownName, match="transfers 'bufered' is not known; did you mean 'buffered'"):
         pl.simulate(schedule, ONE, transfers="bufered")
+    for transfers in ([], None, np.array([1, 2])):
+        with pytest.raises(pl.UnknownName, match=r"transfers .* is not known; Known: buffered, rendezvous, blocking"):
+            pl.simulate(schedule, ONE, transfers=transfers)
     with pytest.raises(pl.InvalidValue, match=r"expected a Schedule; make one with pl.schedule"):
         pl.simulate("1F1B", ONE)
     with pytest.raises(pl.InvalidValue, match="expected StageCosts"):
@@ -555,7 +922,7 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
         pl.StageCosts([1, 2]).split(2)
     with pytest.raises(pl.InvalidValue, match="chunks = 0: expected a whole number"):
         ONE.split(0)
-    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
+    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected a whole number of at least 1"):
         pl.lower_bound(2, 2, ONE, in_flight=0)
 
 

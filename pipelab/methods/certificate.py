@@ -219,6 +219,9 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     if "under_limit" in result.details:
         expected = f"expected a result without limits; this is {result.reason}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
+    if result.objective is not None:
+        expected = f"expected a result for the greatest throughput; this one has the least {result.objective.unit}"
+        raise InvalidValue("certificate", [("result", result.throughput, expected)])
     problem, rates = result.problem, stage_rates(result.problem)
     none = (Fraction(0),) * len(problem.cluster.kinds)
     if not len(rates.thresholds):
@@ -231,7 +234,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     proof = Certificate(problem, result.throughput, rate, "worth", worths(rates, rate), None, _idle(rates, rate))
     if proof.total_worth < problem.model.layers:
         return replace(proof, most_layers=math.floor(proof.total_worth))
-    if not problem.model.uniform:
+    if not problem.model.spans.alike_inside:
         return _without_a_path(proof, rates, solver)
     # Each step may leave out less; where mixtures are too many to list, the last one proves nothing.
     steps = [("whole stages", {"links": False}), ("links", {"loose": True}), ("links", {})]

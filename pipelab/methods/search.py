@@ -16,15 +16,15 @@ from pipelab.formulations.aggregated.order import number_of_sets
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.formulations.aggregated.usage import Limits
+from pipelab.methods.prices import whole_prices
 from pipelab.methods.solvers import run_program
 from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
 
-__all__ = ["Question", "Search", "whole_prices"]
+__all__ = ["Question", "Search"]
 
 _READ_BACK_SECONDS = 10.0
-_MOST_PRICE_UNITS = 200_000
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
@@ -97,13 +97,15 @@ class Search:
             self.choose_among_equals()
         return self
 
+    def highest(self) -> int:
+        """Above this index nothing is to be found; -1 where nothing is at all."""
+        holdable = self.rates.holdable(self.thresholds)
+        high = int(np.flatnonzero(holdable >= self.rates.problem.model.layers - 1e-6).max(initial=-1))
+        return high if self.cap is None else min(high, self.cap)
+
     def find_best_rate(self) -> None:
         """Go down from the fastest rate that memory allows, in growing steps; then halve what is left."""
-        problem = self.rates.problem
-        holdable = self.rates.holdable(self.thresholds)
-        self.high = int(np.flatnonzero(holdable >= problem.model.layers - 1e-6).max(initial=-1))
-        if self.cap is not None:
-            self.high = min(self.high, self.cap)
+        self.high = self.highest()
         if self.time_limit is not None and self.high >= 0:  # at the lowest rate everything goes: a first placement
             self._try(recipes_at(self.rates, float(self.thresholds[0]), links=False), "links aside", 0)
         ask, step, open_above = self.high, 1, self.high
@@ -170,7 +172,10 @@ class Search:
                 if any(kind.usd_per_hour is not None for kind in self.rates.problem.cluster.kinds):
                     return  # some prices are missing or too fine: that choice is left open
                 continue
-            if not self._least(wanted):
+            placement, settled = self.least(wanted, self.low)
+            if placement is not None:
+                self._keep(placement)
+            if placement is None or not settled:
                 return
             if wanted == "price":
                 self.limits = replace(self.limits, price=self.used("price"))
@@ -178,15 +183,16 @@ class Search:
                 self.limits = replace(self.limits, gpus=self.used("gpus"), stages=self.used("stages"))
         self.fewest = True
 
-    def _least(self, wanted: str) -> bool:
-        """Keep the placement of the best rate that uses least; whether that was finished.
+    def least(self, wanted: str, index: int) -> tuple[Placement | None, bool]:
+        """The placement of at least this rate that uses least of "gpus" or "price"; and whether that was settled.
 
         Without links, and with stages inside one class, the programs are small: where both use
-        equally much, or the first respects the links anyway, nothing lies between them.
+        equally much, or the first respects the links anyway, nothing lies between them. None and
+        settled: there is no such placement.
         """
         layers = self.rates.problem.model.layers
         amounts = {"price": -1.0} if wanted == "price" else {"gpus": -(layers + 1.0), "stages": -1.0}
-        threshold, least = float(self.thresholds[self.low]), None
+        threshold, least = float(self.thresholds[index]), None
         single = recipes_at(self.rates, threshold, widest=1)
         steps = [{"links": False}, {"widest": 1}, {}]
         if single.order.free:
@@ -196,16 +202,18 @@ class Search:
         for step in steps:
             found = recipes_at(self.rates, threshold, **step)
             answer, placement = self._ask(found, f"least {wanted}", amounts)
+            last = step is steps[-1]
             if answer == "not answered":
-                return False
+                return None, False
             if placement is None:
+                if answer == "no" and (last or not step.get("links", True)):
+                    return None, not found.order.narrowed
                 continue
             used = -sum(amount * self.used(name, placement) for name, amount in amounts.items())
-            if self.index_of(placement) == self.low and (least is None or used <= least or step is steps[-1]):
-                self._keep(placement)
-                return not found.order.narrowed or least is None or used <= least
+            if self.index_of(placement) >= index and (least is None or used <= least or last):
+                return placement, not found.order.narrowed or least is None or used <= least
             least = used if least is None else least
-        return False
+        return None, False
 
     def used(self, what: str, placement: Placement | None = None) -> int:
         """How much a placement (the best one by default) uses: "gpus", "stages" or "price" in whole units."""
@@ -298,7 +306,7 @@ class Search:
 
     def _note(self) -> None:
         bound = float(self.thresholds[self.high]) if self.high >= 0 else None
-        moment = Progress(time.perf_counter() - self.began, self.throughput, bound, self.nodes)
+        moment = Progress(time.perf_counter() - self.began, self.throughput, bound, self.nodes, self.best)
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)
@@ -308,21 +316,3 @@ def _many_sets(single: Recipes) -> bool:
     """Whether stages may use so many sets of classes that it pays to ask about single classes first."""
     classes, largest = int(single.order.follows[0].sum()), single.rates.largest
     return not single.order.free and number_of_sets(classes, largest) > _MANY_SUPPORTS
-
-
-def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
-    """Price of one GPU of each class in whole units of the finest price step; None where a price is missing.
-
-    None also where prices are so fine (below a millionth of a dollar, or a common step that the
-    total holds more than 200,000 times) that a solver's tolerance of 1e-6 could not tell them apart.
-    """
-    prices = [rates.classes.gpu(a).usd_per_hour for a in range(len(rates.classes))]
-    if None in prices:
-        return None
-    exact = np.array(prices) * 1_000_000
-    micro = np.rint(exact).astype(np.int64)
-    if (micro == 0).any() or (np.abs(micro - exact) > 1e-3).any():
-        return None
-    units = micro // np.gcd.reduce(micro)
-    used = min(len(rates.problem.cluster), rates.problem.model.layers * rates.largest)
-    return tuple(units.tolist()) if int(units.max()) * used <= _MOST_PRICE_UNITS else None

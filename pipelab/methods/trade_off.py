@@ -1,23 +1,28 @@
-"""The whole trade-off in one call: throughput against number of GPUs, or against dollars per hour."""
+"""The whole trade-off in one call: throughput against GPUs, dollars per hour or per token, or time per pass."""
 
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import UnknownName, nearest
 from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits
 from pipelab.html import table
 from pipelab.methods.aggregated import result_of
-from pipelab.methods.search import Search, whole_prices
-from pipelab.methods.solvers import check_solver
+from pipelab.methods.cheapest import cheapest_of, prices_or_refuse
+from pipelab.methods.prices import whole_prices
+from pipelab.methods.quickest import quickest_of, refuse_transfers
+from pipelab.methods.raise_floor import raise_floor
+from pipelab.methods.search import Search
+from pipelab.methods.solvers import check_amounts, check_solver
 from pipelab.problem import Problem
 from pipelab.result import Result
 
 __all__ = ["TradeOff", "trade_off"]
 
 _AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
+_LEAST = {"usd_per_million_tokens": cheapest_of, "seconds_per_pass": quickest_of}
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +31,13 @@ class TradeOff:
 
     Attributes
     ----------
-    against : "gpus" or "usd_per_hour"
+    against : "gpus", "usd_per_hour", "usd_per_million_tokens" or "seconds_per_pass"
     points : tuple of Result
-        Fastest first. Each is proven: nothing as cheap is faster, nothing as fast is cheaper. From
-        the second on, status and bound hold for placements cheaper than the point before (`reason`).
+        Fastest first. Each is proven: nothing as cheap is faster, nothing as fast is cheaper. Against GPUs
+        or dollars per hour, status and bound hold from the second point on for placements cheaper than the
+        point before (`reason`); otherwise for placements above a floor of throughput (`objective`).
     complete : bool
-        False where time ran out or it was stopped: cheaper points are missing.
+        False where time ran out or it was stopped: points are missing.
     """
 
     problem: Problem
@@ -44,8 +50,10 @@ class TradeOff:
         """One row per point: GPUs, price, throughput, stages, bottleneck, placement."""
         import pandas as pd
 
+        goals = [{r.objective.name: r.objective.value} if r.objective else {} for r in self.points]
         rows = [
-            {
+            goal
+            | {
                 "gpus": len(r.placement.gpus),
                 "usd_per_hour": price_per_hour(self.problem, r),
                 "throughput_tokens_per_s": r.throughput,
@@ -53,7 +61,7 @@ class TradeOff:
                 "bottleneck": ", ".join(r.evaluation.bottlenecks[:2]),
                 "placement": str(r.placement),
             }
-            for r in self.points
+            for goal, r in zip(goals, self.points, strict=True)
         ]
         frame = pd.DataFrame(rows)
         return (
@@ -95,15 +103,16 @@ def trade_off(
     stop: threading.Event | None = None,
     on_point: Callable | None = None,
 ) -> TradeOff:
-    """Every best compromise between throughput and GPUs, or dollars per hour.
+    """Every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
 
-    Starts at the fastest placement, then asks for the fastest that is cheaper, and so on until
-    none is left.
+    Against GPUs or dollars per hour it starts at the fastest placement, then asks for the fastest that
+    is cheaper, and so on until none is left. Against dollars per million tokens or seconds per pass it
+    starts at the least there is, then raises the floor of throughput to the next possible rate, and so on.
 
     Parameters
     ----------
-    against : "gpus" or "usd_per_hour"
-        The latter needs `GPU.usd_per_hour` for every GPU.
+    against : "gpus", "usd_per_hour", "usd_per_million_tokens" or "seconds_per_pass"
+        Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
     time_limit, stop
         As for `solve`; the points found by then are kept, and `complete` says so.
     on_point : function of Result, optional
@@ -117,16 +126,16 @@ def trade_off(
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
     check_solver(solver)
-    if against not in _AGAINST:
-        raise UnknownName(f"there is no against={against!r}; {nearest(against, _AGAINST)}")
+    check_amounts("trade_off", time_limit)
+    if against not in (*_AGAINST, *_LEAST):
+        raise UnknownName(f"there is no against={against!r}; {nearest(against, (*_AGAINST, *_LEAST))}")
+    if against == "seconds_per_pass":
+        refuse_transfers(problem, "trade_off")
     began, rates = time.perf_counter(), stage_rates(problem)
-    prices = whole_prices(rates)
-    if against == "usd_per_hour" and prices is None:
-        missing = sorted({g.type for g in problem.cluster.kinds if g.usd_per_hour is None})
-        expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
-        if not missing:
-            expected = "expected coarser prices: round GPU.usd_per_hour to cents"
-        raise InvalidValue("trade_off", [("against", against, expected)])
+    prices = prices_or_refuse(rates, "trade_off") if against.startswith("usd") else whole_prices(rates)
+    if against in _LEAST:
+        points, complete = raise_floor(rates, _LEAST[against], solver, began, time_limit, stop, on_point)
+        return TradeOff(problem, against, points[::-1], complete, time.perf_counter() - began)
     limits, points, cap, complete = Limits(prices=prices), [], None, True
     while True:
         left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))

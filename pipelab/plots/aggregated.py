@@ -1,4 +1,4 @@
-"""The aggregated form in pictures: classes, the search, the proof, the trade-off, the cost against size."""
+"""The aggregated form in pictures: classes, the search, the proof, the cost against size."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, template
 
-__all__ = ["plot_classes", "plot_proof", "plot_run_times", "plot_search", "plot_trade_off"]
+__all__ = ["plot_classes", "plot_proof", "plot_run_times", "plot_search"]
 
 YES, NO, OPEN = "#009E73", WRONG, "#999999"
 
@@ -116,44 +116,6 @@ def plot_proof(proof):
         "<br><sup>no stage that reaches this rate holds more layers than its GPUs are worth</sup>",
         xaxis={"title": {"text": "layers"}, "range": [0, 1.12 * max(layers, float(proof.total_worth))]},
         yaxis={"showticklabels": False},
-    )  # fmt: skip
-    return figure
-
-
-def plot_trade_off(curve):
-    """Throughput against GPUs or dollars, as steps: between two points nothing better exists."""
-    import plotly.graph_objects as go
-
-    frame = curve.frame().sort_values(curve.against) if curve.points else curve.frame()
-    unit = {"gpus": "GPUs in use", "usd_per_hour": "$ per hour"}[curve.against]
-    figure = go.Figure()
-    if len(frame):
-        x, y = frame[curve.against].tolist(), frame["throughput_tokens_per_s"].tolist()
-        figure.add_trace(
-            go.Scatter(
-                x=[*x, x[-1] * 1.15], y=[*y, y[-1]], mode="lines", line={"color": TYPE_COLOURS[0], "width": 2},
-                line_shape="hv", hoverinfo="skip", showlegend=False,
-            )
-        )  # fmt: skip
-        figure.add_trace(
-            go.Scatter(
-                x=x, y=y, mode="markers+text", marker={"color": TYPE_COLOURS[0], "size": 11}, showlegend=False,
-                text=[f"{v:.4g}" for v in y], textposition="top center",
-                customdata=[p.replace(" → ", "<br>") for p in frame["placement"]],
-                hovertemplate=f"%{{x:g}} {unit}: %{{y:.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
-            )
-        )  # fmt: skip
-        per = [(b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True))]
-        best = max(per)[1]
-        title = f"{curve.problem.name}: {y[-1]:.4g} tokens/s at most, most per unit at {x[best]:g} {unit}"
-    else:
-        title = f"{curve.problem.name}: no placement exists"
-    note = f"every point proven, {len(frame)} in {curve.seconds:.2g} s" + ("" if curve.complete else "; not complete")
-    note += "; between two points nothing better exists"
-    figure.update_layout(
-        template=template(), height=400, title=f"{title}<br><sup>{note}</sup>",
-        xaxis={"title": {"text": unit}, "rangemode": "tozero"},
-        yaxis={"title": {"text": "tokens/s"}, "rangemode": "tozero", "range": [0, 1.15 * max(y) if len(frame) else 1]},
     )  # fmt: skip
     return figure
 

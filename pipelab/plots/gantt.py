@@ -1,11 +1,11 @@
 """A timeline as a Gantt chart: a lane per rank, one trace per kind of action; very long ones as an overview."""
 
-import numpy as np
-
+from pipelab.checked import instance, is_list, numbered, real_number, true_or_false
 from pipelab.errors import InvalidValue
 from pipelab.plots import gantt_bars as bars
 from pipelab.plots.raster import add_raster
 from pipelab.theme import GRID, template
+from pipelab.timeline import Timeline
 
 __all__ = ["MOST_BARS", "gantt"]
 
@@ -32,7 +32,8 @@ def gantt(
     window : (from, to), optional
         Draw this part of the time only, for which bars may do where the whole needs an overview.
     transfers : bool
-        Join every action to the one on another rank that uses its result.
+        Join every action to the one on another rank that uses its result, or every send to its receive where
+        these are shown; an overview has no room for it.
     memory : bool
         Activations held over time, below, on the same time axis.
     critical_path : bool
@@ -53,7 +54,7 @@ def gantt(
     Raises
     ------
     InvalidValue
-        The window is empty, or there is no such microbatch.
+        The window is empty, there is no such microbatch, or an option is none.
 
     Examples
     --------
@@ -64,10 +65,15 @@ def gantt(
     """
     import plotly.graph_objects as go
 
+    instance("gantt", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
     window = _check_window(timeline, window)
-    count = timeline.schedule.microbatches
-    if follow is not None and (not isinstance(follow, int | np.integer) or not 0 <= follow < count):
-        raise InvalidValue("gantt", [("follow", follow, f"expected a microbatch from 0 to {count - 1}")])
+    if follow is not None:
+        follow = numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
+    given = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
+    for name, value in (given if overview is None else given | {"overview": overview}).items():
+        true_or_false("gantt", name, value)
+    if finding is not None:
+        instance("gantt", "finding", finding, str, "text")
     figure = go.Figure(layout=_layout(timeline, window, memory))
     chosen = bars.visible(timeline, window)
     if overview is None:
@@ -78,11 +84,11 @@ def gantt(
         bars.add_gaps(figure, timeline, window)
         bars.add_bars(figure, timeline, chosen, len(chosen) <= MOST_LABELS, follow)
     if transfers and not overview:
-        bars.add_messages(figure, timeline, chosen)
+        bars.add_messages(figure, timeline, window)
     if critical_path:
         bars.add_critical_path(figure, timeline)
     if follow is not None:
-        bars.add_microbatch(figure, timeline, int(follow))
+        bars.add_microbatch(figure, timeline, follow)
     if memory:
         bars.add_memory(figure, timeline)
     figure.layout.title.text = _title(timeline, overview, finding)
@@ -93,10 +99,10 @@ def _check_window(timeline, window) -> tuple[float, float] | None:
     if window is None:
         return None
     expected = f"expected (from, to) with from < to, within 0 and {timeline.makespan:g}"
-    try:
-        low, high = (float(edge) for edge in window)
-    except (TypeError, ValueError):
-        raise InvalidValue("gantt", [("window", window, expected)]) from None
+    edges = tuple(window) if is_list(window) else ()
+    if len(edges) != 2:
+        raise InvalidValue("gantt", [("window", window, expected)])
+    low, high = (real_number("gantt", "window", edge, expected) for edge in edges)
     low, high = max(low, 0.0), min(high, timeline.makespan)
     if not low < high:
         raise InvalidValue("gantt", [("window", window, expected)])

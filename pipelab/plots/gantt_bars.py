@@ -3,8 +3,9 @@
 import numpy as np
 
 from pipelab.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
-from pipelab.schedules.dependencies import makers
 from pipelab.theme import BOTTLENECK, KIND_COLOURS, WRONG, ink_on
+from pipelab.timeline.messages import messages
+from pipelab.timeline.path import names_waited_for
 
 __all__ = ["add_bars", "add_critical_path", "add_gaps", "add_memory", "add_messages", "add_microbatch", "visible"]
 
@@ -35,7 +36,7 @@ def add_bars(figure, timeline, chosen: np.ndarray, labels: bool, follow: int | N
         if not len(mine):
             continue
         batch, stage = schedule.microbatch[mine], schedule.stage[mine]
-        marker = {"color": _shades(colour, stage // schedule.ranks, schedule.chunks)}
+        marker = {"color": _shades(colour, schedule.chunk[stage], schedule.chunks)}
         if hatch and labels:  # of many bars it could not be seen, and doubles the browser's time
             marker["pattern"] = {"shape": hatch, "fgcolor": "white", "size": 5, "solidity": 0.25}
         if follow is not None:
@@ -75,16 +76,15 @@ def _shades(colour: str, chunk: np.ndarray, chunks: int):
 
 def _waits(timeline, entries: np.ndarray) -> list[str]:
     """For each entry what it waited for last, in words."""
-    schedule, waited = timeline.schedule, timeline.waited_for[entries].tolist()
-    ranks, own = schedule.rank.tolist(), schedule.rank[entries].tolist()
-    names = {i: str(schedule.action(i)) for i in set(waited) if i >= 0}
+    ranks, own = timeline.schedule.rank, timeline.schedule.rank[entries]
+    far = np.where(ranks[timeline.waited_for[entries]] == own, -1, ranks[timeline.waited_for[entries]])
     return [
         "waited for nothing"
-        if i < 0
-        else f"its rank was busy with {names[i]}"
-        if ranks[i] == rank
-        else f"waited for {names[i]} on rank {ranks[i]}"
-        for i, rank in zip(waited, own, strict=True)
+        if not name
+        else f"its rank was busy with {name}"
+        if rank < 0
+        else f"waited for {name} on rank {rank}"
+        for name, rank in zip(names_waited_for(timeline, entries), far.tolist(), strict=True)
     ]
 
 
@@ -102,7 +102,7 @@ def add_gaps(figure, timeline, window: tuple[float, float] | None) -> None:
     shown = np.flatnonzero((stop - begin > 1e-9 * end) & (stop > low) & (begin < high))
     inner = timeline.node_entry[shown[shown < len(before)]]
     done = len(shown) - len(inner)
-    names = [f"before {timeline.schedule.action(i)}" for i in inner.tolist()] + ["at the end"] * done
+    names = [f"before {timeline.schedule.whole(i)}" for i in inner.tolist()] + ["at the end"] * done
     figure.add_trace(
         go.Bar(
             name="idle", orientation="h", y=lane[shown], width=0.8, base=begin[shown], x=stop[shown] - begin[shown],
@@ -117,19 +117,17 @@ def add_gaps(figure, timeline, window: tuple[float, float] | None) -> None:
     )  # fmt: skip
 
 
-def add_messages(figure, timeline, chosen: np.ndarray) -> None:
-    """A line from the end of an action to the start of the one on another rank that uses its result."""
+def add_messages(figure, timeline, window: tuple[float, float] | None) -> None:
+    """A line for every message, from rank to rank and from when it leaves to when it is used."""
     import plotly.graph_objects as go
 
-    schedule = timeline.schedule
-    maker = makers(schedule)
-    takers = chosen[(maker[chosen] >= 0) & (schedule.rank[maker[chosen]] != schedule.rank[chosen])]
-    sent = maker[takers]
+    low, high = window or (-np.inf, np.inf)
+    rank, sent = timeline.schedule.rank, messages(timeline)
+    seen = (sent.arrives >= low) & (sent.leaves <= high)
     figure.add_trace(
         go.Scatter(
             name="message", mode="lines", hoverinfo="skip", line={"color": "#555555", "width": 1},
-            x=_broken(timeline.end[sent], timeline.start[takers]),
-            y=_broken(schedule.rank[sent], schedule.rank[takers]),
+            x=_broken(sent.leaves[seen], sent.arrives[seen]), y=_broken(rank[sent.maker[seen]], rank[sent.taker[seen]]),
         )
     )  # fmt: skip
 

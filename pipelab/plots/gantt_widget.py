@@ -1,5 +1,6 @@
 """A Gantt chart that changes with the zoom: a raster of the whole, bars once few enough are in view."""
 
+from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import MOST_BARS, gantt
 from pipelab.plots.gantt_bars import visible
 
@@ -28,6 +29,9 @@ def gantt_widget(timeline, **options):
     """
     import plotly.graph_objects as go
 
+    for name in ("window", "overview"):
+        if name in options:
+            raise InvalidValue("gantt_widget", [(name, options[name], "the zoom decides; expected no such option")])
     widget = go.FigureWidget(gantt(timeline, **options))
     shown = {"overview": len(visible(timeline, None)) > MOST_BARS}
     if not shown["overview"]:

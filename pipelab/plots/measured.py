@@ -31,7 +31,7 @@ def plot_against_measured(table, explain_above: float = 0.2):
             go.Scatter(
                 x=mine["error"], y=mine["what"], mode="markers+text", name=name,
                 marker={"size": 12, "color": colour, "symbol": symbol},
-                text=[f"{e:+.0%}" for e in mine["error"]],
+                text=[f"{e:+.0%}".replace("-", "−") for e in mine["error"]],
                 textposition=["middle left" if e < 0 else "middle right" for e in mine["error"]],
                 customdata=mine[["measured", "predicted", "unit"]].assign(note=mine["note"].fillna("")),
                 hovertemplate="measured %{customdata[0]:.4g}, predicted %{customdata[1]:.4g} %{customdata[2]}"

@@ -13,7 +13,7 @@ _IDLE = "#F2F2F2"
 _MOST_LANES = 48  # with a label each
 
 
-def placed_gantt(placed, *, follow: int | None = 0):
+def placed_gantt(placed, *, follow: int | None = 0, links: bool = True):
     """When every stage and link of a placement works on which microbatch.
 
     Parameters
@@ -21,6 +21,9 @@ def placed_gantt(placed, *, follow: int | None = 0):
     placed : PlacedTimeline
     follow : int or None
         A microbatch whose way is drawn as a line; in decode round after round.
+    links : bool
+        Whether links have lanes of their own; without, the note says how busy the busiest is. A raster has
+        them always.
 
     Returns
     -------
@@ -38,27 +41,39 @@ def placed_gantt(placed, *, follow: int | None = 0):
     most = min(placed.in_flight, placed.microbatches) if placed.returns else placed.microbatches
     if follow is not None and (not isinstance(follow, int | np.integer) or not 0 <= follow < most):
         raise InvalidValue("placed_gantt", [("follow", follow, f"expected None or a microbatch from 0 to {most - 1}")])
-    figure = go.Figure(layout=_gantt_layout(placed))
+    links = links or _too_many(placed)
+    figure = go.Figure(layout=_gantt_layout(placed, links))
     shown = _shown_passes(placed)
     if _too_many(placed):
         add_raster(figure, placed.timeline, None)
     else:
-        _add_idle(figure, placed)
-        _add_lane_bars(figure, placed, False, "stage computes", KIND_COLOURS["F"], shown)
-        _add_lane_bars(figure, placed, True, "link sends", KIND_COLOURS["SEND_F"], shown)
+        _add_idle(figure, placed, links)
+        _add_lane_bars(figure, placed, links, False, "stage computes", KIND_COLOURS["F"], shown)
+        if links:
+            _add_lane_bars(figure, placed, links, True, "link sends", KIND_COLOURS["SEND_F"], shown)
         if follow is not None:
-            _add_way(figure, placed, int(follow), shown)
-        _add_frames(figure, placed, shown)
-    figure.layout.title.text = _gantt_title(placed)
+            _add_way(figure, placed, links, int(follow), shown)
+        _add_frames(figure, placed, links, shown)
+    figure.layout.title.text = _gantt_title(placed, links)
     return figure
 
 
-def _gantt_layout(placed) -> dict:
-    lanes = placed.lanes
-    end = float(placed.timeline.end.reshape(len(lanes), -1)[-1, _shown_passes(placed) - 1])
+def _drawn(placed, links: bool) -> np.ndarray:
+    """Lanes that are drawn, from top to bottom: all, or the stages alone."""
+    return np.flatnonzero([links or not lane.link for lane in placed.lanes])
+
+
+def _row(placed, links: bool, lane: np.ndarray) -> np.ndarray:
+    """In which row these lanes stand."""
+    return np.searchsorted(_drawn(placed, links), lane)
+
+
+def _gantt_layout(placed, links: bool) -> dict:
+    lanes = [placed.lanes[i] for i in _drawn(placed, links)]
+    end = _last_end(placed)
     every = -(-len(lanes) // _MOST_LANES)
     # Of many lanes the stages are worth their labels rather than the links between them.
-    shown = range(0, len(lanes), 1 if every == 1 else 2 * every)
+    shown = range(0, len(lanes), 1 if every == 1 else every * (1 + links))
     names = [f"<b>{lanes[i].label} ◀</b>" if lanes[i].bottleneck else lanes[i].label for i in shown]
     return {
         "template": template(), "barmode": "overlay", "hovermode": "closest", "legend": {"traceorder": "normal"},
@@ -69,6 +84,11 @@ def _gantt_layout(placed) -> dict:
             "zeroline": False, "automargin": True, "ticklabelstandoff": 8,
         },
     }  # fmt: skip
+
+
+def _last_end(placed) -> float:
+    """When the last pass that is drawn is over."""
+    return float(placed.timeline.end.reshape(len(placed.lanes), -1)[-1, _shown_passes(placed) - 1])
 
 
 def _shown_passes(placed) -> int:
@@ -83,25 +103,25 @@ def _too_many(placed) -> bool:
     return len(placed.lanes) * min(placed.microbatches, 2 * placed.in_flight) > MOST_BARS
 
 
-def _height(placed, row: np.ndarray) -> np.ndarray:
+def _height(placed, lane: np.ndarray) -> np.ndarray:
     """Links are drawn thinner than stages."""
-    return np.where(np.array([lane.link for lane in placed.lanes])[row], 0.45, 0.8)
+    return np.where(np.array([each.link for each in placed.lanes])[lane], 0.45, 0.8)
 
 
-def _add_idle(figure, placed) -> None:
+def _add_idle(figure, placed, links: bool) -> None:
     """A pale ground in every lane: what shows of it is idle time."""
     import plotly.graph_objects as go
 
-    rows = np.arange(len(placed.lanes))
+    lanes = _drawn(placed, links)
     figure.add_trace(
         go.Bar(
-            name="idle", orientation="h", y=rows, x=np.full(len(rows), placed.timeline.makespan), base=0,
-            width=_height(placed, rows), marker={"color": _IDLE, "line": {"width": 0}}, hoverinfo="skip",
+            name="idle", orientation="h", y=np.arange(len(lanes)), x=np.full(len(lanes), placed.timeline.makespan),
+            base=0, width=_height(placed, lanes), marker={"color": _IDLE, "line": {"width": 0}}, hoverinfo="skip",
         )
     )  # fmt: skip
 
 
-def _add_lane_bars(figure, placed, link: bool, name: str, colour: str, shown: int) -> None:
+def _add_lane_bars(figure, placed, links: bool, link: bool, name: str, colour: str, shown: int) -> None:
     import plotly.graph_objects as go
 
     timeline, schedule = placed.timeline, placed.timeline.schedule
@@ -109,18 +129,19 @@ def _add_lane_bars(figure, placed, link: bool, name: str, colour: str, shown: in
     mine = np.flatnonzero(of_kind[schedule.rank] & (schedule.microbatch < shown))
     if not len(mine):
         return
-    passes, row = schedule.microbatch[mine], schedule.rank[mine]
+    passes, lane = schedule.microbatch[mine], schedule.rank[mine]
     batch, token = _microbatch(placed, passes)
+    taken = timeline.end[mine] - timeline.start[mine]
     hover = [
         f"<b>{placed.lanes[r].label}</b><br>microbatch {b}" + (f", token {t + 1}" if placed.returns else "")
         + f"<br>{timeline.start[i]:.6g} to {timeline.end[i]:.6g} s<br>{why}"
-        for i, r, b, t, why in zip(mine.tolist(), row.tolist(), batch.tolist(), token.tolist(),
+        for i, r, b, t, why in zip(mine.tolist(), lane.tolist(), batch.tolist(), token.tolist(),
                                    _reasons(placed, mine), strict=True)
     ]  # fmt: skip
     figure.add_trace(
         go.Bar(
-            name=name, orientation="h", y=row, width=_height(placed, row), base=timeline.start[mine],
-            x=timeline.end[mine] - timeline.start[mine], text=batch.astype(str), textposition="inside",
+            name=name, orientation="h", y=_row(placed, links, lane), width=_height(placed, lane),
+            base=timeline.start[mine], x=taken, text=_numbers(placed, batch, taken), textposition="inside",
             textangle=0, insidetextanchor="middle", textfont={"color": ink_on(colour), "size": 11},
             constraintext="both",
             # The outline of a link's own colour keeps one that takes next to no time in sight.
@@ -128,6 +149,12 @@ def _add_lane_bars(figure, placed, link: bool, name: str, colour: str, shown: in
             hovertext=hover, hoverinfo="text",
         )
     )  # fmt: skip
+
+
+def _numbers(placed, batch: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    """Microbatches' numbers, in bars that are long enough for any of them: a lane with some would puzzle."""
+    needed = 6 + 6 * len(str(batch.max()))  # pixels, of about 900 for all of the time
+    return np.where(900 * taken / _last_end(placed) >= needed, batch.astype(str), "")
 
 
 def _microbatch(placed, passes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -155,16 +182,19 @@ def _reasons(placed, entries: np.ndarray) -> list[str]:
     return reasons
 
 
-def _add_way(figure, placed, follow: int, shown: int) -> None:
+def _add_way(figure, placed, links: bool, follow: int, shown: int) -> None:
     """The way of one microbatch down the lanes and, where it goes round, back to the first."""
     import plotly.graph_objects as go
 
-    timeline, lanes = placed.timeline, len(placed.lanes)
+    timeline, lanes = placed.timeline, _drawn(placed, links)
     batch, _ = _microbatch(placed, np.arange(shown))
     passes = np.flatnonzero(batch == follow)
-    start, end = (times.reshape(lanes, -1)[:, passes].T.ravel() for times in (timeline.start, timeline.end))
+    start, end = (
+        times.reshape(len(placed.lanes), -1)[np.ix_(lanes, passes)].T.ravel()
+        for times in (timeline.start, timeline.end)
+    )
     # Along the lower edge of the bars, below their numbers.
-    rows = np.arange(lanes) + 0.4 * _height(placed, np.arange(lanes))
+    rows = np.arange(len(lanes)) + 0.4 * _height(placed, lanes)
     figure.add_trace(
         go.Scatter(
             name=f"way of microbatch {follow}", mode="lines", hoverinfo="skip", line={"color": WRONG, "width": 2},
@@ -173,14 +203,14 @@ def _add_way(figure, placed, follow: int, shown: int) -> None:
     )  # fmt: skip
 
 
-def _add_frames(figure, placed, shown: int) -> None:
+def _add_frames(figure, placed, links: bool, shown: int) -> None:
     """A black frame around each bottleneck, all in one trace."""
     import plotly.graph_objects as go
 
-    rows = np.flatnonzero([lane.bottleneck for lane in placed.lanes])
-    timeline, lanes = placed.timeline, len(placed.lanes)
-    left = timeline.start.reshape(lanes, -1)[rows, 0]
-    right = timeline.end.reshape(lanes, -1)[rows, shown - 1]
+    slowest = np.array([i for i in _drawn(placed, links) if placed.lanes[i].bottleneck], dtype=int)
+    timeline, lanes, rows = placed.timeline, len(placed.lanes), _row(placed, links, slowest)
+    left = timeline.start.reshape(lanes, -1)[slowest, 0]
+    right = timeline.end.reshape(lanes, -1)[slowest, shown - 1]
     up, down, gap = rows - 0.46, rows + 0.46, np.full(len(rows), np.nan)
     figure.add_trace(
         go.Scatter(
@@ -191,7 +221,7 @@ def _add_frames(figure, placed, shown: int) -> None:
     )  # fmt: skip
 
 
-def _gantt_title(placed) -> str:
+def _gantt_title(placed, links: bool) -> str:
     full = f"{placed.in_flight} in flight: {placed.steady_rate:.6g} tokens/s once the pipeline is full"
     slowest = [lane.name for lane in placed.lanes if lane.bottleneck]
     named = " and ".join(slowest) if len(slowest) < 3 else f"{slowest[0]}, {slowest[1]} and {len(slowest) - 2} more"
@@ -200,9 +230,16 @@ def _gantt_title(placed) -> str:
     else:
         share = placed.steady_rate / placed.promise
         note = f"{share:.0%} of the promise: {named} (framed) work{'s' * (len(slowest) == 1)} {share:.0%} of the time"
-    shown, number = _shown_passes(placed), "the number in a bar is its microbatch"
+    shown = _shown_passes(placed)
+    batch, _ = _microbatch(placed, np.arange(shown))
+    room = _numbers(placed, batch, np.full(shown, max(lane.seconds for lane in placed.lanes)))
+    number = "the number in a bar is its microbatch" if room.any() else "each bar is a microbatch"
     if shown < placed.microbatches:
         number += f", the first {shown} of {placed.microbatches} shown"
+    if not links and any(lane.link for lane in placed.lanes):
+        tokens = placed.problem.workload.tokens
+        busiest = max(lane.seconds for lane in placed.lanes if lane.link) * placed.steady_rate / tokens
+        number += f"; links, busy at most {busiest:.1%} of the time, are left out"
     if _too_many(placed):
         note, number = note.replace(" (framed)", " (◀)"), "each pixel shows what takes most of its time"
         return f"{placed.problem.name}, {full}<br><sup>{note}; {number}</sup>"

@@ -81,9 +81,10 @@ def _add_blocks(
             base=[r.stage.layers.start + 0.5 for _, r, _ in blocks],
             x=[len(r.stage.layers) for _, r, _ in blocks],
             marker={"color": colour, "line": {"color": "white", "width": 1}},
-            # A narrow block has room for the number alone.
+            # A narrow block has room for the number alone, and the narrowest has it beside.
             text=[f"stage {i + 1}" if len(r.stage.layers) > layers / 20 else f"{i + 1}" for i, r, _ in blocks],
-            textposition="inside",
+            textposition=["inside" if len(r.stage.layers) > layers / 60 else "outside" for _, r, _ in blocks],
+            cliponaxis=False,
             textangle=0,
             insidetextanchor="middle",
             textfont={"color": ink_on(colour)},
@@ -150,7 +151,8 @@ def _placement_title(problem: Problem, judged: Evaluation | None) -> str:
 def _note_unused(figure, problem: Problem, placement: Placement | None, shown: list[int]) -> None:
     hidden = len(problem.cluster) - len(shown)
     if hidden:
+        text = f"{hidden} GPUs without a stage are not shown" if hidden > 1 else "1 GPU without a stage is not shown"
         figure.add_annotation(
-            text=f"{hidden} GPUs without a stage are not shown", xref="paper", yref="paper",
+            text=text, xref="paper", yref="paper",
             x=1, y=0, yshift=-44, xanchor="right", showarrow=False, font={"size": 11},
         )  # fmt: skip

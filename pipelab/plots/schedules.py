@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from pipelab.checked import instance, is_list, real_number
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import gantt
 from pipelab.theme import GRID, TYPE_COLOURS, template
+from pipelab.timeline import Timeline
 
 __all__ = ["plot_makespans", "plot_timelines"]
 
@@ -23,7 +25,7 @@ def plot_timelines(timelines, *, finding: str | None = None, **options):
     finding : str, optional
         The title; by default which of them ends first and by how much.
     options
-        `transfers` and `critical_path`, as for `gantt`.
+        `transfers`, `critical_path` and `follow`, as for `gantt`.
 
     Returns
     -------
@@ -32,7 +34,7 @@ def plot_timelines(timelines, *, finding: str | None = None, **options):
     Raises
     ------
     InvalidValue
-        There is no timeline, or there are too many to be read.
+        There is no timeline, two have one label, or there are too many to be read.
 
     Examples
     --------
@@ -44,8 +46,11 @@ def plot_timelines(timelines, *, finding: str | None = None, **options):
     """
     import plotly.graph_objects as go
 
-    if not isinstance(timelines, Mapping):
-        timelines = {t.schedule.name: t for t in timelines}
+    timelines = _labelled(timelines)
+    _check_finding("plot_timelines", finding)
+    for option in options.keys() - {"transfers", "critical_path", "follow"}:
+        expected = "expected transfers, critical_path or follow"
+        raise InvalidValue("plot_timelines", [(option, options[option], expected)])
     if not 1 <= len(timelines) <= MOST_CHARTS:
         expected = f"expected 1 to {MOST_CHARTS} of them"
         raise InvalidValue("plot_timelines", [("timelines", f"{len(timelines)} timelines", expected)])
@@ -75,6 +80,23 @@ def plot_timelines(timelines, *, finding: str | None = None, **options):
         legend={"traceorder": "normal"}, margin={"t": 72, "b": 48}, title=finding or _who_ends_first(timelines), **axes,
     )  # fmt: skip
     return figure
+
+
+def _labelled(timelines) -> dict:
+    """Timelines by label; of two with one name only one would be seen."""
+    expected = "expected Timelines, or a mapping of label to Timeline; make them with pl.simulate(...)"
+    if not isinstance(timelines, Mapping) and not is_list(timelines):
+        raise InvalidValue("plot_timelines", [("timelines", timelines, expected)])
+    found = list(timelines.values() if isinstance(timelines, Mapping) else timelines)
+    for timeline in found:
+        if not isinstance(timeline, Timeline):
+            raise InvalidValue("plot_timelines", [("timelines", timeline, expected)])
+    labels = [str(k) for k in timelines] if isinstance(timelines, Mapping) else [t.schedule.name for t in found]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        expected = "two timelines have this name; expected a mapping of label to Timeline"
+        raise InvalidValue("plot_timelines", [("timelines", twice, expected)])
+    return dict(zip(labels, found, strict=True))
 
 
 def _caption(label: str, timeline) -> str:
@@ -115,6 +137,11 @@ def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, 
     -------
     plotly.graph_objects.Figure
 
+    Raises
+    ------
+    InvalidValue
+        There are too many lines or none, or a line has not one number per value.
+
     Examples
     --------
     >>> import pipelab as pl
@@ -123,8 +150,13 @@ def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, 
     """
     import plotly.graph_objects as go
 
+    values, makespans = _lines(values, makespans)
+    instance("plot_makespans", "axis", axis, str, "text")
+    _check_finding("plot_makespans", finding)
     figure, bounds = go.Figure(), {name: ends for name, ends in makespans.items() if "bound" in name}
     runners = {name: ends for name, ends in makespans.items() if name not in bounds}
+    if not runners:
+        raise InvalidValue("plot_makespans", [("makespans", makespans, "expected at least one line that is no bound")])
     looks = dict(zip(runners, zip(_LINES, _SYMBOLS, strict=True), strict=False))
     if len(runners) > len(looks):
         expected = f"expected at most {len(looks)} lines"
@@ -156,6 +188,28 @@ def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, 
     return figure
 
 
+def _lines(values, makespans) -> tuple[list, dict[str, list[float]]]:
+    """Both as plain lists, every makespan a number."""
+    instance("plot_makespans", "makespans", makespans, Mapping, "a mapping of name to makespans")
+    if not is_list(values):
+        raise InvalidValue("plot_makespans", [("values", values, "expected a list of numbers or labels")])
+    values, found = list(values), {}
+    for name, ends in makespans.items():
+        numbers = list(ends) if is_list(ends) else []
+        if len(numbers) != len(values) or not values:
+            expected = f"expected one number for each of {len(values)} values, and at least one; got {len(numbers)}"
+            raise InvalidValue("plot_makespans", [(f"makespans[{name!r}]", ends, expected)])
+        found[str(name)] = [real_number("plot_makespans", f"makespans[{name!r}]", number) for number in numbers]
+        if min(found[str(name)]) < 0:
+            raise InvalidValue("plot_makespans", [(f"makespans[{name!r}]", ends, "expected numbers of at least 0")])
+    return values, found
+
+
+def _check_finding(what: str, finding) -> None:
+    if finding is not None:
+        instance(what, "finding", finding, str, "text")
+
+
 def _who_changes(values, makespans, axis: str) -> str:
     runners = {name: ends for name, ends in makespans.items() if "bound" not in name}
 
@@ -165,9 +219,10 @@ def _who_changes(values, makespans, axis: str) -> str:
 
     one, two = fastest(0), fastest(-1)
     slowest = max(runners, key=lambda name: runners[name][-1])
-    times = runners[slowest][-1] / runners[two[0]][-1]
+    best, worst = runners[two[0]][-1], runners[slowest][-1]
+    takes = f"{worst / best:.3g} times as long" if best > 0 else f"{worst:.6g}"
     verbs = ["are" if len(names) > 1 else "is" for names in (one, two)]
     return (
         f"{axis} {values[0]}: {_listed(one)} {verbs[0]} fastest; {axis} {values[-1]}: {_listed(two)} {verbs[1]}, "
-        f"and {slowest} takes {times:.3g} times as long"
+        f"and {slowest} takes {takes}"
     )

@@ -6,7 +6,8 @@ of which q are new in this pass (s in prefill, 1 in decode):
 
 - FLOPs of a layer: 2·b·q·P_a for its matrices (P_a parameters that a token meets), and for attention
   4·H·h for every pair of a new token and one that it looks back at: b·s pairs in decode, b·s²/2 in
-  (causal) prefill. Head: 2·b·V·d, for one token of every sequence.
+  (causal) prefill. Head: 2·b·V·d, for one token of every sequence. The embedding is looked
+  up: it takes memory and next to no time.
 - bytes of a layer: the weights once, of E experts those that some token visits, E·(1 − (1 − E_a/E)^(b·q));
   keys and values once, b·s·κ (with FlashAttention no s² of bytes); activations in and out of eight
   operators, 8·b·q·d·2. Head: V·d·β.

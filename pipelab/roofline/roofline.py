@@ -147,6 +147,35 @@ class Roofline:
         demand, span = Demand(model, workload), Span.of(model, layers)
         return float(self._seconds(demand, self._hardware([gpu]), span, np.array([workload.batch_size]), ways)[0])
 
+    def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
+        """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
+
+        Returns
+        -------
+        dict
+            "computing"; "weights", "keys and values" and "activations", each with the time to move its
+            bytes; "overhead"; and "layer", in which what overlaps counts once.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> llama, load = pl.load_model("Llama-3-70B"), pl.Workload(2048, 1, "decode")
+        >>> times = Roofline().layer_times(llama, load, pl.GPU("L4", 24))
+        >>> max(times, key=times.get), times["weights"] > 100 * times["computing"]
+        ('layer', True)
+        """
+        demand, hardware, b = Demand(model, workload), self._hardware([gpu]), np.array([workload.batch_size])
+        moved = {
+            "weights": demand.layer_weight_bytes("ordinary", b),
+            "keys and values": demand.kv_bytes(b),
+            "activations": demand.activation_bytes(b),
+        }
+        seconds = {"computing": demand.layer_flops("ordinary", b) / hardware.flops}
+        seconds |= {name: size / hardware.bandwidth for name, size in moved.items()}
+        both = self._slower(demand, seconds["computing"], sum(moved.values()) / hardware.bandwidth)
+        seconds |= {"overhead": np.array([self.layer_overhead_s]), "layer": both + self.layer_overhead_s}
+        return {name: float(value[0]) for name, value in seconds.items()}
+
     def stage(
         self, model: Transformer, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str
     ) -> StageCost:
@@ -211,21 +240,23 @@ class Roofline:
             np.array([(kind.node_gb_per_s or np.inf) * 1e9 for kind in kinds]),
         )
 
+    def _slower(self, demand: Demand, compute, move):
+        """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
+        overlap = self.prefill_overlap if demand.load.phase == "prefill" else self.decode_overlap
+        return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
+
     def _seconds(self, demand: Demand, gpu: Hardware, span: Span, b: np.ndarray, t: int) -> np.ndarray:
         """T_stage for b sequences; all arrays broadcast."""
-        overlap = self.prefill_overlap if demand.load.phase == "prefill" else self.decode_overlap
-
-        def slower(compute, move):
-            return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
-
         added_up = 2 * (t - 1) / t * demand.handed_on_bytes(b) / gpu.inside + 2 * (t - 1) * self.hop_latency_s
         extra = self.layer_overhead_s + 2 * added_up  # once after attention, once after the feed-forward block
         cache = demand.kv_bytes(b) / min(t, demand.model.kv_parts) + demand.activation_bytes(b) / t
-        total = span.last * slower(demand.head_flops(b) / (t * gpu.flops), demand.head_bytes / (t * gpu.bandwidth))
+        head = self._slower(demand, demand.head_flops(b) / (t * gpu.flops), demand.head_bytes / (t * gpu.bandwidth))
+        total = span.last * head
         for kind, number in (("ordinary", span.layers - span.dense), ("dense", span.dense)):
             if np.any(number):
                 move = (demand.layer_weight_bytes(kind, b) / t + cache) / gpu.bandwidth
-                total = total + number * (slower(demand.layer_flops(kind, b) / (t * gpu.flops), move) + extra)
+                compute = demand.layer_flops(kind, b) / (t * gpu.flops)
+                total = total + number * (self._slower(demand, compute, move) + extra)
         return total
 
 

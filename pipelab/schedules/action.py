@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, shown
 
 __all__ = [
     "COMPUTE",
@@ -27,8 +27,9 @@ KINDS = ("F", "I", "B", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "IDLE")
 COMPUTE = (F, I, B, W)
 TRANSFERS = (SEND_F, RECV_F, SEND_B, RECV_B)
 
-_SINGLE = re.compile(r"(\d+)(SEND_F|RECV_F|SEND_B|RECV_B|F|I|B|W)(\d+)")
-_PAIR = re.compile(r"\((.+);(.+)\)OVERLAP_F_B")
+_SINGLE = re.compile(r"([0-9]+)(SEND_F|RECV_F|SEND_B|RECV_B|F|I|B|W)([0-9]+)")
+_PAIR = re.compile(r"\( *([0-9]+F[0-9]+) *; *([0-9]+B[0-9]+) *\)OVERLAP_F_B")
+_DIGITS = 12  # far more than a schedule may have, and few enough to count with
 
 
 class Action(NamedTuple):
@@ -73,14 +74,15 @@ class Action(NamedTuple):
         InvalidValue
             The text is no action in torch's writing.
         """
-        text = str(text).strip()
+        text = (text if isinstance(text, str) else shown(text)).strip()
         if text in ("", "IDLE"):
             return cls(-1, "IDLE", -1)
         if match := _PAIR.fullmatch(text):
-            forward, backward = (cls.parse(part) for part in match.groups())
-            if (forward.kind, backward.kind) == ("F", "B"):
-                return cls.pair(forward, backward)
+            return cls.pair(*(cls.parse(part) for part in match.groups()))
         if match := _SINGLE.fullmatch(text):
+            if max(len(match[1]), len(match[3])) > _DIGITS:
+                expected = f"expected stages and microbatches of at most {_DIGITS} digits"
+                raise InvalidValue("Action", [("action", text, expected)])
             return cls(int(match[1]), match[2], int(match[3]))
         expected = "expected stage, kind and microbatch, such as 2F0, 1SEND_B3 or (3F0;4B1)OVERLAP_F_B"
         raise InvalidValue("Action", [("action", text, f"{expected}; kinds: {', '.join(KINDS[:-1])}")])

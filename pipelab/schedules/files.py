@@ -8,7 +8,7 @@ from pathlib import Path
 from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
 from pipelab.schedules.action import IDLE, Action
 from pipelab.schedules.schedule import Schedule
-from pipelab.tables import write_whole
+from pipelab.tables import path_of, write_to
 
 __all__ = ["from_csv", "to_csv"]
 
@@ -21,25 +21,26 @@ def to_csv(schedule: Schedule, path=None) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in schedule.actions:
-        writer.writerow("" if action.kind == "IDLE" else str(action) for action in row)
+        # A rank that does nothing has one idle tick: a blank line would be no rank at all.
+        writer.writerow(["" if action.kind == "IDLE" else str(action) for action in row] or [""])
     if path is not None:
-        write_whole(Path(path), text.getvalue())
+        write_to("to_csv", path, text.getvalue())
     return text.getvalue()
 
 
 def from_csv(source, *, name: str | None = None, microbatches: int | None = None, stage_rank=None) -> Schedule:
     """Read a file, or text of more than one line; idle ticks are dropped, what remains is validated."""
     inline = isinstance(source, str) and "\n" in source
-    label = "the CSV text" if inline else str(source)
-    if not inline and not Path(source).is_file():
-        raise InvalidData(f"{label}: there is no such file; expected torch's CSV, a line per rank")
+    path = None if inline else path_of("from_csv", source, field="source")
+    label = "the CSV text" if inline else _short(path)
+    text = source if inline else _text(path, label)
     try:
-        text = source if inline else Path(source).read_text(encoding="utf-8-sig")
         lines = list(csv.reader(io.StringIO(text), strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
+    except csv.Error as error:
         raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
     rows = [[_read(label, r, c, cell) for c, cell in enumerate(line)] for r, line in enumerate(lines) if line]
-    name = name or (Path(source).stem if not inline else "from CSV")
+    if name is None:
+        name = "from CSV" if inline else path.stem
     try:
         schedule = Schedule.of(name, rows, microbatches=microbatches, stage_rank=stage_rank)
         return schedule.select(schedule.kind != IDLE).validate()
@@ -48,6 +49,26 @@ def from_csv(source, *, name: str | None = None, microbatches: int | None = None
         raise InvalidSchedule(error.defects, f"{label}: this schedule") from None
     except InvalidValue as error:
         raise InvalidData(f"{label}: {error}") from None
+
+
+def _short(path: Path) -> str:
+    """A path as it is, of a long text only its beginning."""
+    text = str(path)
+    return text if len(text) <= 200 else f"{text[:60]} …"
+
+
+def _text(path: Path, label: str) -> str:
+    expected = "expected torch's CSV, a line per rank; text instead of a file ends with a line break"
+    try:
+        there = path.is_file()
+    except (OSError, ValueError):  # too long for a path, or a character that no path has
+        there = False
+    if not there:
+        raise InvalidData(f"{label}: there is no such file; {expected}")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
 
 
 def _read(label: str, row: int, column: int, cell: str) -> Action:

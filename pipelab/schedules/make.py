@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest
+from pipelab.checked import whole_number
+from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.schedules import queues, vshape
+from pipelab.schedules.limits import MOST_PASSES
 from pipelab.schedules.schedule import Schedule
 
 __all__ = ["RULES", "Rule", "schedule"]
-
-MOST_PASSES = 5_000_000  # about 2 GB while it is compiled
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     InvalidValue
         A number is no positive whole number, or the schedule does not exist for these numbers.
     TooLarge
-        More than 5 million forwards.
+        More than 5 million forwards, or one million in a V.
 
     Examples
     --------
@@ -82,21 +82,16 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     rank 0: 0F0 0F1 0I0 0W0 0I1 0W1
     rank 1: 1F0 1I0 1F1 1I1 1W0 1W1
     """
-    known = _ALIASES.get(name, name)
+    known = _ALIASES.get(name, name) if isinstance(name, str) else None
     if known not in RULES:
-        raise UnknownName(f"schedule {name!r} is not known; {nearest(name, RULES)}")
+        raise UnknownName(f"schedule {shown(name)} is not known; {nearest(name, RULES)}")
     rule = RULES[known]
-    for field, value in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
-        if not (field == "chunks" and value is None):
-            _check_count(field, value)
+    ranks, microbatches = (
+        whole_number("schedule", field, value) for field, value in (("ranks", ranks), ("microbatches", microbatches))
+    )
     chunks = _check_chunks(known, rule, chunks)
+    _check_size(known, rule, ranks, microbatches, chunks)  # first: what follows may search
     _check_microbatches(known, rule, ranks, microbatches)
-    passes = ranks * microbatches * chunks
-    if passes > MOST_PASSES:
-        expected = f"at most {MOST_PASSES:,} are listed one by one; take fewer microbatches"
-        raise TooLarge(
-            f"{known}: {passes:,} forwards (ranks · microbatches · chunks); {expected}", {"forwards": passes}
-        )
     if rule.v_shaped:
         down = list(range(ranks))
         rows = [rule.make(rank, ranks, microbatches) for rank in down]
@@ -108,15 +103,22 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     return Schedule(known, microbatches, holder, *arrays, np.zeros(kind.size, bool))
 
 
-def _check_count(field: str, value) -> None:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < 1:
-        raise InvalidValue("schedule", [(field, value, "expected a whole number of at least 1")])
+def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: int) -> None:
+    # What is laid out as a V is written action by action, and for at least 2p - 1 microbatches.
+    most = MOST_PASSES // 5 if rule.v_shaped else MOST_PASSES
+    counted = max(microbatches, 2 * ranks - 1) if rule.v_shaped else microbatches
+    passes = ranks * counted * chunks
+    if passes > most:
+        factors = "ranks · microbatches · chunks" if counted == microbatches else "ranks · (2 · ranks - 1) · chunks"
+        expected = f"at most {most:,} are listed one by one; take fewer microbatches or ranks"
+        raise TooLarge(f"{name}: {passes:,} forwards ({factors}); {expected}", {"forwards": passes})
 
 
 def _check_chunks(name: str, rule: Rule, chunks: int | None) -> int:
+    if chunks is not None:
+        chunks = whole_number("schedule", "chunks", chunks)
     if rule.chunked:
-        return 2 if chunks is None else int(chunks)
+        return 2 if chunks is None else chunks
     fixed = 2 if rule.v_shaped else 1
     if chunks not in (None, fixed):
         others = ", ".join(n for n, r in RULES.items() if r.chunked)

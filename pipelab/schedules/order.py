@@ -13,6 +13,7 @@ from itertools import repeat
 import numpy as np
 
 from pipelab.schedules.dependencies import makers
+from pipelab.schedules.limits import check_grid
 from pipelab.schedules.schedule import Schedule
 
 __all__ = ["Graph", "Order", "entries_graph"]
@@ -31,14 +32,22 @@ class Graph:
     waits : tuple of int arrays, each shape (nodes,)
         The nodes waited for, one array per reason; the number of nodes stands for "nothing".
         The first array is the node before on the same rank.
+    meant : tuple of int arrays, each shape (nodes,), or None
+        For the first of these arrays, the entry whose result is needed, -1 for none: of a pair one half. None,
+        or no more arrays, where the node as a whole is waited for.
     """
 
     first: np.ndarray
     node: np.ndarray
     waits: tuple[np.ndarray, ...]
+    meant: tuple[np.ndarray | None, ...] = ()
 
     def __len__(self) -> int:
         return int(self.first[-1])
+
+    def needed(self, which: int) -> np.ndarray | None:
+        """The entries that array `which` of `waits` is about; None where whole nodes are waited for."""
+        return self.meant[which] if which < len(self.meant) else None
 
     @cached_property
     def order(self) -> "Order":
@@ -123,16 +132,18 @@ def entries_graph(schedule: Schedule) -> Graph:
     needed = np.where(needs >= 0, node[needs], count)
     before = np.arange(count) - 1
     before[first[:-1][np.diff(first) > 0]] = count
-    waits = [before, needed[~second]]
+    waits, meant = [before, needed[~second]], [None, needs[~second]]
     if second.any():
-        other = np.full(count, count)
-        other[node[second]] = needed[second]
+        other, entry = np.full(count, count), np.full(count, -1)
+        other[node[second]], entry[node[second]] = needed[second], needs[second]
         waits.append(other)
-    return Graph(first, node, tuple(waits))
+        meant.append(entry)
+    return Graph(first, node, tuple(waits), tuple(meant))
 
 
 def _rounds(graph: Graph) -> Order:
     n, ranks = len(graph), len(graph.first) - 1
+    check_grid(int(np.diff(graph.first).max()), ranks)
     waits = [np.append(w, n) for w in graph.waits[1:]]  # the first, one's own rank, holds by running in turn
     done = np.zeros(n + 1, dtype=bool)
     done[n] = True
@@ -140,6 +151,8 @@ def _rounds(graph: Graph) -> Order:
     head[head == stop] = n
     cell, column, start = np.zeros(n + 1, dtype=np.int64), np.arange(ranks), ranks
     while True:
+        if start > 10_000_000:  # a million cells and more are worth a look
+            check_grid(start // ranks, ranks)
         ready = head < n
         for needed in waits:
             ready &= done.take(needed.take(head))

@@ -7,12 +7,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipelab.checked import instance, whole_number
 from pipelab.errors import InvalidValue
 from pipelab.schedules.action import IDLE, KINDS, TRANSFERS, Action, B, F
+from pipelab.schedules.limits import MOST_PASSES
+from pipelab.schedules.rows import arrays_of, first_holders, ranks_of_stages
 
 __all__ = ["Schedule"]
 
-_CODE = {name: code for code, name in enumerate(KINDS)}
+_ARRAYS = ("kind", "stage", "microbatch", "first", "paired")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +54,19 @@ class Schedule:
     paired: np.ndarray
 
     def __post_init__(self):
-        # What is compiled and checked once must not change afterwards.
-        for name in ("kind", "stage", "microbatch", "first", "paired"):
+        instance("Schedule", "name", self.name, str, "text")
+        count = whole_number("Schedule", "microbatches", self.microbatches, most=MOST_PASSES)
+        object.__setattr__(self, "microbatches", count)
+        object.__setattr__(self, "stage_rank", ranks_of_stages(self.stage_rank))
+        for name in _ARRAYS:
+            instance("Schedule", name, getattr(self, name), np.ndarray, "an array; make schedules with Schedule.of")
+            # What is compiled and checked once must not change afterwards.
             getattr(self, name).setflags(write=False)
+        n, first = len(self.kind), self.first
+        equal = all(getattr(self, name).shape == (n,) for name in _ARRAYS if name != "first")
+        if not equal or len(first) < 2 or first[0] != 0 or first[-1] != n or (np.diff(first) < 0).any():
+            expected = f"expected 0 and the end of every rank's actions, of which there are {n}"
+            raise InvalidValue("Schedule", [("first", first, expected)])
 
     @classmethod
     def of(
@@ -64,7 +77,7 @@ class Schedule:
         microbatches: int | None = None,
         stage_rank: Sequence[int] | None = None,
     ) -> "Schedule":
-        """A schedule from every rank's actions, as `Action`s or as text; nothing is checked but the writing.
+        """A schedule from every rank's actions, as `Action`s or as text; whether it can be run, `validate` says.
 
         Parameters
         ----------
@@ -78,27 +91,14 @@ class Schedule:
         Raises
         ------
         InvalidValue
-            An action cannot be read, or the rows name no stage at all.
+            An action cannot be read, the rows name no stage at all, or a number is none.
         """
-        kind, stage, microbatch, paired, first = [], [], [], [], [0]
-        for row in rows:
-            for cell in row:
-                action = cell if isinstance(cell, Action) else Action.parse(cell or "")
-                for i, part in enumerate(action.parts or (action,)):
-                    if part.kind not in _CODE:
-                        raise InvalidValue("Action", [("kind", part.kind, f"expected one of {', '.join(KINDS)}")])
-                    kind.append(_CODE[part.kind])
-                    stage.append(part.stage)
-                    microbatch.append(part.microbatch)
-                    paired.append(bool(action.parts) and i == 0)
-            first.append(len(kind))
-        if not stage or max(stage) < 0:
-            raise InvalidValue("Schedule", [("rows", "no action", "expected a row of actions for each rank")])
+        arrays = arrays_of(rows)
         if stage_rank is None:
-            stage_rank = _holders(kind, stage, first)
-        arrays = (np.array(a, t) for a, t in zip((kind, stage, microbatch), (np.int8, np.int32, np.int32), strict=True))
-        count = microbatches or max(microbatch) + 1
-        return cls(name, count, tuple(stage_rank), *arrays, np.array(first), np.array(paired, bool))
+            stage_rank = first_holders(arrays)
+        if microbatches is None:
+            microbatches = max(int(arrays["microbatch"].max()) + 1, 1)
+        return cls(name, microbatches, stage_rank, **arrays)
 
     @property
     def ranks(self) -> int:
@@ -112,8 +112,22 @@ class Schedule:
 
     @property
     def chunks(self) -> int:
-        """Stages per rank."""
-        return self.stages // self.ranks
+        """Stages per rank; the most that any rank holds, where they are spread unevenly."""
+        return int(self.held.max())
+
+    @cached_property
+    def held(self) -> np.ndarray:
+        """How many stages every rank holds, shape (ranks,); 0 for a rank with nothing to do."""
+        return np.bincount(self.holder, minlength=self.ranks)
+
+    @cached_property
+    def chunk(self) -> np.ndarray:
+        """Which of its rank's stages every stage is, from 0, shape (stages,)."""
+        order = np.argsort(self.holder, kind="stable")
+        before = np.cumsum(self.held) - self.held
+        chunk = np.empty(self.stages, dtype=np.int64)
+        chunk[order] = np.arange(self.stages) - before[self.holder[order]]
+        return chunk
 
     @cached_property
     def rank(self) -> np.ndarray:
@@ -144,6 +158,17 @@ class Schedule:
         """The i-th entry of the arrays (a pair counts as two)."""
         return Action(int(self.stage[i]), KINDS[self.kind[i]], int(self.microbatch[i]))
 
+    def whole(self, i: int) -> Action:
+        """The i-th entry, or the pair of which it is a half."""
+        low = i - 1 if i and self.paired[i - 1] else i
+        return Action.pair(self.action(low), self.action(low + 1)) if self.paired[low] else self.action(i)
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Every entry as text, each half of a pair by itself."""
+        kinds, columns = [KINDS[code] for code in self.kind.tolist()], (self.stage.tolist(), self.microbatch.tolist())
+        return tuple(k if k == "IDLE" else f"{s}{k}{m}" for k, s, m in zip(kinds, *columns, strict=True))
+
     @cached_property
     def actions(self) -> tuple[tuple[Action, ...], ...]:
         """Every rank's actions; a pair is one action with two parts."""
@@ -170,7 +195,9 @@ class Schedule:
         Raises
         ------
         InvalidSchedule
-            Names every missing, doubled or impossible action, or the edges of a deadlock.
+            Names every missing, doubled or impossible action (the first thousand), or the edges of a deadlock.
+        TooLarge
+            It would take minutes to run; see `pipelab.schedules.limits`.
         """
         from pipelab.schedules.validate import validate
 
@@ -243,8 +270,7 @@ class Schedule:
 
         position = np.arange(len(self.kind)) - self.first[self.rank]
         names = np.array(KINDS)[self.kind]
-        text = [str(self.action(i)) for i in range(len(self.kind))]
-        columns = {"rank": self.rank, "position": position, "action": text, "stage": self.stage}
+        columns = {"rank": self.rank, "position": position, "action": self.texts, "stage": self.stage}
         return pd.DataFrame({**columns, "kind": names, "microbatch": self.microbatch})
 
     def __len__(self) -> int:
@@ -272,13 +298,3 @@ class Schedule:
         from pipelab.schedules.views import as_html
 
         return as_html(self)
-
-
-def _holders(kind, stage, first) -> list[int]:
-    """For each stage the first rank that runs it; 0 for a stage that nobody runs (validation will say so)."""
-    found: dict[int, int] = {}
-    for rank, (low, high) in enumerate(pairwise(first)):
-        for i in range(low, high):
-            if kind[i] != IDLE:
-                found.setdefault(stage[i], rank)
-    return [found.get(s, 0) for s in range(max(stage) + 1)]

@@ -1,14 +1,18 @@
 """Can this schedule be run? Every missing, doubled or impossible action, or the edges of the deadlock."""
 
+from collections.abc import Iterable
+from itertools import islice
+
 import numpy as np
 
 from pipelab.errors import InvalidSchedule
 from pipelab.schedules.action import IDLE, KINDS, RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
 from pipelab.schedules.dependencies import makers, where
+from pipelab.schedules.limits import MOST_DEFECTS
 from pipelab.schedules.order import Graph, entries_graph
 from pipelab.schedules.schedule import Schedule
 
-__all__ = ["blocked_edges", "compiled", "defects", "validate"]
+__all__ = ["blocked_edges", "compiled", "defects", "refuse_impossible", "validate"]
 
 
 def validate(schedule: Schedule) -> Schedule:
@@ -39,7 +43,7 @@ def _checked(schedule: Schedule) -> tuple[tuple[str, ...], Graph | None]:
     """Defects and graph, kept on the schedule, which cannot change."""
     kept = schedule.__dict__.get("_checked")
     if kept is None:
-        found = tuple(_impossible(schedule)) or tuple(_wrong_numbers(schedule)) or tuple(_wrong_order(schedule))
+        found = _listed(_impossible(schedule)) or _listed(_wrong_numbers(schedule)) or _listed(_wrong_order(schedule))
         graph = None
         if not found:
             graph = entries_graph(schedule)
@@ -48,12 +52,27 @@ def _checked(schedule: Schedule) -> tuple[tuple[str, ...], Graph | None]:
     return kept
 
 
+def _listed(found: Iterable[str]) -> tuple[str, ...]:
+    """The first thousand defects, and a last sentence where there are more."""
+    found = iter(found)
+    first = tuple(islice(found, MOST_DEFECTS))
+    more = next(found, None) is not None
+    return (*first, f"and more; the first {MOST_DEFECTS:,} are listed") if more else first
+
+
+def refuse_impossible(schedule: Schedule) -> None:
+    """Raise `InvalidSchedule` for actions that no table of stages and microbatches has room for."""
+    found = _listed(_impossible(schedule))
+    if found:
+        raise InvalidSchedule(found, f"schedule {schedule.name!r}")
+
+
 def _impossible(schedule: Schedule):
     """Actions of stages or microbatches that do not exist, on a rank that does not hold the stage, or bad pairs."""
     working = schedule.kind != IDLE
     holders = schedule.holder
-    if ((holders < 0) | (holders >= schedule.ranks)).any():
-        bad = int(np.flatnonzero((holders < 0) | (holders >= schedule.ranks))[0])
+    if (holders >= schedule.ranks).any():
+        bad = int(np.flatnonzero(holders >= schedule.ranks)[0])
         yield f"stage {bad} is on rank {holders[bad]}, but ranks are 0 to {schedule.ranks - 1}"
         return
     inside = (schedule.stage >= 0) & (schedule.stage < schedule.stages)
@@ -74,15 +93,15 @@ def _impossible(schedule: Schedule):
 def _wrong_numbers(schedule: Schedule):
     """Actions there twice or not at all: of every stage and microbatch one F, and one B or else one I and one W."""
     shape = schedule.stages, schedule.microbatches
-    working = schedule.kind != IDLE
     cell = schedule.stage * np.int64(shape[1]) + schedule.microbatch
     cells = shape[0] * shape[1]
-    count = np.bincount((schedule.kind * np.int64(cells) + cell)[working], minlength=IDLE * cells)
-    count = count.reshape(IDLE, *shape)
-    for kind, stage, batch in np.argwhere(count > 1):
-        ranks = np.flatnonzero((schedule.kind == kind) & (schedule.stage == stage) & (schedule.microbatch == batch))
-        places = ", ".join(_where(schedule, i) for i in ranks)
-        yield f"{stage}{KINDS[kind]}{batch} is there {count[kind, stage, batch]} times, expected once ({places})"
+    if cells > 10 * len(schedule) + 1_000_000:  # most of a table would be empty: one high number is enough for that
+        yield _first_gap(schedule, cell, cells)
+        return
+    code = np.where(schedule.kind == IDLE, -1, schedule.kind * np.int64(cells) + cell)
+    count = np.bincount(code[code >= 0], minlength=IDLE * cells).reshape(IDLE, *shape)
+    if (count > 1).any():
+        yield from _doubled(schedule, count, code)
     both = (count[B] > 0) & ((count[I] > 0) | (count[W] > 0))
     for stage, batch in np.argwhere(both):
         half = "I" if count[I, stage, batch] else "W"
@@ -102,6 +121,25 @@ def _wrong_numbers(schedule: Schedule):
                 yield f"{stage}{KINDS[kind]}{batch} on rank {rank[stage]} has no other rank at its far end"
 
 
+def _first_gap(schedule: Schedule, cell: np.ndarray, cells: int) -> str:
+    there = np.unique(cell[schedule.kind == F])
+    gap = np.append(there, -1) != np.arange(len(there) + 1)
+    stage, batch = divmod(int(np.argmax(gap)), schedule.microbatches)
+    counted = f"{schedule.stages:,} stages · {schedule.microbatches:,} microbatches need {cells:,} forwards"
+    missing = f"{stage}F{batch} is missing on rank {schedule.holder[stage]}"
+    return f"{missing}: {counted} and there are {len(there):,}"
+
+
+def _doubled(schedule: Schedule, count: np.ndarray, code: np.ndarray):
+    order = np.argsort(code, kind="stable")
+    ordered = code[order]
+    for flat in np.flatnonzero(count.ravel() > 1):
+        kind, stage, batch = np.unravel_index(flat, count.shape)
+        entries = order[slice(*np.searchsorted(ordered, [flat, flat + 1]))]
+        places = ", ".join(_where(schedule, i) for i in entries[:5]) + ", …" * (len(entries) > 5)
+        yield f"{stage}{KINDS[kind]}{batch} is there {len(entries)} times, expected once ({places})"
+
+
 def _wanted_messages(schedule: Schedule, shape) -> dict[int, np.ndarray]:
     """Which sends and receives there must be, once any is shown."""
     across = schedule.holder[1:] != schedule.holder[:-1]
@@ -118,10 +156,10 @@ def _wrong_order(schedule: Schedule):
         forward, backward = where(schedule, F), where(schedule, I, B)
         own = np.full(len(schedule), -1)
         own[backward] = forward
-        pairs.append(own)
-    for needs in pairs:
-        late = (needs > np.arange(len(schedule))) & (schedule.rank[needs] == schedule.rank)
-        for i in np.flatnonzero(late):
+        pairs.append(np.where(own == pairs[0], -1, own))  # on the last stage both are the same
+    late = [(needs > np.arange(len(schedule))) & (schedule.rank[needs] == schedule.rank) for needs in pairs]
+    for i in np.flatnonzero(np.logical_or.reduce(late)):
+        for needs in (needs for needs, mask in zip(pairs, late, strict=True) if mask[i]):
             yield f"{_place(schedule, i)} waits for {schedule.action(needs[i])}, which comes later on the same rank"
     # The two parts of a pair run at the same time, so neither may need the other.
     for needs in pairs:
@@ -147,17 +185,17 @@ def blocked_edges(schedule: Schedule, graph: Graph, reasons: tuple[str, ...] = (
     rank, seen, edges = int(np.flatnonzero(stuck >= 0)[0]), [], []
     while rank not in seen:
         seen.append(rank)
-        head = stuck[rank]
+        head = int(stuck[rank])
         which = next(i for i, waits in enumerate(graph.waits) if i and not ran[waits[head]])
-        blocker = int(entry[graph.waits[which][head]])
-        other = int(schedule.rank[blocker])
-        waits_for = reasons[which].format(schedule.action(blocker))
-        position = f"behind {schedule.action(int(entry[stuck[other]]))}"
-        same = blocker == entry[stuck[other]]
-        edges.append(
-            f"{schedule.action(int(entry[head]))} on rank {rank} waits for {waits_for} on rank {other}"
-            + ("" if same else f", which stands {position}")
-        )
+        node, needed = int(graph.waits[which][head]), graph.needed(which)
+        # Data comes from one half of a pair and goes to one half; a rank is busy with both.
+        second = int(which == 2 and needed is not None)
+        whole = schedule.whole(int(entry[head]))
+        waiting = f"{whole.parts[second]} of {whole}" if whole.parts and needed is not None else str(whole)
+        blocker = schedule.whole(int(entry[node])) if needed is None else schedule.action(int(needed[head]))
+        other = int(schedule.rank[entry[node]])
+        behind = "" if node == stuck[other] else f", which stands behind {schedule.whole(int(entry[stuck[other]]))}"
+        edges.append(f"{waiting} on rank {rank} waits for {reasons[which].format(blocker)} on rank {other}{behind}")
         rank = other
     circle = edges[seen.index(rank) :]
     return [f"deadlock: {circle[0]}", *circle[1:]]

@@ -16,7 +16,10 @@ def with_communication(schedule: Schedule) -> Schedule:
 
     The parts of a pair stay together: both receives before it, both sends after it.
     """
+    from pipelab.schedules.validate import refuse_impossible
+
     schedule = schedule.without_communication()
+    refuse_impossible(schedule)
     crossing = crossings(schedule)
     after, before = np.append(crossing, False), np.insert(crossing, 0, False)
     forward, backward = schedule.kind == F, np.isin(schedule.kind, (I, B))

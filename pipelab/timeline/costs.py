@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 
 import numpy as np
 
+from pipelab.checked import instance, is_list, whole_number
 from pipelab.errors import InvalidValue
 from pipelab.schedules.schedule import Schedule
 
@@ -12,6 +14,7 @@ __all__ = ["StageCosts"]
 
 PerStage = float | Sequence[float]
 _UNITS = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
+_MOST = 1e30  # sums of such times stay far from infinity, in microseconds too
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class StageCosts:
     unit: str = ""
 
     def __post_init__(self):
-        if self.unit not in _UNITS:
+        if not isinstance(self.unit, str) or self.unit not in _UNITS:
             raise InvalidValue("StageCosts", [("unit", self.unit, 'expected "", "s", "ms" or "us"')])
         one_number = ("overlap", "optimizer")
         for name in (f.name for f in fields(self) if f.name != "unit"):
@@ -68,6 +71,9 @@ class StageCosts:
                 continue
             # Numbers are kept as floats and sequences as tuples, so that costs can be compared and hashed.
             object.__setattr__(self, name, _times(name, value, one_number=name in one_number))
+        if not 0 < self.overlap <= 1:
+            expected = "expected a share of the sum of both, above 0 and at most 1, which is no gain"
+            raise InvalidValue("StageCosts", [("overlap", self.overlap, expected)])
 
     def split(self, chunks: int) -> "StageCosts":
         """The costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
@@ -77,8 +83,7 @@ class StageCosts:
         InvalidValue
             A cost is given stage by stage: then say what the smaller stages cost.
         """
-        if not isinstance(chunks, int) or chunks < 1:
-            raise InvalidValue("StageCosts.split", [("chunks", chunks, "expected a whole number of at least 1")])
+        chunks = whole_number("StageCosts.split", "chunks", chunks)
         if chunks == 1:
             return self
         changed = {}
@@ -101,18 +106,23 @@ class StageCosts:
         Raises
         ------
         InvalidValue
-            There are too many or too few numbers for the ranks, or links differ and ranks hold several stages.
+            There are too many or too few numbers for the ranks, or links differ and stages are not one per rank,
+            in order.
+        InvalidSchedule
+            The schedule cannot be run.
         """
-        if schedule.chunks == 1:
+        _check_schedule("StageCosts.cut_for", schedule)
+        schedule.validate()
+        if schedule.stage_rank == tuple(range(schedule.ranks)):
             return self
         if isinstance(self.comm, tuple):
             raise InvalidValue("StageCosts.cut_for", [("comm", self.comm, "expected one number for all links")])
-        changed = {}
+        parts, changed = schedule.held[schedule.holder], {}
         for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
             value = getattr(self, name)
-            if isinstance(value, tuple):
+            if isinstance(value, tuple) or (value is not None and len(set(parts.tolist())) > 1):
                 whole = _spread(name, value, schedule.ranks, "ranks")
-                value = tuple((whole[schedule.holder] / schedule.chunks).tolist())
+                value = tuple((whole[schedule.holder] / parts).tolist())
             elif value is not None:
                 value /= schedule.chunks
             changed[name] = value
@@ -131,32 +141,53 @@ class StageCosts:
         InvalidValue
             Too many or too few numbers, or a backward without a time.
         """
+        _check_schedule("StageCosts.tables", schedule)
+        result = self.arrays(schedule.stages, None if schedule.forward_only else schedule.name)
+        result["comm"] = np.where(schedule.holder[1:] != schedule.holder[:-1], result["comm"], 0.0)
+        return result
+
+    def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:
+        """The same for so many stages, each on a rank of its own; `backward` is what runs them backwards, if any."""
         result = {}
         for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
             value = getattr(self, name)
-            if value is None and not schedule.forward_only:
-                what = f"{schedule.name} runs backwards: expected a time"
-                raise InvalidValue("StageCosts", [(name, value, what)])
-            result[name] = _spread(name, 0.0 if value is None else value, schedule.stages, "stages")
-        link = _spread("comm", self.comm, schedule.stages - 1, "links")
-        result["comm"] = np.where(schedule.holder[1:] != schedule.holder[:-1], link, 0.0)
+            if value is None and backward:
+                raise InvalidValue("StageCosts", [(name, value, f"{backward} runs backwards: expected a time")])
+            result[name] = _spread(name, 0.0 if value is None else value, stages, "stages")
+        result["comm"] = _spread("comm", self.comm, stages - 1, "links")
         return result
 
 
-def _times(name: str, value, *, one_number: bool):
-    try:
-        array = np.asarray(value)
-    except ValueError:  # a ragged list
-        array = np.array(None)
-    if array.dtype.kind not in "iuf" or array.ndim > (0 if one_number else 1):
+def _check_schedule(what: str, schedule) -> None:
+    instance(what, "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
+
+
+def _times(name: str, value, *, one_number: bool) -> float | tuple[float, ...]:
+    """A number, or a list of numbers, as floats that can be added up."""
+    value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    several = is_list(value)
+    numbers = tuple(map(_float, value)) if several else (_float(value),)
+    if None in numbers or (several and one_number):
         expected = "expected a number" + ("" if one_number else " or a list of numbers")
         raise InvalidValue("StageCosts", [(name, value, expected)])
-    array = array.astype(float)
-    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
-    if len(bad):
-        where = "" if array.ndim == 0 else f"; number {bad[0]} is {array[bad[0]]:g}"
-        raise InvalidValue("StageCosts", [(name, value, f"expected finite numbers of at least 0{where}")])
-    return float(array) if array.ndim == 0 else tuple(array.tolist())
+    for i, number in enumerate(numbers):
+        if not 0 <= number <= _MOST:
+            expected = "expected finite numbers of at least 0"
+            if _MOST < number < np.inf:
+                expected = f"expected numbers of at most {_MOST:g}, or take a larger unit"
+            place = f"; number {i} is {number:g}" if several else ""
+            raise InvalidValue("StageCosts", [(name, value, expected + place)])
+    return numbers if several else numbers[0]
+
+
+def _float(value) -> float | None:
+    """None for what is no number; True is none."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond all floats: too large, and not infinite
+        return float(np.copysign(1e300, -1 if value < 0 else 1))
 
 
 def _spread(name: str, value, count: int, what: str) -> np.ndarray:

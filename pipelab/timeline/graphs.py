@@ -101,7 +101,7 @@ def _rendezvous(schedule: Schedule) -> Wiring:
     there = [np.append(before, nothing)[np.append(taker, nothing)[before]] for taker in takers]
     outgoing = [np.append(o, none)[before] for o in outgoing]
     incoming = _slots(schedule, graph, link, none)
-    wired = Graph(graph.first, graph.node, (*graph.waits, *there))
+    wired = Graph(graph.first, graph.node, (*graph.waits, *there), graph.meant)
     _refuse_deadlock(schedule, wired, "rendezvous", len(graph.waits))
     return Wiring(wired, (np.stack([*incoming, *outgoing], axis=1), *incoming, *outgoing))
 

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.schedules.action import TRANSFERS, B, F, I
-from pipelab.timeline.path import binding
 
 __all__ = ["Idle", "idle"]
 
@@ -13,8 +12,9 @@ __all__ = ["Idle", "idle"]
 class Idle(NamedTuple):
     """Idle time of every rank, each an array of shape (ranks,); the four add up to makespan - busy.
 
-    The part of a gap in which nothing but a message is on its way is `network`, whenever it falls. The
-    rest is `warm_up` up to the rank's first backward, `cool_down` after its last forward, and `steady` between.
+    The part of a gap in which nothing but a message is on its way is `network`, whenever it falls: all work that
+    is waited for has ended. The rest is `warm_up` up to the rank's first backward, `cool_down` after its last
+    forward, and `steady` between.
     Forward-only schedules warm up to their first action and cool down after their last.
     """
 
@@ -45,7 +45,7 @@ def idle(timeline) -> Idle:
     graph, rank, ranks = timeline.graph, timeline.node_rank, timeline.schedule.ranks
     before = np.append(timeline.node_end, 0.0)[graph.waits[0]]
     gap = timeline.node_start - before
-    network = np.minimum(gap, binding(timeline)[1])
+    network = timeline.node_start - _worked_until(timeline)
     kind = timeline.schedule.kind[timeline.node_entry]
     moving = np.isin(kind, TRANSFERS)
     took = timeline.node_end - timeline.node_start
@@ -65,6 +65,12 @@ def idle(timeline) -> Idle:
         by_rank(gap - network, late) + timeline.makespan - end,
         by_rank(network, always) + by_rank(took, moving),  # sends and receives that hold the rank
     )
+
+
+def _worked_until(timeline) -> np.ndarray:
+    """For every node, when the last of all that it waits for ended, messages not counted."""
+    known = np.append(timeline.node_end, 0.0)
+    return np.maximum.reduce([known[waits] for waits in timeline.graph.waits])
 
 
 def _turning_points(timeline) -> tuple[np.ndarray, np.ndarray]:

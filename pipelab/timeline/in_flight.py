@@ -8,6 +8,7 @@ an open stream. Both are one more edge in the graph of what waits for what.
 
 import numpy as np
 
+from pipelab.checked import whole_number
 from pipelab.errors import InvalidValue
 from pipelab.schedules import schedule as make_schedule
 from pipelab.schedules.order import Graph, entries_graph
@@ -15,7 +16,7 @@ from pipelab.timeline.costs import StageCosts
 from pipelab.timeline.simulate import timed
 from pipelab.timeline.timeline import Timeline
 
-__all__ = ["check_count", "least_in_flight", "round_time", "simulate_in_flight"]
+__all__ = ["least_in_flight", "round_time", "simulate_in_flight"]
 
 
 def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int) -> Timeline:
@@ -46,7 +47,7 @@ def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int) -> 
     >>> [simulate_in_flight(costs, microbatches=6, in_flight=n).makespan for n in (1, 2, 3)]
     [18.0, 10.0, 8.0]
     """
-    check_count("in_flight", in_flight)
+    in_flight = whole_number("simulate_in_flight", "in_flight", in_flight)
     lanes = len(costs.forward)
     schedule = make_schedule("Inference", lanes, microbatches)
     graph = entries_graph(schedule)
@@ -54,7 +55,7 @@ def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int) -> 
     # Node lane · microbatches + q is pass q on that lane.
     leaves = np.full(nothing, nothing)
     leaves[in_flight:microbatches] = np.arange(max(0, microbatches - in_flight)) + (lanes - 1) * microbatches
-    graph = Graph(graph.first, graph.node, (*graph.waits, leaves))
+    graph = Graph(graph.first, graph.node, (*graph.waits, leaves), graph.meant)
     return timed(schedule, costs, graph, (None,) * 3, np.repeat(costs.forward, microbatches))
 
 
@@ -92,10 +93,3 @@ def least_in_flight(costs: StageCosts, rate: float, tolerance: float = 1e-6) -> 
 
 def _reaches(costs: StageCosts, in_flight: int, rate: float, tolerance: float) -> bool:
     return in_flight / round_time(costs, in_flight) >= rate * (1 - tolerance)
-
-
-def check_count(field: str, value, what: str = "timeline_of") -> None:
-    """Refuse what is no whole number of at least 1."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < 1:
-        raise InvalidValue(what, [(field, value, "expected a whole number of at least 1")])

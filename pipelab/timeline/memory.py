@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.errors import InvalidValue
+from pipelab.checked import numbered
 from pipelab.schedules.action import B, F, I, W
 from pipelab.schedules.schedule import Schedule
 
@@ -12,7 +12,7 @@ __all__ = ["Steps", "memory", "peak_in_flight"]
 
 
 class Steps(NamedTuple):
-    """A step function: `amount[i]` from `time[i]` to `time[i + 1]`."""
+    """A step function: `amount[i]` from `time[i]` to `time[i + 1]`, which may be the same moment."""
 
     time: np.ndarray
     amount: np.ndarray
@@ -41,24 +41,37 @@ def memory(timeline, rank: int) -> Steps:
     (inference), a forward's activations go as it ends.
     """
     schedule = timeline.schedule
-    if not isinstance(rank, int | np.integer) or not 0 <= rank < schedule.ranks:
-        raise InvalidValue("memory", [("rank", rank, f"expected a rank from 0 to {schedule.ranks - 1}")])
+    rank = numbered("memory", "rank", rank, schedule.ranks, "rank")
     mine = slice(schedule.first[rank], schedule.first[rank + 1])
-    kind, stage = schedule.kind[mine], schedule.stage[mine]
+    kind, stage, node = schedule.kind[mine], schedule.stage[mine], timeline.graph.node[mine]
     start, end = timeline.start[mine], timeline.end[mine]
     table = timeline.costs.tables(schedule)
     full, rest = table["activation"][stage], table["weight_activation"][stage]
     changes = [
-        (start[kind == F], full[kind == F]),
-        (end[kind == B], -full[kind == B]),
-        (end[kind == I], (rest - full)[kind == I]),
-        (end[kind == W], -rest[kind == W]),
+        (kind == F, 0, start, full),
+        (kind == B, 1, end, -full),
+        (kind == I, 1, end, rest - full),
+        (kind == W, 1, end, -rest),
     ]
     if schedule.forward_only:
-        changes.append((end[kind == F], -full[kind == F]))
-    time, change = (np.concatenate(parts) for parts in zip(*changes, strict=True))
-    # What is freed at the moment at which something else is taken is freed first: one rank does one thing at a time.
-    order = np.lexsort((change, time))
-    time, amount = time[order], np.cumsum(change[order])
-    last = np.append(time[1:] != time[:-1], True) if len(time) else np.zeros(0, bool)
-    return Steps(np.append(0.0, time[last]), np.append(0.0, amount[last]))
+        changes.append((kind == F, 1, end, -full))
+    # In the order of the rank, which does one thing at a time: each node takes as it starts and frees as it ends.
+    place, time, change = (
+        np.concatenate(parts)
+        for parts in zip(*((2 * node[m] + late, at[m], by[m]) for m, late, at, by in changes), strict=True)
+    )
+    order = np.argsort(place, kind="stable")
+    return _steps(time[order], change[order])
+
+
+def _steps(time: np.ndarray, change: np.ndarray) -> Steps:
+    """One step per moment, and one of no length before it where more was held for that moment alone."""
+    amount = np.cumsum(change)
+    begins = np.flatnonzero(np.append(True, time[1:] != time[:-1])) if len(time) else np.zeros(0, np.int64)
+    if not len(begins):
+        return Steps(np.zeros(1), np.zeros(1))
+    last = amount[np.append(begins[1:], len(time)) - 1]
+    most, before = np.maximum.reduceat(amount, begins), np.append(0.0, last[:-1])
+    shown = np.stack([most > np.maximum(before, last), np.ones(len(last), bool)], axis=1).ravel()
+    times, amounts = np.repeat(time[begins], 2), np.stack([most, last], axis=1).ravel()
+    return Steps(np.append(0.0, times[shown]), np.append(0.0, amounts[shown]))

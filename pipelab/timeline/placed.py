@@ -5,11 +5,12 @@ from functools import cached_property
 from html import escape
 from typing import NamedTuple
 
+from pipelab.checked import whole_number
 from pipelab.evaluate import Evaluation, tally
 from pipelab.html import table
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.timeline.in_flight import check_count, least_in_flight, round_time, simulate_in_flight
+from pipelab.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 from pipelab.timeline.timeline import Timeline
 
 __all__ = ["Lane", "PlacedTimeline", "lanes_of", "placed_timeline", "stage_label"]
@@ -126,9 +127,8 @@ class PlacedTimeline:
         """
         import pandas as pd
 
-        counts = self._counts() if in_flight is None else list(in_flight)
-        for count in counts:
-            check_count("in_flight", count, "sweep")
+        asked = self._counts() if in_flight is None else in_flight
+        counts = [whole_number("sweep", "in_flight", count) for count in asked]
         alone = self.problem.workload.tokens / self.latency_s
         return pd.DataFrame(
             {
@@ -173,17 +173,19 @@ class PlacedTimeline:
             }
         )
 
-    def gantt(self, *, follow: int | None = 0):
+    def gantt(self, *, follow: int | None = 0, links: bool = True):
         """When every stage and link works on which microbatch, the bottleneck framed.
 
         Parameters
         ----------
         follow : int or None
             A microbatch whose way is drawn as a line.
+        links : bool
+            Whether links have lanes of their own.
         """
         from pipelab.plots import placed_gantt
 
-        return placed_gantt(self, follow=follow)
+        return placed_gantt(self, follow=follow, links=links)
 
     def figure(self):
         """The steady rate against microbatches in flight, and how many keep the promise."""
@@ -222,8 +224,7 @@ def placed_timeline(
     """Simulate; where it is not said how many are in flight, as many as the promise needs."""
     if in_flight is None:
         in_flight = least_in_flight(costs, evaluation.throughput / problem.workload.tokens)
-    check_count("in_flight", in_flight)
-    microbatches = 3 * int(in_flight) if microbatches is None else microbatches
-    check_count("microbatches", microbatches)
-    timeline = simulate_in_flight(costs, int(microbatches), int(in_flight))
-    return PlacedTimeline(problem, placement, evaluation, int(in_flight), timeline)
+    in_flight = whole_number("timeline_of", "in_flight", in_flight)
+    microbatches = 3 * in_flight if microbatches is None else whole_number("timeline_of", "microbatches", microbatches)
+    timeline = simulate_in_flight(costs, microbatches, in_flight)
+    return PlacedTimeline(problem, placement, evaluation, in_flight, timeline)

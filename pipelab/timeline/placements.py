@@ -1,5 +1,6 @@
 """From a placement to its pipeline: what the judge says of stages and links as costs, and as a timeline."""
 
+from pipelab.checked import instance, real_number
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.placement import Placement
@@ -47,7 +48,9 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     >>> round(10_000 * 1000 / many.makespan, 1)  # tokens/s
     134.6
     """
-    if not tokens > 0:
+    instance("inference_costs", "problem", problem, Problem, "a Problem; load one with pl.load_case(...)")
+    instance("inference_costs", "placement", placement, Placement, "a Placement, such as pl.solve(problem).placement")
+    if real_number("inference_costs", "tokens", tokens) <= 0:
         raise InvalidValue("inference_costs", [("tokens", tokens, "expected more than 0")])
     return _costs(evaluate(problem, placement), tokens, "inference_costs")
 

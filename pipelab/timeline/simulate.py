@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.checked import instance, true_or_false
+from pipelab.errors import UnknownName, nearest, shown
 from pipelab.schedules.action import KINDS, B, F, I, W
 from pipelab.schedules.order import Graph
 from pipelab.schedules.schedule import Schedule
@@ -10,7 +11,7 @@ from pipelab.timeline.costs import StageCosts
 from pipelab.timeline.graphs import TRANSFER_MODES, wire
 from pipelab.timeline.timeline import Timeline
 
-__all__ = ["simulate", "timed"]
+__all__ = ["check_transfers", "simulate", "timed"]
 
 
 def simulate(
@@ -39,7 +40,11 @@ def simulate(
     InvalidSchedule
         The schedule cannot be run, or not with these transfers; names the action or the edges that block.
     InvalidValue
-        The costs do not fit the schedule.
+        The costs do not fit the schedule, or an argument is none.
+    UnknownName
+        There are no such transfers.
+    TooLarge
+        More than a million rounds of actions, or 40 million cells of rounds times ranks.
 
     Examples
     --------
@@ -49,12 +54,10 @@ def simulate(
     >>> timeline.makespan, round(timeline.bubble_fraction, 4), timeline.peak_in_flight
     (33.0, 0.2727, (4, 3, 2, 1))
     """
-    if not isinstance(schedule, Schedule):
-        raise InvalidValue("simulate", [("schedule", schedule, "expected a Schedule; make one with pl.schedule(...)")])
-    if not isinstance(costs, StageCosts):
-        raise InvalidValue("simulate", [("costs", costs, "expected StageCosts(forward, backward_input, ...)")])
-    if transfers not in TRANSFER_MODES:
-        raise UnknownName(f"transfers {transfers!r} is not known; {nearest(transfers, TRANSFER_MODES)}")
+    instance("simulate", "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
+    instance("simulate", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
+    synchronous_optimizer = true_or_false("simulate", "synchronous_optimizer", synchronous_optimizer)
+    check_transfers(transfers)
     if transfers == "blocking" and not schedule.communicates:
         schedule = schedule.communicating
     wiring = wire(schedule, transfers)
@@ -83,6 +86,12 @@ def timed(
     for waits, delay in zip(graph.waits, delays, strict=True):
         np.maximum(start, known[waits] if delay is None else known[waits] + delay, out=start)
     return Timeline(schedule, costs, transfers, synchronous_optimizer, start, end, graph, delays)
+
+
+def check_transfers(transfers) -> None:
+    """Raise `UnknownName` for a way of handing over that there is not."""
+    if not isinstance(transfers, str) or transfers not in TRANSFER_MODES:
+        raise UnknownName(f"transfers {shown(transfers)} is not known; {nearest(transfers, TRANSFER_MODES)}")
 
 
 def _slowest(comm: np.ndarray, link: np.ndarray | None) -> np.ndarray | None:

@@ -171,13 +171,17 @@ class Timeline:
     def waited_for(self) -> np.ndarray:
         """The entry that each entry had to wait for last, -1 where it waited for nothing, shape (n,).
 
-        Where its own rank was busy longest, that is the action before it on the same rank.
+        Where its own rank was busy longest, that is the action before it on the same rank. Of a pair it is the
+        half whose result was needed, and the forward where the rank was busy with both.
         """
+        return self.binding.entry[self.graph.node]
+
+    @cached_property
+    def binding(self):
+        """What every node waited for last; see `pipelab.timeline.path.Binding`."""
         from pipelab.timeline.path import binding
 
-        which = binding(self)[0]
-        entry = np.append(self.node_entry, -1)
-        return entry[which][self.graph.node]
+        return binding(self)
 
     @cached_property
     def critical_entries(self) -> np.ndarray:
@@ -205,11 +209,12 @@ class Timeline:
 
     def frame(self):
         """One row per action: rank, action, stage, kind, microbatch, start, end, waited_for."""
+        from pipelab.timeline.path import names_waited_for
+
         frame = self.schedule.frame().drop(columns="position")
         unit = f"_{self.costs.unit}" if self.costs.unit else ""
         frame["start" + unit], frame["end" + unit] = self.start, self.end
-        names = [*frame["action"], ""]
-        frame["waited_for"] = [names[i] for i in self.waited_for]
+        frame["waited_for"] = names_waited_for(self, np.arange(len(self.schedule)))
         return frame
 
     def measures(self) -> dict[str, float]:

@@ -1,13 +1,15 @@
 """A timeline as a Chrome trace: a lane per rank, an arrow per message between ranks."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 
-from pipelab.schedules.action import TRANSFERS
-from pipelab.schedules.dependencies import makers
-from pipelab.tables import write_whole
+from pipelab.checked import instance
+from pipelab.schedules.action import KINDS
+from pipelab.tables import write_to
+from pipelab.timeline.messages import messages
+from pipelab.timeline.path import names_waited_for
+from pipelab.timeline.timeline import Timeline
 
 __all__ = ["chrome_trace", "save_chrome_trace"]
 
@@ -20,31 +22,28 @@ def chrome_trace(timeline) -> dict:
         for r in range(schedule.ranks)
     ]
     start, end = (timeline.start * scale).tolist(), (timeline.end * scale).tolist()
-    names = [str(schedule.action(i)) for i in range(len(schedule))]
-    rank, waited = schedule.rank.tolist(), timeline.waited_for.tolist()
-    for i, name in enumerate(names):
-        action = schedule.action(i)
-        arguments = {"stage": action.stage, "microbatch": action.microbatch}
-        if waited[i] >= 0:
-            arguments["waited for"] = names[waited[i]]
+    stage, microbatch, kind = schedule.stage.tolist(), schedule.microbatch.tolist(), schedule.kind.tolist()
+    rank, waited = schedule.rank.tolist(), names_waited_for(timeline, np.arange(len(schedule)))
+    for i, name in enumerate(schedule.texts):
+        arguments = {"stage": stage[i], "microbatch": microbatch[i]}
+        if waited[i]:
+            arguments["waited for"] = waited[i]
         events.append(
             {
-                "ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": action.kind,
+                "ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": KINDS[kind[i]],
                 "ts": start[i], "dur": end[i] - start[i], "args": arguments,
             }
         )  # fmt: skip
-    if not np.isin(schedule.kind, TRANSFERS).any():
-        events += _arrows(schedule, start, end, rank)
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    return {"traceEvents": events + _arrows(timeline, rank), "displayTimeUnit": "ms"}
 
 
-def _arrows(schedule, start, end, rank) -> list[dict]:
-    found = []
-    for taker, maker in enumerate(makers(schedule).tolist()):
-        if maker >= 0 and rank[maker] != rank[taker]:
-            shared = {"pid": 0, "name": "message", "cat": "message", "id": taker}
-            found.append({**shared, "ph": "s", "tid": rank[maker], "ts": end[maker]})
-            found.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": start[taker]})
+def _arrows(timeline, rank: list[int]) -> list[dict]:
+    found, sent, scale = [], messages(timeline), timeline.costs.microseconds
+    columns = sent.maker, sent.taker, sent.leaves * scale, sent.arrives * scale
+    for maker, taker, leaves, arrives in zip(*(column.tolist() for column in columns), strict=True):
+        shared = {"pid": 0, "name": "message", "cat": "message", "id": taker}
+        found.append({**shared, "ph": "s", "tid": rank[maker], "ts": leaves})
+        found.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": arrives})
     return found
 
 
@@ -65,4 +64,5 @@ def save_chrome_trace(timeline, path) -> None:
     >>> pl.save_chrome_trace(timeline, file); file.exists()
     True
     """
-    write_whole(Path(path), json.dumps(chrome_trace(timeline)))
+    instance("save_chrome_trace", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
+    write_to("save_chrome_trace", path, json.dumps(chrome_trace(timeline), allow_nan=False))

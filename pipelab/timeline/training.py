@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 
+from pipelab.checked import whole_number
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation
 from pipelab.html import table
@@ -12,7 +13,6 @@ from pipelab.problem import Problem
 from pipelab.schedules import Schedule
 from pipelab.schedules import schedule as make_schedule
 from pipelab.timeline.costs import StageCosts
-from pipelab.timeline.in_flight import check_count
 from pipelab.timeline.placed import stage_label
 from pipelab.timeline.simulate import simulate
 from pipelab.timeline.timeline import Timeline
@@ -118,7 +118,7 @@ def training_timeline(
         raise InvalidValue("timeline_of", [("problem.workload.phase", problem.workload.phase, expected)])
     ranks, tokens = len(placement), problem.workload.tokens
     microbatches = 4 * ranks if microbatches is None else microbatches
-    check_count("microbatches", microbatches)
+    microbatches = whole_number("timeline_of", "microbatches", microbatches)
     order = make_schedule(schedule, ranks, microbatches)
     if order.forward_only:
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True it runs forward alone"

@@ -1,0 +1,246 @@
+"""Least $ per million tokens above a floor of throughput: halve the rates, rule out what is too slow for its price.
+
+Dollars per million tokens are price per hour / (3600 · throughput) · 10^6. The least price of a
+placement of at least t tokens/s never falls as t rises. So once the least price P at some rate
+is known, no rate t ≥ that one can have less than P / t: all rates up to P / (best ratio so far) are
+settled without a question, and a question "at least t, for less than best ratio × the highest
+rate left" that is answered no settles everything above t.
+"""
+
+import heapq
+import math
+import threading
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipelab.errors import InvalidValue
+from pipelab.evaluate import evaluate
+from pipelab.formulations.aggregated.rates import StageRates, stage_rates
+from pipelab.formulations.aggregated.usage import Limits
+from pipelab.methods.floor import floor_index, why_out_of_reach
+from pipelab.methods.prices import whole_prices
+from pipelab.methods.search import Search
+from pipelab.methods.solvers import check_amounts, check_solver, solver_version
+from pipelab.objective import Objective, status_and_least
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["cheapest", "cheapest_of", "prices_or_refuse", "usd_per_million_tokens"]
+
+_CLOSE = 1 - 1e-11  # ratios this close are one ratio
+
+
+def cheapest(
+    problem: Problem,
+    at_least: float = 0.0,
+    *,
+    solver: str = "scip",
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """The placement with the least $ per million tokens among those of at least so many tokens/s.
+
+    What counts is the price per hour of the GPUs in use over the tokens of an hour.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `GPU.usd_per_hour` for every GPU.
+    at_least : float
+        Floor of throughput in tokens/s.
+    solver : "scip" or "highs"
+        Who answers the small programs.
+    time_limit, stop
+        As for `solve`. Ended early, the answer is the best placement so far, with a proven lower bound.
+
+    Returns
+    -------
+    Result
+        `objective` has the value and its bound, `details["questions"]` every program asked. Where no
+        placement reaches the floor, the status is "infeasible" and `reason` has the greatest throughput.
+
+    Raises
+    ------
+    InvalidValue
+        A GPU without a price, prices too fine to be told apart, or a floor that is no number.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> rented = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, 400,
+    ...                                 usd_per_hour={"A100": 1.8, "V100": 0.6})
+    >>> import dataclasses
+    >>> problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=rented)
+    >>> result = pl.cheapest(problem)
+    >>> result.status, round(result.objective.value, 4), result.placement.gpus
+    ('optimal', 1.2111, (2,))
+    >>> pl.cheapest(problem, at_least=300).placement.gpus
+    (0, 1)
+    """
+    check_solver(solver)
+    check_amounts("cheapest", time_limit, at_least)
+    began, rates = time.perf_counter(), stage_rates(problem)
+    prices_or_refuse(rates, "cheapest")
+    return cheapest_of(rates, at_least, solver, began, time_limit, stop)
+
+
+def cheapest_of(
+    rates: StageRates, at_least: float, solver: str, began: float, time_limit: float | None, stop, explain: bool = True
+) -> Result:
+    """The same where the rates are known; without `explain`, an infeasible floor has no reason."""
+    prices = whole_prices(rates)
+    search = Search(rates, solver, began, time_limit, stop=stop, limits=Limits(prices=prices), prefer="price")
+    hunt = _Hunt(search, floor_index(rates, at_least), _dollars_per_unit(rates, prices))
+    hunt.run()
+    return _result(hunt, at_least, explain)
+
+
+def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
+    """Whole prices of one GPU of each class.
+
+    Raises
+    ------
+    InvalidValue
+        A price is missing, or prices are too fine for a solver to tell them apart.
+    """
+    prices = whole_prices(rates)
+    if prices is not None:
+        return prices
+    missing = sorted({g.type for g in rates.problem.cluster.kinds if g.usd_per_hour is None})
+    expected = "expected coarser prices: round GPU.usd_per_hour to cents"
+    if missing:
+        expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
+    raise InvalidValue(what, [("problem.cluster", rates.problem.name, expected)])
+
+
+def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
+    """Price of a million tokens at so many tokens/s.
+
+    >>> round(usd_per_million_tokens(3.6, 1000), 9)
+    1.0
+    """
+    return usd_per_hour / (3600 * throughput) * 1_000_000
+
+
+def _dollars_per_unit(rates: StageRates, prices: tuple[int, ...]) -> float:
+    """What one of the whole units of price is worth."""
+    return rates.classes.gpu(0).usd_per_hour / prices[0]
+
+
+@dataclass
+class _Hunt:
+    """The state of one search for the least ratio; rates count by their index in `search.thresholds`.
+
+    Attributes
+    ----------
+    open : heap of (least ratio possible, first rate, last rate, least price there)
+        Runs of rates that may still hold something better. Ratios are price units per token/s.
+    left : list of float
+        Least ratios possible in runs whose question was not answered.
+    """
+
+    search: Search
+    floor: int
+    dollars: float
+    open: list[tuple[float, int, int, int]] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+    best: Placement | None = None
+    ratio: float = math.inf
+
+    def run(self) -> None:
+        """Ask about the floor first; then halve whichever run of rates could hold the least ratio."""
+        self._open(self.floor, self.search.highest(), min(self.search.limits.prices))
+        ask_at_floor = True
+        while self.open and self.search.stopped is None:
+            _, first, last, price = heapq.heappop(self.open)
+            first = self._first_that_could(first, price)
+            if first > last:
+                continue
+            middle = first if ask_at_floor else self._middle(first, last)
+            ask_at_floor = False
+            self._ask(first, middle, last, price)
+
+    @property
+    def bound(self) -> float:
+        """No placement has a lower ratio."""
+        return min([self.ratio, *self.left, *(run[0] for run in self.open)])
+
+    def _open(self, first: int, last: int, price: int) -> None:
+        if first <= last:
+            heapq.heappush(self.open, (price / float(self.search.thresholds[last]), first, last, price))
+
+    def _first_that_could(self, first: int, price: int) -> int:
+        """The first rate of a run at which such a price would be a lower ratio than the best."""
+        if self.best is None:
+            return first
+        slowest = price / (self.ratio * _CLOSE)
+        return max(first, int(np.searchsorted(self.search.thresholds, slowest, side="right")))
+
+    def _middle(self, first: int, last: int) -> int:
+        """Halve by ratio, not by number: where rates lie dense, nothing much changes."""
+        rates = self.search.thresholds
+        middle = math.sqrt(float(rates[first]) * float(rates[last]))
+        return min(max(int(np.searchsorted(rates, middle)), first), last)
+
+    def _ask(self, first: int, middle: int, last: int, price: int) -> None:
+        """Least price at the middle rate, if it is low enough to beat the best ratio at the last rate."""
+        search = self.search
+        most = None
+        if self.best is not None:
+            most = math.ceil(self.ratio * _CLOSE * float(search.thresholds[last])) - 1
+        search.limits = replace(search.limits, price=most)
+        placement, settled = search.least("price", middle)
+        if placement is not None:
+            self._keep(placement)
+        if not settled:
+            self.left.append(price / float(search.thresholds[last]))
+        self._open(first, middle - 1, price)
+        if placement is not None and settled:  # whatever is faster costs at least as much
+            self._open(search.index_of(placement) + 1, last, search.used("price", placement))
+
+    def _keep(self, placement: Placement) -> None:
+        own = evaluate(self.search.rates.problem, placement).throughput
+        ratio = self.search.used("price", placement) / own
+        if ratio < self.ratio:
+            self.best, self.ratio = placement, ratio
+
+
+def _result(hunt: _Hunt, at_least: float, explain: bool) -> Result:
+    search, problem = hunt.search, hunt.search.rates.problem
+    bound = None if math.isinf(hunt.bound) else usd_per_million_tokens(hunt.bound * hunt.dollars, 1.0)
+    value = throughput = None
+    if hunt.best is not None:
+        throughput = evaluate(problem, hunt.best).throughput
+        value = usd_per_million_tokens(
+            math.fsum(problem.cluster.gpus[g].usd_per_hour for g in hunt.best.gpus), throughput
+        )
+    status, bound = status_and_least(value, bound)
+    stopped, reason = search.stopped, ""
+    if status in ("feasible", "unknown") and stopped is None:
+        stopped = "list limit" if search.time_limit is None else "time limit"
+    if hunt.best is None and math.isinf(hunt.bound):
+        status, stopped = "infeasible", None
+        reason = (
+            ""
+            if not explain
+            else why_out_of_reach(search.rates, at_least, search.solver, search.time_limit, search.stop, search.began)
+        )
+    objective = Objective("usd_per_million_tokens", "$ per million tokens", value, bound, at_least)
+    size = {
+        "classes": len(search.rates.classes),
+        "rates": len(search.thresholds),
+        "questions": len(search.questions),
+        "variables": max((q.variables for q in search.questions), default=0),
+        "rows": max((q.rows for q in search.questions), default=0),
+    }
+    details = {
+        "questions": tuple(search.questions), "nodes": search.nodes, "rates": search.rates,
+        "usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound,
+    }  # fmt: skip
+    return Result(
+        problem, "cheapest", status, hunt.best, throughput, None, time.perf_counter() - search.began, size,
+        solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
+    )  # fmt: skip

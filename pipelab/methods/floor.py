@@ -1,0 +1,36 @@
+"""A floor of throughput: where it lies among the possible rates, and what to say where nothing reaches it."""
+
+import numpy as np
+
+from pipelab.formulations.aggregated.rates import StageRates
+from pipelab.methods.aggregated import result_of
+from pipelab.methods.search import Search
+
+__all__ = ["REACHED", "floor_index", "why_out_of_reach"]
+
+# A rate that misses the floor by the last bits of the arithmetic reaches it: rates so close are one rate
+# (`StageRates.thresholds`).
+REACHED = 1 - 1e-10
+
+
+def floor_index(rates: StageRates, at_least: float) -> int:
+    """Index of the lowest possible rate that reaches the floor; the number of rates where none does."""
+    return int(np.searchsorted(rates.thresholds, at_least * REACHED))
+
+
+def why_out_of_reach(rates: StageRates, at_least: float, solver: str, time_limit, stop, began: float) -> str:
+    """The reason where no placement reaches the floor: the greatest throughput there is, by a search of its own.
+
+    Without a floor, or where nothing fits at all, why nothing fits. Ended early, the search still knows
+    what nothing exceeds.
+    """
+    search = Search(rates, solver, began, time_limit, stop=stop)
+    search.find_best_rate()
+    best = result_of(search)
+    if best.status == "infeasible":
+        return best.reason
+    floor = f"none reaches {at_least:.7g} tokens/s"
+    if best.status == "optimal":
+        return f"{floor}, the greatest throughput there is being {best.throughput:.7g} tokens/s"
+    found = f"the fastest found has {best.throughput:.7g} tokens/s, and " if best.throughput else ""
+    return f"{floor}; {found}the greatest throughput is at most {min(best.bound, at_least):.7g} tokens/s"

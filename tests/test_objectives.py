@@ -1,0 +1,393 @@
+"""Objectives besides throughput: cheapest, quickest and their fronts, against brute force."""
+
+import dataclasses
+import math
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import oracle
+import pipelab as pl
+from pipelab.formulations.quickest.path import Path
+from pipelab.formulations.quickest.sequence import Sequence
+from pipelab.formulations.quickest.times import pass_times
+from pipelab.methods.raise_floor import raise_floor
+from pipelab.methods.solvers import run_program
+from pipelab.objective import Objective, status_and_least
+
+PRICES = [0.35, 0.5, 1.25, 2.99]
+
+
+def priced(problem, seed=0, prices=PRICES):
+    rng = np.random.default_rng(seed)
+    price = {kind: float(rng.choice(prices)) for kind in problem.cluster.kinds}
+    pool = tuple(dataclasses.replace(g, usd_per_hour=price[g]) for g in problem.cluster.gpus)
+    return dataclasses.replace(problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix()))
+
+
+def small(seed, **fixed):
+    """A random problem: unequal links, twins, unlike layers, mixed stages; every fifth a table with gaps."""
+    problem = oracle.random_problem(seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, **fixed)
+    if seed % 5 == 0:
+        problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest=seed % 10 == 0))
+    return problem
+
+
+def floors(rates, seed):
+    """Floors that bind: none, a rate of some placement, the greatest there is, and more than that."""
+    top = max(rates, default=1.0)
+    some = float(np.random.default_rng(seed).choice(sorted(rates))) if rates else 0.5
+    return [0.0, some, top, 1.01 * top]
+
+
+def dollars(problem, gpus, rate):
+    return sum(problem.cluster.gpus[g].usd_per_hour for g in gpus) / (rate * 3600) * 1e6
+
+
+def check_against(every, result, floor):
+    """`every`: (throughput, value) of all placements."""
+    values = [value for rate, value in every if rate >= floor * (1 - 1e-10)]
+    if not values:
+        assert result.status == "infeasible", (floor, result)
+        assert result.placement is None
+        assert result.objective.value is None
+        return
+    assert result.status == "optimal", (floor, min(values), result)
+    assert result.objective.value == result.objective.bound == pytest.approx(min(values), rel=1e-9)
+    assert result.gap == 0
+    assert result.evaluation.throughput == result.throughput >= floor * (1 - 1e-9)
+
+
+# Against brute force
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_cheapest_is_the_cheapest_of_all(seed):
+    problem = priced(small(seed), seed)
+    every = [(rate, dollars(problem, gpus, rate)) for rate, gpus, _ in oracle.placements(problem)]
+    for floor in floors([r for r, _ in every], seed):
+        result = pl.cheapest(problem, floor)
+        check_against(every, result, floor)
+        if result.placement:
+            paid = dollars(problem, result.placement.gpus, result.throughput)
+            assert result.objective.value == pytest.approx(paid, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_quickest_is_the_quickest_of_all(seed):
+    problem = small(seed, link_units="tokens")
+    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    for floor in floors([r for r, _ in every], seed):
+        result = pl.quickest(problem, floor, solver="highs" if seed % 7 == 0 else "scip")
+        check_against(every, result, floor)
+        if result.placement:
+            assert result.objective.value == result.evaluation.seconds_per_pass == result.details["seconds_per_pass"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("against", ["usd_per_million_tokens", "seconds_per_pass"])
+def test_the_fronts_are_the_pareto_fronts(against, seed):
+    problem = priced(small(seed, link_units="tokens"), seed)
+    every = {
+        (round(s if against == "seconds_per_pass" else dollars(problem, g, rate), 7), round(rate, 6))
+        for rate, g, s in oracle.passes(problem)
+    }
+    front = {p for p in every if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in every)}
+    curve = pl.trade_off(problem, against)
+    assert curve.complete
+    assert all(p.status == "optimal" for p in curve.points)
+    frame = curve.frame()
+    found = list(zip(frame[against], frame["throughput_tokens_per_s"], strict=True)) if curve.points else []
+    assert found == [(pytest.approx(x, rel=1e-6), pytest.approx(y, rel=1e-6)) for x, y in sorted(front)[::-1]]
+
+
+def test_a_point_that_the_next_one_equals_is_dropped():
+    """Answers made by hand: the second floor costs no more than none at all, the third does."""
+    values = {0.0: (5.0, 10.0), 20.0: (5.0, 20.0), 30.0: (7.0, 30.0)}
+
+    def least(rates, floor, *rest, explain):
+        value, rate = values.get(floor, (None, None))
+        status = "infeasible" if value is None else "optimal"
+        return pl.Result(None, "", status, None, rate, None, 0.0, objective=Objective("x", "x", value, value, floor))
+
+    points, complete = raise_floor(
+        SimpleNamespace(thresholds=np.array([10.0, 20.0, 30.0])), least, "", 0, None, None, None
+    )
+    assert [(p.objective.value, p.throughput) for p in points] == [(5.0, 20.0), (7.0, 30.0)]
+    assert complete
+
+
+# The two forms of the quickest
+
+
+def islands(seed, gpus=9, layers=9):
+    """Islands of twins, fast inside and slow between: cheating with circuits apart would pay."""
+    rng = np.random.default_rng(seed)
+    island = np.sort(rng.integers(0, 3, gpus))
+    speed = rng.uniform(0.001, 0.01, (3, 3))
+    np.fill_diagonal(speed, 500)
+    kind = rng.integers(0, 2, 3)
+    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 1, -2, 100), "B": pl.Coefficients(0, 2, -4, 120)})
+    pool = tuple(pl.GPU("AB"[kind[i]], float(rng.choice([2.6, 3.6]))) for i in island)
+    model = pl.Model("islands", layers, 1024, 2048, 1.0)
+    return pl.Problem(
+        pl.Cluster(pool, speed[np.ix_(island, island)]), model, pl.Workload(512, 4), costs,
+        max_gpus_per_stage=2, link_units="tokens", name=f"islands {seed}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_counting_and_path_agree_beyond_brute_force(seed):
+    """The path form knows where a stage stands, so that circuits apart from the pipeline cannot occur."""
+    problem = islands(seed)
+    result = pl.quickest(problem)
+    times = pass_times(problem, 0.0)
+    if result.status == "infeasible":
+        assert run_program("scip", Path(times, math.inf, 1.0).program).status == "infeasible"
+        return
+    form = Path(times, math.inf, result.objective.value / 10_000)
+    run = run_program("scip", form.program)
+    assert pl.evaluate(problem, form.placement_of(run.x)).seconds_per_pass == pytest.approx(
+        result.objective.value, rel=1e-9
+    )
+
+
+def test_circuits_apart_from_the_pipeline_are_no_placement():
+    """Many of these problems have them in the first answer; each is then forbidden, at a price."""
+    apart = joined = 0
+    for seed in range(25):
+        problem = islands(seed)
+        form = Sequence(pass_times(problem, 0.0), math.inf, 1.0)
+        run = first = run_program("scip", form.program)
+        while run.x is not None and form.placement_of(run.x) is None:
+            form = form.stricter(run.x)
+            run = run_program("scip", form.program)
+        if run is not first and run.x is not None:
+            apart += 1
+            assert form.circuits
+            whole = pl.evaluate(problem, form.placement_of(run.x))
+            assert whole.seconds_per_pass > -first.objective
+            row = Sequence(form.times, math.inf, 1.0).joined(first.x)
+            if row is not None:
+                joined += 1
+                assert pl.evaluate(problem, row).seconds_per_pass >= whole.seconds_per_pass * (1 - 1e-9)
+    assert joined >= apart // 2 >= 2
+
+
+def test_the_program_does_not_grow_with_the_cluster():
+    def sized(number):
+        links = {("A100", "T4"): 1, ("A100", "A100"): 400, ("T4", "T4"): 300}
+        cluster = pl.Cluster.from_counts({"A100": number, "T4": number}, {"A100": 8, "T4": 6}, links)
+        problem = pl.load_case("small", max_gpus_per_stage=2, link_units="tokens")
+        return pass_times(dataclasses.replace(problem, cluster=cluster), 0.0)
+
+    few, many = (Sequence(sized(n), math.inf, 1.0).program.size for n in (20, 2000))
+    assert few == many
+
+
+def test_gpus_that_make_no_stage_quicker_are_left_out():
+    """The first two GPUs are alike, and a stage of both is slower than a stage of one."""
+    problem = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
+    slow = dataclasses.replace(problem, costs=dataclasses.replace(problem.costs, efficiency=0.3))
+    assert pass_times(slow, 0.0).composition.sum(axis=1).max() == 1
+    assert pass_times(problem, 0.0).composition.sum(axis=1).max() == 2
+
+
+def test_alike_single_gpus_meet_alike():
+    """One GPU of each of three types, all links equal: nobody hops to itself, so all are one group."""
+    cluster = pl.Cluster.from_counts({"A100": 1, "V100": 1, "T4": 1}, 40, 100)
+    problem = dataclasses.replace(pl.load_case("tiny", link_units="tokens"), cluster=cluster)
+    assert pass_times(problem, 0.0).hop.shape == (1, 1)
+
+
+@pytest.mark.parametrize("solver", ["scip", "highs"])
+@pytest.mark.parametrize("step", [1e-8, 3e-8, 1e-7, 1e-6])
+def test_near_ties_are_told_apart(step, solver):
+    """Three stages of one GPU each; four candidates, of which two are quicker by a hair."""
+    names = "ABCD"
+    rates = {n: pl.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate(names)}
+    cluster = pl.Cluster.from_counts(dict.fromkeys(names, 1), 1.5, 1e6)
+    problem = pl.Problem(cluster, pl.Model("m", 3, 64, 64, 1.0), pl.Workload(8, 1), pl.LinearThroughput(rates),
+                         link_units="tokens")  # fmt: skip
+    least = min(seconds for _, _, seconds in oracle.passes(problem))
+    result = pl.quickest(problem, solver=solver)
+    assert result.status == "optimal"
+    assert result.objective.value == pytest.approx(least, rel=1e-9)
+
+
+# Floors, prices and units that cannot be
+
+
+def test_a_floor_out_of_reach_names_the_greatest_throughput():
+    problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
+    for answer in (pl.cheapest(problem, 302), pl.quickest(problem, 302)):
+        assert (answer.status, answer.bound, answer.objective.bound, answer.stopped_by) == ("infeasible",) + (None,) * 3
+        assert answer.sentence == (
+            "No placement exists: none reaches 302 tokens/s, the greatest throughput there is being 301.784 tokens/s."
+        )
+    heavy = dataclasses.replace(problem, model=dataclasses.replace(problem.model, layer_weight_gb=90))
+    for answer in (pl.cheapest(heavy), pl.quickest(heavy, 10)):
+        assert "layer 1 alone needs" in answer.reason
+
+
+@pytest.mark.parametrize("goal", [pl.cheapest, pl.quickest])
+def test_the_throughput_of_a_result_is_a_floor_that_it_reaches(goal):
+    problem = priced(pl.load_case("small", max_gpus_per_stage=3, link_units="tokens"))
+    top = pl.solve(problem, "aggregated").throughput
+    assert goal(problem, top).throughput == pytest.approx(top, rel=1e-9)
+
+
+def test_transfers_are_refused_where_there_are_links():
+    tiny = pl.load_case("tiny")
+    with pytest.raises(pl.InvalidValue, match=r"replace\(problem, link_units='tokens'\)"):
+        pl.quickest(tiny)
+    with pytest.raises(pl.InvalidValue, match=r"trade_off: problem\.link_units = 'transfers'"):
+        pl.trade_off(tiny, "seconds_per_pass")
+    judged = pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (1,))]))
+    with pytest.raises(pl.InvalidValue, match="expected 'tokens'"):
+        judged.seconds_per_pass  # noqa: B018
+    alone = dataclasses.replace(tiny, cluster=pl.Cluster(tiny.cluster.gpus[:1], np.zeros((1, 1))))
+    result = pl.quickest(alone)
+    assert result.objective.value == pytest.approx(2048 * 16 / result.throughput, rel=1e-12)
+
+
+def test_bad_arguments_are_named():
+    tiny = priced(pl.load_case("tiny", link_units="tokens"))
+    for goal in (pl.cheapest, pl.quickest):
+        for bad in (-1, math.nan, math.inf, "5", True):
+            with pytest.raises(pl.InvalidValue, match=r"at_least = .*expected tokens/s"):
+                goal(tiny, bad)
+        with pytest.raises(pl.InvalidValue, match="time_limit = -1"):
+            goal(tiny, time_limit=-1)
+        with pytest.raises(pl.UnknownName, match="there is no solver='cplex'"):
+            goal(tiny, solver="cplex")
+    with pytest.raises(pl.InvalidValue, match="A100, V100 have none"):
+        pl.cheapest(pl.load_case("tiny"))
+    with pytest.raises(pl.InvalidValue, match=r"round GPU\.usd_per_hour to cents"):
+        pl.cheapest(priced(tiny, prices=[3.1234567]))
+    with pytest.raises(pl.UnknownName, match="did you mean 'seconds_per_pass'"):
+        pl.trade_off(tiny, "seconds_per_token")
+
+
+def test_too_many_compositions_are_refused():
+    many = pl.Cluster.from_counts({"A100": 1}, 80, 1)
+    rng = np.random.default_rng(0)
+    many = pl.Cluster(many.gpus * 40, rng.uniform(1, 2, (40, 40)))
+    problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=6, link_units="tokens"), cluster=many)
+    with pytest.raises(pl.TooLarge, match="9,366,818 ways to compose a stage of up to 6 GPUs from 40 classes"):
+        pl.quickest(problem, time_limit=0)
+
+
+# Ended early
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("limit", [0.0, 0.01, 0.03])
+def test_a_time_limit_leaves_a_valid_bound(seed, limit):
+    problem = priced(small(seed, link_units="tokens"), seed)
+    every = list(oracle.passes(problem))
+    for goal, values in (
+        (pl.cheapest, [dollars(problem, g, r) for r, g, _ in every]),
+        (pl.quickest, [s for _, _, s in every]),
+    ):
+        result = goal(problem, time_limit=limit)
+        if not values:
+            assert result.status in ("infeasible", "unknown")
+            continue
+        assert result.status in ("optimal", "feasible", "unknown")
+        assert result.objective.bound <= min(values) * (1 + 1e-9)
+        if result.placement:
+            assert result.objective.value >= min(values) * (1 - 1e-9)
+        if result.status != "optimal":
+            assert result.stopped_by == "time limit"
+            assert "proven least in" not in result.sentence
+
+
+def test_a_stop_keeps_what_was_found():
+    problem = priced(pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens"))
+    stop = threading.Event()
+    stop.set()
+    for goal in (pl.cheapest, pl.quickest):
+        best, stopped = goal(problem).objective.value, goal(problem, stop=stop)
+        assert (stopped.status, stopped.stopped_by) == ("unknown", "stop")
+        assert 0 < stopped.objective.bound <= best
+        assert f"has less than {stopped.objective.bound:.7g}" in stopped.sentence
+
+
+def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
+    """The floor's question is answered, the program is not."""
+    from pipelab.methods import quickest as module
+
+    problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
+    best = pl.quickest(problem).objective.value
+    real = module.run_program
+    monkeypatch.setattr(module, "run_program", lambda solver, program, **k: real(solver, program, time_limit=0.0))
+    result = pl.quickest(problem, time_limit=100)
+    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+    assert result.objective.bound <= best <= result.objective.value
+    assert result.gap == pytest.approx(1 - result.objective.bound / result.objective.value)
+    assert f"not proven least (stopped by time limit); the least may be up to {result.gap:.2%} lower" in result.sentence
+
+
+@pytest.mark.parametrize("against", ["usd_per_million_tokens", "seconds_per_pass"])
+def test_a_front_that_is_stopped_keeps_its_points(against):
+    problem = priced(pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens"))
+    whole, stop, points = pl.trade_off(problem, against), threading.Event(), []
+    assert len(whole.points) > 2
+    curve = pl.trade_off(problem, against, stop=stop, on_point=lambda p: (points.append(p), stop.set()))
+    assert not curve.complete
+    assert [p.throughput for p in curve.points] == [p.throughput for p in points] == [whole.points[-1].throughput]
+    assert pl.trade_off(problem, against, time_limit=0.0).points == ()
+
+
+# What a result says of itself
+
+
+def test_a_result_says_what_was_least():
+    problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
+    result = pl.quickest(problem, 100)
+    assert result.sentence.startswith("108.581 seconds per pass at 301.784 tokens/s, proven least among placements of ")
+    assert result.as_dict()["objective"] == {
+        "seconds_per_pass": result.objective.value, "bound_seconds_per_pass": result.objective.value,
+        "at_least_tokens_per_s": 100,
+    }  # fmt: skip
+    assert result.bound is None  # nothing was proven about throughput
+    assert result.frame()["seconds_per_pass"][0] == result.objective.value
+    with pytest.raises(pl.InvalidValue, match="expected a result for the greatest throughput"):
+        pl.certificate(result)
+
+
+def test_a_bound_above_the_value_is_an_error():
+    assert status_and_least(2.0, 2.0 * (1 - 1e-12)) == ("optimal", 2.0)
+    assert status_and_least(2.0, None) == ("feasible", None)
+    with pytest.raises(pl.PipelabError, match="one of them is wrong"):
+        status_and_least(2.0, 2.1)
+    assert Objective("x", "x", None, 1.0).gap is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_pass_takes_as_long_as_its_timeline(seed):
+    problem = small(seed, link_units="tokens")
+    result = pl.quickest(problem)
+    if result.placement is None:
+        pytest.skip("no placement fits")
+    costs = pl.inference_costs(problem, result.placement, problem.workload.tokens)
+    one = pl.simulate(pl.schedule("Inference", len(costs.forward), 1), costs)
+    assert one.makespan == pytest.approx(result.evaluation.seconds_per_pass, rel=1e-12)
+
+
+def test_the_figures_state_what_they_show():
+    medium = priced(pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens"))
+    curve = pl.trade_off(medium, "seconds_per_pass")
+    figure = curve.figure()
+    slow, fast = curve.points[-1], curve.points[0]
+    assert figure.layout.xaxis.title.text == "seconds per pass"
+    assert f"{100 * (fast.throughput / slow.throughput - 1):.2g}% more tokens/s" in figure.layout.title.text
+    assert list(figure.data[1].x) == [p.objective.value for p in curve.points[::-1]]
+    single = pl.trade_off(priced(pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")), "seconds_per_pass")
+    assert len(single.points) == 1
+    assert "one placement is best in both" in single.figure().layout.title.text
+    nothing = pl.trade_off(medium, "seconds_per_pass", time_limit=0.0)
+    assert "no point was proven in time" in nothing.figure().layout.title.text
