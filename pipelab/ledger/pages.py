@@ -18,8 +18,8 @@ _WIDTHS = (4, 11, 22, 11, 15, 15, 8, 14)  # per cent
 _NUMBER = count(1)  # so that two tables on one page filter themselves alone
 
 
-def filtered_table(ledger) -> str:
-    """The table with its filter, as a piece of HTML."""
+def filtered_table(ledger, height: str = "70vh") -> str:
+    """The table with its filter, as a piece of HTML that scrolls where it is higher than `height`."""
     name = f"ledger{next(_NUMBER)}"
     entries = list(ledger)
     documents = list(dict.fromkeys(e.document for e in entries))
@@ -32,7 +32,7 @@ def filtered_table(ledger) -> str:
     rows = "".join(_row(e, verdicts.index(e.verdict), documents.index(e.document)) for e in entries)
     head = "".join(f"<th scope='col' style='width:{w}%'>{c}</th>" for c, w in zip(_COLUMNS, _WIDTHS, strict=True))
     return (
-        f"<div class='{name}'>{_style(name, verdicts, documents)}{by_verdict}<br>{by_document}"
+        f"<div class='{name}'>{_style(name, verdicts, documents, height)}{by_verdict}<br>{by_document}"
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -48,7 +48,8 @@ def page(ledger) -> str:
         "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>pipelab: the ledger</title>"
         "<style>body {font-family: 'DejaVu Sans', Verdana, sans-serif; font-size: 13px; margin: 24px}</style></head>"
         f"<body><h1>Every claim, computed</h1><p>{len(ledger)} rows in {ledger.seconds:.0f} s; {ledger.state}.</p>"
-        f"<ul>{titles}</ul><ul>{legend}</ul>{table(verdict_counts(ledger))}{filtered_table(ledger)}</body></html>\n"
+        f"<ul>{titles}</ul><ul>{legend}</ul>{table(verdict_counts(ledger))}{filtered_table(ledger, 'none')}"
+        "</body></html>\n"
     )
 
 
@@ -85,13 +86,15 @@ def _coloured(colour: str) -> str:
     return f" style='background:{colour};color:{ink_on(colour)}'"
 
 
-def _style(name: str, verdicts: list[str], documents: list[str]) -> str:
+def _style(name: str, verdicts: list[str], documents: list[str], height: str) -> str:
     hide = [
         f".{name} #{name}{kind}{i}:checked ~ table tbody tr:not(.{kind}{i}) {{display: none}}"
         for kind, labels in (("v", verdicts), ("d", documents))
         for i in range(1, len(labels) + 1)
     ]
     look = (
+        f".{name} {{max-height: {height}; overflow: auto}}"
+        f".{name} thead th {{position: sticky; top: 0; background: white}}"
         f".{name} table {{table-layout: fixed; width: 100%; border-collapse: collapse; margin-top: 8px}}"
         f".{name} th, .{name} td {{text-align: left !important; vertical-align: top; padding: 4px 6px; "
         "white-space: normal; overflow-wrap: anywhere; border-bottom: 1px solid #D0D0D0; font-size: 12px}"
