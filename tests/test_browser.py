@@ -166,3 +166,24 @@ def test_a_folded_answer_opens_by_keyboard():
         answer.locator("summary").focus()
         opened.page.keyboard.press("Enter")
         assert answer.evaluate("d => d.open")
+
+
+def test_the_ledgers_page_is_filtered_without_a_script(tmp_path):
+    from playwright.sync_api import sync_playwright
+
+    import pipelab as pl
+
+    ledger = pl.reproduce(["pmetal", "boostr"])
+    page_file = tmp_path / "ledger.html"
+    page_file.write_text(ledger.html(), encoding="utf-8")
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(java_script_enabled=False).new_page()
+        page.goto(page_file.as_uri())
+        rows = page.locator("tr[class^=v]:visible")
+        assert rows.count() == len(ledger)
+        page.locator("label:has-text('wrong (')").click()
+        assert rows.count() == len(ledger.only("wrong"))
+        page.locator("label:has-text('boostr (')").click()
+        assert rows.count() == len(ledger.only("wrong", "boostr"))
+        browser.close()

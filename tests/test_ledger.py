@@ -4,6 +4,7 @@ import ast
 import csv
 import io
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,10 @@ DESK = Desk()  # keeps what the honest ledger asked the solvers
 
 @pytest.fixture(scope="module")
 def ledger():
-    return pl.reproduce(desk=DESK)
+    began = time.process_time()
+    found = pl.reproduce(desk=DESK)
+    assert time.process_time() - began < 60  # a minute of work; how long it takes depends on who else computes
+    return found
 
 
 def test_every_verdict_is_as_recorded(ledger):
@@ -35,7 +39,6 @@ def test_every_verdict_is_as_recorded(ledger):
         "pmetal": 14, "scheduler": 26, "boostr": 20, "write-up": 109,
     }  # fmt: skip
     assert set(ledger.totals) == set(VERDICTS)
-    assert ledger.seconds < 60
 
 
 def test_the_numbers_that_matter_are_there(ledger):
