@@ -255,7 +255,9 @@ def passes(problem):
     sets, total = list(gpu_sets(problem)), problem.model.layers
     spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
     rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
-    tokens = problem.workload.batch_size * problem.workload.sequence_length
+    tokens = problem.workload.batch_size
+    if problem.workload.phase == "prefill":
+        tokens *= problem.workload.sequence_length
 
     def extend(done, used, last, slowest, seconds):
         if done == total:

@@ -245,6 +245,24 @@ def test_vllm_is_told_of_stages_that_cut_their_layers_without_a_caveat():
         pl.vllm_settings(problem, thirds)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_cheapest_and_quickest_equal_brute_force(seed):
+    problem = roofline_oracle.random_problem(seed, layers=4, gpus=3)
+    prices = {"A": 3.0, "B": 1.25, "C": 0.5}
+    pool = tuple(dataclasses.replace(g, usd_per_hour=prices[g.type]) for g in problem.cluster.gpus)
+    problem = dataclasses.replace(problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix()))
+    every = list(oracle.passes(problem))
+    top = max((rate for rate, _, _ in every), default=1.0)
+    for floor in (0.0, 0.7 * top):
+        left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
+        cheap, quick = pl.cheapest(problem, floor), pl.quickest(problem, floor)
+        assert cheap.status == quick.status == ("optimal" if left else "infeasible")
+        if left:
+            dollars = min(sum(pool[g].usd_per_hour for g in gpus) / rate for rate, gpus, _ in left) / 3600 * 1e6
+            assert cheap.objective.value == pytest.approx(dollars, rel=1e-9)
+            assert quick.objective.value == pytest.approx(min(s for _, _, s in left), rel=1e-9)
+
+
 def test_the_parts_of_a_layers_time_add_up_to_what_a_stage_takes():
     llama, gpu = pl.load_model("Llama-3-70B"), pl.GPU("L4", 24)
     for load, overlap in ((pl.Workload(2048, 64, "decode"), 0.5), (pl.Workload(700, 1), 1.0)):
