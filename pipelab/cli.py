@@ -1,4 +1,4 @@
-"""The command line: `pipelab` opens the lab; doctor, cases, count, solve and copy do without it."""
+"""The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce and copy do without it."""
 
 import json
 import sys
@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from pipelab.errors import PipelabError
+from pipelab.errors import InvalidValue, PipelabError
 from pipelab.solve import METHODS
+from pipelab.tables import write_whole
 
 __all__ = ["app", "main"]
 
@@ -150,6 +151,62 @@ def _print_result(result) -> None:
     if result.evaluation and result.evaluation.links:
         print()
         print(_table(result.evaluation.links_frame()))
+
+
+@app.command()
+def reproduce(
+    documents: Annotated[list[str] | None, typer.Argument(help="pmetal, scheduler, boostr, write-up; or all.")] = None,
+    csv: Annotated[str | None, typer.Option(help="Write the ledger to this CSV file; - for standard output.")] = None,
+    html: Annotated[str | None, typer.Option(help="Write it as a page; - for standard output.")] = None,
+) -> None:
+    """Compute every claim of the write-up and of three programs; exit status 1 if a verdict is not as recorded."""
+    from pipelab.ledger import reproduce as run
+
+    if csv == html == "-":
+        raise InvalidValue("reproduce", [("--csv and --html", "-", "expected at most one on standard output")])
+    ledger = run(documents or None, progress=True)
+    for target, text in ((csv, ledger.csv), (html, ledger.html)):
+        if target is not None:
+            _write(target, text())
+    _print_ledger(ledger, sys.stderr if "-" in (csv, html) else sys.stdout)
+    if ledger.changed:
+        raise typer.Exit(1)
+
+
+def _write(target: str, text: str) -> None:
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        write_whole(Path(target), text)
+    except OSError as error:
+        raise InvalidValue("reproduce", [("FILE", target, f"expected a file to write; {error.strerror}")]) from None
+
+
+def _print_ledger(ledger, stream) -> None:
+    from pipelab.ledger import verdict_counts
+
+    if stream is sys.stdout:
+        for entry in ledger:
+            told = entry.row()
+            claim = f"{told['document']} {told['row']}"
+            print(f"{claim:<12}  {_short(told['it says']):<48}  {_short(told['computed'], 32):<32}  {told['verdict']}")
+        print()
+    print(verdict_counts(ledger).to_string(index=False), file=stream)
+    for entry in ledger.changed:
+        told = entry.row()
+        print(
+            f"CHANGED {told['document']} {told['row']}, {told['it says']!r}: recorded {told['recorded']}, now "
+            f"{told['verdict']}; stated {told['stated']}, computed {told['computed']}. {told['remark']}",
+            file=stream,
+        )
+    print(f"{len(ledger)} claims in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
+
+
+def _short(value: object, most: int = 48) -> str:
+    """A cell of a table that is read in a terminal."""
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 @app.command()

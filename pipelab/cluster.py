@@ -132,6 +132,31 @@ class Cluster:
             raise InvalidValue("scaled_bandwidth", [("factor", factor, "expected a finite number above 0")])
         return Cluster(self.gpus, self.bandwidth_gb_per_s * factor, self.group)
 
+    def with_counts(self, counts: Mapping[str, int]) -> "Cluster":
+        """The same types in other numbers, with the links there are.
+
+        Parameters
+        ----------
+        counts : mapping of type to number of GPUs
+            Types that are not named are left out. The first so many of a type stay; where more are wanted
+            than there are, they take the places of these in turn, with their links.
+
+        Examples
+        --------
+        >>> pair = Cluster.from_counts({"A100": 1, "T4": 2}, 80, {("A100", "T4"): 50, ("T4", "T4"): 20})
+        >>> other = pair.with_counts({"A100": 1, "T4": 4})
+        >>> len(other), other.bandwidth_between(0, 4), other.bandwidth_between(3, 4)
+        (5, 50.0, 20.0)
+        """
+        places = {gpu.type: [i for i, g in enumerate(self.gpus) if g.type == gpu.type] for gpu in self.kinds}
+        bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
+               if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
+        bad += [("type", t, f"is not in this cluster; {nearest(t, places)}") for t in counts if t not in places]
+        if bad:
+            raise InvalidValue("with_counts", bad)
+        chosen = [places[t][k % len(places[t])] for t in places for k in range(counts.get(t, 0))]
+        return Cluster(tuple(self.gpus[i] for i in chosen), self.bandwidth_gb_per_s, self.group[np.array(chosen, int)])
+
     @cached_property
     def kinds(self) -> tuple[GPU, ...]:
         """The different GPUs (type, memory, price), in order of first appearance."""

@@ -24,7 +24,7 @@ from pipelab.paths import data_dir
 from pipelab.problem import Model, Problem, Workload
 from pipelab.tables import NUMBER, Row, csv_text, number, place, plain, read_rows, write_whole
 
-__all__ = ["cases", "load_case", "load_coefficients", "save_case"]
+__all__ = ["author_settings", "cases", "load_case", "load_coefficients", "save_case"]
 
 _MODEL = {
     "name": "model_name",
@@ -38,7 +38,7 @@ _WORKLOAD = {"sequence_length": "sequence_length", "batch_size": "batch_size"}
 _RULES = {n: n for n in ("max_gpus_per_stage", "same_type_stages", "batch_split", "link_units")}
 _COSTS = {"efficiency": "stage_efficiency", "activation_overhead": "activation_overhead"}
 _REQUIRED = ("sequence_length", "batch_size", "num_decoder_layers", "d_model", "d_hidden", "layer_weight_memory_gb")
-# The write-up's files carry these too; no stage or link depends on them.
+# The write-up's files carry these too; no stage or link depends on them; see `author_settings`.
 _UNUSED = ("vocab_size", "num_attention_heads", "time_limit_seconds", "optimality_gap")
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
 _COEFFICIENTS = ("per_token", "per_sequence", "per_layer", "constant")
@@ -113,6 +113,19 @@ def _with_options(problem: Problem, options: Mapping) -> Problem:
         if name not in known:
             raise UnknownName(f"a problem has no option {name!r}; {nearest(name, known)}")
     return dataclasses.replace(problem, **options)
+
+
+def author_settings(case: str | Path) -> dict[str, float]:
+    """With which MIP gap and time limit in seconds a case's author ran it; pipelab uses neither.
+
+    Examples
+    --------
+    >>> author_settings("tiny")
+    {'gap': 0.01, 'seconds': 60.0}
+    """
+    parameters = _read_config(_find(case))
+    columns = {"gap": "optimality_gap", "seconds": "time_limit_seconds"}
+    return {name: float(_value(parameters[c], name)) for name, c in columns.items() if c in parameters}
 
 
 def load_coefficients(path: str | Path | None = None) -> LinearThroughput:

@@ -15,6 +15,7 @@ from functools import cache
 import numpy as np
 
 from pipelab.errors import InvalidValue
+from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
 
@@ -45,6 +46,7 @@ def run(
     settings: Mapping[str, object] | None = None,
     stop: threading.Event | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    reading: tuple[slice, Callable[[np.ndarray], Placement]] | None = None,
 ) -> SolverRun:
     """Solve a program with SCIP.
 
@@ -61,6 +63,8 @@ def run(
         Set it from anywhere to end the solve; the best solution is kept.
     on_progress : function of Progress, optional
         Called in the solver's thread on every new incumbent or bound; it must not touch widgets.
+    reading : (slice, function of array), optional
+        Columns, and what makes a placement of their values: every new incumbent's progress then has it.
     """
     stop = stop or threading.Event()
     began = time.perf_counter()
@@ -79,7 +83,7 @@ def run(
     model.setParam("limits/gap", gap)
     for name, value in (settings or {}).items():
         _set(model, name, value)
-    recorder = _Recorder(built, on_progress)
+    recorder = _Recorder(built, on_progress, reading and (variables[reading[0]], reading[1]))
     recorder.attach(model)
     interrupted = _solve(model, stop)
     recorder.reraise()
@@ -214,9 +218,10 @@ def _solve(model, stop: threading.Event) -> bool:
 class _Recorder:
     """Notes every new incumbent and bound while SCIP runs."""
 
-    def __init__(self, began: float, on_progress: Callable[[Progress], None] | None):
+    def __init__(self, began: float, on_progress: Callable[[Progress], None] | None, reading=None):
         self.began = began
         self.on_progress = on_progress
+        self.reading = reading
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
 
@@ -234,11 +239,17 @@ class _Recorder:
             model.interruptSolve()
 
     def _record(self, model) -> None:
-        incumbent = _finite(model, model.getPrimalbound())
+        # When a solution is reported, the primal bound is still that of the one before.
+        best = model.getBestSol() if model.getNSols() else None
+        incumbent = None if best is None else model.getSolObjVal(best)
         bound = _finite(model, model.getDualbound())
         seconds = time.perf_counter() - self.began
-        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes())
         last = self.progress[-1] if self.progress else None
+        placement = last.placement if last else None
+        if self.reading and incumbent is not None and (last is None or last.incumbent != incumbent):
+            columns, placement_of = self.reading
+            placement = placement_of(np.array([model.getSolVal(best, column) for column in columns]))
+        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
         if last is None or (last.incumbent, last.bound) != (incumbent, bound):
             self.progress.append(moment)
             if self.on_progress is not None:

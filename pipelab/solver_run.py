@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipelab.placement import Placement
+
 __all__ = ["Progress", "SolverRun"]
 
 
@@ -15,6 +17,7 @@ class Progress:
     incumbent: float | None  # best solution so far
     bound: float | None  # nothing better exists; None before the first bound
     nodes: int
+    placement: Placement | None = None  # what the incumbent stands for, from methods that tell
 
 
 @dataclass(frozen=True, eq=False)

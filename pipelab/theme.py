@@ -5,12 +5,20 @@ The colours are Okabe and Ito's, which stay apart for the colour-blind and in pr
 
 from functools import lru_cache
 
-__all__ = ["BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "WRONG", "colour_of_types", "ink_on", "template"]
+__all__ = [
+    "BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
+    "template",
+]  # fmt: skip
 
 TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999", "#5D3A9B")
 BOTTLENECK = "#111111"
 WRONG = "#D55E00"
 GRID = "#D0D0D0"
+# Of the ledger: what agrees is blue, what does not is WRONG, and what is neither is light.
+VERDICT_COLOURS = {
+    "exact": "#0072B2", "rounded": "#56B4E9", "only under an unstated assumption": "#F0E442",
+    "machine-dependent": "#D0D0D0", "wrong": WRONG, "cannot be decided": "#999999",
+}  # fmt: skip
 # Kinds of pipeline actions; light and dark alternate, so that grey print keeps them apart too.
 KIND_COLOURS = {
     "F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73", "OVERLAP_F_B": "#DDDDDD",

@@ -36,6 +36,21 @@ _RUN_ALL = """async () => {
   await app.commands.execute('notebook:run-all-cells');
   return panel.content.widgets.filter(c => c.model.type === 'code').map(c => c.model.executionCount); }"""
 
+# Notes when a key or button went down, and when plotly has finished drawing something else than before.
+_WATCH = """(figure) => {
+  const g = document.querySelectorAll('.js-plotly-plot')[figure];
+  const seen = () => (g.querySelector('.gtitle') || {}).textContent
+    + [...g.querySelectorAll('.barlayer path, .scatterlayer path, .heatmaplayer image, .ytick text')]
+      .map(p => p.getAttribute('d') || p.getAttribute('href') || p.textContent).join();
+  const before = seen();
+  window.pipelabDrawn = null; window.pipelabPressed = null;
+  const down = () => { window.pipelabPressed ??= performance.now(); };
+  for (const kind of ['keydown', 'mousedown', 'change'])
+    document.addEventListener(kind, down, {capture: true, once: true});
+  const drawn = () => { if (window.pipelabPressed === null || seen() === before) return;
+    window.pipelabDrawn = performance.now(); g.removeListener('plotly_afterplot', drawn); };
+  g.on('plotly_afterplot', drawn); }"""
+
 _BAD_OUTPUT = (
     ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr'], "
     ".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']"
@@ -84,6 +99,23 @@ class LabPage:
                  frames: g.querySelectorAll('.shapelayer path').length,
                  width: g.getBoundingClientRect().width }))"""
         )
+
+    def time_of(self, act, figure: int = 0, timeout: float = 60_000) -> float:
+        """Milliseconds from the key press or click in `act()` until a figure has been drawn with something else."""
+        self.page.evaluate(_WATCH, figure)
+        act()
+        self.page.wait_for_function("() => window.pipelabDrawn !== null", timeout=timeout)
+        return self.page.evaluate("() => window.pipelabDrawn - window.pipelabPressed")
+
+    def handle(self, label: str):
+        """The handle of the slider with this label; it takes the arrow keys."""
+        slider = self.page.locator(".widget-slider", has=self.page.locator(f"label:text-is('{label}')"))
+        return slider.locator(".noUi-handle").first
+
+    def press(self, label: str, key: str = "ArrowRight") -> None:
+        """Press a key on a slider."""
+        self.handle(label).focus()
+        self.page.keyboard.press(key)
 
     def picture(self, path: Path) -> None:
         """One picture of the whole notebook."""

@@ -1,9 +1,14 @@
 """Schedules side by side, the explorer's widget, and the contests that the simulator judges."""
 
+from dataclasses import replace
+
 import pytest
 
 import pipelab as pl
 from pipelab.exercises import EXERCISES
+from pipelab.explore.schedule_words import Measure, measures, measures_html
+from pipelab.explore.schedules import ScheduleValues, timeline_for
+from pipelab.schedules import RULES
 
 ONES = pl.StageCosts(1, 1, 1)
 
@@ -157,46 +162,89 @@ def test_a_column_of_text_shows_its_numbers_like_all_others():
 # the explorer
 
 
-def _parts(widget):
-    panel, measures, chart, _ = widget.children
-    controls = {c.description: c for column in panel.children for c in column.children}
-    return controls, measures, chart
-
-
 def test_the_explorer_redraws_what_its_controls_say():
-    controls, measures, chart = _parts(pl.explore_schedules("ZBH2"))
+    explorer = pl.explore_schedules("ZBH2")
+    controls, chart = explorer.controls, explorer.chart
     assert [t.name for t in chart.data] == ["idle", "forward", "input gradient", "weight gradient"]
-    assert "zb_bubble_rate <b style='font-size:1.15em'>0</b>" in measures.value
-    controls["schedule"].value = "1F1B"
-    controls["how slow"].value = 2
-    controls["slow rank"].value = 3
+    assert explorer.timelines[0].zb_bubble_rate == 0
+    controls["name"].value = "1F1B"
+    controls["slowness"].value = 2
+    controls["slow_rank"].value = 3
     assert [t.name for t in chart.data] == ["idle", "forward", "backward"]
-    assert "makespan <b style='font-size:1.15em'>57</b>" in measures.value
+    assert "<b>57</b>" in explorer.measures.value
     assert tuple(chart.layout.xaxis.range) == (0, 57)
     controls["message"].value = 0.5
-    controls["critical path"].value = True
+    controls["critical_path"].value = True
     assert chart.data[-1].name == "critical path"
-    controls["W (F = B = 1)"].value = 0
+    controls["weight"].value = 0
     controls["ranks"].value = 2  # a slow rank that is gone becomes the last one
-    assert controls["slow rank"].value == 1
+    assert controls["slow_rank"].value == 1
     assert len(chart.layout.yaxis.ticktext) == 2
+    controls["memory"].value = True
+    assert chart.layout.yaxis2.title.text == "activations held"
 
 
 def test_the_explorer_says_why_there_is_no_such_schedule_and_recovers():
-    controls, measures, chart = _parts(pl.explore_schedules("DualPipeV"))
-    controls["ranks"].value = 8
-    assert chart.data == ()
-    assert "There is no DualPipeV" in chart.layout.title.text
-    assert "needs at least 16 microbatches" in measures.value
-    controls["microbatches"].value = 16
-    assert len(chart.data) > 3
+    explorer = pl.explore_schedules("DualPipeV")
+    explorer.controls["ranks"].value = 8
+    assert explorer.chart.data == ()
+    assert "There is no DualPipeV" in explorer.chart.layout.title.text
+    assert "needs at least 16 microbatches" in explorer.words.value
+    assert explorer.timelines == ()
+    explorer.controls["microbatches"].value = 16
+    assert len(explorer.chart.data) > 3
+    assert explorer.words.value == ""
+
+
+def test_two_schedules_share_the_time_axis_and_large_ones_say_so():
+    explorer = pl.explore_schedules("1F1B", other="Interleaved1F1B")
+    assert explorer.chart.layout.title.text == "Interleaved1F1B ends at 28.5, 14% before 1F1B"
+    assert {t.yaxis for t in explorer.chart.data} == {"y", "y2"}
+    assert explorer.measures.value.count("<table>") == 2
+    explorer.controls["other"].value = "1F1B"
+    assert explorer.chart.layout.title.text == "1F1B and 1F1B again end at 33"
+    explorer.controls["other"].value = "none"
+    assert {t.yaxis for t in explorer.chart.data} == {None}
+    explorer.controls["ranks"].value = 32
+    explorer.controls["microbatches"].value = 256
+    assert explorer.chart.data[0].type == "heatmap"
+    explorer.chart.layout.xaxis.range = (100, 130)  # as a reader zooms in
+    assert "bar" in {t.type for t in explorer.chart.data}
+    explorer.controls["other"].value = "ZBH1"
+    assert "Too many bars" in explorer.words.value
+    assert explorer.measures.value.count("<table>") == 2
+
+
+@pytest.mark.parametrize("name", [n for n in RULES if n != "Inference"])
+@pytest.mark.parametrize("changes", [{}, {"weight": 0.5}, {"message": 0.25}, {"slowness": 2.0}, {"chunks": 3}])
+def test_measures_are_the_simulators_and_ticks_are_true(name, changes):
+    values = replace(ScheduleValues(name), **changes)
+    timeline, space = timeline_for(values), {}
+    exec(values.code, space)
+    assert space["timelines"][0].makespan == timeline.makespan
+    rows = {m.name: m for m in measures(timeline)}
+    assert set(rows) == {"makespan", "span", "peak_in_flight", "bubble_fraction", "bubble_ratio", "zb_bubble_rate"}
+    for measure in rows.values():
+        assert measure.simulated == getattr(timeline, measure.name)
+        assert measure.agrees in (True, None)
+    holds = {f.quantity for f in pl.closed_forms(timeline.schedule, timeline.costs) if f.value is not None}
+    assert (rows["bubble_ratio"].closed is not None) == ("makespan" in holds)
+    assert (rows["zb_bubble_rate"].closed is not None) == ("span" in holds)
+
+
+def test_a_closed_form_that_is_wrong_is_not_ticked():
+    assert Measure("makespan", 33.0, 34.0, "").agrees is False
+    html = measures_html(timeline_for(ScheduleValues("1F1B")))
+    assert html.count("✓ agree") == 4
+    assert "✗" not in html
+    assert "(m+p-1)(F+B+W) (holds: equal stages, no communication time" in html
 
 
 def test_the_explorer_refuses_what_its_controls_cannot_show():
     with pytest.raises(pl.UnknownName, match="schedule 'Inference' is not known here"):
         pl.explore_schedules("Inference")
-    with pytest.raises(pl.InvalidValue, match="explore_schedules: ranks = 9: expected at most 8"):
-        pl.explore_schedules(ranks=9)
+    with pytest.raises(pl.InvalidValue, match="explore_schedules: ranks = 33: expected at most 32"):
+        pl.explore_schedules(ranks=33)
     with pytest.raises(pl.InvalidValue, match="explore_schedules: microbatches = 'a': expected a whole number"):
         pl.explore_schedules(microbatches="a")
 

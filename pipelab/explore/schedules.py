@@ -1,132 +1,230 @@
-"""A schedule to play with: turn a knob, and see the Gantt chart and its measures change."""
+"""Schedules to play with: turn a knob, and the Gantt charts, their measures and closed forms change."""
 
-from html import escape
+from dataclasses import dataclass, replace
+
+import ipywidgets as widgets
 
 from pipelab.checked import whole_number
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
-from pipelab.plots import gantt, gantt_widget
+from pipelab.explore.parts import CopyCode, Fit, Words, reload_note
+from pipelab.explore.schedule_words import measures_html
+from pipelab.plots import gantt, plot_timelines
+from pipelab.plots.gantt import MOST_BARS
+from pipelab.plots.live import live_figure, put_figure
 from pipelab.schedules import RULES, schedule
 from pipelab.timeline import StageCosts, Timeline, simulate
 
-__all__ = ["explore_schedules"]
+__all__ = ["ScheduleExplorer", "ScheduleValues", "explore_schedules", "timeline_for"]
 
-HEIGHT = 430  # eight ranks fit, and the page does not jump
+_NONE = "none"
+_LOOK = {"style": {"description_width": "130px"}, "layout": {"width": "330px"}}
+_RELEASED = {**_LOOK, "continuous_update": False}
 
 
-def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8):
-    """Controls for schedule, ranks, microbatches, one slow rank and communication; below, chart and measures.
+@dataclass(frozen=True)
+class ScheduleValues:
+    """One state of the explorer; every field is a control. Times are of one microbatch on one rank."""
+
+    name: str = "ZBH1"
+    other: str = _NONE
+    ranks: int = 4
+    microbatches: int = 8
+    chunks: int = 2
+    forward: float = 1.0
+    backward: float = 1.0
+    weight: float = 1.0
+    message: float = 0.0
+    slow_rank: int = 0
+    slowness: float = 1.0
+    critical_path: bool = False
+    memory: bool = False
+
+    @property
+    def costs_code(self) -> str:
+        """The costs as they are written."""
+        parts = []
+        for each in (self.forward, self.backward, self.weight):
+            slow = [each * (self.slowness if rank == self.slow_rank else 1.0) for rank in range(self.ranks)]
+            parts.append(f"{each:g}" if len(set(slow)) == 1 and slow[0] == each else f"{slow!r}")
+        return f"pl.StageCosts({', '.join(parts)}, comm={self.message:g})"
+
+    @property
+    def code(self) -> str:
+        """The few lines that make the same timelines."""
+        lines = ["import pipelab as pl", "", f"costs = {self.costs_code}", "timelines = []"]
+        names = [name for name in (self.name, self.other) if name != _NONE]
+        lines += [f"for name in {names!r}:"]
+        chunks = ", ".join(repr(name) for name in names if RULES[name].chunked)
+        given = f"{self.chunks} if name in ({chunks},) else None" if chunks else "None"
+        lines += [f"    order = pl.schedule(name, {self.ranks}, {self.microbatches}, {given})"]
+        lines += ["    timelines.append(pl.simulate(order, costs.cut_for(order)))"]
+        return "\n".join(lines) + "\n"
+
+
+def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
+    """The simulated schedule of these values; one rank's work takes longer by `slowness`.
+
+    Raises
+    ------
+    PipelabError
+        There is no such schedule for these numbers; the message says why.
+
+    Examples
+    --------
+    >>> timeline_for(ScheduleValues("1F1B", microbatches=4, slow_rank=3, slowness=2)).makespan
+    33.0
+    """
+    name = name or values.name
+    order = schedule(name, values.ranks, values.microbatches, values.chunks if RULES[name].chunked else None)
+    factors = [values.slowness if rank == values.slow_rank else 1.0 for rank in range(values.ranks)]
+    work = ([each * factor for factor in factors] for each in (values.forward, values.backward, values.weight))
+    costs = StageCosts(*work, values.message)
+    return simulate(order, costs.cut_for(order))
+
+
+class ScheduleExplorer(widgets.VBox):
+    """What `pl.explore_schedules` returns; shows itself at the end of a cell.
+
+    Attributes
+    ----------
+    timelines : tuple of Timeline
+        What is drawn; empty where the values make no schedule.
+    """
+
+    def __init__(self, values: ScheduleValues):
+        self.timelines: tuple[Timeline, ...] = ()
+        self._drawing = False
+        self.controls = _controls(values)
+        self.measures, self.words, self.code = widgets.HTML(), Words(), CopyCode()
+        self.chart = live_figure(gantt(timeline_for(replace(values, other=_NONE))))
+        self.redraw()
+        for control in self.controls.values():
+            control.observe(lambda _change: self.redraw(), "value")
+        self.chart.layout.on_change(self._zoomed, "xaxis.range")
+        panel = widgets.Box(list(self.controls.values()), layout={"flex_flow": "row wrap"})
+        super().__init__([panel, self.words, self.chart, self.measures, self.code, reload_note(), Fit()])
+
+    @property
+    def values(self) -> ScheduleValues:
+        """What the controls say."""
+        return ScheduleValues(**{name: control.value for name, control in self.controls.items()})
+
+    def redraw(self) -> None:
+        """Simulate what the controls say, and draw it."""
+        self.controls["slow_rank"].max = max(self.controls["ranks"].value - 1, 0)
+        values = self.values
+        self.controls["chunks"].disabled = not any(RULES[n].chunked for n in (values.name, values.other) if n != _NONE)
+        self.code.code = values.code
+        self.timelines, refused = (), {}
+        for name in (values.name, values.other):
+            if name != _NONE:
+                try:
+                    self.timelines += (timeline_for(values, name),)
+                except PipelabError as error:
+                    refused[name] = error
+        if values.name in refused:
+            self.timelines = ()
+        self.words.value = ""
+        for error in refused.values():
+            self.words.explain(error)
+        self._draw(values)
+        tables = "".join(measures_html(timeline) for timeline in self.timelines)
+        self.measures.value = f"<div style='display:flex;flex-wrap:wrap'>{tables}</div>"
+
+    def _draw(self, values: ScheduleValues) -> None:
+        self._drawing = True
+        if not self.timelines:
+            empty = f"There is no {values.name} for these numbers"
+            put_figure(self.chart, {"data": [], "layout": {"title": {"text": empty}, "height": 430}})
+        elif len(self.timelines) == 2 and _bars(self.timelines) <= MOST_BARS:
+            labels = {t.schedule.name + (" again" if i else ""): t for i, t in enumerate(self.timelines)}
+            if len({t.schedule.name for t in self.timelines}) == 2:
+                labels = {t.schedule.name: t for t in self.timelines}
+            put_figure(self.chart, plot_timelines(labels, critical_path=values.critical_path))
+        else:
+            if len(self.timelines) == 2:
+                self.words.say("Too many bars to stand beside each other: the first is drawn, both are measured below.")
+            put_figure(self.chart, gantt(self.timelines[0], critical_path=values.critical_path, memory=values.memory))
+        self._drawing = False
+
+    def _zoomed(self, _layout, seen) -> None:
+        """A raster gives way to bars once few enough are in view."""
+        if self._drawing or len(self.timelines) != 1 or _bars(self.timelines) <= MOST_BARS:
+            return
+        (timeline,) = self.timelines
+        low, high = sorted(min(max(float(edge), 0.0), timeline.makespan) for edge in seen)
+        if low < high:
+            values = self.values
+            self._drawing = True
+            window = (low, high)
+            put_figure(self.chart, gantt(timeline, window=window, critical_path=values.critical_path))
+            self._drawing = False
+
+
+def _bars(timelines: tuple[Timeline, ...]) -> int:
+    return sum(int((t.end > t.start).sum()) for t in timelines)
+
+
+def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
+    names = [known for known in RULES if known != "Inference"]
+
+    def number(description: str, value: float, low: float = 0, high: float = 3, step: float = 0.25):
+        return widgets.FloatSlider(value=value, min=low, max=high, step=step, description=description, **_RELEASED)
+
+    def count(description: str, value: int, low: int, high: int):
+        return widgets.IntSlider(value=value, min=low, max=max(high, value), description=description, **_RELEASED)
+
+    return {
+        "name": widgets.Dropdown(options=names, value=values.name, description="schedule", **_LOOK),
+        "other": widgets.Dropdown(options=[_NONE, *names], value=values.other, description="beside it", **_LOOK),
+        "ranks": count("ranks", values.ranks, 1, 32),
+        "microbatches": count("microbatches", values.microbatches, 1, 256),
+        "chunks": count("chunks per rank", values.chunks, 1, 4),
+        "forward": number("forward F", values.forward, 0.25),
+        "backward": number("input gradient B", values.backward, 0.25),
+        "weight": number("weight gradient W", values.weight),
+        "message": number("message", values.message, 0, 2, 0.05),
+        "slow_rank": count("slow rank", values.slow_rank, 0, 31),
+        "slowness": number("how slow", values.slowness, 1),
+        "critical_path": widgets.Checkbox(value=values.critical_path, description="critical path", **_LOOK),
+        "memory": widgets.Checkbox(value=values.memory, description="memory over time", **_LOOK),
+    }
+
+
+def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8, other: str = _NONE):
+    """Schedules, their costs and numbers as controls; Gantt charts, measures and closed forms below.
+
+    Two schedules stand beside each other on one time axis. Measures are ticked where simulation and closed form
+    agree; hover over one for its formula and when that holds.
 
     Parameters
     ----------
     name : str
         The schedule to begin with.
     ranks, microbatches : int
+    other : str
+        A second schedule, or "none".
 
     Returns
     -------
-    ipywidgets.VBox
+    ScheduleExplorer
 
     Raises
     ------
     UnknownName, InvalidValue
         There is no such schedule, or the sliders do not reach so far.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> both = pl.explore_schedules("1F1B", other="ZBH1")
+    >>> both.chart.layout.title.text
+    'ZBH1 ends at 27, 18% before 1F1B'
     """
-    import ipywidgets as widgets
-
     names = [known for known in RULES if known != "Inference"]
-    if not isinstance(name, str) or name not in names:
-        raise UnknownName(f"schedule {shown(name)} is not known here; {nearest(name, names)}")
-    ranks = whole_number("explore_schedules", "ranks", ranks, most=8)
-    microbatches = whole_number("explore_schedules", "microbatches", microbatches, most=32)
-    wide = {"style": {"description_width": "110px"}, "layout": {"width": "320px"}, "continuous_update": False}
-    controls = {
-        "name": widgets.Dropdown(options=names, value=name, description="schedule", **_without_delay(wide)),
-        "ranks": widgets.IntSlider(value=ranks, min=1, max=8, description="ranks", **wide),
-        "microbatches": widgets.IntSlider(value=microbatches, min=1, max=32, description="microbatches", **wide),
-        "slow_rank": widgets.IntSlider(value=1, min=0, max=7, description="slow rank", **wide),
-        "slowness": widgets.FloatSlider(value=1, min=1, max=3, step=0.25, description="how slow", **wide),
-        "weight": widgets.FloatSlider(value=1, min=0, max=2, step=0.25, description="W (F = B = 1)", **wide),
-        "comm": widgets.FloatSlider(value=0, min=0, max=2, step=0.05, description="message", **wide),
-        "critical_path": widgets.Checkbox(value=False, description="critical path", **_without_delay(wide)),
-    }
-    chart = gantt_widget(_timeline(name, ranks, microbatches))
-    chart.layout.height = HEIGHT
-    chart._config = {**chart._config, "responsive": True}  # plotly then fills the width when the window changes
-    measures = widgets.HTML()
-
-    def redraw(_change=None) -> None:
-        controls["slow_rank"].max = controls["ranks"].value - 1
-        values = {key: control.value for key, control in controls.items()}
-        critical_path = values.pop("critical_path")
-        try:
-            timeline = _timeline(**values)
-        except PipelabError as error:
-            _exchange(chart, (), f"There is no {values['name']} for these numbers")
-            measures.value = f"<p>{escape(str(error))}</p>"
-            return
-        figure = gantt(timeline, critical_path=critical_path)
-        figure.layout.height = HEIGHT
-        _exchange(chart, figure.data, figure.layout.title.text, figure.layout.xaxis, figure.layout.yaxis)
-        measures.value = _measures(timeline)
-
-    redraw()
-    for control in controls.values():
-        control.observe(redraw, "value")
-    columns = list(controls.values())
-    panel = widgets.HBox([widgets.VBox(columns[i : i + 3]) for i in range(0, len(columns), 3)])
-    return widgets.VBox([panel, measures, chart, _fitting()])
-
-
-def _fitting():
-    """An invisible widget that makes charts take the width they are given: they are laid out before they know it."""
-    import anywidget
-
-    class Fit(anywidget.AnyWidget):
-        _esm = """export default { render() {
-          for (const wait of [0, 300, 1500]) setTimeout(() => window.dispatchEvent(new Event("resize")), wait); } }"""
-
-    return Fit()
-
-
-def _measures(timeline: Timeline) -> str:
-    """Times, the three measures and memory in one line; a widget's HTML knows no notebook's table styles."""
-    shown = {name: f"{value:.4g}" for name, value in timeline.measures().items()}
-    shown["held, per rank"] = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory)
-    cells = (
-        f"<span style='margin-right:1.6em'>{name} <b style='font-size:1.15em'>{value}</b></span>"
-        for name, value in shown.items()
-    )
-    return f"<div style='margin:6px 0;line-height:1.8'>{' '.join(cells)}</div>"
-
-
-def _without_delay(style: dict) -> dict:
-    """Sliders alone can wait until they are let go."""
-    return {key: value for key, value in style.items() if key != "continuous_update"}
-
-
-def _timeline(
-    name: str,
-    ranks: int,
-    microbatches: int,
-    slow_rank: int = 0,
-    slowness: float = 1,
-    weight: float = 1,
-    comm: float = 0,
-) -> Timeline:
-    """One rank's work takes longer by `slowness`; a rank that is not there slows nobody."""
-    order = schedule(name, ranks, microbatches)
-    factors = [slowness if rank == slow_rank else 1.0 for rank in range(ranks)]
-    costs = StageCosts(factors, factors, [weight * factor for factor in factors], comm)
-    return simulate(order, costs.cut_for(order))
-
-
-def _exchange(chart, traces, title: str, xaxis=None, yaxis=None) -> None:
-    """Put other traces into a figure that is shown already."""
-    with chart.batch_update():
-        chart.data = []
-        chart.add_traces(list(traces))
-        chart.layout.title.text = title
-        if xaxis is not None:
-            chart.layout.xaxis.range = xaxis.range
-            chart.layout.yaxis.update(range=yaxis.range, tickvals=yaxis.tickvals, ticktext=yaxis.ticktext)
-    chart._repr_mimebundle_()  # without it, a page that is loaded again shows the old chart
+    for asked, known in ((name, names), (other, [_NONE, *names])):
+        if not isinstance(asked, str) or asked not in known:
+            raise UnknownName(f"schedule {shown(asked)} is not known here; {nearest(asked, known)}")
+    ranks = whole_number("explore_schedules", "ranks", ranks, most=32)
+    microbatches = whole_number("explore_schedules", "microbatches", microbatches, most=256)
+    return ScheduleExplorer(ScheduleValues(name, other, ranks, microbatches))

@@ -124,6 +124,7 @@ def solve_joint(
     run = scip.run(
         program, time_limit=left, gap=gap, stop=stop, on_progress=on_progress,
         settings=_SETTINGS[form] | (scip_settings or {}),
+        reading=(program.columns.slices["z"], lambda z: candidates.placement(np.flatnonzero(z > 0.5))),
     )  # fmt: skip
     if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
         _, fits = stage_rates(problem, candidates.sets)
@@ -169,7 +170,7 @@ def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Re
         "solve_seconds": run.solve_seconds,
         "nodes": run.nodes,
         "root_bound": run.root_bound,
-        "progress": (*run.progress, Progress(run.solve_seconds, throughput, bound, run.nodes)),
+        "progress": (*run.progress, Progress(run.solve_seconds, throughput, bound, run.nodes, placement)),
         "solver_status": run.status,
         "solver_objective": run.objective,
     }

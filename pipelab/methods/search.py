@@ -306,7 +306,7 @@ class Search:
 
     def _note(self) -> None:
         bound = float(self.thresholds[self.high]) if self.high >= 0 else None
-        moment = Progress(time.perf_counter() - self.began, self.throughput, bound, self.nodes)
+        moment = Progress(time.perf_counter() - self.began, self.throughput, bound, self.nodes, self.best)
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)

@@ -5,6 +5,7 @@ from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_cos
 from pipelab.plots.gantt import gantt
 from pipelab.plots.gantt_widget import gantt_widget
 from pipelab.plots.layers import plot_layer_times, plot_stage_rates
+from pipelab.plots.ledger import plot_verdicts
 from pipelab.plots.measured import plot_against_measured
 from pipelab.plots.placed import placed_gantt, plot_in_flight, training_gantt
 from pipelab.plots.placement import plot_placement
@@ -38,5 +39,6 @@ __all__ = [
     "plot_sweep",
     "plot_timelines",
     "plot_trade_off",
+    "plot_verdicts",
     "training_gantt",
 ]

@@ -1,0 +1,201 @@
+"""The GPU mix explorer: turn any knob, and the proven optimum is there again, drawn, explained and priced."""
+
+from collections.abc import Callable, Mapping
+
+import ipywidgets as widgets
+
+from pipelab.errors import PipelabError
+from pipelab.explore import mix_words as words
+from pipelab.explore.mix_answer import Answer, Rival, answer, answered, one_gpu_per_stage, one_more
+from pipelab.explore.mix_controls import MixControls
+from pipelab.explore.mix_own import OwnPlan
+from pipelab.explore.mix_values import Mix, beginning, code_of
+from pipelab.explore.parts import CopyCode, Fit, Words, reload_note
+from pipelab.explore.work import Beside
+from pipelab.placement import Placement
+from pipelab.plots.live import live_figure, put_figure
+from pipelab.plots.plan import plan_parts
+from pipelab.plots.rivals import rival_parts
+
+__all__ = ["MixExplorer", "explore_mix"]
+
+_LIMIT_S = 30.0  # for one optimum; what is not proven by then is shown as that
+_BUDGET_S = 5.0  # for every type of which one more is tried
+_IDLE_S = 0.6  # so long nobody touches anything before that begins
+
+
+class MixExplorer(widgets.VBox):
+    """What `pl.explore_mix` returns; shows itself at the end of a cell.
+
+    Attributes
+    ----------
+    found : Answer or None
+        The present optimum with its problem; None where the values make no problem.
+    """
+
+    def __init__(self, mix: Mix):
+        self.found: Answer | None = None
+        self._listeners: list[Callable[[Answer | None], None]] = []
+        self._gains: dict[str, float | None] = {}
+        self._single: Rival | None = None
+        self.controls = MixControls(mix, self._changed)
+        self.own = OwnPlan(self._own_changed)
+        self.busy = widgets.HTML(layout={"height": "24px"})
+        self.text, self.code = Words(), CopyCode()
+        self.chart = live_figure(plan_parts(None, None, "No placement yet"))
+        self.rivals = live_figure(rival_parts([], None))
+        self._beside = Beside(self._show_busy)
+        self._draw_first(mix)
+        super().__init__(
+            [
+                self.controls.panel, self.busy, self.text, self.chart, self.own.panel, self.own.table, self.rivals,
+                self.code, reload_note(), Fit(),
+            ]
+        )  # fmt: skip
+
+    @property
+    def placement(self) -> Placement | None:
+        """What is drawn: the reader's own plan, if there is one, and else the optimum; None where it is not valid."""
+        if self.found is None or (self.own.score and not self.own.score.valid):
+            return None
+        return self.own.score.placement if self.own.score else self.found.result.placement
+
+    def on_answer(self, listener: Callable[[Answer | None], None]) -> None:
+        """Call this with every new answer or plan, and with None where there is no problem."""
+        self._listeners.append(listener)
+
+    def _draw_first(self, mix: Mix) -> None:
+        try:
+            self._show(answer(mix, time_limit=_LIMIT_S))
+        except PipelabError as error:
+            self._arrived(None, error)
+
+    def _changed(self) -> None:
+        mix = self.controls.mix
+        known = answered(mix)
+        if known is not None:
+            self._beside.cancel()
+            self._show_busy(False)
+            self._show(known)
+        else:
+            self._beside.run(lambda stop: answer(mix, stop, _LIMIT_S), self._arrived)
+
+    def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
+        if error is None:
+            self._show(found)
+            return
+        self.found = None
+        self.text.explain(error)
+        self.code.code = code_of(self.controls.mix)
+        put_figure(self.chart, plan_parts(None, None, "These values make no problem", "the reason stands above"))
+        put_figure(self.rivals, rival_parts([], None))
+        self.own.forget()
+        self._tell()
+
+    def _show(self, found: Answer) -> None:
+        self.found, self._gains, self._single = found, {}, Rival("one GPU per stage", None, False, "being solved …")
+        self.own.score = None
+        self._draw()
+        self.own.begin(found)
+        self._tell()
+        self._beside.later(self._looked_further, self._learned, _IDLE_S)
+
+    def _looked_further(self, stop):
+        """What is worth knowing once nobody is waiting: one GPU per stage, and one GPU more of each type."""
+        mix = self.found.mix
+        yield one_gpu_per_stage(mix, stop)
+        yield from one_more(mix, stop, _BUDGET_S)
+
+    def _learned(self, item) -> None:
+        if isinstance(item, Rival):
+            self._single = item
+            self._draw_rivals()
+        else:
+            self._gains[item[0]] = item[1]
+            self._say()
+
+    def _own_changed(self) -> None:
+        """The reader moved a boundary, went back, or pinned a plan."""
+        if self.found is not None:
+            self._draw()
+            self._tell()
+
+    def _draw(self) -> None:
+        found, own = self.found, self.own.score
+        if own is None:
+            parts = plan_parts(found.problem, found.result.placement, *words.headline(found))
+        else:
+            parts = plan_parts(found.problem, own.placement, *words.own_headline(own), fits=own.valid)
+        put_figure(self.chart, parts)
+        self._say()
+        self._draw_rivals()
+        self.code.code = code_of(found.mix, own.placement if own else None)
+
+    def _draw_rivals(self) -> None:
+        extra = [*self.own.rivals(), self._single]
+        optimum = self.found.result.throughput if self.found.result.status == "optimal" else None
+        put_figure(self.rivals, rival_parts(words.rows_of(self.found, extra), optimum))
+
+    def _say(self) -> None:
+        found, own = self.found, self.own.score
+        result = found.result
+        if own is not None and not own.valid:
+            self.text.say(own.sentence, *own.reasons[1:4])
+            return
+        if result.placement is None:
+            self.text.say(result.sentence, words.gains_line(result, self._gains, dict(found.mix.counts)))
+            return
+        placement, judged = (own.placement, own.evaluation) if own else (result.placement, result.evaluation)
+        self.text.say(
+            own.sentence if own else "",
+            words.limits_line(found.problem, judged),
+            words.facts_line(found.problem, placement, judged.throughput),
+            words.gains_line(result, self._gains, dict(found.mix.counts)) if own is None else "",
+        )
+
+    def _show_busy(self, on: bool) -> None:
+        text = "<span role='status'>⏳ Still solving; the picture is that of the values before.</span>"
+        self.busy.value = text if on else ""
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener(self.found)
+
+
+def explore_mix(source: str = "Llama-3-70B", counts: Mapping[str, int] | None = None, **values) -> MixExplorer:
+    """Mix GPUs by hand and see the proven optimum, what limits it and what one GPU more would bring.
+
+    Every change of a control is solved with `pl.solve(problem, "aggregated")`. Boundaries between stages can be
+    moved by hand and judged by `pl.score`, two plans pinned and compared, and the state copied out as code.
+
+    Parameters
+    ----------
+    source : str
+        A bundled case (`pl.cases()`, linear throughput) or a model (`pl.models()`, Roofline).
+    counts : mapping of GPU type to number, optional
+        By default a case's own GPUs, and a small mix for a model. Of a case, the numbers that differ; of a model,
+        the types to have sliders for.
+    **values
+        Where the other controls begin: phase, batch, context, output_tokens, in_flight, network_gb_per_s (None:
+        a case's own links), gpus_per_stage, batch_split.
+
+    Returns
+    -------
+    MixExplorer
+
+    Raises
+    ------
+    UnknownName
+        No such case, model, GPU type or control; the message names the nearest one.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> mix = pl.explore_mix("tiny", gpus_per_stage=2)
+    >>> round(mix.found.result.throughput, 3)
+    301.784
+    >>> mix.controls.counts["A100"].value = 0
+    >>> mix.chart.layout.title.text.split("<br>")[0]
+    'tiny, 2 GPUs: 193.147 tokens/s in 1 stage, proven optimal'
+    """
+    return MixExplorer(beginning(source, counts, **values))

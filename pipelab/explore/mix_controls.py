@@ -1,0 +1,141 @@
+"""The controls of the mix explorer: values in, values out; they know nothing of what is drawn."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import ipywidgets as widgets
+
+from pipelab.explore.mix_values import Mix, beginning, sources, types_of
+
+__all__ = ["MixControls"]
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
+_CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_NETWORKS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
+_SPLITS = (("equally", "even"), ("by speed", "balanced"))
+_AS_GIVEN = 0.0  # a slider takes None for nothing chosen
+_MOST = 16  # GPUs of a type, unless it begins with more
+
+_LOOK = {"style": {"description_width": "150px"}, "layout": {"width": "350px"}}
+_RELEASED = {**_LOOK, "continuous_update": False}
+
+
+class MixControls:
+    """Sliders and menus whose values are a `Mix`.
+
+    Parameters
+    ----------
+    mix : Mix
+        The state to begin with.
+    changed : function without arguments
+        Called when the reader has changed anything.
+    """
+
+    def __init__(self, mix: Mix, changed: Callable[[], None]):
+        self._changed, self._quiet = changed, False
+        self.source = widgets.Dropdown(options=sources(), value=mix.source, description="model or case", **_LOOK)
+        self.costs = widgets.HTML(layout={"width": "700px"})
+        self.counts: dict[str, widgets.IntSlider] = {}
+        self.more = widgets.Dropdown(description="add a GPU type", **_LOOK)
+        self.phase = widgets.Dropdown(options=["prefill", "decode", "mixed"], description="phase", **_LOOK)
+        self.batch = widgets.SelectionSlider(options=_BATCHES, description="batch (sequences)", **_RELEASED)
+        self.context = widgets.SelectionSlider(options=_CONTEXTS, description="context (tokens)", **_RELEASED)
+        self.in_flight = widgets.IntSlider(min=1, max=16, description="batches in flight", **_RELEASED)
+        self.network = widgets.SelectionSlider(options=_networks(mix), description="network, any to any", **_RELEASED)
+        self.gpus_per_stage = widgets.IntSlider(min=1, max=4, description="GPUs per stage, up to", **_RELEASED)
+        self.batch_split = widgets.Dropdown(options=_SPLITS, description="batch is split", **_LOOK)
+        self._gpus = widgets.Box(layout={"flex_flow": "row wrap"})
+        rest = [
+            self.phase, self.batch, self.context, self.in_flight, self.network, self.gpus_per_stage, self.batch_split,
+        ]  # fmt: skip
+        self.panel = widgets.VBox(
+            [
+                widgets.HBox([self.source, self.costs]),
+                self._gpus,
+                widgets.Box(rest, layout={"flex_flow": "row wrap"}),
+            ]
+        )
+        self._output_tokens = mix.output_tokens
+        self.show(mix)
+        for control in rest:
+            control.observe(self._tell, "value")
+        self.source.observe(self._other_source, "value")
+        self.more.observe(self._other_type, "value")
+
+    @property
+    def mix(self) -> Mix:
+        """What the controls say."""
+        counts = tuple((t, slider.value) for t, slider in self.counts.items())
+        return Mix(
+            self.source.value, counts, self.phase.value, self.batch.value, self.context.value, self._output_tokens,
+            self.in_flight.value, self.network.value or None, self.gpus_per_stage.value, self.batch_split.value,
+        )  # fmt: skip
+
+    def show(self, mix: Mix) -> None:
+        """Set every control to a mix, without telling anybody."""
+        with self._silence():
+            self.source.value = mix.source
+            rates = "linear throughput (synthetic)" if mix.is_case else "Roofline (physical, estimated)"
+            self.costs.value = f"<span style='color:#444'>cost model: <b>{rates}</b></span>"
+            self._show_counts(dict(mix.counts))
+            self.network.options = _networks(mix)
+            for name, options in (("batch", _BATCHES), ("context", _CONTEXTS)):
+                value = getattr(mix, name)
+                getattr(self, name).options = sorted({*options, value})
+            for name in ("in_flight", "gpus_per_stage"):
+                slider = getattr(self, name)
+                slider.max = max(slider.max, getattr(mix, name))
+            for name in ("phase", "batch", "context", "in_flight", "gpus_per_stage", "batch_split"):
+                getattr(self, name).value = getattr(mix, name)
+            self.network.value = mix.network_gb_per_s or _AS_GIVEN
+
+    def _show_counts(self, counts: dict[str, int]) -> None:
+        for slider in self.counts.values():
+            slider.unobserve_all("value")
+        self.counts = {
+            t: widgets.IntSlider(value=n, min=0, max=max(_MOST, n), description=t, **_RELEASED)
+            for t, n in counts.items()
+        }
+        for slider in self.counts.values():
+            slider.observe(self._tell, "value")
+        left = [t for t in types_of(self.source.value) if t not in counts]
+        self.more.options = [("choose …", "")] + [(t, t) for t in left]
+        self.more.value = ""
+        self._gpus.children = (*self.counts.values(), *([self.more] if left else []))
+
+    def _other_source(self, change) -> None:
+        """A case or model of its own: its GPUs and its workload come with it."""
+        if self._quiet:
+            return
+        old, new = self.mix, beginning(change["new"])
+        if not new.is_case and change["old"] not in (None, "") and not Mix(change["old"], ()).is_case:
+            # From model to model the mix of GPUs and the workload stay as they are.
+            new = Mix(new.source, *(getattr(old, f) for f in list(Mix.__dataclass_fields__)[1:]))
+        self.show(new)
+        self._changed()
+
+    def _other_type(self, change) -> None:
+        if self._quiet or not change["new"]:
+            return
+        with self._silence():
+            self._show_counts({t: s.value for t, s in self.counts.items()} | {change["new"]: 1})
+        self._changed()
+
+    def _tell(self, _change) -> None:
+        if not self._quiet:
+            self._changed()
+
+    @contextmanager
+    def _silence(self):
+        before, self._quiet = self._quiet, True
+        try:
+            yield
+        finally:
+            self._quiet = before
+
+
+def _networks(mix: Mix) -> list[tuple[str, float]]:
+    """Bandwidths to choose from, in GB/s; a case's own links come first."""
+    own = [] if mix.network_gb_per_s is None else [mix.network_gb_per_s]
+    numbers = [(f"{x:g} GB/s", x) for x in sorted({*_NETWORKS, *own})]
+    return ([("as in the case", _AS_GIVEN)] if mix.is_case else []) + numbers

@@ -1,0 +1,167 @@
+"""The reader's own plan in the mix explorer: boundaries moved by hand, plans pinned, the way back."""
+
+from collections.abc import Callable
+
+import ipywidgets as widgets
+
+from pipelab.errors import PipelabError
+from pipelab.explore.mix_answer import Answer, Rival, own_plan, stage_gpus
+from pipelab.explore.mix_words import compared, parse_layers
+from pipelab.explore.parts import Words
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.scoring import Score
+
+__all__ = ["OwnPlan"]
+
+_LOOK = {"style": {"description_width": "150px"}, "layout": {"width": "350px"}, "continuous_update": False}
+
+
+class OwnPlan:
+    """Controls for boundaries and pins; `score` judges the plan, None while it is the optimum.
+
+    Parameters
+    ----------
+    changed : function without arguments
+        Called when the plan or a pin is another one.
+    """
+
+    def __init__(self, changed: Callable[[], None]):
+        self._changed, self._quiet = changed, False
+        self.found: Answer | None = None
+        self.score: Score | None = None
+        self.pinned: dict[str, tuple[Problem, Placement, float | None]] = {}
+        self.layers = widgets.Text(description="layers of each stage", **_LOOK)
+        self.boundary = widgets.IntSlider(min=1, max=1, description="boundary after stage", **_LOOK)
+        self.where = widgets.IntSlider(min=1, max=1, description="lies after layer", **_LOOK)
+        self.back = widgets.Button(description="back to the optimum", disabled=True, layout={"width": "170px"})
+        self.pins = {name: widgets.Button(description=f"pin as {name}") for name in ("plan A", "plan B")}
+        self.unpin = widgets.Button(description="unpin both")
+        self.table, self.why = widgets.HTML(), Words()
+        buttons = [self.back, *self.pins.values(), self.unpin]
+        self.panel = widgets.VBox(
+            [
+                widgets.HTML(
+                    "<b>Your own plan</b>: move a boundary between stages, or type the layers of each stage "
+                    "(further stages get one unused GPU each; 0 leaves a stage's GPUs out)"
+                ),
+                widgets.Box([self.layers, self.boundary, self.where], layout={"flex_flow": "row wrap"}),
+                widgets.Box(buttons, layout={"flex_flow": "row wrap"}),
+                self.why,
+            ]
+        )
+        self.layers.observe(self._typed, "value")
+        self.boundary.observe(self._other_boundary, "value")
+        self.where.observe(self._moved, "value")
+        self.back.on_click(lambda _: self._return())
+        for name, button in self.pins.items():
+            button.on_click(lambda _, name=name: self._pin(name))
+        self.unpin.on_click(lambda _: self._clear_pins())
+
+    def begin(self, found: Answer) -> None:
+        """Start from the optimum of a new answer; pins stay."""
+        self.found, self.score = found, None
+        placement = found.result.placement
+        for control in (self.layers, self.boundary, self.where, *self.pins.values()):
+            control.disabled = placement is None
+        self.back.disabled = True
+        self.why.value = ""
+        self._show([len(stage.layers) for stage in placement.stages] if placement else [])
+
+    def forget(self) -> None:
+        """There is no problem now."""
+        self.found = self.score = None
+        for control in (self.layers, self.boundary, self.where, self.back, *self.pins.values()):
+            control.disabled = True
+
+    def rivals(self) -> list[Rival]:
+        """The plan and the pinned ones as rows of the rivals' chart."""
+        rows = (
+            [Rival("your plan", self.score.throughput, False, f"✗ {'; '.join(self.score.reasons)}")]
+            if self.score
+            else []
+        )
+        return rows + [Rival(n, rate, False, "✗ not valid") for n, (_, _, rate) in self.pinned.items()]
+
+    def _show(self, layers: list[int], text: str | None = None) -> None:
+        """Set the controls to these numbers of layers, silently."""
+        self._quiet = True
+        self.layers.value = ",".join(map(str, layers)) if text is None else text
+        # A GPU without a stage stands behind the last one: the boundary to it can be moved, too.
+        spare = layers and layers[-1] and len(layers) < len(stage_gpus(self.found))
+        self._layers = [*layers, 0] if spare else layers
+        stages = max(1, len(self._layers) - 1)
+        self.boundary.value = min(self.boundary.value, stages)
+        self.boundary.max = stages
+        self.boundary.disabled = self.where.disabled = len(self._layers) < 2
+        self._set_where()
+        self._quiet = False
+
+    def _set_where(self) -> None:
+        """The slider of the boundary runs from the one before it to the one after it."""
+        if len(self._layers) < 2:
+            return
+        at = self.boundary.value
+        before, here = sum(self._layers[: at - 1]), sum(self._layers[:at])
+        after = sum(self._layers[: at + 1])
+        # Widen first: a slider refuses a least value above its greatest.
+        self.where.min, self.where.max = 0, max(after, self.where.max)
+        self.where.value = here
+        self.where.max = max(after, 1)
+        self.where.min = before
+
+    def _other_boundary(self, _change) -> None:
+        if not self._quiet:
+            self._quiet = True
+            self._set_where()
+            self._quiet = False
+
+    def _moved(self, change) -> None:
+        if self._quiet:
+            return
+        at, layers = self.boundary.value, list(self._layers)
+        shift = change["new"] - sum(layers[:at])
+        layers[at - 1] += shift
+        layers[at] -= shift
+        self._take(layers)
+
+    def _typed(self, change) -> None:
+        if self._quiet:
+            return
+        try:
+            most = len(stage_gpus(self.found))
+            layers = parse_layers(change["new"], most, self.found.problem.model.layers)
+        except PipelabError as error:
+            self.why.explain(error)
+            return
+        self._take(list(layers), change["new"])
+
+    def _take(self, layers: list[int], text: str | None = None) -> None:
+        """Judge a plan; the optimum's own numbers are the way back."""
+        while layers and not layers[-1]:
+            layers.pop()
+        self.why.value = ""
+        own = [len(stage.layers) for stage in self.found.result.placement.stages]
+        self.score = None if layers == own else own_plan(self.found, tuple(layers))
+        self.back.disabled = self.score is None
+        self._show(layers, text)
+        self._changed()
+
+    def _return(self) -> None:
+        self.begin(self.found)
+        self._changed()
+
+    def _pin(self, name: str) -> None:
+        best = self.found.result
+        plan = (self.score.placement, self.score.throughput) if self.score else (best.placement, best.throughput)
+        self.pinned[name] = (self.found.problem, *plan)
+        self.pinned = dict(sorted(self.pinned.items()))
+        self._show_pins()
+
+    def _clear_pins(self) -> None:
+        self.pinned = {}
+        self._show_pins()
+
+    def _show_pins(self) -> None:
+        self.table.value = compared(self.pinned) if self.pinned else ""
+        self._changed()

@@ -1,0 +1,194 @@
+"""What the mix explorer says in words: titles, the bottleneck, prices, what one GPU more brings."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from pipelab.errors import InvalidValue
+from pipelab.evaluate import Evaluation, tally
+from pipelab.explore.mix_answer import Answer, Money, Rival, money, tightest
+from pipelab.placement import Placement, named_layers
+from pipelab.problem import Problem
+from pipelab.result import Result
+from pipelab.scoring import Score
+
+__all__ = [
+    "compared", "facts_line", "gains_line", "headline", "limits_line", "own_headline", "parse_layers", "rows_of",
+    "unused",
+]  # fmt: skip
+
+
+def headline(found: Answer) -> tuple[str, str]:
+    """Title of the optimum's chart and the line below it."""
+    result, count = found.result, len(found.problem.cluster)
+    name = f"{found.problem.name}, {count} GPU{'s' * (count > 1)}"
+    if result.status == "infeasible":
+        return f"{name}: no placement exists", _shortened(result.reason)
+    if result.placement is None:
+        return f"{name}: no placement found yet", result.sentence
+    proof = "proven optimal" if result.status == "optimal" else f"not proven, at most {result.gap:.2%} below the best"
+    stages = len(result.placement)
+    title = f"{name}: {result.throughput:.6g} tokens/s in {stages} stage{'s' * (stages > 1)}, {proof}"
+    return title, f"limited by {_listed(result.evaluation.bottlenecks)} (framed)"
+
+
+def own_headline(own: Score) -> tuple[str, str]:
+    """Title of the chart of a plan made by hand, and the line below it."""
+    if not own.valid:
+        more = f"; {len(own.reasons) - 1} more" if len(own.reasons) > 1 else ""
+        return "Your plan is not valid", _shortened(own.reasons[0] + more)
+    share = f", {own.share:.1%} of the optimum" if own.share is not None else ""
+    title = f"Your plan: {own.throughput:.6g} tokens/s{share}"
+    return title, f"limited by {_listed(own.evaluation.bottlenecks)} (framed)"
+
+
+def _shortened(text: str, most: int = 110) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def limits_line(problem: Problem, judged: Evaluation) -> str:
+    """What limits throughput, with its layers and GPUs.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens")
+    >>> print(limits_line(tiny, pl.evaluate(tiny, pl.Placement.of([(1, (0,)), (3, (2,))]))))
+    Stage 2 (layers 2–4 on 1 × V100) limits throughput to 136.1 tokens/s.
+    """
+    first, more = judged.bottlenecks[0], len(judged.bottlenecks) - 1
+    also = f", and {more} more stage{'s' * (more > 1)} or link{'s' * (more > 1)} as slow" if more else ""
+    if first.startswith("stage"):
+        report = judged.stages[int(first.split()[1]) - 1]
+        what = f"{named_layers(report.stage.layers)} on {tally(report.gpu_types)}"
+    else:
+        link = judged.links[int(first.split()[1].split("→")[0]) - 1]
+        gpus = [f"GPU {g} ({problem.cluster.gpus[g].type})" for g in (link.sender, link.receiver)]
+        what = f"{' to '.join(gpus)}, {link.bandwidth_gb_per_s:g} GB/s"
+    return f"{first.capitalize()} ({what}{also}) limits throughput to {judged.throughput:.4g} tokens/s."
+
+
+def unused(problem: Problem, placement: Placement | None) -> str:
+    """GPUs without a stage, by type; empty where all are in use."""
+    used = set(placement.gpus) if placement else set()
+    left = Counter(gpu.type for g, gpu in enumerate(problem.cluster.gpus) if g not in used)
+    return ", ".join(f"{n} × {gpu_type}" for gpu_type, n in left.items())
+
+
+def facts_line(problem: Problem, placement: Placement, throughput: float) -> str:
+    """Unused GPUs, the tightest memory, and prices where every GPU in use has one."""
+    idle = unused(problem, placement)
+    need, limit, stage = tightest(problem, placement)
+    parts = [f"Not used: {idle}." if idle else "Every GPU is used."]
+    parts += [f"Tightest memory: {need:.4g} of {limit:g} GB in stage {stage}."]
+    cost = money(problem, placement, throughput)
+    if cost.usd_per_hour is None:
+        parts += ["No price is known for some of these GPUs."]
+    else:
+        parts += [f"GPUs in use: {_dollars(cost)}."]
+    return " ".join(parts)
+
+
+def _dollars(cost: Money) -> str:
+    if cost.usd_per_hour is None:
+        return "–"
+    return f"${cost.usd_per_hour:.2f}/h, ${cost.usd_per_million_tokens:.3g} per million tokens"
+
+
+def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterable[str]) -> str:
+    """Which one GPU more would help most; types not looked at yet are named as such.
+
+    Parameters
+    ----------
+    gains : mapping of type to tokens/s with one more, or None where the time did not suffice
+    types : iterable of str
+        All types of the mix.
+    """
+    now = result.throughput or 0.0
+    known = {t: rate for t, rate in gains.items() if rate is not None}
+    open_ = [t for t in types if t not in gains]
+    late = [t for t, rate in gains.items() if rate is None]
+    text = ""
+    if known:
+        best = max(known, key=known.get)
+        if known[best] <= now * (1 + 1e-9):
+            text = "One GPU more of a type brings nothing" + (f" ({', '.join(known)})." if open_ or late else ".")
+        else:
+            others = [f"{t} {_gain(rate, now)}" for t, rate in known.items() if t != best]
+            behind = f" Others: {', '.join(others)}." if others else ""
+            text = f"One more {best} would help most: {known[best]:.4g} tokens/s ({_gain(known[best], now)}).{behind}"
+    if late:
+        text += f" Not proven in time: {', '.join(late)}."
+    if open_:
+        text += f" One more of {', '.join(open_)}: being solved …"
+    return text.strip()
+
+
+def _gain(rate: float, now: float) -> str:
+    if not now:
+        return "where there is none now" if rate else "still none"
+    return f"+{rate / now - 1:.1%}" if rate > now * (1 + 1e-9) else "±0%"
+
+
+def rows_of(found: Answer, extra: Sequence[Rival] = ()) -> list[tuple[str, float | None, bool, str]]:
+    """The rivals' chart: optimum, what the reader made or pinned, one GPU per stage, rules of thumb."""
+    best = found.result
+    first = Rival("proven optimum", best.throughput, best.status == "optimal", best.reason)
+    return [(r.name, r.throughput, r.proven, r.note) for r in (first, *extra, *found.rivals)]
+
+
+def parse_layers(text: str, stages: int, layers: int) -> tuple[int, ...]:
+    """The numbers that a reader typed: layers of each stage, separated by commas or spaces.
+
+    Raises
+    ------
+    InvalidValue
+        Not whole numbers, more of them than stages, or no layer at all.
+
+    Examples
+    --------
+    >>> parse_layers("8, 8 16", stages=3, layers=32)
+    (8, 8, 16)
+    """
+    parts = text.replace(",", " ").split()
+    expected = f"expected up to {stages} whole numbers that add up to {layers}, such as {layers - 1},1"
+    if not parts or len(parts) > stages or not all(part.isdigit() and len(part) < 7 for part in parts):
+        raise InvalidValue("your plan", [("layers of each stage", text, expected)])
+    numbers = tuple(int(part) for part in parts)
+    if not sum(numbers):
+        raise InvalidValue("your plan", [("layers of each stage", text, expected)])
+    return numbers
+
+
+def compared(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> str:
+    """Pinned plans side by side as HTML, the last column against the first."""
+    head = "".join(f"<th scope='col' style='padding:2px 14px;text-align:right'>{escape(n)}</th>" for n in plans)
+    rows: dict[str, list[str]] = {"tokens/s": [], "stages": [], "GPUs in use": [], "price": [], "limited by": []}
+    for problem, placement, rate in plans.values():
+        rows["tokens/s"].append(f"{rate:.6g}" if rate else "not valid")
+        rows["stages"].append(str(len(placement)))
+        rows["GPUs in use"].append(tally(tuple(problem.cluster.gpus[g].type for g in placement.gpus)))
+        rows["price"].append(_dollars(money(problem, placement, rate)) if rate else "–")
+        rows["limited by"].append(_limit(problem, placement) if rate else "–")
+    body = "".join(
+        f"<tr><th scope='row' style='text-align:left;padding:2px 14px 2px 0'>{name}</th>"
+        + "".join(f"<td style='padding:2px 14px;text-align:right'>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        for name, cells in rows.items()
+    )  # fmt: skip
+    rates = [rate for _, _, rate in plans.values()]
+    verdict = ""
+    if len(rates) > 1 and all(rates[:2]):
+        first, second = list(plans)[:2]
+        verdict = f"<p>{escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.</p>"
+    return f"<table><tr><th></th>{head}</tr>{body}</table>{verdict}"
+
+
+def _limit(problem: Problem, placement: Placement) -> str:
+    from pipelab.evaluate import evaluate
+
+    return _listed(evaluate(problem, placement).bottlenecks)

@@ -1,0 +1,59 @@
+"""Small parts that every explorer has: a progress sign, text in place, code to copy, charts that fit."""
+
+from html import escape
+
+import anywidget
+import ipywidgets as widgets
+import traitlets
+
+__all__ = ["CopyCode", "Fit", "Words", "reload_note"]
+
+
+class Fit(anywidget.AnyWidget):
+    """Invisible: makes the charts beside it fill their width, since they are laid out before they know it."""
+
+    _esm = """export default { render({ el }) {
+      const plots = () => [...(el.closest(".jp-OutputArea-output") ?? document).querySelectorAll(".js-plotly-plot")];
+      const fit = () => { if (plots().some(g => g._fullLayout && g.clientWidth &&
+          Math.abs(g._fullLayout.width - g.clientWidth) > 2)) window.dispatchEvent(new Event("resize")); };
+      const often = setInterval(fit, 500); setTimeout(() => clearInterval(often), 30000);
+      const watch = new ResizeObserver(fit); watch.observe(el.parentElement ?? document.body);
+      return () => { clearInterval(often); watch.disconnect(); }; } }"""
+
+
+class CopyCode(anywidget.AnyWidget):
+    """The code that makes the present state again, with a button that copies it."""
+
+    code = traitlets.Unicode().tag(sync=True)
+    _esm = """export default { render({ model, el }) {
+      const box = document.createElement("details"), head = document.createElement("summary");
+      const text = document.createElement("pre"), button = document.createElement("button");
+      head.textContent = "Copy as code: the lines that reproduce this state";
+      text.tabIndex = 0; text.className = "pipelab-code";
+      text.style.cssText = "padding:8px;margin:6px 0;background:#F5F5F5;color:#111;overflow:auto;font-size:12px";
+      button.textContent = "Copy"; button.className = "lm-Widget jupyter-widgets jupyter-button";
+      const show = () => { text.textContent = model.get("code"); button.textContent = "Copy"; };
+      button.onclick = async () => {
+        try { await navigator.clipboard.writeText(model.get("code")); button.textContent = "Copied"; }
+        catch { getSelection().selectAllChildren(text); button.textContent = "Selected: press Ctrl+C"; } };
+      model.on("change:code", show); show();
+      box.append(head, text, button); el.append(box); } }"""
+
+
+class Words(widgets.HTML):
+    """Text below the controls; errors stand here, where the reader looks, and not in a log."""
+
+    def say(self, *lines: str) -> None:
+        """Plain lines, escaped; empty ones are left out."""
+        self.value = "".join(f"<div style='line-height:1.6'>{escape(line)}</div>" for line in lines if line)
+
+    def explain(self, error: BaseException) -> None:
+        """Why there is nothing to show."""
+        sign = "<b style='color:#8A3A00'>✗ This does not go together.</b> "
+        self.value = f"<div role='alert' style='line-height:1.6'>{sign}{escape(str(error))}</div>"
+
+
+def reload_note() -> widgets.HTML:
+    """What to do when the page was loaded anew."""
+    text = "If controls or charts are missing after a reload of the page: Run ▸ Run All Cells."
+    return widgets.HTML(f"<div style='color:#555;font-size:12px'>{text}</div>")

@@ -1,0 +1,89 @@
+"""From placement to timeline: the mix explorer, and below it the pipeline that its placement makes."""
+
+from collections.abc import Mapping
+
+import ipywidgets as widgets
+
+from pipelab.errors import PipelabError
+from pipelab.explore.mix import MixExplorer
+from pipelab.explore.mix_values import beginning
+from pipelab.explore.parts import Words
+from pipelab.plots.live import live_figure, put_figure
+from pipelab.plots.plan import plan_parts
+from pipelab.timeline import PlacedTimeline, timeline_of
+
+__all__ = ["PipelineExplorer", "explore_pipeline"]
+
+_AS_NEEDED = 0
+
+
+class PipelineExplorer(widgets.VBox):
+    """What `pl.explore_pipeline` returns; shows itself at the end of a cell.
+
+    Attributes
+    ----------
+    mix : MixExplorer
+        The upper half.
+    placed : PlacedTimeline or None
+        The pipeline that is drawn; None where there is no valid placement.
+    """
+
+    def __init__(self, mix: MixExplorer):
+        self.mix = mix
+        self.placed: PlacedTimeline | None = None
+        look = {"style": {"description_width": "240px"}, "layout": {"width": "480px"}, "continuous_update": False}
+        self.in_flight = widgets.IntSlider(min=0, max=64, description="in flight here (0: as many as needed)", **look)
+        self.words = Words()
+        empty = plan_parts(None, None, "No pipeline without a placement")
+        self.gantt, self.rate = live_figure(empty), live_figure(empty)
+        self._empty = empty
+        self.redraw()
+        mix.on_answer(lambda _found: self.redraw())
+        self.in_flight.observe(lambda _change: self.redraw(), "value")
+        head = widgets.HTML("<b>The pipeline of this placement</b>: when every stage and link works on which batch")
+        super().__init__([mix, head, self.in_flight, self.words, self.gantt, self.rate])
+
+    def redraw(self) -> None:
+        """Run the placement that the mix shows as a pipeline."""
+        try:
+            self.placed = self._run()
+        except PipelabError as error:
+            self.placed = None
+            self.words.explain(error)
+        if self.placed is None:
+            put_figure(self.gantt, self._empty)
+            put_figure(self.rate, self._empty)
+            return
+        self.words.say(self.placed.sentence)
+        put_figure(self.gantt, self.placed.gantt())
+        put_figure(self.rate, self.placed.figure())
+
+    def _run(self) -> PlacedTimeline | None:
+        placement = self.mix.placement
+        if placement is None:
+            self.words.say("There is no valid placement above, and so no pipeline.")
+            return None
+        return timeline_of(self.mix.found.problem, placement, in_flight=self.in_flight.value or None)
+
+
+def explore_pipeline(source: str = "Llama-3-8B", counts: Mapping[str, int] | None = None, **values) -> PipelineExplorer:
+    """The mix explorer with the pipeline of its placement below: every change above runs through it.
+
+    Parameters
+    ----------
+    source, counts, **values
+        As for `pl.explore_mix`.
+
+    Returns
+    -------
+    PipelineExplorer
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> both = pl.explore_pipeline("tiny")
+    >>> both.mix.own.layers.value = "2,2"
+    >>> [lane.name for lane in both.placed.lanes]
+    ['stage 1', 'link 1→2', 'stage 2']
+    """
+    return PipelineExplorer(MixExplorer(beginning(source, counts, **values)))

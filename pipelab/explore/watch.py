@@ -1,0 +1,185 @@
+"""Watching a solver at work: incumbent, bound and placement as they come, and a button that stops it."""
+
+import asyncio
+import time
+
+import ipywidgets as widgets
+
+from pipelab.errors import InvalidValue
+from pipelab.evaluate import evaluate
+from pipelab.explore.parts import Fit, Words, reload_note
+from pipelab.plots.live import live_figure, put_figure
+from pipelab.plots.plan import plan_parts
+from pipelab.plots.progress import progress_parts
+from pipelab.problem import Problem
+from pipelab.result import Result
+from pipelab.solve import solve_in_background
+
+__all__ = ["WatchedSolve", "watch_solve"]
+
+_METHODS = ("joint", "aggregated", "single_gpu")
+_EVERY_S = 0.25  # more often, and redrawing would slow the solver down
+
+
+class WatchedSolve(widgets.VBox):
+    """What `pl.watch_solve` returns; shows itself at the end of a cell.
+
+    Attributes
+    ----------
+    solving : Solving
+        The solve in its thread; `.result()` waits for its answer.
+    """
+
+    def __init__(self, problem: Problem, method: str, options: dict):
+        self.problem, self.method, self.limit = problem, method, options.get("time_limit")
+        self._began, self._lead = time.perf_counter(), None
+        self._drawn, self._ended = (None, None), False
+        self.stop_button = widgets.Button(description="Stop and keep the best", icon="stop", layout={"width": "210px"})
+        self.stop_button.on_click(lambda _: self.stop())
+        self.used = widgets.FloatProgress(
+            value=0, max=self.limit or 1, description="time used", style={"description_width": "initial"}
+        )
+        self.status = Words()
+        self.solving = solve_in_background(problem, method, **options)
+        self.progress = live_figure(progress_parts((), 0.0, *self._title()))
+        self.chart = live_figure(plan_parts(problem, None, "No placement yet"))
+        self.refresh()
+        parts = [widgets.HBox([self.stop_button, self.used]), self.status, self.progress, self.chart]
+        super().__init__([*parts, reload_note(), Fit()])
+        try:  # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
+            self._task = asyncio.get_running_loop().create_task(self._follow())
+        except RuntimeError:
+            self._task = None
+
+    def stop(self) -> None:
+        """Ask the solver to end; the best placement so far is kept."""
+        self.solving.stop()
+        self.stop_button.disabled = True
+        if not self._ended:
+            self.status.say("Stopping; the best placement so far is kept …")
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the answer; see `Solving.result`."""
+        return self.solving.result(timeout)
+
+    async def _follow(self) -> None:
+        while not self._ended:
+            await asyncio.sleep(_EVERY_S)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Draw what is known now; called four times a second while a notebook's kernel is free."""
+        running = self.solving.running  # asked first: what is read below is then complete if it has ended
+        moments, elapsed = tuple(self.solving.progress), time.perf_counter() - self._began
+        if moments:  # the solver's clock starts when its model is built
+            ahead = max(0.0, elapsed - moments[-1].seconds)
+            self._lead = ahead if self._lead is None else min(self._lead, ahead)
+        if not running:
+            self._end(moments)
+            return
+        seconds = elapsed - (elapsed if self._lead is None else self._lead)
+        self.used.value = min(elapsed, self.used.max) if self.limit else 1.0
+        put_figure(self.progress, progress_parts(moments, seconds, *self._title(moments)))
+        self._draw_placement(moments)
+        if not self.stop_button.disabled:
+            self.status.say(self._news(moments, elapsed))
+
+    def _end(self, moments) -> None:
+        """The last picture, with what the solver proved."""
+        self._ended = True
+        self.stop_button.disabled = True
+        try:
+            result = self.solving.result()
+        except Exception as error:  # too large, or not applicable: the reason belongs here, not into a log
+            self.status.explain(error)
+            put_figure(self.chart, plan_parts(None, None, "There was nothing to solve", "the reason stands above"))
+            return
+        moments = result.details.get("progress") or moments
+        end = moments[-1].seconds if moments else 0.0
+        title = f"{self.problem.name}, {self.method}: {result.status}"
+        put_figure(self.progress, progress_parts(moments, end, title, self._gap(moments)))
+        self.used.value = min(result.seconds, self.used.max) if self.limit else 1.0
+        self.used.description = f"ended after {result.seconds:.3g} s"
+        self.status.say(result.sentence)
+        if result.placement is not None:
+            proof = "proven optimal" if result.status == "optimal" else "the best that was found"
+            self._draw(result.placement, result.throughput, proof)
+        else:
+            put_figure(self.chart, plan_parts(self.problem, None, "No placement", result.reason[:110]))
+
+    def _title(self, moments=()) -> tuple[str, str]:
+        return f"{self.problem.name}, {self.method}: at work", self._gap(moments)
+
+    def _gap(self, moments) -> str:
+        """The gap with its numbers put in."""
+        last = moments[-1] if moments else None
+        if last is None or last.bound is None:
+            return "gap: not known before the first bound"
+        if last.incumbent is None:
+            return f"gap: infinite, since there is no placement yet; bound {last.bound:.6g}"
+        gap = (last.bound - last.incumbent) / last.incumbent
+        numbers = f"({last.bound:.6g} − {last.incumbent:.6g}) / {last.incumbent:.6g}"
+        return f"gap = (bound − best) / best = {numbers} = {gap:.2%}"
+
+    def _news(self, moments, elapsed: float) -> str:
+        if not moments:
+            return f"⏳ {elapsed:.1f} s: the model is being built and presolved …"
+        last = moments[-1]
+        best = f"best {last.incumbent:.6g} tokens/s" if last.incumbent is not None else "no placement yet"
+        bound = f"bound {last.bound:.6g}" if last.bound is not None else "no bound yet"
+        return f"⏳ {elapsed:.1f} s: {best}, {bound}, {last.nodes:,} nodes when that was found."
+
+    def _draw_placement(self, moments) -> None:
+        last = moments[-1] if moments else None
+        if last is not None and last.placement is not None and last.placement is not self._drawn[0]:
+            self._draw(last.placement, last.incumbent, "best so far")
+
+    def _draw(self, placement, throughput: float, proof: str) -> None:
+        if self._drawn == (placement, proof):
+            return
+        self._drawn = (placement, proof)
+        slow = evaluate(self.problem, placement).bottlenecks
+        title = f"{throughput:.6g} tokens/s in {len(placement)} stage{'s' * (len(placement) > 1)}, {proof}"
+        put_figure(self.chart, plan_parts(self.problem, placement, title, f"limited by {', '.join(slow[:3])} (framed)"))
+
+
+def watch_solve(problem: Problem, method: str = "joint", *, time_limit: float | None = 60, **options) -> WatchedSolve:
+    """Solve in the background and watch: incumbent, bound, gap and placement, with a button to stop.
+
+    The kernel stays free: other cells run and other widgets answer meanwhile.
+
+    Parameters
+    ----------
+    problem : Problem
+    method : str
+        One that tells of its progress: "joint", "aggregated" or "single_gpu" (whose placement comes at the end).
+    time_limit : float or None
+        Seconds; the best placement by then is kept.
+    **options
+        As for `pl.solve`.
+
+    Returns
+    -------
+    WatchedSolve
+
+    Raises
+    ------
+    InvalidValue
+        `problem` is no `Problem`, or the method tells nothing on its way.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> watched = pl.watch_solve(pl.load_case("tiny", max_gpus_per_stage=2))
+    >>> round(watched.result().throughput, 3)
+    301.784
+    >>> watched.refresh()
+    >>> watched.chart.layout.title.text.split("<br>")[0]
+    '301.784 tokens/s in 1 stage, proven optimal'
+    """
+    if not isinstance(problem, Problem):
+        raise InvalidValue("watch_solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")])
+    if method not in _METHODS:
+        expected = f"expected one that tells of its progress: {', '.join(_METHODS)}"
+        raise InvalidValue("watch_solve", [("method", method, expected)])
+    return WatchedSolve(problem, method, {**options, "time_limit": time_limit})

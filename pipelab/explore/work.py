@@ -1,0 +1,94 @@
+"""Work beside the kernel's loop: one job at a time, a newer one ends the older, and a sign if it takes longer."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+__all__ = ["SIGN_AFTER_S", "Beside"]
+
+SIGN_AFTER_S = 0.3  # what takes longer says that it is at work
+
+
+class Beside:
+    """Runs jobs in a thread and hands their results back on the loop that asked, where widgets may be touched.
+
+    Without a loop (in a script or a test) a job runs at once, and what would come later does not come.
+
+    Parameters
+    ----------
+    sign : function of bool
+        Called with True once a job takes longer than `SIGN_AFTER_S`, and with False when it is over.
+    """
+
+    def __init__(self, sign: Callable[[bool], None]):
+        self._sign = sign
+        self._stop = threading.Event()
+        self._number = 0
+        # Two, so that a newer job need not wait for an older one to notice that it is not wanted any more.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="pipelab-explore")
+
+    def run(self, job: Callable[[threading.Event], object], then: Callable[[object, BaseException | None], None]):
+        """Start `job(stop)`; `then(value, error)` follows unless a newer job was started in between."""
+        self.cancel()
+        stop, number = self._stop, self._number
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            then(*_outcome(job, stop))
+            return
+
+        def too_long() -> None:
+            if number == self._number:
+                self._sign(True)
+
+        timer = loop.call_later(SIGN_AFTER_S, too_long)
+
+        def done(value, error) -> None:
+            timer.cancel()
+            if number == self._number:
+                self._sign(False)
+                then(value, error)
+
+        def work() -> None:
+            value, error = _outcome(job, stop)
+            loop.call_soon_threadsafe(done, value, error)
+
+        self._threads.submit(work)
+
+    def later(self, items: Callable[[threading.Event], object], each: Callable[[object], None], wait_s: float) -> None:
+        """When nothing happened for so long: go through `items(stop)` in a thread, `each` on the loop."""
+        stop, number = self._stop, self._number
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+
+        def arrived(item) -> None:
+            if number == self._number:
+                each(item)
+
+        def work() -> None:
+            for item in items(stop):
+                if stop.is_set():
+                    return
+                loop.call_soon_threadsafe(arrived, item)
+
+        def start() -> None:
+            if number == self._number:
+                self._threads.submit(work)
+
+        loop.call_later(wait_s, start)
+
+    def cancel(self) -> None:
+        """Ask whatever is at work to end; its result is not wanted any more."""
+        self._stop.set()
+        self._stop = threading.Event()
+        self._number += 1
+
+
+def _outcome(job, stop) -> tuple[object, BaseException | None]:
+    try:
+        return job(stop), None
+    except Exception as error:  # told in place by whoever asked
+        return None, error

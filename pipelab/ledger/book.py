@@ -1,0 +1,191 @@
+"""Compute every row of the ledger, and hold every verdict against the recorded one."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pipelab.errors import UnknownName, nearest
+from pipelab.ledger.claims import VERDICTS, Claim, shown
+from pipelab.ledger.desk import Desk
+
+__all__ = ["FAILED", "Entry", "Ledger", "enter", "reproduce"]
+
+FAILED = "not computed"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim with what came of it."""
+
+    document: str
+    number: int  # within its document, from 1
+    claim: Claim
+    value: object
+    verdict: str
+    seconds: float
+    error: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the verdict is not the recorded one."""
+        return self.verdict != self.claim.expected
+
+    def row(self) -> dict[str, object]:
+        """As one row of a table."""
+        return {
+            "document": self.document,
+            "row": self.number,
+            "place": self.claim.place,
+            "it says": self.claim.says,
+            "stated": self.claim.stated,
+            "computed": shown(self.value, self.claim.compare.between) if not self.error else "–",
+            "how": self.claim.how,
+            "compared": self.claim.compare.rule,
+            "verdict": self.verdict,
+            "recorded": self.claim.expected,
+            "remark": self.error or self.claim.remark,
+        }
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Entries in the order of their documents; shows itself as a table to filter by verdict and document."""
+
+    entries: tuple[Entry, ...]
+    seconds: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    @property
+    def changed(self) -> tuple[Entry, ...]:
+        """Entries whose verdict is not the recorded one."""
+        return tuple(entry for entry in self.entries if entry.changed)
+
+    @property
+    def state(self) -> str:
+        """Whether every verdict is as recorded, in words."""
+        if not self.changed:
+            return "every verdict is as recorded"
+        return f"{len(self.changed)} of {len(self)} verdicts not as recorded"
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many entries of every verdict, by document; verdicts in the order of VERDICTS."""
+        documents = dict.fromkeys(entry.document for entry in self.entries)
+        by_pair = Counter((entry.document, entry.verdict) for entry in self.entries)
+        verdicts = [*VERDICTS, *{e.verdict for e in self.entries if e.verdict not in VERDICTS}]
+        return {d: {v: by_pair[d, v] for v in verdicts} for d in documents}
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """How many entries of every verdict, in all."""
+        return dict(Counter(entry.verdict for entry in self.entries))
+
+    def only(self, verdict: str | None = None, document: str | None = None) -> "Ledger":
+        """Its entries of one verdict, of one document, or both."""
+        for value, known in ((verdict, (*VERDICTS, FAILED)), (document, {e.document for e in self.entries})):
+            if value is not None and value not in known:
+                raise UnknownName(f"no entry has {value!r}; {nearest(value, known)}")
+        kept = (e for e in self.entries if verdict in (None, e.verdict) and document in (None, e.document))
+        return replace(self, entries=tuple(kept))
+
+    def find(self, says: str) -> Entry:
+        """The first entry whose words contain this text.
+
+        Raises
+        ------
+        UnknownName
+            None does.
+        """
+        for entry in self.entries:
+            if says in entry.claim.says:
+                return entry
+        raise UnknownName(f"no entry says {says!r}")
+
+    def frame(self):
+        """One row per entry, as a pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame([entry.row() for entry in self.entries])
+
+    def csv(self) -> str:
+        """The whole table as the text of a CSV file."""
+        from pipelab.tables import csv_text
+
+        rows = [entry.row() for entry in self.entries]
+        return csv_text(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
+
+    def html(self) -> str:
+        """The whole table as a page of its own."""
+        from pipelab.ledger.pages import page
+
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        from pipelab.ledger.pages import filtered_table
+
+        return filtered_table(self)
+
+    def __repr__(self) -> str:
+        return f"Ledger of {len(self)} entries; {self.state}"
+
+
+def enter(document: str, number: int, claim: Claim, desk: Desk) -> Entry:
+    """Compute one claim. A computation that fails is an entry that says why, and not as recorded."""
+    began = time.perf_counter()
+    try:
+        value = claim.compute(desk)
+        verdict, error = claim.verdict(value, desk), ""
+    except Exception as failure:
+        value, verdict, error = None, FAILED, f"{type(failure).__name__}: {failure}"
+    return Entry(document, number, claim, value, verdict, time.perf_counter() - began, error)
+
+
+def reproduce(
+    documents: Iterable[str] | None = None,
+    *,
+    progress: bool = False,
+    desk: Desk | None = None,
+    on_entry: Callable[[Entry], None] | None = None,
+) -> Ledger:
+    """Compute every claim of the write-up and of three published programs, and compare.
+
+    Parameters
+    ----------
+    documents : names, optional
+        Some of `pipelab.ledger.DOCUMENTS`; by default all.
+    progress : bool
+        Show a progress bar on standard error.
+    desk : Desk, optional
+        Where results that several rows need are kept; a new one by default, so that everything is
+        computed now.
+    on_entry : function of an Entry, optional
+        Called after each.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> ledger = pl.reproduce(["pmetal"])
+    >>> ledger.changed, ledger.find("more layers").verdict
+    ((), 'exact')
+    """
+    from tqdm.auto import tqdm
+
+    from pipelab.ledger.documents import claims
+
+    began, desk = time.perf_counter(), desk or Desk()
+    entries = []
+    rows = claims(documents)
+    with tqdm(total=len(rows), unit="row", disable=not progress) as bar:
+        for document, number, claim in rows:
+            bar.set_description(document)
+            entries.append(enter(document, number, claim, desk))
+            if on_entry:
+                on_entry(entries[-1])
+            bar.update()
+    return Ledger(tuple(entries), time.perf_counter() - began)

@@ -1,0 +1,100 @@
+"""The ledger as HTML: a table that is filtered by verdict and by document, in a notebook or as a page.
+
+The filter is a row of radio buttons and a style sheet, without a script, so that it works with a mouse
+and a keyboard, in JupyterLab, in a saved page and in a static copy of a notebook.
+"""
+
+from collections.abc import Iterable
+from html import escape
+from itertools import count
+
+from pipelab.ledger.claims import VERDICTS
+from pipelab.theme import VERDICT_COLOURS, ink_on
+
+__all__ = ["filtered_table", "page", "verdict_counts"]
+
+_COLUMNS = ("row", "place", "it says", "stated", "computed", "how", "verdict", "remark")
+_WIDTHS = (4, 11, 22, 11, 15, 15, 8, 14)  # per cent
+_NUMBER = count(1)  # so that two tables on one page filter themselves alone
+
+
+def filtered_table(ledger) -> str:
+    """The table with its filter, as a piece of HTML."""
+    name = f"ledger{next(_NUMBER)}"
+    entries = list(ledger)
+    documents = list(dict.fromkeys(e.document for e in entries))
+    verdicts = [v for v in [*VERDICTS, *{e.verdict for e in entries}] if any(e.verdict == v for e in entries)]
+    verdicts = list(dict.fromkeys(verdicts))
+    by_verdict = _buttons(name, "v", verdicts, [sum(e.verdict == v for e in entries) for v in verdicts], len(entries))
+    by_document = _buttons(
+        name, "d", documents, [sum(e.document == d for e in entries) for d in documents], len(entries)
+    )
+    rows = "".join(_row(e, verdicts.index(e.verdict), documents.index(e.document)) for e in entries)
+    head = "".join(f"<th scope='col' style='width:{w}%'>{c}</th>" for c, w in zip(_COLUMNS, _WIDTHS, strict=True))
+    return (
+        f"<div class='{name}'>{_style(name, verdicts, documents)}{by_verdict}<br>{by_document}"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def page(ledger) -> str:
+    """A whole HTML page: what the verdicts say, how many there are, and the table."""
+    from pipelab.html import table
+    from pipelab.ledger.documents import DOCUMENTS
+
+    titles = "".join(f"<li><b>{escape(d)}</b>: {escape(DOCUMENTS[d].title)}</li>" for d in ledger.counts)
+    legend = "".join(f"<li><b>{escape(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items())
+    return (
+        "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>pipelab: the ledger</title>"
+        "<style>body {font-family: 'DejaVu Sans', Verdana, sans-serif; font-size: 13px; margin: 24px}</style></head>"
+        f"<body><h1>Every claim, computed</h1><p>{len(ledger)} rows in {ledger.seconds:.0f} s; {ledger.state}.</p>"
+        f"<ul>{titles}</ul><ul>{legend}</ul>{table(verdict_counts(ledger))}{filtered_table(ledger)}</body></html>\n"
+    )
+
+
+def verdict_counts(ledger):
+    """Verdicts down, documents across, as a data frame; verdicts that do not occur are left out."""
+    import pandas as pd
+
+    counts = pd.DataFrame(ledger.counts)
+    counts = counts[counts.sum(axis=1) > 0]
+    counts["all"] = counts.sum(axis=1)
+    return counts.rename_axis("verdict").reset_index()
+
+
+def _buttons(name: str, kind: str, labels: Iterable[str], numbers: Iterable[int], total: int) -> str:
+    shown = [("all", total), *zip(labels, numbers, strict=True)]
+    return "".join(
+        f"<input type='radio' name='{name}{kind}' id='{name}{kind}{i}'{' checked' * (i == 0)}>"
+        f"<label for='{name}{kind}{i}'>{escape(label)} ({number})</label>"
+        for i, (label, number) in enumerate(shown)
+    )
+
+
+def _row(entry, verdict: int, document: int) -> str:
+    told = entry.row()
+    told["row"] = f"{told['document']} {told['row']}"
+    colour = VERDICT_COLOURS.get(entry.verdict, "#FFFFFF")
+    cells = "".join(
+        f"<td{_coloured(colour) if column == 'verdict' else ''}>{escape(str(told[column]))}</td>" for column in _COLUMNS
+    )
+    return f"<tr class='v{verdict + 1} d{document + 1}'>{cells}</tr>"
+
+
+def _coloured(colour: str) -> str:
+    return f" style='background:{colour};color:{ink_on(colour)}'"
+
+
+def _style(name: str, verdicts: list[str], documents: list[str]) -> str:
+    hide = [
+        f".{name} #{name}{kind}{i}:checked ~ table tbody tr:not(.{kind}{i}) {{display: none}}"
+        for kind, labels in (("v", verdicts), ("d", documents))
+        for i in range(1, len(labels) + 1)
+    ]
+    look = (
+        f".{name} table {{table-layout: fixed; width: 100%; border-collapse: collapse; margin-top: 8px}}"
+        f".{name} th, .{name} td {{text-align: left !important; vertical-align: top; padding: 4px 6px; "
+        "white-space: normal; overflow-wrap: anywhere; border-bottom: 1px solid #D0D0D0; font-size: 12px}"
+        f".{name} label {{margin: 0 14px 0 3px}}"
+    )
+    return f"<style>{look}{' '.join(hide)}</style>"

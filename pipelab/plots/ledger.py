@@ -1,0 +1,50 @@
+"""The ledger in one picture: how many of each verdict, document by document."""
+
+from pipelab.theme import VERDICT_COLOURS, ink_on, template
+
+__all__ = ["plot_verdicts"]
+
+
+def plot_verdicts(ledger):
+    """Stacked bars, one per document, one colour per verdict.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    """
+    import plotly.graph_objects as go
+
+    counts = ledger.counts
+    documents = list(counts)
+    verdicts = [v for v in next(iter(counts.values())) if any(counts[d][v] for d in documents)]
+    figure = go.Figure()
+    for verdict in verdicts:
+        numbers = [counts[d][verdict] for d in documents]
+        colour = VERDICT_COLOURS.get(verdict, "#FFFFFF")
+        figure.add_trace(
+            go.Bar(
+                orientation="h", name=verdict, y=documents, x=numbers, marker={"color": colour},
+                text=[str(n) if n else "" for n in numbers], textposition="inside", insidetextanchor="middle",
+                textangle=0, textfont={"color": ink_on(colour)}, constraintext="none",
+                hovertemplate=f"%{{y}}: %{{x}} {verdict}<extra></extra>",
+            )
+        )  # fmt: skip
+    figure.update_layout(
+        template=template(), title=_title(ledger), barmode="stack", height=210 + 52 * len(documents),
+        xaxis={"title": {"text": "claims"}, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
+        legend={"y": -0.3, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "normal"},
+        margin={"b": 130},
+    )  # fmt: skip
+    return figure
+
+
+def _title(ledger) -> str:
+    wrong = {d: counts["wrong"] / sum(counts.values()) for d, counts in ledger.counts.items()}
+    worst, best = max(wrong, key=wrong.get), min(wrong, key=wrong.get)
+    total = sum(counts["wrong"] for counts in ledger.counts.values())
+    note = f"claims by verdict; {len(ledger)} in all"
+    if worst == best:
+        return f"{total} of {len(ledger)} claims of {worst} are wrong<br><sup>{note}</sup>"
+    text = f"{total} of {len(ledger)} claims are wrong: {wrong[worst]:.0%} of {worst}'s, {wrong[best]:.0%} of {best}'s"
+    return f"{text}<br><sup>{note}</sup>"

@@ -1,0 +1,193 @@
+"""Every explorer in a real JupyterLab: keys change values, drawings and words; Stop stops; times are printed.
+
+Times are printed and never asserted (`pytest -m browser -s` shows them): they say as much of the machine as of
+the code.
+"""
+
+import os
+import statistics
+from contextlib import contextmanager
+
+import nbformat
+import pytest
+
+from lab_session import CHROMIUM, lab
+
+REQUIRED = os.environ.get("PIPELAB_BROWSER_REQUIRED") == "1"
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM and not REQUIRED, reason="no Chromium on this machine: apt install chromium"),
+]
+
+
+@contextmanager
+def opened(folder, *cells):
+    """A notebook of these cells, run in a JupyterLab; nothing may have gone wrong in the end."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    (folder / "notebooks").mkdir()
+    nbformat.write(notebook, folder / "notebooks" / "explorer.ipynb")
+    with lab(folder / "notebooks") as page:
+        page.open("explorer.ipynb")
+        assert page.run_all() == list(range(1, len(cells) + 1))
+        yield page
+        assert page.bad_outputs() == []
+        assert page.errors == []
+        assert page.requests_elsewhere == set()
+
+
+def wait_for(page, text):
+    page.page.wait_for_function("text => document.body.innerText.includes(text)", arg=text, timeout=60_000)
+
+
+def told(name, times):
+    """Print what a series of key presses took, with the worst of them."""
+    ordered = sorted(times.values())
+    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    worst = max(times, key=times.get)
+    print(f"\n{name}: {len(times)} presses, p50 {statistics.median(ordered):.0f} ms, p95 {p95:.0f} ms; "
+          f"slowest {worst}, {times[worst]:.0f} ms")  # fmt: skip
+
+
+def test_the_mix_follows_its_controls(tmp_path):
+    with opened(tmp_path, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')") as page:
+        before = page.figures()
+        assert "Llama-3-8B, 10 GPUs: " in before[0]["title"]
+        assert 900 < before[0]["width"] < 1400
+        wait_for(page, "would help most")
+        page.time_of(lambda: page.press("A100-SXM-40"))
+        after = page.figures()
+        assert "Llama-3-8B, 11 GPUs: " in after[0]["title"]
+        assert after[0]["bars"] != before[0]["bars"]
+        assert after[1]["bars"] != before[1]["bars"]
+        page.press("context (tokens)", "End")
+        page.press("batch (sequences)", "End")
+        wait_for(page, "No placement exists")
+        page.press("batch (sequences)", "Home")
+        page.press("context (tokens)", "Home")
+        wait_for(page, "limits throughput to")
+        phase = page.page.locator(".widget-dropdown", has_text="phase").locator("select")
+        page.page.locator(".widget-dropdown", has_text="model or case").locator("select").select_option("tiny")
+        wait_for(page, "tiny, 4 GPUs: ")
+        phase.select_option("decode")
+        wait_for(page, "This does not go together")  # the linear cost model knows prefill alone
+        wait_for(page, "These values make no problem")
+        page.page.wait_for_timeout(500)
+        assert page.figures()[0]["bars"] == []
+        phase.select_option("prefill")
+        wait_for(page, "tiny, 4 GPUs: ")
+
+
+def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(tmp_path):
+    start = "pl.explore_mix('Llama-3-8B', {'A100-SXM-40': 2, 'L4': 2, 'T4': 2})"
+    with opened(tmp_path, "import pipelab as pl", start) as page:
+        best = page.figures()[0]
+        page.time_of(lambda: page.press("lies after layer"))
+        own = page.figures()[0]
+        assert "Your plan: " in own["title"]
+        assert own["bars"] != best["bars"]
+        page.page.get_by_role("button", name="pin as plan A").press("Enter")
+        field = page.page.locator(".widget-text", has_text="layers of each stage").locator("input")
+        field.fill("0,0,0,32")
+        field.press("Enter")
+        wait_for(page, "Your plan is not valid")
+        wait_for(page, "GB too much")
+        page.page.get_by_role("button", name="back to the optimum").press("Enter")
+        page.page.wait_for_function("t => document.querySelector('.gtitle').textContent === t", arg=best["title"])
+        assert page.figures()[0]["bars"] == best["bars"]
+        page.page.get_by_role("button", name="pin as plan B").press("Enter")
+        wait_for(page, "of plan A.")
+        page.page.locator("summary", has_text="Copy as code").press("Enter")
+        assert "pl.solve(problem" in page.page.locator(".pipelab-code").inner_text()
+
+
+def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(tmp_path):
+    problem = (
+        "import dataclasses, pipelab as pl\n"
+        "small = pl.load_case('small', link_units='tokens')\n"
+        "small = dataclasses.replace(small, cluster=small.cluster.scaled_bandwidth(1 / 8),"
+        " model=dataclasses.replace(small.model, layer_weight_gb=30.0))"
+    )
+    with opened(tmp_path, problem, "watched = pl.watch_solve(small, time_limit=None)\nwatched",
+                "pl.explore_schedules()") as page:  # fmt: skip
+        wait_for(page, "best so far")
+        first = page.figures()
+        assert len(first[0]["lines"]) >= 2
+        assert first[1]["bars"]
+        other = page.time_of(lambda: page.press("ranks"), figure=2)
+        assert "5 ranks" in page.figures()[2]["title"]
+        wait_for(page, "small, joint: at work")  # it still is
+        stop = page.page.get_by_role("button", name="Stop and keep the best")
+        stopped = page.time_of(lambda: stop.press("Enter"), figure=0)
+        wait_for(page, "stopped by stop")
+        wait_for(page, "the best that was found")
+        assert "small, joint: feasible" in page.figures()[0]["title"]
+        assert page.figures()[1]["bars"]
+        print(f"\nwhile SCIP runs another slider redraws in {other:.0f} ms; Stop is drawn after {stopped:.0f} ms")
+
+
+def test_the_mix_flows_into_the_pipeline(tmp_path):
+    with opened(tmp_path, "import pipelab as pl", "pl.explore_pipeline('Llama-3-8B')") as page:
+        before = page.figures()
+        assert len(before) == 4
+        wait_for(page, "in flight:")
+        page.time_of(lambda: page.press("T4", "Home"), figure=2)
+        after = page.figures()
+        assert after[2]["bars"] != before[2]["bars"]
+        assert after[2]["title"] != before[2]["title"]
+        page.time_of(lambda: page.press("in flight here (0: as many as needed)"), figure=2)
+        wait_for(page, "1 microbatch in flight")
+
+
+def test_two_schedules_beside_each_other(tmp_path):
+    with opened(tmp_path, "import pipelab as pl", "pl.explore_schedules('1F1B', other='ZBH1')") as page:
+        before = page.figures()[0]
+        assert before["title"] == "ZBH1 ends at 27, 18% before 1F1B"
+        assert page.page.inner_text("body").count("✓ agree") > 4
+        page.time_of(lambda: page.press("microbatches"))
+        after = page.figures()[0]
+        assert after["bars"] != before["bars"]
+        page.time_of(lambda: page.press("message"))
+        wait_for(page, "not claimed here")
+        page.page.locator(".widget-dropdown", has_text="beside it").locator("select").select_option("none")
+        wait_for(page, "1F1B: ")
+        assert len(page.figures()[0]["bars"]) < len(after["bars"])
+        page.page.locator(".widget-dropdown", has_text="schedule").locator("select").select_option("DualPipeV")
+        wait_for(page, "There is no DualPipeV") if "needs at least" in page.page.inner_text("body") else None
+
+
+MIXES = {
+    "medium, 65 GPUs": ("'medium', gpus_per_stage=2", ("T4", "A40", "batch (sequences)", "L20")),
+    "Llama-3-70B, 65 GPUs": (
+        "'Llama-3-70B', dict.fromkeys(['H100-SXM', 'A100-SXM-80', 'L40S', 'L4', 'T4'], 13)",
+        ("T4", "H100-SXM", "batch (sequences)", "L4"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_how_long_a_key_takes_in_the_mix(tmp_path, name):
+    start, labels = MIXES[name]
+    times = {}
+    with opened(tmp_path, "import pipelab as pl", f"pl.explore_mix({start})") as page:
+        for label in labels:
+            for turn, key in enumerate(("ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight")):
+                times[f"{label} {key} {turn}"] = page.time_of(lambda label=label, key=key: page.press(label, key))
+                page.page.wait_for_timeout(250)
+        assert len(page.figures()[0]["bars"]) > 3
+    told(f"mix, {name}", times)
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(8, 64), (32, 250)])
+def test_how_long_a_key_takes_in_the_schedules(tmp_path, ranks, microbatches):
+    times = {}
+    start = f"pl.explore_schedules('ZBH1', ranks={ranks}, microbatches={microbatches})"
+    with opened(tmp_path, "import pipelab as pl", start) as page:
+        for label in ("weight gradient W", "message", "microbatches", "how slow"):
+            for turn in range(5):
+                times[f"{label} {turn}"] = page.time_of(lambda label=label: page.press(label))
+                page.page.wait_for_timeout(150)
+        drawn = page.figures()[0]
+        assert drawn["bars"] or drawn["cells"]
+    told(f"schedule {ranks} × {microbatches}", times)

@@ -1,0 +1,259 @@
+"""The GPU mix explorer without a browser: values in, problem, numbers, words and traces out."""
+
+import dataclasses
+import threading
+
+import pytest
+
+import pipelab as pl
+from pipelab.explore.mix_answer import answer, answered, money, one_gpu_per_stage, one_more, own_plan, stage_gpus
+from pipelab.explore.mix_values import Mix, beginning, code_of, problem_of, sources, types_of
+from pipelab.explore.mix_words import compared, gains_line, parse_layers, rows_of
+from pipelab.plots.live import live_figure, put_figure
+from pipelab.plots.plan import plan_parts
+from pipelab.plots.rivals import rival_parts
+
+STATES = [
+    beginning("tiny"),
+    beginning("tiny", {"A100": 0}, gpus_per_stage=2),
+    beginning("small", {"H100": 0, "A100": 1}, network_gb_per_s=1.0, batch=64),
+    beginning("medium", {"T4": 12, "A100": 2}, gpus_per_stage=2),
+    beginning("medium_small", gpus_per_stage=3, batch_split="balanced"),
+    beginning("Llama-3-70B"),
+    beginning("Llama-3-70B", phase="decode", in_flight=4, context=1024, gpus_per_stage=2),
+    beginning("Llama-3-8B", {"L4": 1, "H100-SXM": 1}, phase="mixed", network_gb_per_s=0.05),
+    beginning("Llama-3.1-405B", {"T4": 2}),  # does not fit
+]
+
+
+@pytest.mark.parametrize("mix", STATES, ids=lambda m: f"{m.source}-{sum(n for _, n in m.counts)}")
+def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
+    found, space = answer(mix), {}
+    exec(code_of(mix), space)
+    assert space["problem"] == found.problem == problem_of(mix)
+    same = ("status", "throughput", "bound", "placement", "reason")
+    assert [getattr(space["result"], f) for f in same] == [getattr(found.result, f) for f in same]
+    assert found.result.status in ("optimal", "infeasible")
+    for rival in found.rivals:
+        assert rival.throughput == pl.solve(found.problem, rival.name).throughput
+        assert rival.throughput is None or rival.throughput <= found.result.throughput * (1 + 1e-9)
+
+
+def test_a_case_that_nobody_touched_is_the_case():
+    for name in pl.cases():
+        assert problem_of(beginning(name)) == pl.load_case(name, link_units="tokens")
+
+
+def test_every_source_has_a_beginning_that_makes_a_problem():
+    assert set(sources()) == {*pl.cases(), *pl.models().index}
+    for source in sources():
+        mix = beginning(source)
+        assert set(dict(mix.counts)) <= set(types_of(source))
+        assert len(problem_of(mix).cluster) == sum(dict(mix.counts).values())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: beginning("tyny"), r"no case or model 'tyny'.*tiny"),
+        (lambda: beginning("tiny", {"H100": 1}), r"tiny knows no GPU type 'H100'"),
+        (lambda: beginning("tiny", batches=3), r"no control 'batches'.*batch"),
+        (lambda: problem_of(beginning("tiny", {"A100": 0, "V100": 0})), "GPUs = 0: expected at least one"),
+        (lambda: problem_of(beginning("tiny", phase="decode")), "expected 'prefill'"),
+        (lambda: problem_of(Mix("Llama-3-8B", (("L4", 1),))), "bring links of their own"),
+        (lambda: parse_layers("3,x", 2, 4), r"expected up to 2 whole numbers that add up to 4"),
+        (lambda: parse_layers("1,1,1", 2, 4), r"expected up to 2 whole numbers"),
+        (lambda: parse_layers("0 0", 2, 4), r"expected up to 2 whole numbers"),
+    ],
+)
+def test_what_does_not_go_together_is_one_clear_error(call, message):
+    with pytest.raises(pl.PipelabError, match=message):
+        call()
+
+
+def test_one_gpu_more_is_solved_for_every_type_and_kept():
+    mix = beginning("small", {"A100": 1, "V100": 2, "H100": 0})
+    gains = dict(one_more(mix, threading.Event(), 30))
+    assert list(gains) == ["A100", "V100", "H100"]
+    for gpu_type, rate in gains.items():
+        more = dataclasses.replace(mix, counts=tuple((t, n + (t == gpu_type)) for t, n in mix.counts))
+        assert answered(more).result.throughput == rate == pl.solve(problem_of(more), "aggregated").throughput
+    stopped = threading.Event()
+    stopped.set()
+    assert dict(one_more(mix, stopped, 30)) == {}
+    text = gains_line(answer(mix).result, gains, gains)
+    best = max(gains, key=gains.get)
+    assert text.startswith(f"One more {best} would help most: {gains[best]:.4g} tokens/s (+")
+    assert "being solved" in gains_line(answer(mix).result, {"A100": gains["A100"]}, gains)
+    assert gains_line(answer(mix).result, {"A100": 0.0}, ["A100"]) == "One GPU more of a type brings nothing."
+    assert "Not proven in time: V100" in gains_line(answer(mix).result, {"V100": None}, ["V100"])
+
+
+def test_one_gpu_per_stage_is_the_original_formulations_optimum():
+    mix = beginning("tiny", {"A100": 1, "V100": 2}, gpus_per_stage=2)
+    alone = dataclasses.replace(problem_of(mix), max_gpus_per_stage=1)
+    assert one_gpu_per_stage(mix).throughput == pytest.approx(pl.solve(alone, "single_gpu").throughput)
+
+
+def test_prices_are_per_hour_and_per_million_tokens():
+    found = answer(beginning("Llama-3-70B"))
+    facts = pl.load_gpus()
+    used = [found.problem.cluster.gpus[g].type for g in found.result.placement.gpus]
+    cost = money(found.problem, found.result.placement, found.result.throughput)
+    assert cost.usd_per_hour == pytest.approx(sum(facts[t].usd_per_hour for t in used))
+    hours = 1e6 / found.result.throughput / 3600
+    assert cost.usd_per_million_tokens == pytest.approx(cost.usd_per_hour * hours)
+    tiny = answer(beginning("tiny"))
+    assert money(tiny.problem, tiny.result.placement, 1.0).usd_per_hour is None
+
+
+def test_layers_dealt_by_hand_are_judged_with_their_deficit():
+    found = answer(beginning("Llama-3-70B"))
+    groups = stage_gpus(found)
+    assert sorted(g for group in groups for g in group) == list(range(len(found.problem.cluster)))
+    layers = [len(stage.layers) for stage in found.result.placement.stages]
+    assert own_plan(found, tuple(layers)).share == 1.0
+    t4 = next(i for i, gpus in enumerate(groups) if found.problem.cluster.gpus[gpus[0]].type == "T4")
+    layers[0], layers[t4] = 1, layers[t4] + layers[0] - 1
+    own = own_plan(found, tuple(layers))
+    assert not own.valid
+    assert own.misfits[0].stage == t4 + 1
+    assert own.misfits[0].deficit_gb > 1
+    parts = plan_parts(found.problem, own.placement, "mine", fits=False)
+    blocks = parts["data"][0]
+    assert [i for i, shape in enumerate(blocks["marker"]["pattern"]["shape"]) if shape] == [t4]
+    assert f"{own.misfits[0].deficit_gb:.3g} GB too much" in blocks["text"][t4]
+    assert parts["data"][1]["y"] == []  # nothing limits what does not run
+
+
+def test_the_chart_has_the_same_traces_whatever_the_values():
+    first = answer(STATES[0])
+    chart = live_figure(plan_parts(first.problem, first.result.placement, "first"))
+    rivals = live_figure(rival_parts(rows_of(first), first.result.throughput))
+    before = [[t.type for t in c.data] for c in (chart, rivals)]
+    identity = [t.uid for t in chart.data]
+    for mix in STATES:
+        found = answer(mix)
+        put_figure(chart, plan_parts(found.problem, found.result.placement, "now"))
+        put_figure(rivals, rival_parts(rows_of(found), found.result.throughput))
+        assert [[t.type for t in c.data] for c in (chart, rivals)] == before
+        used = found.result.placement.gpus if found.result.placement else ()
+        assert len(chart.data[0].y) == len(used)
+        layers = sum(chart.data[0].x[i] / len(s.gpus) for i, s in _rows(found))
+        assert layers == pytest.approx(found.problem.model.layers if used else 0)
+    assert [t.uid for t in chart.data] == identity  # changed in place
+
+
+def _rows(found):
+    stages = found.result.placement.stages if found.result.placement else ()
+    return enumerate(stage for stage in stages for _ in stage.gpus)
+
+
+def test_the_bottleneck_is_framed_and_a_slow_link_drawn():
+    found = answer(beginning("Llama-3-8B", {"L4": 2, "T4": 1}, network_gb_per_s=0.01, context=1024))
+    parts = plan_parts(found.problem, found.result.placement, "x")
+    names = found.result.evaluation.bottlenecks
+    framed = [row for row, (i, s) in enumerate((i, s) for i, s in enumerate(found.result.placement.stages))
+              if f"stage {i + 1}" in names]  # fmt: skip
+    assert parts["data"][1]["y"] == framed
+    assert sum("◀" in label for label in parts["layout"]["yaxis"]["ticktext"]) == len(framed)
+    forced = pl.Placement.of([(16, (0,)), (16, (1,))])
+    slow = plan_parts(found.problem, forced, "x")["data"][2]
+    assert slow["x"] == [16.5, 16.5, None]
+    assert "slowest link 1→2" in slow["hovertext"][0]
+
+
+def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
+    found = answer(beginning("Llama-3-70B"))
+    parts = rival_parts(rows_of(found), found.result.throughput)
+    assert parts["layout"]["title"]["text"] == "No rule of thumb finds a placement that fits"
+    assert all("GB" in note for note in parts["data"][2]["hovertext"])
+    tiny = answer(beginning("tiny", gpus_per_stage=2))
+    parts = rival_parts(rows_of(tiny), tiny.result.throughput)
+    assert parts["data"][1]["x"] == [r.throughput for r in tiny.rivals]
+    assert "loses 56% against the optimum" in parts["layout"]["title"]["text"]
+
+
+# the widget
+
+
+def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
+    mix = pl.explore_mix("tiny", gpus_per_stage=2)
+    heard = []
+    mix.on_answer(lambda found: heard.append(found and found.problem.name))
+    assert mix.chart.layout.title.text.startswith("tiny, 4 GPUs: 301.784 tokens/s in 1 stage, proven optimal")
+    mix.controls.counts["A100"].value = 1
+    assert mix.found.result.throughput == pl.solve(problem_of(mix.controls.mix), "aggregated").throughput
+    assert "Stage 1 (" in mix.text.value
+    assert "limits throughput to" in mix.text.value
+    assert "Not used:" in mix.text.value
+    mix.controls.phase.value = "decode"
+    assert "does not go together" in mix.text.value
+    assert "expected &#x27;prefill&#x27;" in mix.text.value
+    assert mix.found is None
+    assert len(mix.chart.data[0].y) == 0
+    mix.controls.phase.value = "prefill"
+    assert mix.found.result.status == "optimal"
+    mix.controls.source.value = "Llama-3-70B"
+    assert list(mix.controls.counts) == ["A100-SXM-40", "L4", "T4"]
+    assert "Roofline" in mix.controls.costs.value
+    assert "$" in mix.text.value
+    mix.controls.more.value = "H100-SXM"
+    assert dict(mix.controls.mix.counts)["H100-SXM"] == 1
+    mix.controls.source.value = "Llama-3-8B"  # from model to model the mix stays
+    assert dict(mix.controls.mix.counts)["H100-SXM"] == 1
+    assert heard == ["tiny", None, "tiny", "Llama-3-70B", "Llama-3-70B", "Llama-3-8B"]
+    space = {}
+    exec(mix.code.code, space)
+    assert space["result"].throughput == mix.found.result.throughput
+
+
+def test_boundaries_move_by_hand_and_the_way_back_is_there():
+    mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2})
+    own, best = mix.own, mix.found.result
+    layers = own.layers.value
+    assert layers == ",".join(str(len(s.layers)) for s in best.placement.stages)
+    assert own.back.disabled
+    own.boundary.value = 2
+    own.where.value -= 2
+    assert mix.own.score.throughput < best.throughput
+    assert mix.chart.layout.title.text.startswith("Your plan: ")
+    assert "of the proven optimum" in mix.text.value
+    assert "your plan" in mix.rivals.layout.yaxis.ticktext
+    space = {}
+    exec(mix.code.code, space)
+    assert space["score"].throughput == own.score.throughput
+    own.layers.value = "0,0,0,32"
+    assert not own.score.valid
+    assert "too much" in mix.text.value
+    assert mix.chart.layout.title.text.startswith("Your plan is not valid")
+    own.layers.value = "eighty"
+    assert "expected up to" in own.why.value
+    own.back.click()
+    assert own.layers.value == layers
+    assert own.score is None
+    assert mix.chart.layout.title.text.startswith("Llama-3-8B, 6 GPUs: ")
+
+
+def test_a_last_boundary_gives_layers_to_an_unused_gpu():
+    mix = pl.explore_mix("tiny")
+    assert mix.own.layers.value == "4"
+    mix.own.where.value = 3
+    assert mix.own.layers.value == "3,1"
+    assert mix.own.score.placement == pl.Placement.of([(3, (0,)), (1, (1,))])
+    mix.own.where.value = 4
+    assert mix.own.score is None
+
+
+def test_two_plans_are_pinned_and_compared():
+    mix = pl.explore_mix("tiny", gpus_per_stage=2)
+    mix.own.pins["plan A"].click()
+    mix.controls.gpus_per_stage.value = 1
+    mix.own.pins["plan B"].click()
+    assert "plan B yields 72.1% of plan A" in mix.own.table.value
+    assert [t for t in mix.rivals.layout.yaxis.ticktext if t.startswith("plan")] == ["plan A", "plan B"]
+    mix.own.unpin.click()
+    assert mix.own.table.value == ""
+    one = answer(beginning("tiny"))
+    bad = own_plan(one, (3,))
+    assert "not valid" in compared({"plan A": (one.problem, bad.placement, bad.throughput)})
