@@ -167,6 +167,33 @@ def _cheapest_tokens_in_fp8() -> float:
     return min(price_per_hour(problem, p) / (3600 * p.throughput) for p in points) * 1e6
 
 
+def _heaviest_layer_of_the_demo() -> float:
+    """By bisection: the count of allocations falls with the weight of a layer."""
+    from dataclasses import replace
+
+    from pipelab.data import load_case
+    from pipelab.formulations.count import count_candidates
+
+    demo = load_case("demo", max_gpus_per_stage=3)
+
+    def allocations(weight: float) -> int:
+        return count_candidates(replace(demo, model=replace(demo.model, layer_weight_gb=weight)))["allocations"]
+
+    low, high, as_bundled = demo.model.layer_weight_gb, 3.0, allocations(demo.model.layer_weight_gb)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if allocations(middle) == as_bundled else (low, middle)
+    return low
+
+
+def _sequences_for_400() -> float:
+    from pipelab.data import load_case
+
+    demo = load_case("demo")
+    first, second = (demo.costs.gpu_throughput("A10", demo.workload, b, demo.model.layers) for b in (100, 101))
+    return float(100 + (400 - first) / (second - first))
+
+
 @dataclass(frozen=True)
 class Contest:
     """A schedule to beat: on these stages, with so much memory for activations on every rank."""
@@ -237,6 +264,12 @@ EXERCISES = {
         "$",
         "$ per hour / (3600 · tokens/s) · 10^6, for the placements that are fast enough",
         rel=2e-3,
+    ),
+    "09.1": Exercise(
+        _heaviest_layer_of_the_demo, "GB", "the count falls between 2.0 and 2.1 GB: halve the interval", rel=5e-4
+    ),
+    "09.2": Exercise(
+        _sequences_for_400, "sequences", "the rate is a straight line in the batch, as long as it is above 1"
     ),
     "07.2": Contest("1F1B", 8, times=(2, 1, 1, 2), memory=(4, 3, 2, 2)),
 }

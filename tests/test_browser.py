@@ -91,6 +91,14 @@ EXPECTED = {
         ],
         None,
     ),
+    "09_reproducing_the_write_up.ipynb": (
+        [
+            "59 of 169 claims are wrong: 50% in scheduler, 30% in write-up",
+            "demo: 268.124 tokens/s in 3 stages",
+            "The scheduler's 1F1B idles 27.3%; its formula, and its test, say 16.7%",
+        ],
+        None,
+    ),
 }
 
 

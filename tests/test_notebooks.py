@@ -131,6 +131,19 @@ RESULTS = {
         "'right' in str(pl.check('08.2', usd)) and cheapest.status == 'optimal'",
         "usd > front.points[-1].objective.value",
     ],
+    "09_reproducing_the_write_up.ipynb": [
+        "ledger.changed == () and len(ledger) == 169 and set(ledger.totals) == set(VERDICTS)",
+        "[NUMBERS.agrees(*pair) for pair in pairs] == ['exact', 'rounded', 'rounded', 'rounded', 'wrong']",
+        "[w for w, number in counted.items() if number == 345465] == [2.0]",
+        "rule == {'tiny': 200, 'demo': 690930} and sizes['demo']['variables'] == 9887608011",
+        "abs(balanced.throughput - 268.124) < 1e-9 and abs(alone.throughput - 810.424) < 1e-9",
+        "clock.bubble_fraction == 3 / 11 and formula == 3 / 18",
+        "all(entry.verdict == 'wrong' for entry in caught.values()) and len(wrong) == ledger.totals['wrong']",
+    ],
+    "solutions/09_reproducing_the_write_up.ipynb": [
+        "'right' in str(pl.check('09.1', weight)) and gives_way == {'3 × A10': (10, 9)}",
+        "'right' in str(pl.check('09.2', sequences)) and abs(rate(sequences) - 400) < 1e-9",
+    ],
     "solutions/00_start_here.ipynb": ["'right' in str(pl.check('00.1', mine))"],
     "solutions/05_joint_ilp.ipynb": [
         "'right' in str(pl.check('05.1', factor))",

@@ -31,6 +31,14 @@ class Entry:
         """Whether the verdict is not the recorded one."""
         return self.verdict != self.claim.expected
 
+    @property
+    def sentence(self) -> str:
+        """Claim, computation and verdict in words."""
+        told = self.row()
+        return (
+            f"“{told['it says']}”: {told['computed']} is computed ({told['how']}), so the verdict is: {self.verdict}."
+        )
+
     def row(self) -> dict[str, object]:
         """As one row of a table."""
         return {

@@ -4,7 +4,7 @@ The filter is a row of radio buttons and a style sheet, without a script, so tha
 and a keyboard, in JupyterLab, in a saved page and in a static copy of a notebook.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from html import escape
 from itertools import count
 
@@ -14,25 +14,23 @@ from pipelab.theme import VERDICT_COLOURS, ink_on
 __all__ = ["filtered_table", "page", "verdict_counts"]
 
 _COLUMNS = ("row", "place", "it says", "stated", "computed", "how", "verdict", "remark")
-_WIDTHS = (4, 11, 22, 11, 15, 15, 8, 14)  # per cent
+_WIDTHS = (7, 11, 20, 10, 14, 14, 9, 15)  # per cent
 _NUMBER = count(1)  # so that two tables on one page filter themselves alone
 
 
-def filtered_table(ledger) -> str:
-    """The table with its filter, as a piece of HTML."""
+def filtered_table(ledger, height: str = "640px") -> str:
+    """The table with its filter, as a piece of HTML that scrolls where it is higher than `height`."""
     name = f"ledger{next(_NUMBER)}"
     entries = list(ledger)
     documents = list(dict.fromkeys(e.document for e in entries))
     verdicts = [v for v in [*VERDICTS, *{e.verdict for e in entries}] if any(e.verdict == v for e in entries)]
     verdicts = list(dict.fromkeys(verdicts))
-    by_verdict = _buttons(name, "v", verdicts, [sum(e.verdict == v for e in entries) for v in verdicts], len(entries))
-    by_document = _buttons(
-        name, "d", documents, [sum(e.document == d for e in entries) for d in documents], len(entries)
-    )
+    by_verdict = _buttons(name, "v", verdicts, [sum(e.verdict == v for e in entries) for v in verdicts])
+    by_document = _buttons(name, "d", documents, [sum(e.document == d for e in entries) for d in documents])
     rows = "".join(_row(e, verdicts.index(e.verdict), documents.index(e.document)) for e in entries)
     head = "".join(f"<th scope='col' style='width:{w}%'>{c}</th>" for c, w in zip(_COLUMNS, _WIDTHS, strict=True))
     return (
-        f"<div class='{name}'>{_style(name, verdicts, documents)}{by_verdict}<br>{by_document}"
+        f"<div class='{name}'>{_style(name, verdicts, documents, height)}{by_verdict}{by_document}"
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -48,7 +46,8 @@ def page(ledger) -> str:
         "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>pipelab: the ledger</title>"
         "<style>body {font-family: 'DejaVu Sans', Verdana, sans-serif; font-size: 13px; margin: 24px}</style></head>"
         f"<body><h1>Every claim, computed</h1><p>{len(ledger)} rows in {ledger.seconds:.0f} s; {ledger.state}.</p>"
-        f"<ul>{titles}</ul><ul>{legend}</ul>{table(verdict_counts(ledger))}{filtered_table(ledger)}</body></html>\n"
+        f"<ul>{titles}</ul><ul>{legend}</ul>{table(verdict_counts(ledger))}{filtered_table(ledger, 'none')}"
+        "</body></html>\n"
     )
 
 
@@ -62,13 +61,17 @@ def verdict_counts(ledger):
     return counts.rename_axis("verdict").reset_index()
 
 
-def _buttons(name: str, kind: str, labels: Iterable[str], numbers: Iterable[int], total: int) -> str:
-    shown = [("all", total), *zip(labels, numbers, strict=True)]
-    return "".join(
+def _buttons(name: str, kind: str, labels: Sequence[str], numbers: Sequence[int]) -> str:
+    """One line of choices; none where there is nothing to choose."""
+    if len(labels) < 2:
+        return ""
+    shown = [("all", sum(numbers)), *zip(labels, numbers, strict=True)]
+    buttons = "".join(
         f"<input type='radio' name='{name}{kind}' id='{name}{kind}{i}'{' checked' * (i == 0)}>"
         f"<label for='{name}{kind}{i}'>{escape(label)} ({number})</label>"
         for i, (label, number) in enumerate(shown)
     )
+    return f"{buttons}<br>"
 
 
 def _row(entry, verdict: int, document: int) -> str:
@@ -85,13 +88,15 @@ def _coloured(colour: str) -> str:
     return f" style='background:{colour};color:{ink_on(colour)}'"
 
 
-def _style(name: str, verdicts: list[str], documents: list[str]) -> str:
+def _style(name: str, verdicts: list[str], documents: list[str], height: str) -> str:
     hide = [
         f".{name} #{name}{kind}{i}:checked ~ table tbody tr:not(.{kind}{i}) {{display: none}}"
         for kind, labels in (("v", verdicts), ("d", documents))
         for i in range(1, len(labels) + 1)
     ]
     look = (
+        f".{name} {{max-height: {height}; overflow: auto}}"
+        f".{name} thead th {{position: sticky; top: 0; background: white}}"
         f".{name} table {{table-layout: fixed; width: 100%; border-collapse: collapse; margin-top: 8px}}"
         f".{name} th, .{name} td {{text-align: left !important; vertical-align: top; padding: 4px 6px; "
         "white-space: normal; overflow-wrap: anywhere; border-bottom: 1px solid #D0D0D0; font-size: 12px}"

@@ -30,11 +30,11 @@ def plot_verdicts(ledger):
             )
         )  # fmt: skip
     figure.update_layout(
-        template=template(), title=_title(ledger), barmode="stack", height=210 + 52 * len(documents),
+        template=template(), title=_title(ledger), barmode="stack", height=172 + 52 * len(documents),
         xaxis={"title": {"text": "claims"}, "rangemode": "tozero"},
         yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
-        legend={"y": -0.3, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "normal"},
-        margin={"b": 130},
+        legend={"y": -0.26, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "normal"},
+        margin={"t": 62, "b": 110},
     )  # fmt: skip
     return figure
 
@@ -46,5 +46,5 @@ def _title(ledger) -> str:
     note = f"claims by verdict; {len(ledger)} in all"
     if worst == best:
         return f"{total} of {len(ledger)} claims of {worst} are wrong<br><sup>{note}</sup>"
-    text = f"{total} of {len(ledger)} claims are wrong: {wrong[worst]:.0%} of {worst}'s, {wrong[best]:.0%} of {best}'s"
+    text = f"{total} of {len(ledger)} claims are wrong: {wrong[worst]:.0%} in {worst}, {wrong[best]:.0%} in {best}"
     return f"{text}<br><sup>{note}</sup>"
