@@ -109,7 +109,7 @@ def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(tmp_path):
 def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(tmp_path):
     problem = (
         "import dataclasses, pipelab as pl\n"
-        "small = pl.load_case('small', link_units='tokens')\n"
+        "small = pl.load_case('small')\n"
         "small = dataclasses.replace(small, cluster=small.cluster.scaled_bandwidth(1 / 8),"
         " model=dataclasses.replace(small.model, layer_weight_gb=30.0))"
     )
