@@ -37,10 +37,11 @@ __all__ = [
 ]
 __all__ += ["instance", "is_list", "numbered", "real_number", "true_or_false", "whole_number"]
 
-Number = Annotated[float, AllowInfNan(False)]
-Positive = Annotated[float, Gt(0), AllowInfNan(False)]
-Share = Annotated[float, Gt(0), Le(1), AllowInfNan(False)]
-NotNegative = Annotated[float, Ge(0), AllowInfNan(False)]
+_Real = Annotated[float, BeforeValidator(lambda value: _no_flag(value, "expected a number"))]
+Number = Annotated[_Real, AllowInfNan(False)]
+Positive = Annotated[_Real, Gt(0), AllowInfNan(False)]
+Share = Annotated[_Real, Gt(0), Le(1), AllowInfNan(False)]
+NotNegative = Annotated[_Real, Ge(0), AllowInfNan(False)]
 Count = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(10**9)]
 Natural = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(0), Le(10**9)]
 Layers = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(100_000)]
@@ -49,10 +50,10 @@ Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values).a
 Indices = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values))]
 
 
-def _no_flag(value):
+def _no_flag(value, expected: str = "expected a whole number"):
     """True and False are no numbers of anything."""
-    if isinstance(value, bool):
-        raise ValueError("expected a whole number")
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(expected)
     return value
 
 

@@ -11,7 +11,7 @@ from pipelab.evaluate import evaluate, tally
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
-from pipelab.tables import csv_text, plain, read_rows, write_whole
+from pipelab.tables import csv_text, path_of, plain, read_rows, write_to
 
 __all__ = ["VLLMSettings", "load_placement", "save_placement", "vllm_settings"]
 
@@ -49,16 +49,19 @@ def save_placement(problem: Problem, placement: Placement | Result, path: str | 
     >>> print(path.read_text().splitlines()[1])
     1,1,4,0 1,2 × A100,301.784,2.817578125,80
     """
-    path, result = Path(path), placement if isinstance(placement, Result) else None
+    path, result = path_of("save_placement", path), placement if isinstance(placement, Result) else None
     _check_suffix("save_placement", path)
     placement = placement_in(placement, "save_placement")
     rows = _stage_rows(problem, placement)
     if path.suffix == ".csv":
         # A table has one number per cell: the memory of the GPU that has the least to spare.
         lines = [list(_csv_row(row).values()) for row in rows]
-        write_whole(path, csv_text(list(_csv_row(rows[0])), lines))
+        write_to("save_placement", path, csv_text(list(_csv_row(rows[0])), lines))
     else:
-        write_whole(path, json.dumps(_document(problem, placement, rows, result), indent=2, ensure_ascii=False) + "\n")
+        write_to(
+            "save_placement", path,
+            json.dumps(_document(problem, placement, rows, result), indent=2, ensure_ascii=False) + "\n",
+        )  # fmt: skip
     return path
 
 
@@ -96,6 +99,7 @@ def _document(problem: Problem, placement: Placement, rows: list[dict], result: 
     solved = {}
     if result is not None:
         solved = {"method": result.method, "status": result.status, "bound_tokens_per_s": result.bound}
+        solved |= result.objective.as_dict() if result.objective else {}
     links = [
         {
             "link": f"{i + 1}→{i + 2}",
@@ -139,7 +143,7 @@ def load_placement(path: str | Path) -> Placement:
     >>> print(pl.load_placement(path))
     layers 1–2 on [0, 1] → layers 3–4 on [2]
     """
-    path = Path(path)
+    path = path_of("load_placement", path)
     _check_suffix("load_placement", path)
     if path.suffix == ".csv":
         stages = []

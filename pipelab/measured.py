@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipelab.checked import Flag, checked
+from pipelab.checked import Count, Flag, Positive, checked
 from pipelab.cluster import GPU
 from pipelab.costs import StageCost, StageTables
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.problem import Problem
 from pipelab.roofline import Roofline
-from pipelab.tables import number, read_rows
+from pipelab.tables import number, path_of, read_rows
 
 __all__ = ["Measured", "load_measured"]
 
@@ -71,12 +71,14 @@ class Measured:
     0.042
     """
 
-    milliseconds: Mapping[str, Mapping[tuple[int, float], float]]
+    milliseconds: Mapping[str, Mapping[tuple[Count, Positive], Positive]]
     needs: Any
     per_layer: Flag = False
     beyond: Literal["refuse", "leave out"] = "refuse"
 
     def __post_init__(self):
+        if not (hasattr(self.needs, "stage_tables") and hasattr(self.needs, "memory_parts")):
+            raise InvalidValue("Measured", [("needs", self.needs, "expected a cost model, such as Roofline()")])
         grids = {name: _grid(name, table, self.per_layer) for name, table in self.milliseconds.items()}
         object.__setattr__(self, "_grids", grids)
         if not grids:
@@ -148,6 +150,8 @@ class Measured:
 
 def _grid(name: str, table: Mapping, per_layer: bool) -> _Grid:
     """The table as arrays; every pair of measured layers and batches must be there."""
+    if not table:
+        raise InvalidValue("Measured", [(name, {}, "expected at least one time, such as {(1, 8): 2.5}")])
     layers, batch = (np.unique([key[i] for key in table]).astype(float) for i in (0, 1))
     missing = [(n, b) for n in layers for b in batch if (n, b) not in table]
     problems = []
@@ -156,9 +160,6 @@ def _grid(name: str, table: Mapping, per_layer: bool) -> _Grid:
         problems.append((name, "table", f"{n:g} layers with batch {b:g} are missing; expected every pair"))
     if per_layer and layers.tolist() != [1.0]:
         problems.append((name, f"layers {layers.tolist()}", "per_layer=True expects times of one layer only"))
-    for key, value in table.items():
-        if not 0 < value < np.inf or not min(key) > 0:
-            problems.append((f"{name}, {key}", value, "expected a time above 0, for layers and a batch above 0"))
     if problems:
         raise InvalidValue("Measured", problems)
     seconds = np.array([[table[n, b] / 1000 for b in batch] for n in layers])
@@ -176,10 +177,12 @@ def load_measured(path: str | Path, needs: Any, **options) -> Measured:
         A pair of layers and batch is missing.
     """
     found: dict[str, dict[tuple[int, float], float]] = {}
-    for row in read_rows(Path(path), _COLUMNS):
+    for row in read_rows(path_of("load_measured", path), _COLUMNS):
         layers, batch, milliseconds = (float(number(row, c)) for c in _COLUMNS[1:])
-        if layers != int(layers) or layers < 1:
+        if not (1 <= layers < np.inf) or layers != int(layers):
             raise row.error("layers", row.cells["layers"], "expected a whole number, at least 1")
+        if not row.cells["gpu_type"]:
+            raise row.error("gpu_type", "", "expected the name of a type of GPU")
         table = found.setdefault(row.cells["gpu_type"], {})
         if (layers, batch) in table:
             raise row.error("batch", row.cells["batch"], f"{layers:g} layers with this batch stand there already")

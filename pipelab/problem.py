@@ -100,7 +100,9 @@ class Workload:
     output_tokens : int
         Tokens written per sequence; read where the phase is "mixed".
     in_flight : int
-        Microbatches in the pipeline at a time; each keeps its KV cache on every stage.
+        Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts for memory
+        alone: throughput is that of a full pipeline, which takes about as many as there are stages and links
+        (`timeline_of` says how many, and what fewer yield).
 
     Examples
     --------

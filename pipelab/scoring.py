@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from html import escape
 
+from pipelab.checked import instance
 from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, broken_rules, evaluate
@@ -164,6 +165,7 @@ def score(
     >>> print(pl.score(tiny, pl.Placement.of([(3, (0,))])).sentence)
     This placement is not valid: nobody holds layer 4, left out at the end.
     """
+    instance("score", "problem", problem, Problem, "a Problem, such as load_case('tiny')")
     placement = placement_in(placement, "score")
     if best is not None and not isinstance(best, Result):
         raise InvalidValue("score", [("best", best, "expected a Result, such as pl.solve(problem, 'aggregated')")])

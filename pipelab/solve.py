@@ -83,7 +83,7 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Result]:
     ------
     UnknownName, InvalidValue
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
     module, name = METHODS[method].split(":")
     function = getattr(import_module(module), name)

@@ -9,13 +9,14 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelab.checked import instance
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 
-__all__ = ["NUMBER", "Row", "csv_text", "number", "path_of", "place", "plain", "read_rows", "saved_run"]
+__all__ = ["NUMBER", "Row", "csv_text", "frame_of", "number", "path_of", "place", "plain", "read_rows", "saved_run"]
 __all__ += ["write_to", "write_whole"]
 
 
@@ -146,6 +147,15 @@ def csv_text(header: list, rows: list[list]) -> str:
     import pandas as pd
 
     return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")
+
+
+def frame_of(path: Path, index: str):
+    """A CSV as a DataFrame, read by the same rules as `read_rows`: only an empty cell is missing."""
+    import pandas as pd
+
+    rows = [row.cells for row in read_rows(path, [index])]
+    text = csv_text(list(rows[0]), [list(row.values()) for row in rows])
+    return pd.read_csv(StringIO(text), keep_default_na=False, na_values=[""]).set_index(index)
 
 
 def saved_run(name: str):

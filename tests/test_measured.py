@@ -21,7 +21,10 @@ def _tiny(table=TABLE, **changes):
 
 
 def test_between_points_time_is_a_line_and_on_them_the_measurement():
-    costs, tiny = pl.Measured({"A100": {(1, 1): 10.0, (1, 3): 20.0, (3, 1): 40.0, (3, 3): 80.0}}, None), _tiny()
+    costs, tiny = (
+        pl.Measured({"A100": {(1, 1): 10.0, (1, 3): 20.0, (3, 1): 40.0, (3, 3): 80.0}}, pl.Roofline()),
+        _tiny(),
+    )
     for layers, batch, milliseconds in ((1, 1, 10), (3, 3, 80), (1, 2, 15), (2, 1, 25), (2, 2, 37.5)):
         assert 1000 * costs._seconds("A100", np.array(layers), np.array(float(batch))) == pytest.approx(milliseconds)
     assert np.isinf(costs._seconds("A100", np.array(4), np.array(1.0)))
@@ -63,7 +66,7 @@ def test_one_layer_may_stand_for_many():
 
 BAD = {
     "a hole in the table": ({"A100": {(1, 1): 1.0, (2, 2): 1.0}}, {}, "1 layers with batch 2 are missing"),
-    "no time": ({"A100": {(1, 1): 0.0}}, {}, "expected a time above 0"),
+    "no time": ({"A100": {(1, 1): 0.0}}, {}, "expected more than 0"),
     "not a number": ({"A100": {(1, 1): float("nan")}}, {}, "expected a finite number"),
     "nothing": ({}, {}, "expected at least one type of GPU"),
     "several layers for one": (TABLE, {"per_layer": True}, "expects times of one layer only"),
@@ -74,7 +77,7 @@ BAD = {
 def test_bad_tables(name):
     table, options, message = BAD[name]
     with pytest.raises(pl.InvalidValue, match=message):
-        pl.Measured(table, None, **options)
+        pl.Measured(table, pl.Roofline(), **options)
 
 
 def test_from_a_file(tmp_path):

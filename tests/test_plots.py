@@ -61,6 +61,16 @@ def test_a_large_cluster_shows_the_gpus_in_use():
     assert "264.236 tokens/s in 9 stages" in figure.layout.title.text
 
 
+def test_the_narrowest_blocks_have_their_number_beside_them():
+    cluster = pl.Cluster.from_counts({"A100": 17}, 800, 400)
+    problem = dataclasses.replace(pl.load_case("medium"), cluster=cluster)
+    sizes = [60, 6, *[1] * 14]
+    figure = pl.plot_placement(problem, pl.Placement.of([(n, (i,)) for i, n in enumerate(sizes)]))
+    assert list(figure.data[0].text[:4]) == ["stage 1", "stage 2", "3", "4"]
+    assert list(figure.data[0].textposition) == ["inside", "inside", *["outside"] * 14]
+    assert figure.layout.annotations[0].text == "1 GPU without a stage is not shown"
+
+
 def test_progress_shows_bound_and_incumbent(two_stages):
     result = pl.solve(two_stages, "joint")
     bound, found = pl.plot_progress(result).data[:2]

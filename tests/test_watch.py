@@ -13,7 +13,7 @@ from pipelab.solver_run import Progress
 
 def long_problem():
     """small with heavy layers and slow links: SCIP improves soon and proves for long."""
-    small = pl.load_case("small", link_units="tokens")
+    small = pl.load_case("small")
     slower = small.cluster.scaled_bandwidth(1 / 8)
     return dataclasses.replace(small, cluster=slower, model=dataclasses.replace(small.model, layer_weight_gb=30.0))
 

@@ -10,7 +10,7 @@ from pipelab.explore.mix_answer import Answer, Rival, answer, answered, one_gpu_
 from pipelab.explore.mix_controls import MixControls
 from pipelab.explore.mix_own import OwnPlan
 from pipelab.explore.mix_values import Mix, beginning, code_of
-from pipelab.explore.parts import CopyCode, Fit, Words, reload_note
+from pipelab.explore.parts import CopyCode, Words, reload_note, shared
 from pipelab.explore.work import Beside
 from pipelab.placement import Placement
 from pipelab.plots.live import live_figure, put_figure
@@ -49,7 +49,7 @@ class MixExplorer(widgets.VBox):
         super().__init__(
             [
                 self.controls.panel, self.busy, self.text, self.chart, self.own.panel, self.own.table, self.rivals,
-                self.code, reload_note(), Fit(),
+                self.code, reload_note(), shared(),
             ]
         )  # fmt: skip
 

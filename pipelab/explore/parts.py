@@ -6,19 +6,48 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 
-__all__ = ["CopyCode", "Fit", "Words", "reload_note"]
+from pipelab.plots.live import plotly_bundle
+
+__all__ = ["CopyCode", "Shared", "Words", "reload_note", "shared"]
 
 
-class Fit(anywidget.AnyWidget):
-    """Invisible: makes the charts beside it fill their width, since they are laid out before they know it."""
+class Shared(anywidget.AnyWidget):
+    """Invisible: brings plotly.js to the page once for all charts, and makes them fill their width.
 
-    _esm = """export default { render({ el }) {
-      const plots = () => [...(el.closest(".jp-OutputArea-output") ?? document).querySelectorAll(".js-plotly-plot")];
-      const fit = () => { if (plots().some(g => g._fullLayout && g.clientWidth &&
-          Math.abs(g._fullLayout.width - g.clientWidth) > 2)) window.dispatchEvent(new Event("resize")); };
-      const often = setInterval(fit, 500); setTimeout(() => clearInterval(often), 30000);
-      const watch = new ResizeObserver(fit); watch.observe(el.parentElement ?? document.body);
-      return () => { clearInterval(often); watch.disconnect(); }; } }"""
+    Attributes
+    ----------
+    ready : bool
+        Whether a page has drawn the charts beside it.
+    """
+
+    bundle = traitlets.Unicode().tag(sync=True)
+    ready = traitlets.Bool(False).tag(sync=True)
+    _esm = """
+    const load = (text) => {
+      const url = URL.createObjectURL(new Blob([text], {type: "text/javascript"}));
+      return import(url).then(module => module.default).finally(() => URL.revokeObjectURL(url)); };
+    export default {
+      initialize({ model }) { globalThis.pipelabPlotly ??= load(model.get("bundle")); },
+      render({ model, el }) {
+        const plots = () => [...(el.closest(".jp-OutputArea-output") ?? document).querySelectorAll(".js-plotly-plot")];
+        const fit = () => {
+          const drawn = plots().filter(g => g._fullLayout && g.clientWidth);
+          if (drawn.some(g => Math.abs(g._fullLayout.width - g.clientWidth) > 2))
+            window.dispatchEvent(new Event("resize"));
+          if (drawn.length && !model.get("ready")) { model.set("ready", true); model.save_changes(); } };
+        const often = setInterval(fit, 300); setTimeout(() => clearInterval(often), 60000);
+        const watch = new ResizeObserver(fit); watch.observe(el.parentElement ?? document.body);
+        return () => { clearInterval(often); watch.disconnect(); }; } }"""
+
+
+_shared: list[Shared] = []
+
+
+def shared() -> Shared:
+    """The one of this kernel; every explorer shows it."""
+    if not _shared:
+        _shared.append(Shared(bundle=plotly_bundle()))
+    return _shared[0]
 
 
 class CopyCode(anywidget.AnyWidget):

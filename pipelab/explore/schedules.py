@@ -6,7 +6,7 @@ import ipywidgets as widgets
 
 from pipelab.checked import whole_number
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
-from pipelab.explore.parts import CopyCode, Fit, Words, reload_note
+from pipelab.explore.parts import CopyCode, Words, reload_note, shared
 from pipelab.explore.schedule_words import measures_html
 from pipelab.plots import gantt, plot_timelines
 from pipelab.plots.gantt import MOST_BARS
@@ -102,7 +102,7 @@ class ScheduleExplorer(widgets.VBox):
             control.observe(lambda _change: self.redraw(), "value")
         self.chart.layout.on_change(self._zoomed, "xaxis.range")
         panel = widgets.Box(list(self.controls.values()), layout={"flex_flow": "row wrap"})
-        super().__init__([panel, self.words, self.chart, self.measures, self.code, reload_note(), Fit()])
+        super().__init__([panel, self.words, self.chart, self.measures, self.code, reload_note(), shared()])
 
     @property
     def values(self) -> ScheduleValues:

@@ -7,7 +7,7 @@ import ipywidgets as widgets
 
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
-from pipelab.explore.parts import Fit, Words, reload_note
+from pipelab.explore.parts import Words, reload_note, shared
 from pipelab.plots.live import live_figure, put_figure
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.progress import progress_parts
@@ -45,7 +45,7 @@ class WatchedSolve(widgets.VBox):
         self.chart = live_figure(plan_parts(problem, None, "No placement yet"))
         self.refresh()
         parts = [widgets.HBox([self.stop_button, self.used]), self.status, self.progress, self.chart]
-        super().__init__([*parts, reload_note(), Fit()])
+        super().__init__([*parts, reload_note(), shared()])
         try:  # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
             self._task = asyncio.get_running_loop().create_task(self._follow())
         except RuntimeError:

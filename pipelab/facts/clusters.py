@@ -1,16 +1,17 @@
 """Real mixes of GPUs, as others have published them, with the network between their nodes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from pipelab.checked import Count, NotNegative, Positive, checked
+from pipelab.checked import Count, NotNegative, Positive, checked, instance, real_number, true_or_false
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
 from pipelab.facts.gpus import GPUFacts, load_gpus
 from pipelab.paths import data_dir
-from pipelab.tables import number, place, read_rows
+from pipelab.tables import frame_of, number, path_of, place, read_rows
 
 __all__ = ["clusters", "load_cluster"]
 
@@ -67,7 +68,9 @@ def load_cluster(
     -------
     Cluster
         Links in GB/s per direction: inside a node the GPUs' own, between nodes the slower network of
-        the two, between sites what the file says.
+        the two, between sites what the file says. The file's latencies are for the reader: a `Cluster`
+        holds none. `Roofline(hop_latency_s=…)` has one for all links; where hops of many milliseconds
+        count, as in `quickest`, give it there.
 
     Raises
     ------
@@ -82,12 +85,17 @@ def load_cluster(
     >>> len(cluster), cluster.bandwidth_between(0, 23)
     (24, 1.0)
     """
-    path = Path(file) if file else data_dir() / "clusters.csv"
+    nodes = true_or_false("load_cluster", "nodes", nodes)
+    facts = load_gpus() if gpus is None else _checked_facts(gpus)
+    if network_gbit_per_s is not None:
+        network_gbit_per_s = _positive(network_gbit_per_s)
+    path = data_dir() / "clusters.csv" if file is None else path_of("load_cluster", file, "file")
     table = _read(path)
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise UnknownName(f"there is no cluster {name!r}; {nearest(str(name), table)}")
-    facts = load_gpus() if gpus is None else gpus
-    made = [node for row in table[name] for node in _nodes(path, name, row, facts, network_gbit_per_s, nodes)]
+    made: list[_Node] = []
+    for row in table[name]:
+        made += _nodes(path, name, row, facts, network_gbit_per_s, nodes, len(made))
     group = np.repeat(np.arange(len(made)), [n.count for n in made])
     return Cluster(tuple(g for n in made for g in (n.gpu,) * n.count), _bandwidth(made), group)
 
@@ -97,26 +105,41 @@ def _read(path: Path) -> dict[str, list[_Nodes]]:
     fields = _Nodes.__dataclass_fields__
     for row in read_rows(path, _REQUIRED):
         texts = {"gpu_type", "site"}
+        if not row.cells["cluster"]:
+            raise row.error("cluster", "", "expected the cluster's name")
         values = {c: row.cells[c] if c in texts else number(row, c) for c in fields if row.cells.get(c)}
         found.setdefault(row.cells["cluster"], []).append(place(row, {}, lambda values=values: _Nodes(**values)))
     return found
 
 
-def _nodes(path: Path, name: str, row: _Nodes, facts, network: float | None, named: bool) -> list[_Node]:
-    """The nodes of one row."""
+def _checked_facts(gpus) -> Mapping[str, GPUFacts]:
+    instance("load_cluster", "gpus", gpus, Mapping, "GPUFacts by type, such as load_gpus()")
+    for name, facts in gpus.items():
+        instance("load_cluster", f"gpus[{name!r}]", facts, GPUFacts, "GPUFacts")
+    return gpus
+
+
+def _positive(network) -> float:
+    expected = "expected a number above 0"
+    value = real_number("load_cluster", "network_gbit_per_s", network, expected)
+    if value <= 0:
+        raise InvalidValue("load_cluster", [("network_gbit_per_s", network, expected)])
+    return value
+
+
+def _nodes(path: Path, name: str, row: _Nodes, facts, network: float | None, named: bool, before: int) -> list[_Node]:
+    """The nodes of one row. `before` counts those of other rows: two rows may hold nodes of the same kind."""
     if row.gpu_type not in facts:
         raise UnknownName(f"{path}, {name}: {row.gpu_type!r} is no known GPU; {nearest(row.gpu_type, facts)}")
     outside = row.network_gbit_per_s or network
     if outside is None:
         raise InvalidData(f"{path}, {name}: the network is not stated there; give network_gbit_per_s=…")
-    if isinstance(outside, bool) or not outside > 0:
-        raise InvalidValue("load_cluster", [("network_gbit_per_s", outside, "expected a number above 0")])
     gpu = facts[row.gpu_type]
     inside = gpu.link_gb_per_s if row.node_gbit_per_s is None else row.node_gbit_per_s / 8
     sizes = [min(row.gpus_per_node, row.gpus - i) for i in range(0, row.gpus, row.gpus_per_node)]
     made = []
     for i, size in enumerate(sizes):
-        node = f"{row.site}{row.gpu_type}×{row.gpus_per_node} no. {i + 1}" if named and size > 1 else ""
+        node = f"{row.site}{row.gpu_type}×{row.gpus_per_node} no. {before + i + 1}" if named and size > 1 else ""
         one = GPU(row.gpu_type, gpu.memory_gb, gpu.usd_per_hour, node, inside if node else None)
         made.append(_Node(row, one, size, inside, outside / 8))
     return made
@@ -143,6 +166,6 @@ def clusters(file: str | Path | None = None):
     >>> int(pl.clusters().loc["helix-hetero42", "gpus"].sum())  # on 42 nodes
     64
     """
-    import pandas as pd
-
-    return pd.read_csv(Path(file) if file else data_dir() / "clusters.csv").set_index("cluster")
+    path = data_dir() / "clusters.csv" if file is None else path_of("clusters", file, "file")
+    _read(path)  # refuses what does not fit
+    return frame_of(path, "cluster")

@@ -6,6 +6,7 @@ from pathlib import Path
 from pipelab.checked import Positive, Share, checked
 from pipelab.facts.rows import facts_from
 from pipelab.paths import data_dir
+from pipelab.tables import frame_of, path_of
 
 __all__ = ["GPUFacts", "gpus", "load_gpus"]
 
@@ -65,7 +66,7 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     >>> load_gpus()["L4"].fp16_tflop_per_s
     121.0
     """
-    return dict(_bundled()) if path is None else _bundled() | _read(Path(path))
+    return dict(_bundled()) if path is None else _bundled() | _read(path_of("load_gpus", path))
 
 
 @cache
@@ -88,9 +89,8 @@ def gpus(path: str | Path | None = None):
     >>> float(pl.gpus().loc["H100-SXM", "memory_bandwidth_gb_per_s"])
     3350.0
     """
-    import pandas as pd
-
-    table = pd.read_csv(Path(path) if path else data_dir() / "gpus.csv", keep_default_na=True).set_index("gpu_type")
-    load_gpus(path)  # refuses what does not fit
+    path = data_dir() / "gpus.csv" if path is None else path_of("gpus", path)
+    _read(path)  # refuses what does not fit
+    table = frame_of(path, "gpu_type")
     numbers = table.select_dtypes("number").columns
     return table.astype(dict.fromkeys(numbers, float))

@@ -7,6 +7,7 @@ from pipelab.errors import UnknownName, nearest
 from pipelab.facts.rows import facts_from
 from pipelab.facts.transformer import LatentAttention, Transformer
 from pipelab.paths import data_dir
+from pipelab.tables import frame_of, path_of
 
 __all__ = ["load_model", "models"]
 
@@ -38,8 +39,8 @@ def load_model(
     >>> load_model("DeepSeek-V3", precision="fp8").kv_elements
     576
     """
-    table = _read(Path(file)) if file else _bundled()
-    if name not in table:
+    table = _bundled() if file is None else _read(path_of("load_model", file, "file"))
+    if not isinstance(name, str) or name not in table:
         raise UnknownName(f"there is no model {name!r}; {nearest(str(name), table)}")
     from dataclasses import replace
 
@@ -70,11 +71,9 @@ def models(file: str | Path | None = None):
     >>> bool((table["parameters"] == table["parameters_published"]).all())
     True
     """
-    import pandas as pd
-
-    path = Path(file) if file else data_dir() / "models.csv"
-    table = pd.read_csv(path).set_index("model")
+    path = data_dir() / "models.csv" if file is None else path_of("models", file, "file")
     found = _read(path)
+    table = frame_of(path, "model")
     table.insert(0, "parameters", [found[name].parameters() for name in table.index])
     table.insert(1, "parameters_a_token_meets", [found[name].parameters(active=True) for name in table.index])
     return table

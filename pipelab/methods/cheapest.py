@@ -22,7 +22,7 @@ from pipelab.formulations.aggregated.usage import Limits
 from pipelab.methods.floor import floor_index, why_out_of_reach
 from pipelab.methods.prices import whole_prices
 from pipelab.methods.search import Search
-from pipelab.methods.solvers import check_amounts, check_solver, solver_version
+from pipelab.methods.solvers import check_asked, solver_version
 from pipelab.objective import Objective, status_and_least
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -80,8 +80,7 @@ def cheapest(
     >>> pl.cheapest(problem, at_least=300).placement.gpus
     (0, 1)
     """
-    check_solver(solver)
-    check_amounts("cheapest", time_limit, at_least)
+    check_asked("cheapest", problem, solver, time_limit, at_least, stop)
     began, rates = time.perf_counter(), stage_rates(problem)
     prices_or_refuse(rates, "cheapest")
     return cheapest_of(rates, at_least, solver, began, time_limit, stop)

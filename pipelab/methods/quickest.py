@@ -12,7 +12,7 @@ from pipelab.formulations.quickest.sequence import Sequence
 from pipelab.formulations.quickest.times import PassTimes, pass_times
 from pipelab.methods.floor import REACHED, floor_index, why_out_of_reach
 from pipelab.methods.search import Search
-from pipelab.methods.solvers import check_amounts, check_solver, run_program, solver_version
+from pipelab.methods.solvers import check_asked, run_program, solver_version
 from pipelab.objective import Objective, status_and_least
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -35,7 +35,9 @@ def quickest(
     """The placement with the lowest time per pass among those of at least so many tokens/s.
 
     One pass takes a microbatch through all stages and links, one after another. In decode that is
-    the time per output token of every stream, in prefill the time to the first token.
+    the time per output token of every stream, in prefill the time to the first token. Where a batch has
+    fewer sequences than a stage has GPUs that each hold its layers whole, a cost model may share single
+    sequences (`Roofline` does), which no real stage can: keep `max_gpus_per_stage` within `batch_size` there.
 
     Parameters
     ----------
@@ -76,8 +78,7 @@ def quickest(
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 108.581, (0, 1))
     """
-    check_solver(solver)
-    check_amounts("quickest", time_limit, at_least)
+    check_asked("quickest", problem, solver, time_limit, at_least, stop)
     refuse_transfers(problem, "quickest")
     began = time.perf_counter()
     return quickest_of(stage_rates(problem), at_least, solver, began, time_limit, stop)

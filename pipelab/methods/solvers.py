@@ -1,14 +1,15 @@
 """Who answers the aggregated form's small programs, and with which settings."""
 
-import math
 from importlib import import_module
 from numbers import Real
 
+from pipelab.checked import instance, real_number
 from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.problem import Problem
 from pipelab.program import LinearProgram
 from pipelab.solver_run import SolverRun
 
-__all__ = ["check_amounts", "check_solver", "run_program", "solver_version"]
+__all__ = ["check_asked", "check_solver", "run_program", "solver_version"]
 
 # Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's time.
 _SETTINGS = {"scip": {"settings": {"propagating/probing/maxprerounds": 0}}, "highs": {}}
@@ -21,24 +22,28 @@ def check_solver(solver: str) -> str:
     ------
     UnknownName
     """
-    if solver not in _SETTINGS:
+    if not isinstance(solver, str) or solver not in _SETTINGS:
         raise UnknownName(f"there is no solver={solver!r}; {nearest(str(solver), tuple(_SETTINGS))}")
     return solver
 
 
-def check_amounts(what: str, time_limit=None, at_least=0.0) -> None:
-    """Refuse limits and floors that are no numbers of at least 0.
+def check_asked(what: str, problem, solver: str, time_limit=None, at_least=0.0, stop=None) -> None:
+    """Refuse what is no problem, limits and floors that are no numbers of at least 0, and a stop that is no event.
 
     Raises
     ------
-    InvalidValue
+    InvalidValue, UnknownName
     """
-    for name, value in (("time_limit", time_limit), ("at_least", at_least)):
-        number = isinstance(value, Real) and not isinstance(value, bool) and value >= 0
-        if name == "time_limit" and not (value is None or number):
-            raise InvalidValue(what, [(name, value, "expected seconds, at least 0, or None")])
-        if name == "at_least" and not (number and math.isfinite(value)):
-            raise InvalidValue(what, [(name, value, "expected tokens/s, a finite number of at least 0")])
+    instance(what, "problem", problem, Problem, "a Problem, such as load_case('tiny')")
+    check_solver(solver)
+    number = isinstance(time_limit, Real) and not isinstance(time_limit, bool) and time_limit >= 0
+    if not (time_limit is None or number):
+        raise InvalidValue(what, [("time_limit", time_limit, "expected seconds, at least 0, or None")])
+    expected = "expected tokens/s, a finite number of at least 0"
+    if real_number(what, "at_least", at_least, expected) < 0:
+        raise InvalidValue(what, [("at_least", at_least, expected)])
+    if not (stop is None or hasattr(stop, "is_set")):
+        raise InvalidValue(what, [("stop", stop, "expected a threading.Event, or None")])
 
 
 def run_program(solver: str, program: LinearProgram, **limits) -> SolverRun:

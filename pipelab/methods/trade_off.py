@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipelab.errors import UnknownName, nearest
+from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits
 from pipelab.html import table
@@ -15,7 +15,7 @@ from pipelab.methods.prices import whole_prices
 from pipelab.methods.quickest import quickest_of, refuse_transfers
 from pipelab.methods.raise_floor import raise_floor
 from pipelab.methods.search import Search
-from pipelab.methods.solvers import check_amounts, check_solver
+from pipelab.methods.solvers import check_asked
 from pipelab.problem import Problem
 from pipelab.result import Result
 
@@ -125,10 +125,11 @@ def trade_off(
     >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
-    check_solver(solver)
-    check_amounts("trade_off", time_limit)
-    if against not in (*_AGAINST, *_LEAST):
-        raise UnknownName(f"there is no against={against!r}; {nearest(against, (*_AGAINST, *_LEAST))}")
+    check_asked("trade_off", problem, solver, time_limit, stop=stop)
+    if not isinstance(against, str) or against not in (*_AGAINST, *_LEAST):
+        raise UnknownName(f"there is no against={shown(against)}; {nearest(against, (*_AGAINST, *_LEAST))}")
+    if not (on_point is None or callable(on_point)):
+        raise InvalidValue("trade_off", [("on_point", on_point, "expected a function of a Result, or None")])
     if against == "seconds_per_pass":
         refuse_transfers(problem, "trade_off")
     began, rates = time.perf_counter(), stage_rates(problem)

@@ -127,6 +127,6 @@ def plot_stage_rates(layers: Sequence[int], rates: Mapping[str, Sequence[float]]
         template=template(), height=380,
         title=f"{layers[-1]} layers on a GPU instead of {layers[0]}: {', '.join(ends)}",
         xaxis={"title": {"text": "layers on the GPU"}, "gridcolor": GRID, "zeroline": False},
-        yaxis={"title": {"text": f"rate (with {layers[0]}: 1)"}, "rangemode": "tozero", "gridcolor": GRID},
+        yaxis={"title": {"text": f"rate ÷ rate with {layers[0]}"}, "rangemode": "tozero", "gridcolor": GRID},
     )  # fmt: skip
     return figure

@@ -1,8 +1,42 @@
-"""Charts that stay on the page: what differs is exchanged, nothing is drawn anew."""
+"""Charts that stay on the page: what differs is exchanged, nothing is drawn anew.
+
+A FigureWidget carries all of plotly.js, 5 MB, to the page, each one again, and gives up where that takes longer than
+two seconds. These charts carry a few lines that wait for one shared copy, whoever brings it
+(`pipelab.explore.parts.Shared`).
+"""
+
+from functools import cache
+from pathlib import Path
 
 from pipelab.theme import template
 
-__all__ = ["live_figure", "put_figure"]
+__all__ = ["live_figure", "plotly_bundle", "put_figure"]
+
+# `pipelabPlotly` becomes what plotly's own bundle exports. A chart begins when it is shown, with the state of then.
+_LOADER = """export default () => {
+  let chart = null;
+  return { async render(context) {
+    let waited = 0;
+    while (!globalThis.pipelabPlotly && waited++ < 1200) await new Promise(go => setTimeout(go, 50));
+    const make = await globalThis.pipelabPlotly;
+    if (!chart) { chart = make(); chart.initialize(context); }
+    return chart.render(context); } }; }"""
+
+
+@cache
+def _chart_class():
+    import plotly.graph_objects as go
+
+    return type("LiveChart", (go.FigureWidget,), {"_esm": _LOADER, "__module__": __name__})
+
+
+@cache
+def plotly_bundle() -> str:
+    """The JavaScript that a FigureWidget brings with it."""
+    import plotly.graph_objects as go
+
+    own = go.FigureWidget._esm
+    return own.read_text(encoding="utf-8") if isinstance(own, Path) else str(own)
 
 
 def live_figure(parts):
@@ -16,9 +50,7 @@ def live_figure(parts):
     -------
     plotly.graph_objects.FigureWidget
     """
-    import plotly.graph_objects as go
-
-    chart = go.FigureWidget(parts)
+    chart = _chart_class()(parts)
     chart.layout.template = template()
     chart._config = {**chart._config, "responsive": True, "displaylogo": False}
     return chart

@@ -1,15 +1,59 @@
 """Predicted against measured: the roofline held against times that others have published."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
+from pipelab.checked import Count, Positive, checked, instance
 from pipelab.cluster import GPU
+from pipelab.errors import InvalidValue, nearest
 from pipelab.facts.models import load_model
 from pipelab.paths import data_dir
 from pipelab.problem import Workload
 from pipelab.roofline.roofline import Roofline
+from pipelab.tables import Row, frame_of, number, path_of, place, read_rows
 
 __all__ = ["against_measured"]
+
+_TEXTS = ("what", "model", "gpu_type", "phase", "unit")
+_NUMBERS = ("batch", "tokens", "measured")
+_OPTIONAL = ("tensor_parallel", "layers", "node_gb_per_s")
+
+
+@checked
+class _Measurement:
+    """One row: what ran where, and how long it took."""
+
+    what: str
+    model: str
+    gpu_type: str
+    phase: str
+    batch: Count
+    tokens: Count
+    measured: Positive
+    unit: Literal["ms", "tokens/s"]
+    tensor_parallel: Count = 1
+    layers: Count | None = None
+    node_gb_per_s: Positive | None = None
+
+    @property
+    def workload(self) -> Workload:
+        return Workload(self.tokens, self.batch, self.phase)
+
+    def predicted(self, costs: Roofline) -> float:
+        """In the unit of `measured`."""
+        model = load_model(self.model)
+        if self.gpu_type not in costs.gpus:
+            expected = f"expected a GPU of the cost model; {nearest(self.gpu_type, costs.gpus)}"
+            raise InvalidValue("against_measured", [("gpu_type", self.gpu_type, expected)])
+        if self.layers and self.layers > max(1, model.layers - 2):
+            expected = f"expected at most {model.layers - 2} layers from the middle of {model.name}, or empty for all"
+            raise InvalidValue("against_measured", [("layers", self.layers, expected)])
+        node = "measured" if self.node_gb_per_s else ""
+        gpu = GPU(self.gpu_type, costs.gpus[self.gpu_type].memory_gb, None, node, self.node_gb_per_s)
+        # A profile of single layers is one from the middle: no embedding, no head.
+        layers = range(1, 1 + self.layers) if self.layers else range(model.layers)
+        seconds = costs.pass_seconds(model, self.workload, gpu, layers, tensor_parallel=self.tensor_parallel)
+        return self.workload.tokens / seconds if self.unit == "tokens/s" else 1000 * seconds
 
 
 def against_measured(costs: Roofline | None = None, file: str | Path | None = None):
@@ -35,25 +79,19 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     >>> bool(table["error"].abs().median() < 0.08)
     True
     """
-    import pandas as pd
-
-    costs = costs or Roofline()
-    table = pd.read_csv(Path(file) if file else data_dir() / "measured_times.csv")
-    seconds = [_predicted_seconds(costs, row) for row in table.to_dict("records")]
-    streams, seconds = table["unit"] == "tokens/s", pd.Series(seconds)
-    table["predicted"] = (table["batch"] / seconds).where(streams, 1000 * seconds)
+    costs = Roofline() if costs is None else costs
+    instance("against_measured", "costs", costs, Roofline, "Roofline()")
+    path = data_dir() / "measured_times.csv" if file is None else path_of("against_measured", file, "file")
+    rows = read_rows(path, _TEXTS + _NUMBERS)
+    table = frame_of(path, "what").reset_index()
+    table["predicted"] = [_predicted(costs, row) for row in rows]
     ratio = table["predicted"] / table["measured"]
-    table["error"] = ratio.where(~streams, 1 / ratio) - 1
+    table["error"] = ratio.where(table["unit"] == "ms", 1 / ratio) - 1
     first = ["what", "measured", "predicted", "unit", "error"]
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
-def _predicted_seconds(costs: Roofline, row: dict) -> float:
-    model = load_model(row["model"])
-    load = Workload(int(row["tokens"]), int(row["batch"]), row["phase"])
-    inside = row["node_gb_per_s"] if row["node_gb_per_s"] == row["node_gb_per_s"] else None  # an empty cell is NaN
-    gpu = GPU(row["gpu_type"], costs.gpus[row["gpu_type"]].memory_gb)
-    gpu = replace(gpu, node="measured", node_gb_per_s=inside) if inside else gpu
-    # A profile of single layers is one from the middle: no embedding, no head.
-    layers = range(model.layers) if row["layers"] != row["layers"] else range(1, 1 + int(row["layers"]))
-    return costs.pass_seconds(model, load, gpu, layers, tensor_parallel=int(row["tensor_parallel"]))
+def _predicted(costs: Roofline, row: Row) -> float:
+    values = {c: row.cells[c] for c in _TEXTS} | {c: number(row, c) for c in _NUMBERS}
+    values |= {c: number(row, c) for c in _OPTIONAL if row.cells.get(c)}
+    return place(row, {"sequence_length": "tokens"}, lambda: _Measurement(**values).predicted(costs))

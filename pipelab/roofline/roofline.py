@@ -11,10 +11,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from pipelab.checked import Flag, NotNegative, Share, checked
+from pipelab.checked import Flag, NotNegative, Share, checked, instance, whole_number
 from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK, StageCost, StageTables
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, nearest
 from pipelab.facts.gpus import GPUFacts, load_gpus
 from pipelab.facts.transformer import Transformer
 from pipelab.problem import Problem, Workload
@@ -62,7 +62,9 @@ class Roofline:
     holds all layers of the stage), or cut the layers k ways, or form groups that do both: what is
     fastest among what fits in memory. Shared evenly, the slowest GPU counts; balanced by speed, all
     finish together. Shares need not be whole: GPUs that take turns at whole sequences do at least as
-    well in the long run. A message takes α + bytes / bandwidth, and occupies its link for that long.
+    well in the long run. For the time of a single pass that is optimistic wherever a batch has fewer
+    sequences than the stage has groups of GPUs: no one prompt can be shared without cutting layers.
+    A message takes α + bytes / bandwidth, and occupies its link for that long.
 
     Examples
     --------
@@ -87,6 +89,8 @@ class Roofline:
         for name in ("prefill_overlap", "decode_overlap"):
             if getattr(self, name) > 1:
                 raise InvalidValue("Roofline", [(name, getattr(self, name), "expected a share from 0 to 1")])
+        if self.gpus is not None and not self.gpus:
+            raise InvalidValue("Roofline", [("gpus", {}, "expected at least one type of GPU, or None for all known")])
         object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
 
     def __hash__(self) -> int:
@@ -114,7 +118,9 @@ class Roofline:
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
         """Tokens/s of a link that carries one microbatch after the other."""
         sent = Demand(problem.model, problem.workload).handed_on_bytes(problem.workload.batch_size)
-        return problem.workload.tokens / (self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9))
+        # A GPU's link to itself may be infinite; without latency that takes no time at all.
+        with np.errstate(divide="ignore"):
+            return problem.workload.tokens / (self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9))
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage is exactly as fast as the slowest pure one of its size (see `LinearThroughput`)."""
@@ -140,9 +146,18 @@ class Roofline:
         >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 50  # tokens/s
         True
         """
-        ways = tensor_parallel
-        if isinstance(ways, bool) or not isinstance(ways, int) or ways < 1 or (ways > 1 and not gpu.node):
-            expected = "expected a whole number, at least 1, and a GPU with a node where it is more"
+        remedies = {Transformer: "a model with dimensions, such as load_model('Llama-3-8B')", Workload: "a Workload"}
+        for name, value, kind in (("model", model, Transformer), ("workload", workload, Workload), ("gpu", gpu, GPU)):
+            instance("pass_seconds", name, value, kind, remedies.get(kind, "a GPU"))
+        if gpu.type not in self.gpus:
+            raise InvalidValue("pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, self.gpus))])
+        instance("pass_seconds", "layers", layers, range, "consecutive layers, such as range(0, 4)")
+        if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
+            expected = f"expected consecutive layers among range(0, {model.layers})"
+            raise InvalidValue("pass_seconds", [("layers", layers, expected)])
+        ways = whole_number("pass_seconds", "tensor_parallel", tensor_parallel, most=1_000_000)
+        if ways > 1 and not gpu.node:
+            expected = "expected a GPU with a node where it is more than 1"
             raise InvalidValue("pass_seconds", [("tensor_parallel", ways, expected)])
         demand, span = Demand(model, workload), Span.of(model, layers)
         return float(self._seconds(demand, self._hardware([gpu]), span, np.array([workload.batch_size]), ways)[0])

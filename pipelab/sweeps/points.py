@@ -4,10 +4,11 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 
+from pipelab.checked import real_number
 from pipelab.errors import InvalidValue, TooLarge, nearest
 
 __all__ = ["cell", "grid", "mixes", "plain", "plain_points", "value_of"]
@@ -37,13 +38,16 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     >>> len(grid(mixes({"H100": 2, "L4": 4}), batch=(8, 16)))
     28
     """
+    for i, part in enumerate(parts):
+        if isinstance(part, str | bytes | Mapping) or not isinstance(part, Iterable):
+            raise InvalidValue("grid", [(f"part {i + 1}", part, "expected points, such as those of mixes(…)")])
     parts = [list(part) for part in parts]
     for i, part in enumerate(parts):
         for point in part:
             if not isinstance(point, Mapping):
                 raise InvalidValue("grid", [(f"part {i + 1}", point, "expected points, such as those of mixes(…)")])
     for name, values in axes.items():
-        if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise InvalidValue("grid", [(name, values, f"expected several values, such as ({values!r},)")])
         parts.append([{name: value} for value in values])
     number = math.prod(len(part) for part in parts)
@@ -85,6 +89,8 @@ def mixes(
         raise InvalidValue("mixes", [("most", most, "expected numbers by type, such as {'H100': 4, 'L4': 8}")])
     numbers = {name: _numbers(name, n) for name, n in most.items()}
     price = dict.fromkeys(most, 0.0)
+    if not (usd_per_hour is None or isinstance(usd_per_hour, Mapping)):
+        raise InvalidValue("mixes", [("usd_per_hour", usd_per_hour, "expected prices by type, such as {'H100': 3.0}")])
     if budget is not None:
         _check_amount("budget", budget)
         for name in most:
@@ -115,8 +121,10 @@ def _mixes(numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpu
 
 
 def _numbers(name: str, most) -> list[int]:
+    if isinstance(most, Integral) and most > _MOST_POINTS:
+        _refuse_too_many("mixes", most)
     choices = range(most + 1) if isinstance(most, Integral) and not isinstance(most, bool) else most
-    choices = list(choices) if isinstance(choices, Iterable) and not isinstance(choices, str) else [None]
+    choices = list(choices) if isinstance(choices, Iterable) and not isinstance(choices, str | bytes) else [None]
     if not choices or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 0 for n in choices):
         expected = "expected a whole number of at least 0, or several of them"
         raise InvalidValue("mixes", [(f"most[{name!r}]", most, expected)])
@@ -124,8 +132,9 @@ def _numbers(name: str, most) -> list[int]:
 
 
 def _check_amount(name: str, value):
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
-        raise InvalidValue("mixes", [(name, value, "expected a finite number, at least 0")])
+    expected = "expected a finite number, at least 0"
+    if real_number("mixes", name, value, expected) < 0:
+        raise InvalidValue("mixes", [(name, value, expected)])
     return value
 
 

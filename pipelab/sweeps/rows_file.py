@@ -16,7 +16,7 @@ from typing import Any
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.sweeps.points import cell, value_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, TEXTS
-from pipelab.tables import write_whole
+from pipelab.tables import path_of, write_whole
 
 __all__ = ["RowsFile", "key_of"]
 
@@ -40,7 +40,7 @@ class RowsFile:
     """
 
     def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]):
-        self.path = Path(path).expanduser()
+        self.path = path_of("sweep", path, "file").expanduser()
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]

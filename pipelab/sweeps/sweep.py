@@ -193,6 +193,9 @@ def sweep(
 
 
 def _statuses(again) -> tuple[str, ...]:
+    if not isinstance(again, Iterable):
+        expected = f"expected statuses among {', '.join(STATUSES)}"
+        raise InvalidValue("sweep", [("again", again, expected)])
     again = (again,) if isinstance(again, str) else tuple(again)
     for status in again:
         if status not in STATUSES:

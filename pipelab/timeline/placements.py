@@ -1,6 +1,8 @@
 """From a placement to its pipeline: what the judge says of stages and links as costs, and as a timeline."""
 
-from pipelab.checked import instance, real_number
+from numbers import Real
+
+from pipelab.checked import instance, real_number, true_or_false
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.placement import Placement
@@ -132,11 +134,12 @@ def timeline_of(
     1 microbatch in flight: 82.5629 tokens/s, 61.3% of the promised 134.616, which 2 would reach.
     """
     placement = placement_in(placement, "timeline_of")
+    training = true_or_false("timeline_of", "training", training)
     _refuse_mixture(training, in_flight, schedule, (backward_input, backward_weight))
     judged = evaluate(problem, placement)
     costs = _costs(judged, problem.workload.tokens, "timeline_of")
     if training:
-        options = schedule or "1F1B", microbatches, backward_input, backward_weight
+        options = "1F1B" if schedule is None else schedule, microbatches, backward_input, backward_weight
         return training_timeline(problem, placement, judged, *options)
     return placed_timeline(problem, placement, judged, costs, microbatches, in_flight)
 
@@ -149,6 +152,6 @@ def _refuse_mixture(training: bool, in_flight, schedule, backward) -> None:
     if not training and schedule is not None:
         expected = "expected None: inference runs forward alone; training=True takes a schedule"
         raise InvalidValue("timeline_of", [("schedule", schedule, expected)])
-    if not training and backward != (1.0, 1.0):
+    if not training and not all(isinstance(b, Real) and b == 1.0 for b in backward):
         expected = "expected the default: inference runs forward alone; training=True has backwards"
         raise InvalidValue("timeline_of", [("backward_input, backward_weight", backward, expected)])

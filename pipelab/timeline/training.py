@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 
-from pipelab.checked import whole_number
+from pipelab.checked import real_number, whole_number
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation
 from pipelab.html import table
@@ -135,13 +135,10 @@ def training_timeline(
 
 
 def _multiple(field: str, value) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise InvalidValue("timeline_of", [(field, value, "expected a multiple of the forward, at least 0")])
-    return number
+    expected = "expected a multiple of the forward, at least 0"
+    if real_number("timeline_of", field, value, expected) < 0:
+        raise InvalidValue("timeline_of", [(field, value, expected)])
+    return float(value)
 
 
 def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:

@@ -1,0 +1,181 @@
+"""Every door of the part about real GPUs refuses what it cannot use with one error of pipelab's own."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+
+ODD = (None, "x", -1, math.nan, math.inf, True, {}, [], object(), 10**400, np.float64("nan"), np.array([1, 2]))
+PLAN = pl.Placement.of([(32, (0,))])
+
+
+@pytest.fixture(scope="module")
+def problem():
+    cluster, model = pl.load_cluster("helix-single24"), pl.load_model("Llama-3-8B")
+    return pl.Problem(cluster, model, pl.Workload(100, 2), pl.Roofline(), link_units="tokens")
+
+
+def _roof(problem, **odd):
+    given = {"model": problem.model, "workload": problem.workload, "gpu": pl.GPU("L4", 24), "layers": range(2)}
+    return pl.Roofline().pass_seconds(**(given | odd))
+
+
+def _nothing(**point):
+    raise AssertionError("no point is to be asked")
+
+
+DOORS = {
+    "cheapest": lambda p, odd: pl.cheapest(odd),
+    "quickest": lambda p, odd: pl.quickest(odd),
+    "trade_off": lambda p, odd: pl.trade_off(odd),
+    "trade_off, against": lambda p, odd: pl.trade_off(p, odd),
+    "cheapest, solver": lambda p, odd: pl.cheapest(p, solver=odd),
+    "score": lambda p, odd: pl.score(odd, PLAN),
+    "score, placement": lambda p, odd: pl.score(p, odd),
+    "timeline_of": lambda p, odd: pl.timeline_of(odd, PLAN),
+    "vllm_settings": lambda p, odd: pl.vllm_settings(odd, PLAN),
+    "save_placement": lambda p, odd: pl.save_placement(p, PLAN, odd),
+    "load_placement": lambda p, odd: pl.load_placement(odd),
+    "load_model": lambda p, odd: pl.load_model(odd),
+    "load_cluster": lambda p, odd: pl.load_cluster(odd),
+    "load_measured": lambda p, odd: pl.load_measured(odd, pl.Roofline()),
+    "Measured": lambda p, odd: pl.Measured(odd, pl.Roofline()),
+    "Measured, times": lambda p, odd: pl.Measured({"L4": odd}, pl.Roofline()),
+    "Measured, time": lambda p, odd: pl.Measured({"L4": {(1, 1): odd}}, pl.Roofline()),
+    "Measured, needs": lambda p, odd: pl.Measured({"L4": {(1, 1): 1.0}}, odd),
+    "Roofline, latency": lambda p, odd: pl.Roofline(hop_latency_s=odd),
+    "pass_seconds, model": lambda p, odd: _roof(p, model=odd),
+    "pass_seconds, workload": lambda p, odd: _roof(p, workload=odd),
+    "pass_seconds, gpu": lambda p, odd: _roof(p, gpu=odd),
+    "pass_seconds, layers": lambda p, odd: _roof(p, layers=odd),
+    "pass_seconds, ways": lambda p, odd: _roof(p, tensor_parallel=odd),
+    "sweep, method": lambda p, odd: pl.sweep(_nothing, [{"a": 1}], odd, progress=False),
+    "sweep, points": lambda p, odd: pl.sweep(_nothing, odd, progress=False),
+    "mixes": lambda p, odd: pl.mixes(odd),
+    "mixes, prices": lambda p, odd: pl.mixes({"A": 2}, usd_per_hour=odd, budget=2.0),
+}
+# Where None stands for "not given", or text for a name.
+OPTIONAL = {
+    "cheapest, floor": lambda p, odd: pl.cheapest(p, odd),
+    "quickest, stop": lambda p, odd: pl.quickest(p, stop=odd),
+    "trade_off, on_point": lambda p, odd: pl.trade_off(p, on_point=odd),
+    "score, best": lambda p, odd: pl.score(p, PLAN, odd),
+    "load_cluster, gpus": lambda p, odd: pl.load_cluster("helix-single24", gpus=odd),
+    "load_cluster, nodes": lambda p, odd: pl.load_cluster("helix-single24", nodes=odd),
+    "load_cluster, network": lambda p, odd: pl.load_cluster("helix-single24", network_gbit_per_s=odd),
+    "load_cluster, file": lambda p, odd: pl.load_cluster("helix-single24", file=odd),
+    "load_model, file": lambda p, odd: pl.load_model("Llama-3-8B", file=odd),
+    "gpus": lambda p, odd: pl.gpus(odd),
+    "models": lambda p, odd: pl.models(odd),
+    "clusters": lambda p, odd: pl.clusters(odd),
+    "against_measured": lambda p, odd: pl.against_measured(odd),
+    "against_measured, file": lambda p, odd: pl.against_measured(file=odd),
+    "Roofline, gpus": lambda p, odd: pl.Roofline(odd),
+    "timeline_of, training": lambda p, odd: pl.timeline_of(p, PLAN, training=odd),
+    "timeline_of, schedule": lambda p, odd: pl.timeline_of(p, PLAN, training=True, schedule=odd),
+    "timeline_of, backward": lambda p, odd: pl.timeline_of(p, PLAN, training=True, backward_input=odd),
+    "sweep, again": lambda p, odd: pl.sweep(_nothing, [{"a": 1}], progress=False, again=odd or (None,)),
+    "sweep, file": lambda p, odd: pl.sweep(_nothing, [{"a": 1}], progress=False, file=odd),
+    "grid, part": lambda p, odd: pl.grid(odd or 0),
+    "mixes, budget": lambda p, odd: pl.mixes({"A": 2}, usd_per_hour={"A": 1.0}, budget=odd),
+}
+FITS = {"timeline_of, training": (True,), "load_cluster, nodes": (True,), "sweep, file": ("x",)}
+
+
+@pytest.mark.parametrize("door", [*DOORS, *OPTIONAL])
+def test_odd_values_are_refused(problem, door):
+    call = {**DOORS, **OPTIONAL}[door]
+    for odd in ODD:
+        fits = (door in OPTIONAL and odd is None) or any(odd is value for value in FITS.get(door, ()))
+        if fits or (isinstance(odd, np.ndarray) and door in ("sweep, again", "grid, part")):  # an array has no truth
+            continue
+        with pytest.raises(pl.PipelabError):
+            call(problem, odd)
+
+
+HEADS = {
+    "gpus": ("gpu_type , memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s", "NA,24,300,121"),
+    "models": ("model , layers,d_model,d_ff,heads,kv_heads,head_dim,vocab", "NA,2,64,128,4,2,16,100"),
+    "clusters": ("cluster , gpu_type,gpus,gpus_per_node,network_gbit_per_s", "NA,L4,2,1,10"),
+}
+
+
+@pytest.mark.parametrize("table", HEADS)
+def test_a_table_of_the_readers_own_is_read_as_the_objects_are(table, tmp_path):
+    """Spaces in the header, a byte order mark, a row named NA; and the same refusals of what does not fit."""
+    path, (head, row) = tmp_path / "mine.csv", HEADS[table]
+    path.write_text(f"\ufeff{head}\n{row}\n", encoding="utf-8")
+    assert getattr(pl, table)(path).index.tolist() == ["NA"]
+    for bad in (f"{head}\n{row},1\n", f"{head}\n{row.replace('2', '-2')}\n", "", head):
+        path.write_text(bad)
+        with pytest.raises(pl.InvalidData, match=r"mine\.csv"):
+            getattr(pl, table)(path)
+    path.write_bytes(f"{head}\n{row}\n".encode("utf-16"))
+    with pytest.raises(pl.InvalidData, match="cannot be read as CSV"):
+        getattr(pl, table)(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ("a,Llama-3-8B,L4,decode,1,100,5,s,", "unit"),
+        ("a,Llama-3-8B,L4,decode,1,100,-5,ms,", "measured"),
+        ("a,Llama-3-8B,L5,decode,1,100,5,ms,", "gpu_type"),
+        ("a,Llama-3-8B,L4,decode,,100,5,ms,", "batch"),
+        ("a,Llama-3-8B,L4,decode,1,100,5,ms,31", "layers"),
+        ("a,Llama-3-8B,L4,train,1,100,5,ms,", "phase"),
+    ],
+)
+def test_a_measurement_that_says_nothing_is_named(row, column, tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text(f"what,model,gpu_type,phase,batch,tokens,measured,unit,layers\n{row}\n")
+    with pytest.raises(pl.InvalidData, match=f"row 2, column '{column}'"):
+        pl.against_measured(file=path)
+
+
+def test_tokens_per_second_of_a_prompt_count_its_tokens(tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text(
+        "what,model,gpu_type,phase,batch,tokens,measured,unit\n"
+        "a,Llama-3-8B,L4,prefill,2,500,1000,ms\nb,Llama-3-8B,L4,prefill,2,500,1000,tokens/s\n"
+    )
+    milliseconds, rate = pl.against_measured(file=path)["predicted"]
+    assert rate == pytest.approx(2 * 500 / (milliseconds / 1000))
+
+
+@pytest.mark.parametrize("layers", ["nan", "inf"])
+def test_layers_without_a_number_are_named(layers, tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text(f"gpu_type,layers,batch,milliseconds\nL4,{layers},1,2\n")
+    with pytest.raises(pl.InvalidData, match="row 2, column 'layers'"):
+        pl.load_measured(path, pl.Roofline())
+
+
+def test_nodes_of_two_equal_rows_are_not_one_node(tmp_path):
+    path = tmp_path / "clusters.csv"
+    row = "twice,A100-SXM-80,4,4,10\n"
+    path.write_text(f"cluster,gpu_type,gpus,gpus_per_node,network_gbit_per_s\n{row}twice,L4,1,1,10\n{row}")
+    gpus = pl.load_cluster("twice", file=path).gpus
+    assert len({gpu.node for gpu in gpus if gpu.node}) == 2
+    assert gpus[0].node != gpus[5].node
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_latency_is_no_warning(problem):
+    roof = pl.Roofline(hop_latency_s=0)
+    assert np.isfinite(roof.link_throughput(problem, 10.0))
+    assert roof.link_throughput(problem, np.inf) == np.inf
+
+
+def test_a_saved_placement_keeps_what_it_was_judged_by(problem, tmp_path):
+    result = pl.cheapest(problem)
+    path = pl.save_placement(problem, result, tmp_path / "plan.json")
+    saved = json.loads(path.read_text())
+    assert saved["usd_per_million_tokens"] == saved["bound_usd_per_million_tokens"] == result.objective.value
+    (tmp_path / "file").write_text("")
+    for name in ("plan.json", "plan.csv"):
+        with pytest.raises(pl.InvalidData, match="cannot be written"):
+            pl.save_placement(problem, result, tmp_path / "file" / name)
