@@ -188,3 +188,21 @@ def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, num
     many = pl.Problem(pool, problem.model, problem.workload, problem.costs, 32, link_units="tokens")
     with pytest.raises(pl.InvalidValue, match="to cents, or to ten cents where there are many GPUs"):
         pl.cheapest(many)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "meant"),
+    [
+        ("gpus", "usd_per_hours", "usd_per_hour"),
+        ("gpus", "compute_eficiency", "compute_efficiency"),
+        ("models", "tied_embedding", "tied_embeddings"),
+        ("clusters", "node_gbit_per_sec", "node_gbit_per_s"),
+    ],
+)
+def test_a_misspelt_column_is_not_passed_over(table, column, meant, tmp_path):
+    path, (head, row) = tmp_path / "mine.csv", HEADS[table]
+    path.write_text(f"{head},{column}\n{row},1\n")
+    with pytest.raises(pl.InvalidData, match=f"column '{column}' is not known; did you mean '{meant}'"):
+        getattr(pl, table)(path)
+    path.write_text(f"{head},remark\n{row},1\n")  # a column of the reader's own is none of our business
+    assert len(getattr(pl, table)(path)) == 1
