@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from pipelab.checked import instance
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 
 __all__ = ["NUMBER", "Row", "csv_text", "frame_of", "number", "path_of", "place", "plain", "read_rows", "saved_run"]
-__all__ += ["write_to", "write_whole"]
+__all__ += ["refuse_misspelt", "write_to", "write_whole"]
 
 
 class Row(NamedTuple):
@@ -73,6 +74,19 @@ def _check_header(path: Path, number: int, header: list[str], columns: Sequence[
     twice = [column for column in header if header.count(column) > 1]
     if twice:
         raise InvalidData(f"{path}, row {number}: column {twice[0]!r} stands there {len(twice)} times, expected once")
+
+
+def refuse_misspelt(row: Row, known: Sequence[str]) -> None:
+    """Refuse a column that nobody reads and that looks like one which would be read.
+
+    Raises
+    ------
+    InvalidData
+    """
+    for column in row.cells:
+        meant = [] if column in known else get_close_matches(column, [k for k in known if k not in row.cells], 1, 0.85)
+        if meant:
+            raise InvalidData(f"{row.path}, row 1: column {column!r} is not known; did you mean {meant[0]!r}?")
 
 
 def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> Any:

@@ -391,3 +391,21 @@ def test_the_figures_state_what_they_show():
     assert "one placement is best in both" in single.figure().layout.title.text
     nothing = pl.trade_off(medium, "seconds_per_pass", time_limit=0.0)
     assert "no point was proven in time" in nothing.figure().layout.title.text
+
+
+def test_no_program_is_built_where_no_time_is_left(monkeypatch):
+    problem = pl.Problem(
+        pl.load_cluster("helix-single24"), pl.load_model("Llama-3-8B"), pl.Workload(512, 8, "decode"), pl.Roofline(),
+        max_gpus_per_stage=2, link_units="tokens",
+    )  # fmt: skip
+    monkeypatch.setattr(Path, "program", property(lambda form: pytest.fail("a program was built")))
+    stopped = threading.Event()
+    stopped.set()
+    for options, why in (({"time_limit": 0}, "time limit"), ({"stop": stopped}, "stop")):
+        result = pl.quickest(problem, **options)
+        assert (result.status, result.stopped_by, result.placement) == ("unknown", why, None)
+        assert (
+            0
+            < result.objective.bound
+            <= pl.Roofline().pass_seconds(problem.model, problem.workload, problem.cluster.gpus[0], range(32))
+        )

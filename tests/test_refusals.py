@@ -179,3 +179,30 @@ def test_a_saved_placement_keeps_what_it_was_judged_by(problem, tmp_path):
     for name in ("plan.json", "plan.csv"):
         with pytest.raises(pl.InvalidData, match="cannot be written"):
             pl.save_placement(problem, result, tmp_path / "file" / name)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("h100", "number"), [(1e13, 2), (1e300, 2), (1e-7, 2), (2.99, 500)])
+def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, number):
+    pool = pl.Cluster.from_counts({"H100-SXM": number, "L4": number}, 24, 10, {"H100-SXM": h100, "L4": 1.29})
+    many = pl.Problem(pool, problem.model, problem.workload, problem.costs, 32, link_units="tokens")
+    with pytest.raises(pl.InvalidValue, match="to cents, or to ten cents where there are many GPUs"):
+        pl.cheapest(many)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "meant"),
+    [
+        ("gpus", "usd_per_hours", "usd_per_hour"),
+        ("gpus", "compute_eficiency", "compute_efficiency"),
+        ("models", "tied_embedding", "tied_embeddings"),
+        ("clusters", "node_gbit_per_sec", "node_gbit_per_s"),
+    ],
+)
+def test_a_misspelt_column_is_not_passed_over(table, column, meant, tmp_path):
+    path, (head, row) = tmp_path / "mine.csv", HEADS[table]
+    path.write_text(f"{head},{column}\n{row},1\n")
+    with pytest.raises(pl.InvalidData, match=f"column '{column}' is not known; did you mean '{meant}'"):
+        getattr(pl, table)(path)
+    path.write_text(f"{head},remark\n{row},1\n")  # a column of the reader's own is none of our business
+    assert len(getattr(pl, table)(path)) == 1

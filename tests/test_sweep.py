@@ -380,8 +380,9 @@ def test_a_torn_last_line_is_computed_again(tmp_path):
         assert rows(quiet(make, POINTS, file=file)) == rows(whole)
         assert file.read_bytes()[:last] == text[:last]
         assert rows(quiet(pytest.fail, POINTS, file=file)) == rows(whole)  # nothing is left to do
-    file.write_bytes(b"")
-    assert rows(quiet(make, POINTS, file=file)) == rows(whole)
+    for torn in (b"", text[:30]):  # before the first row was there
+        file.write_bytes(torn)
+        assert rows(quiet(make, POINTS, file=file)) == rows(whole)
 
 
 @pytest.mark.parametrize(
@@ -412,6 +413,9 @@ def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
         ("{header}\n1,2\n", "row 2: 2 cells, expected 15"),
         ("{header}\n0,1,done,,,,,,,,,,,aggregated,{{}}\n", "column 'status': 'done': expected one of optimal"),
         ("{header}\n0,1,optimal,fast,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'fast'"),
+        ("{header}\n0,1,optimal,NaN,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'NaN'"),
+        ("{header}\n0,1,optimal,true,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'true'"),
+        ("{header}\n0,1,optimal,,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': empty"),
     ],
 )
 def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
@@ -423,6 +427,22 @@ def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
         quiet(make, POINTS, file=file)
     with pytest.raises(pl.InvalidValue, match="is a folder"):
         quiet(make, POINTS, file=tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such locks")
+def test_two_sweeps_do_not_write_to_one_file(tmp_path):
+    file = tmp_path / "sweep.csv"
+
+    def meanwhile(**point):
+        with pytest.raises(pl.InvalidValue, match="another sweep is adding to it"):
+            quiet(make, POINTS, file=file)
+        return make(**point)
+
+    assert quiet(meanwhile, POINTS[:2], file=file).sentence.count("failed") == 0
+    assert quiet(make, POINTS[:2], file=file).complete  # and afterwards it is free again
+    with pytest.raises(pl.InvalidData):
+        quiet(make, POINTS[:1], file=file)
+    assert quiet(make, POINTS[:2], file=file).complete
 
 
 def test_a_point_that_stands_there_twice_is_solved_once(tmp_path):

@@ -11,7 +11,7 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
 from pipelab.facts.gpus import GPUFacts, load_gpus
 from pipelab.paths import data_dir
-from pipelab.tables import frame_of, number, path_of, place, read_rows
+from pipelab.tables import frame_of, number, path_of, place, read_rows, refuse_misspelt
 
 __all__ = ["clusters", "load_cluster"]
 
@@ -103,7 +103,9 @@ def load_cluster(
 def _read(path: Path) -> dict[str, list[_Nodes]]:
     found: dict[str, list[_Nodes]] = {}
     fields = _Nodes.__dataclass_fields__
-    for row in read_rows(path, _REQUIRED):
+    rows = read_rows(path, _REQUIRED)
+    refuse_misspelt(rows[0], [*_REQUIRED, *fields])
+    for row in rows:
         texts = {"gpu_type", "site"}
         if not row.cells["cluster"]:
             raise row.error("cluster", "", "expected the cluster's name")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from pipelab.tables import Row, number, place, read_rows
+from pipelab.tables import Row, number, place, read_rows, refuse_misspelt
 
 __all__ = ["facts_from"]
 
@@ -36,7 +36,9 @@ def facts_from(
         Naming file, row, column and value.
     """
     found: dict = {}
-    for row in read_rows(path, [key, *required]):
+    rows = read_rows(path, [key, *required])
+    refuse_misspelt(rows[0], [key, *required, *optional])
+    for row in rows:
         name = row.cells[key]
         if not name or name in found:
             raise row.error(key, name, "expected a name that no other row has")

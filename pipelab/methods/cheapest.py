@@ -20,7 +20,7 @@ from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
 from pipelab.formulations.aggregated.usage import Limits
 from pipelab.methods.floor import floor_index, why_out_of_reach
-from pipelab.methods.prices import whole_prices
+from pipelab.methods.prices import MOST_PRICE_UNITS, whole_prices
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked, solver_version
 from pipelab.objective import Objective, status_and_least
@@ -109,7 +109,10 @@ def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
     if prices is not None:
         return prices
     missing = sorted({g.type for g in rates.problem.cluster.kinds if g.usd_per_hour is None})
-    expected = "expected coarser prices: round GPU.usd_per_hour to cents"
+    expected = (
+        f"expected coarser prices: all GPUs of a placement may cost {MOST_PRICE_UNITS:,} times the prices' greatest "
+        "common divisor, no more; round GPU.usd_per_hour to cents, or to ten cents where there are many GPUs"
+    )
     if missing:
         expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
     raise InvalidValue(what, [("problem.cluster", rates.problem.name, expected)])

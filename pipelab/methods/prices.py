@@ -4,9 +4,9 @@ import numpy as np
 
 from pipelab.formulations.aggregated.rates import StageRates
 
-__all__ = ["whole_prices"]
+__all__ = ["MOST_PRICE_UNITS", "whole_prices"]
 
-_MOST_PRICE_UNITS = 200_000
+MOST_PRICE_UNITS = 200_000
 
 
 def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
@@ -19,9 +19,11 @@ def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
     if None in prices:
         return None
     exact = np.array(prices) * 1_000_000
+    if (exact > 1e15).any():  # no rent, and beyond whole numbers of 64 bits further up
+        return None
     micro = np.rint(exact).astype(np.int64)
     if (micro == 0).any() or (np.abs(micro - exact) > 1e-3).any():
         return None
     units = micro // np.gcd.reduce(micro)
     used = min(len(rates.problem.cluster), rates.problem.model.layers * rates.largest)
-    return tuple(units.tolist()) if int(units.max()) * used <= _MOST_PRICE_UNITS else None
+    return tuple(units.tolist()) if int(units.max()) * used <= MOST_PRICE_UNITS else None

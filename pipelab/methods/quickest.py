@@ -136,8 +136,21 @@ class _Hunt:
         if self._proven():
             return
         form = self._form(times)
-        while form is not None:
+        while form is not None and not self._ended():
             form = self._solve(form)
+
+    def _ended(self) -> bool:
+        """Whether time is up or it was stopped: building and loading a large program takes seconds too."""
+        if self.stop.is_set():
+            self.stopped = "stop"
+        elif self._seconds_left() == 0:
+            self.stopped = "time limit"
+        return self.stopped is not None
+
+    def _seconds_left(self) -> float | None:
+        if self.time_limit is None:
+            return None
+        return max(0.0, self.time_limit - (time.perf_counter() - self.began))
 
     def _reach_the_floor(self) -> bool:
         """False where no placement reaches the floor; a placement that does is kept."""
@@ -159,8 +172,9 @@ class _Hunt:
         """Solve one program; what to solve next, or None at the end."""
         program = form.program
         self.size = program.size | {"compositions": len(form.times.composition), "groups": len(form.times.hop)}
-        left = None if self.time_limit is None else max(0.0, self.time_limit - (time.perf_counter() - self.began))
-        run = run_program(self.solver, program, time_limit=left, stop=self.stop)
+        if self._ended():
+            return None
+        run = run_program(self.solver, program, time_limit=self._seconds_left(), stop=self.stop)
         self.nodes += run.nodes
         if run.status == "infeasible":
             if self.best is not None:

@@ -10,6 +10,8 @@ import io
 import json
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,34 @@ class RowsFile:
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
         self._file: io.BufferedWriter | None = None
+        self._begun = False
         if self.path.is_dir():
             raise InvalidValue("sweep", [("file", str(path), "is a folder; expected the name of a CSV file")])
+
+    def hold(self) -> None:
+        """Keep other sweeps from this file until `close`: what two of them write, one would replace.
+
+        Raises
+        ------
+        InvalidValue
+            Another sweep is adding to it.
+        """
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            return
+        with suppress(OSError):  # what cannot be written may still be read; `add` says so where there is a row
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab")
+        try:
+            if self._file is not None:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            expected = "another sweep is adding to it: wait for its end, or give another file"
+            raise InvalidValue("sweep", [("file", str(self.path), expected)]) from None
+        except OSError:  # a file system without locks
+            return
 
     def read(self, asked: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
         """The rows that stand in the file, by their point's key; the last one where there are several.
@@ -77,7 +105,7 @@ class RowsFile:
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; when this returns, it is on disk."""
         try:
-            if self._file is None:
+            if not self._begun:
                 self._open()
             self._file.write(_line(self._cells(row)))
             self._file.flush()
@@ -89,7 +117,7 @@ class RowsFile:
         """No more rows are added."""
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._file, self._begun = None, False
 
     def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Have exactly these rows, once those that were computed anew stand there twice."""
@@ -99,11 +127,12 @@ class RowsFile:
     def _open(self) -> None:
         """For appending, after the last whole line."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab")
+        self._file = self._file or self.path.open("ab")
         whole = self.path.read_bytes().rfind(b"\n") + 1
         self._file.truncate(whole)
         if not whole:
             self._file.write(_line(self.header))
+        self._begun = True
 
     def _cells(self, row: Mapping[str, Any]) -> list[str]:
         answer = ["" if row[name] is None else cell(row[name]) for name in COLUMNS]
@@ -111,7 +140,7 @@ class RowsFile:
 
     def _whole_lines(self) -> list[list[str]]:
         data = self.path.read_bytes()
-        if data and b"\n" not in data:
+        if data and b"\n" not in data and not _line(self.header).startswith(data):
             raise self._foreign("it has no line of a table")
         try:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
@@ -130,8 +159,12 @@ class RowsFile:
         for name in COLUMNS:
             value = value_of(texts[name])
             row[name] = value if name in TEXTS else None if value == "" else value
-            if not isinstance(row[name], str if name in TEXTS else int | float | None):
+            real = isinstance(row[name], int | float) and not isinstance(row[name], bool) and isfinite(row[name])
+            if not (isinstance(row[name], str) if name in TEXTS else row[name] is None or real):
                 raise InvalidData(f"{self.path}, row {number}, column {name!r}: {texts[name]!r}: not of a sweep")
+        if row["status"] in ("optimal", "feasible") and row["throughput_tokens_per_s"] is None:
+            expected = f"expected a number where the status is {row['status']}; remove the row"
+            raise InvalidData(f"{self.path}, row {number}, column 'throughput_tokens_per_s': empty: {expected}")
         if row["status"] not in STATUSES:
             expected = f"expected one of {', '.join(STATUSES)}"
             raise InvalidData(f"{self.path}, row {number}, column 'status': {row['status']!r}: {expected}")

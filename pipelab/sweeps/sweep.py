@@ -116,7 +116,8 @@ def sweep(
     file : str or Path, optional
         A CSV file. Each row is added to it as soon as it is there; the same call later goes on
         where this one ended. It knows points, method and options, not what `make` does: take
-        another file when that changes. Points may be added, and time_limit may change.
+        another file when that changes. Points may be added, and time_limit may change. One sweep at a time
+        may write to it.
     jobs : int, optional
         Number of processes. By default what `joblib.parallel_config` says, otherwise one for each
         core; `with joblib.parallel_config("dask"):` uses a Dask cluster.
@@ -166,7 +167,13 @@ def sweep(
     names, asked = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in asked]
     store = None if file is None else RowsFile(file, names, task.name, task.options)
-    there = store.read(keys) if store else {}
+    if store:
+        store.hold()
+    try:
+        there = store.read(keys) if store else {}
+    except BaseException:
+        store.close()
+        raise
     done = {key: row for key, row in there.items() if row["status"] not in again}
     waiting = {key: point for key, point in zip(keys, asked, strict=True) if key not in done}
 
