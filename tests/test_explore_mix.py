@@ -83,7 +83,7 @@ def test_one_gpu_more_is_solved_for_every_type_and_kept():
     assert dict(one_more(mix, stopped, 30)) == {}
     text = gains_line(answer(mix).result, gains, gains)
     best = max(gains, key=gains.get)
-    assert text.startswith(f"One more {best} would help most: {gains[best]:.4g} tokens/s (+")
+    assert text.startswith(f"One more {best} would help most: {gains[best]:.6g} tokens/s (+")
     assert "being solved" in gains_line(answer(mix).result, {"A100": gains["A100"]}, gains)
     assert gains_line(answer(mix).result, {"A100": 0.0}, ["A100"]) == "One GPU more of a type brings nothing."
     assert "Not proven in time: V100" in gains_line(answer(mix).result, {"V100": None}, ["V100"])
@@ -122,7 +122,8 @@ def test_layers_dealt_by_hand_are_judged_with_their_deficit():
     parts = plan_parts(found.problem, own.placement, "mine", fits=False)
     blocks = parts["data"][0]
     assert [i for i, shape in enumerate(blocks["marker"]["pattern"]["shape"]) if shape] == [t4]
-    assert f"{own.misfits[0].deficit_gb:.3g} GB too much" in blocks["text"][t4]
+    assert f"{own.misfits[0].deficit_gb:.3g} GB too much" in blocks["hovertext"][t4]
+    assert blocks["text"][t4] == f"✗ stage {t4 + 1}"
     assert parts["data"][1]["y"] == []  # nothing limits what does not run
 
 

@@ -154,7 +154,7 @@ class MixExplorer(widgets.VBox):
         )
 
     def _show_busy(self, on: bool) -> None:
-        text = "<span role='status'>⏳ Still solving; the picture is that of the values before.</span>"
+        text = "<span role='status'>… Still solving; the picture is that of the values before.</span>"
         self.busy.value = text if on else ""
 
     def _tell(self) -> None:

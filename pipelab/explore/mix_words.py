@@ -59,7 +59,7 @@ def limits_line(problem: Problem, judged: Evaluation) -> str:
     >>> import pipelab as pl
     >>> tiny = pl.load_case("tiny", link_units="tokens")
     >>> print(limits_line(tiny, pl.evaluate(tiny, pl.Placement.of([(1, (0,)), (3, (2,))]))))
-    Stage 2 (layers 2–4 on 1 × V100) limits throughput to 136.1 tokens/s.
+    Stage 2 (layers 2–4 on 1 × V100) limits throughput to 136.116 tokens/s.
     """
     first, more = judged.bottlenecks[0], len(judged.bottlenecks) - 1
     also = f", and {more} more stage{'s' * (more > 1)} or link{'s' * (more > 1)} as slow" if more else ""
@@ -70,7 +70,7 @@ def limits_line(problem: Problem, judged: Evaluation) -> str:
         link = judged.links[int(first.split()[1].split("→")[0]) - 1]
         gpus = [f"GPU {g} ({problem.cluster.gpus[g].type})" for g in (link.sender, link.receiver)]
         what = f"{' to '.join(gpus)}, {link.bandwidth_gb_per_s:g} GB/s"
-    return f"{first.capitalize()} ({what}{also}) limits throughput to {judged.throughput:.4g} tokens/s."
+    return f"{first.capitalize()} ({what}{also}) limits throughput to {judged.throughput:.6g} tokens/s."
 
 
 def unused(problem: Problem, placement: Placement | None) -> str:
@@ -121,7 +121,7 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
         else:
             others = [f"{t} {_gain(rate, now)}" for t, rate in known.items() if t != best]
             behind = f" Others: {', '.join(others)}." if others else ""
-            text = f"One more {best} would help most: {known[best]:.4g} tokens/s ({_gain(known[best], now)}).{behind}"
+            text = f"One more {best} would help most: {known[best]:.6g} tokens/s ({_gain(known[best], now)}).{behind}"
     if late:
         text += f" Not proven in time: {', '.join(late)}."
     if open_:

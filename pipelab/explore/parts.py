@@ -6,7 +6,7 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 
-from pipelab.plots.live import plotly_bundle
+from pipelab.plots.live import chart_bundle
 
 __all__ = ["CopyCode", "Shared", "Words", "reload_note", "shared"]
 
@@ -46,7 +46,7 @@ _shared: list[Shared] = []
 def shared() -> Shared:
     """The one of this kernel; every explorer shows it."""
     if not _shared:
-        _shared.append(Shared(bundle=plotly_bundle()))
+        _shared.append(Shared(bundle=chart_bundle()))
     return _shared[0]
 
 

@@ -31,7 +31,7 @@ class PipelineExplorer(widgets.VBox):
     def __init__(self, mix: MixExplorer):
         self.mix = mix
         self.placed: PlacedTimeline | None = None
-        look = {"style": {"description_width": "240px"}, "layout": {"width": "480px"}, "continuous_update": False}
+        look = {"style": {"description_width": "300px"}, "layout": {"width": "560px"}, "continuous_update": False}
         self.in_flight = widgets.IntSlider(min=0, max=64, description="in flight here (0: as many as needed)", **look)
         self.words = Words()
         empty = plan_parts(None, None, "No pipeline without a placement")

@@ -123,11 +123,11 @@ class WatchedSolve(widgets.VBox):
 
     def _news(self, moments, elapsed: float) -> str:
         if not moments:
-            return f"⏳ {elapsed:.1f} s: the model is being built and presolved …"
+            return f"… {elapsed:.1f} s: the model is being built and presolved …"
         last = moments[-1]
         best = f"best {last.incumbent:.6g} tokens/s" if last.incumbent is not None else "no placement yet"
         bound = f"bound {last.bound:.6g}" if last.bound is not None else "no bound yet"
-        return f"⏳ {elapsed:.1f} s: {best}, {bound}, {last.nodes:,} nodes when that was found."
+        return f"… {elapsed:.1f} s: {best}, {bound}, {last.nodes:,} nodes when that was found."
 
     def _draw_placement(self, moments) -> None:
         last = moments[-1] if moments else None

@@ -10,17 +10,29 @@ from pathlib import Path
 
 from pipelab.theme import template
 
-__all__ = ["live_figure", "plotly_bundle", "put_figure"]
+__all__ = ["chart_bundle", "live_figure", "put_figure"]
 
-# `pipelabPlotly` becomes what plotly's own bundle exports. A chart begins when it is shown, with the state of then.
-_LOADER = """export default () => {
-  let chart = null;
-  return { async render(context) {
-    let waited = 0;
-    while (!globalThis.pipelabPlotly && waited++ < 1200) await new Promise(go => setTimeout(go, 50));
-    const make = await globalThis.pipelabPlotly;
-    if (!chart) { chart = make(); chart.initialize(context); }
-    return chart.render(context); } }; }"""
+# `pipelabPlotly` becomes what plotly's own bundle exports. A chart begins when it is shown, with the state of then;
+# what changes while plotly draws it for the first time is lost to it, and then it begins once more.
+_LOADER = """
+const pause = (ms) => new Promise(go => setTimeout(go, ms));
+export default () => ({ async render(context) {
+  const { model, el } = context;
+  for (let i = 0; i < 1200 && !globalThis.pipelabPlotly; i++) await pause(50);
+  const make = await globalThis.pipelabPlotly;
+  let changed = false, end = null;
+  for (const what of ["change:_widget_data", "change:_widget_layout"]) model.on(what, () => { changed = true; });
+  for (let tries = 0; tries < 5; tries++) {
+    changed = false;
+    end?.(); el.replaceChildren();
+    const chart = make();
+    chart.initialize(context);
+    end = chart.render(context);
+    for (let i = 0; i < 200 && !el.querySelector(".js-plotly-plot .main-svg"); i++) await pause(50);
+    await pause(100);
+    if (!changed) break;
+  }
+  return () => end?.(); } });"""
 
 
 @cache
@@ -31,7 +43,7 @@ def _chart_class():
 
 
 @cache
-def plotly_bundle() -> str:
+def chart_bundle() -> str:
     """The JavaScript that a FigureWidget brings with it."""
     import plotly.graph_objects as go
 
@@ -50,8 +62,8 @@ def live_figure(parts):
     -------
     plotly.graph_objects.FigureWidget
     """
-    chart = _chart_class()(parts)
-    chart.layout.template = template()
+    data, layout = (parts["data"], parts["layout"]) if isinstance(parts, dict) else (parts.data, parts.layout)
+    chart = _chart_class()(data, {**_plain(layout), "template": template()})
     chart._config = {**chart._config, "responsive": True, "displaylogo": False}
     return chart
 
@@ -68,7 +80,7 @@ def put_figure(chart, parts) -> None:
     parts : dict of "data" and "layout", or Figure
     """
     if not isinstance(parts, dict):
-        parts = {"data": [t.to_plotly_json() for t in parts.data], "layout": parts.layout.to_plotly_json()}
+        parts = {"data": [t.to_plotly_json() for t in parts.data], "layout": _plain(parts.layout)}
     layout = {"shapes": [], "annotations": []} | parts["layout"]
     layout.pop("template", None)
     axes = (name for name in chart.layout.to_plotly_json() if name[1:5] == "axis")
@@ -82,3 +94,7 @@ def put_figure(chart, parts) -> None:
             chart.add_traces(parts["data"])
         chart.layout.update(layout, overwrite=True)
     chart._repr_mimebundle_()  # without it, a page that is loaded again shows the old chart
+
+
+def _plain(layout) -> dict:
+    return layout if isinstance(layout, dict) else layout.to_plotly_json()

@@ -67,14 +67,15 @@ def _blocks(problem: Problem | None, blocks) -> dict:
         over = need > gpu.memory_gb * MEMORY_SLACK
         fill.append(colours[gpu.type])
         hatch.append("x" if over else "")
-        text.append(f"stage {i + 1}" + (f": {need - gpu.memory_gb:.3g} GB too much" if over else ""))
+        text.append(f"✗ stage {i + 1}" if over else f"stage {i + 1}")
         hover.append(
             f"<b>stage {i + 1}: {named_layers(stage.layers)}</b><br>GPU {g} ({gpu.type}), {len(gpus)} in this stage"
             f"<br>stage rate {cost.throughput:.6g} tokens/s<br>memory {need:.4g} of {gpu.memory_gb:g} GB"
+            + (f": {need - gpu.memory_gb:.3g} GB too much" if over else "")
         )
     ink = ["black" if over else ink_on(colour) for over, colour in zip(hatch, fill, strict=True)]
     return {
-        "type": "bar", "name": "stages", "orientation": "h", "y": list(range(len(blocks))),
+        "type": "bar", "name": "stages", "orientation": "h", "width": 0.85, "y": list(range(len(blocks))),
         "x": [len(stage.layers) for _, stage, _ in blocks],
         "base": [stage.layers.start + 0.5 for _, stage, _ in blocks],
         "text": text, "textposition": "inside", "textangle": 0, "insidetextanchor": "middle",
@@ -90,7 +91,7 @@ def _frames(blocks, slow) -> dict:
     """A black frame around every GPU of the slowest stages."""
     framed = [(row, stage.layers) for row, (i, stage, _) in enumerate(blocks) if f"stage {i + 1}" in slow]
     return {
-        "type": "bar", "name": "bottleneck", "orientation": "h", "y": [row for row, _ in framed],
+        "type": "bar", "name": "bottleneck", "orientation": "h", "width": 0.85, "y": [row for row, _ in framed],
         "x": [len(layers) for _, layers in framed], "base": [layers.start + 0.5 for _, layers in framed],
         "hoverinfo": "skip", "marker": {"color": _CLEAR, "line": {"color": BOTTLENECK, "width": 3}},
     }  # fmt: skip

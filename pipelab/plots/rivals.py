@@ -48,7 +48,8 @@ def _bars(rows, optimum: float | None, name: str, proven: bool, colour: str, sha
     mine = [(y, rate) for y, (_, rate, sure, _) in enumerate(rows) if rate is not None and sure == proven]
     share = [f" ({rate / optimum:.0%})" if optimum else "" for _, rate in mine]
     return {
-        "type": "bar", "name": name, "orientation": "h", "y": [y for y, _ in mine], "x": [rate for _, rate in mine],
+        "type": "bar", "name": name, "orientation": "h", "width": 0.8,
+        "y": [y for y, _ in mine], "x": [rate for _, rate in mine],
         "text": [f"{rate:.5g}{s}" for (_, rate), s in zip(mine, share, strict=True)], "textposition": "auto",
         "insidetextanchor": "end", "hoverinfo": "x+name", "insidetextfont": {"color": ink_on(colour)},
         "outsidetextfont": {"color": "#222222"},
