@@ -134,20 +134,18 @@ def test_the_schedule_explorer_follows_its_controls():
         opened.open("07_pipeline_schedules.ipynb")
         opened.run_all()
         page, before = opened.page, opened.figures()[-1]
-        page.locator(".widget-dropdown select").select_option("InterleavedZeroBubble")
+        page.get_by_label("schedule", exact=True).select_option("InterleavedZeroBubble")
         _wait_for(page, "InterleavedZeroBubble: 5.9% of")
-        message = page.locator(".noUi-handle").nth(5)
-        message.focus()
+        opened.handle("message").focus()
         for _ in range(6):
             page.keyboard.press("ArrowRight")
         _wait_for(page, "InterleavedZeroBubble: 22.1% of")
-        _wait_for(page, "bubble_ratio 0.2833")
+        _wait_for(page, "bubble_ratio0.2833")
         after = opened.figures()[-1]
         assert after["bars"] != before["bars"]
-        page.locator(".widget-dropdown select").select_option("DualPipeV")
+        page.get_by_label("schedule", exact=True).select_option("DualPipeV")
         _wait_for(page, "DualPipeV: 27.5% of")
-        page.locator(".noUi-handle").nth(0).focus()
-        page.keyboard.press("ArrowRight")
+        opened.press("ranks")
         _wait_for(page, "There is no DualPipeV for these numbers")
         _wait_for(page, "needs at least 10 microbatches")
         assert opened.figures()[-1]["bars"] == []
