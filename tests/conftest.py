@@ -7,6 +7,7 @@ import pytest
 import pipelab as pl
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Browser tests come first and in one process: they take longest, and two browsers would share the cores."""
     for item in items:
