@@ -27,6 +27,7 @@ class StageReport:
     memory_gb: tuple[float, ...]  # needed on each GPU
     memory_limit_gb: tuple[float, ...]  # offered by each GPU
     throughput: float  # tokens/s
+    seconds: float  # of one pass; more than tokens over throughput where GPUs take turns (`pipelab.turns`)
     degree: int = 1  # GPUs that cut each layer among them; 1: each holds its layers whole
 
 
@@ -38,6 +39,7 @@ class LinkReport:
     receiver: int
     bandwidth_gb_per_s: float
     throughput: float  # tokens/s, or transfers/s where the problem keeps the write-up's units
+    seconds: float  # of one message
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ class Evaluation:
     def seconds_per_pass(self) -> float:
         """Time of one microbatch from the first stage to the end of the last: all stages and links, one after another.
 
-        In decode that is the time per output token of every stream, in prefill the time to the first token.
+        In decode that is the time per output token of every stream, in prefill the time to the first token, where
+        nothing waits. No sequence is shared: a stage whose GPUs share a batch unevenly takes longer for a pass than
+        its rate says (`pipelab.turns`).
 
         Raises
         ------
@@ -75,7 +79,7 @@ class Evaluation:
         if self.links and self.link_unit != "tokens":
             expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
             raise InvalidValue("seconds_per_pass", [("problem.link_units", self.link_unit, expected)])
-        return math.fsum(self.tokens / part.throughput for part in (*self.stages, *self.links))
+        return math.fsum(part.seconds for part in (*self.stages, *self.links))
 
     def frame(self):
         """One row per stage."""
@@ -227,7 +231,8 @@ def _memory_defects(problem: Problem, placement: Placement, index: int, cost: St
 def _stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport:
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
     types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
-    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, cost.degree)
+    seconds = problem.workload.tokens / cost.throughput if cost.pass_seconds is None else cost.pass_seconds
+    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, seconds, cost.degree)
 
 
 def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:
@@ -236,7 +241,7 @@ def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport
     i, j = min(pairs, key=lambda pair: problem.cluster.bandwidth_between(*pair))
     bandwidth = problem.cluster.bandwidth_between(i, j)
     rate = problem.link_throughput(bandwidth)
-    return LinkReport(i, j, bandwidth, rate)
+    return LinkReport(i, j, bandwidth, rate, problem.workload.tokens / rate)
 
 
 def tally(types: tuple[str, ...]) -> str:

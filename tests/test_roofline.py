@@ -33,6 +33,8 @@ def test_every_stage_is_what_the_formulas_say(seed):
             assert fits == (expected is not None)
             if fits:
                 assert cost.throughput == pytest.approx(expected, rel=1e-9)
+                turn = roofline_oracle.way(problem, chosen, span)[1]
+                assert cost.pass_seconds == pytest.approx(turn, rel=1e-9)
                 mine = zip(chosen, cost.batch, cost.memory_gb, strict=True)
                 for gpu, b, need in mine:
                     assert need == pytest.approx(
@@ -40,7 +42,7 @@ def test_every_stage_is_what_the_formulas_say(seed):
                     )
             else:  # what is reported as missing is what the best way lacks
                 lack = max(need - g.memory_gb for need, g in zip(cost.memory_gb, chosen, strict=True))
-                least = min(x for _, x, _ in roofline_oracle.ways(problem, chosen, span))
+                least = min(x for _, x, *_ in roofline_oracle.ways(problem, chosen, span))
                 assert lack == pytest.approx(least, rel=1e-6)
 
 
@@ -59,6 +61,7 @@ def test_tables_are_the_stages(seed):
             kind = model.spans.kind[first, last - first - 1]
             cost = problem.costs.stage(model, problem.workload, gpus, range(first, last), problem.batch_split)
             assert tables.throughput[c, kind] == pytest.approx(cost.throughput, rel=1e-9)
+            assert tables.pass_seconds[c, kind] == pytest.approx(cost.pass_seconds, rel=1e-9)
             need = dict(zip(gpus, cost.memory_gb, strict=True))
             for k, gpu in enumerate(kinds):
                 assert tables.memory_gb[c, k, kind] == pytest.approx(need.get(gpu, 0.0), rel=1e-7)
@@ -108,7 +111,38 @@ def _problem(**changes):
     return pl.Problem(**options)
 
 
+def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
+    """Sharing one sequence has a greater rate than cutting layers, over a link that is slow; and a longer pass."""
+    gpus = tuple(pl.GPU("A100-SXM-40", 40, None, "node", 0.5) for _ in range(2))
+    problem = _problem(
+        cluster=pl.Cluster(gpus, np.full((2, 2), 0.5)), model=pl.load_model("Llama-3-8B"), max_gpus_per_stage=2,
+        workload=pl.Workload(2048, 1),
+    )  # fmt: skip
+    both = pl.Placement.of([(32, (0, 1))])
+    decode = {"workload": pl.Workload(2048, 1, "decode"), "costs": pl.Roofline(tensor_parallel=False)}
+    for fewer in (problem, dataclasses.replace(problem, **decode)):
+        shared = pl.evaluate(fewer, both)
+        alone = pl.evaluate(fewer, pl.Placement.of([(32, (0,))]))
+        assert shared.stages[0].degree == 1
+        assert shared.throughput > alone.throughput
+        assert shared.seconds_per_pass == pytest.approx(alone.seconds_per_pass, rel=1e-9)
+        assert pl.quickest(fewer).placement.gpus == (0,)
+    # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take turns.
+    quick = tuple(dataclasses.replace(g, node_gb_per_s=100.0) for g in gpus)
+    nearby = dataclasses.replace(problem, cluster=pl.Cluster(quick, np.full((2, 2), 100.0)))
+    timely = dataclasses.replace(nearby, costs=pl.Roofline(prefer="time"))
+    by_rate, by_time = (pl.evaluate(p, both) for p in (nearby, timely))
+    assert (by_rate.stages[0].degree, by_time.stages[0].degree) == (1, 2)
+    assert by_time.seconds_per_pass < 0.7 * by_rate.seconds_per_pass
+    assert by_time.throughput < by_rate.throughput
+    assert pl.quickest(timely).placement.gpus == (0, 1)
+    placed = pl.timeline_of(timely, both)
+    assert placed.in_flight_needed == 1
+    assert placed.latency_s == pytest.approx(by_time.seconds_per_pass)
+
+
 BAD = {
+    "a preference that is none": (lambda: pl.Roofline(prefer="speed"), "prefer = 'speed'"),
     "a model without dimensions": (
         lambda: _problem(model=pl.Model("m", 4, 64, 64, 1.0)),
         "expected a Transformer",

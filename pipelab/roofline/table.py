@@ -57,18 +57,24 @@ class Table:
     """One way to run each candidate stage: C compositions of K kinds of GPU times U kinds of span."""
 
     rate: np.ndarray  # (C, U) tokens/s
+    seconds: np.ndarray  # (C, U) of one pass
     memory_gb: np.ndarray  # (C, K, U); 0 where the composition has none of that kind
     batch: np.ndarray  # (C, K, U) sequences on each GPU
     degree: np.ndarray  # (C, U) GPUs that cut a layer among them
 
-    def or_better(self, other: "Table", limit: np.ndarray) -> "Table":
-        """Per stage the faster of what fits `limit` GB, shape (1, K, 1); where neither fits, what lacks less."""
+    def or_better(self, other: "Table", limit: np.ndarray, prefer: str) -> "Table":
+        """Per stage the better of what fits `limit` GB, shape (1, K, 1), by "rate" or "time" of a pass.
+
+        Where neither fits, what lacks less.
+        """
         mine, theirs = (table.lack(limit) for table in (self, other))
         fits = (mine <= 0) & (theirs <= 0)
-        better = np.where(fits, other.rate > self.rate, theirs < np.maximum(mine, 0))
+        preferred = other.rate > self.rate if prefer == "rate" else other.seconds < self.seconds
+        better = np.where(fits, preferred, theirs < np.maximum(mine, 0))
         pick = better[:, None, :]
         return Table(
             np.where(better, other.rate, self.rate),
+            np.where(better, other.seconds, self.seconds),
             np.where(pick, other.memory_gb, self.memory_gb),
             np.where(pick, other.batch, self.batch),
             np.where(better, other.degree, self.degree),
