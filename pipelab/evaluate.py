@@ -33,13 +33,13 @@ class StageReport:
 
 @dataclass(frozen=True)
 class LinkReport:
-    """The link between two neighbouring stages: its slowest pair of GPUs counts."""
+    """The link between two neighbouring stages: its slowest pair of GPUs counts, for the rate and for the time."""
 
     sender: int
     receiver: int
     bandwidth_gb_per_s: float
     throughput: float  # tokens/s, or transfers/s where the problem keeps the write-up's units
-    seconds: float  # of one message
+    seconds: float  # of one message, latency included
 
 
 @dataclass(frozen=True)
@@ -237,11 +237,13 @@ def _stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageRepor
 
 def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:
     """The whole tensor crosses the slowest pair of GPUs, as the write-up has it."""
-    pairs = [(i, j) for i in sender.gpus for j in receiver.gpus]
-    i, j = min(pairs, key=lambda pair: problem.cluster.bandwidth_between(*pair))
-    bandwidth = problem.cluster.bandwidth_between(i, j)
+    pairs, cluster = [(i, j) for i in sender.gpus for j in receiver.gpus], problem.cluster
+    i, j = min(pairs, key=lambda pair: cluster.bandwidth_between(*pair))
+    bandwidth = cluster.bandwidth_between(i, j)
     rate = problem.link_throughput(bandwidth)
-    return LinkReport(i, j, bandwidth, rate, problem.workload.tokens / rate)
+    # The pair that arrives last need not be the one of the least bandwidth.
+    seconds = max(problem.message_seconds(cluster.bandwidth_between(*p), cluster.latency_between(*p)) for p in pairs)
+    return LinkReport(i, j, bandwidth, rate, float(seconds))
 
 
 def tally(types: tuple[str, ...]) -> str:

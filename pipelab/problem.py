@@ -195,6 +195,13 @@ class Problem:
         """Tokens/s (or transfers/s, see `link_units`) over links of these bandwidths; a number or an array."""
         return self.costs.link_throughput(self, bandwidth_gb_per_s)
 
+    def message_seconds(self, bandwidth_gb_per_s, latency_ms):
+        """From the first byte sent to the last received, of one microbatch's message; numbers or arrays.
+
+        The link is taken for what its rate says; the latency only delays. For links counted in tokens/s.
+        """
+        return self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000
+
     def frame(self):
         """The problem as a table of names and values."""
         import pandas as pd

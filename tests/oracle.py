@@ -131,6 +131,13 @@ def link(problem, senders, receivers):
     return rate if problem.link_units == "transfers" else rate * w.batch_size * w.sequence_length
 
 
+def message_seconds(problem, senders, receivers):
+    """Until the last of all pairs of GPUs has the whole tensor; links in tokens."""
+    late = problem.cluster.latency_matrix()
+    tokens = tokens_of(problem.workload)
+    return max(tokens / link(problem, [i], [j]) + late[i][j] / 1000 for i in senders for j in receivers)
+
+
 def gpu_sets(problem):
     n = len(problem.cluster)
     for k in range(1, min(problem.max_gpus_per_stage, n) + 1):
@@ -288,7 +295,6 @@ def passes(problem):
     spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
     rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
     time = {key: pass_seconds(problem, key[0], range(*key[1:])) for key, own in rate.items() if own is not None}
-    tokens = tokens_of(problem.workload)
 
     def extend(done, used, last, slowest, seconds):
         if done == total:
@@ -297,10 +303,11 @@ def passes(problem):
         for s in sets:
             if not used & set(s):
                 hop = link(problem, last, s) if last else np.inf
+                sent = message_seconds(problem, last, s) if last else 0.0
                 for end in range(done + 1, total + 1):
                     own = rate[s, done, end]
                     if own is not None:
-                        took = seconds + time[s, done, end] + (tokens / hop if last else 0.0)
+                        took = seconds + time[s, done, end] + sent
                         yield from extend(end, used | set(s), s, min(slowest, hop, own), took)
 
     return extend(0, frozenset(), None, np.inf, 0.0)

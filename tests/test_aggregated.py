@@ -197,6 +197,19 @@ def test_a_link_that_differs_in_one_direction_parts_two_gpus():
     assert len(pl.gpu_classes(pl.Cluster(priced_pool, np.full((2, 2), 100.0)))) == 2
 
 
+def test_gpus_whose_links_differ_in_latency_are_of_different_classes():
+    pool, fast = (pl.GPU("A", 80),) * 4, np.full((4, 4), 100.0)
+    node = np.array([0, 0, 1, 1])
+    late = np.where(node[:, None] == node, 0.0, 20.0)
+    classes = pl.gpu_classes(pl.Cluster(pool, fast, None, late))
+    assert [m.tolist() for m in classes.members] == [[0, 1], [2, 3]]
+    assert classes.latency_ms.tolist() == [[0, 20], [20, 0]]
+    assert classes.bandwidth_gb_per_s.tolist() == [[100, 100], [100, 100]]
+    late[3, 0] = 21  # one way from one GPU to one other
+    assert [m.tolist() for m in pl.gpu_classes(pl.Cluster(pool, fast, None, late)).members] == [[0], [1], [2], [3]]
+    assert len(pl.gpu_classes(pl.Cluster(pool, fast, None, 20.0))) == 1
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_swapping_gpus_of_a_class_changes_no_throughput(seed):
     problem = oracle.random_problem(seed, gpus=6, twins=True)

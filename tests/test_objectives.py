@@ -10,6 +10,7 @@ import pytest
 
 import oracle
 import pipelab as pl
+import roofline_oracle
 from pipelab.formulations.quickest.path import Path
 from pipelab.formulations.quickest.sequence import Sequence
 from pipelab.formulations.quickest.times import pass_times
@@ -33,6 +34,19 @@ def small(seed, **fixed):
     if seed % 5 == 0:
         problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest=seed % 10 == 0))
     return problem
+
+
+def late(problem, seed):
+    """The same with latencies about as long as a message takes, of few kinds, so that some GPUs stay alike."""
+    rng, n = np.random.default_rng(seed), len(problem.cluster)
+    matrix = problem.cluster.bandwidth_matrix()
+    sent = 1000 * float(np.median(problem.message_seconds(matrix, 0.0)))
+    node = rng.integers(0, 2, n)
+    if seed % 3:
+        latency = rng.choice([0.0, 0.3, 2.0], (2, 2))[np.ix_(node, node)]
+    else:
+        latency = rng.choice([0.0, 1.0], (n, n))
+    return dataclasses.replace(problem, cluster=pl.Cluster(problem.cluster.gpus, matrix, None, sent * latency))
 
 
 def floors(rates, seed):
@@ -84,6 +98,24 @@ def test_the_quickest_is_the_quickest_of_all(seed):
         check_against(every, result, floor)
         if result.placement:
             assert result.objective.value == result.evaluation.seconds_per_pass == result.details["seconds_per_pass"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_quickest_knows_the_latency_of_every_link(seed):
+    if seed % 2:
+        problem = late(small(seed, link_units="tokens"), seed)
+    else:
+        problem = late(roofline_oracle.random_problem(seed, layers=4, gpus=4), seed)
+    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    for floor in floors([r for r, _ in every], seed)[:2]:
+        result = pl.quickest(problem, floor)
+        check_against(every, result, floor)
+        if result.placement:
+            placed = pl.timeline_of(problem, result)
+            assert placed.latency_s == pytest.approx(result.objective.value, rel=1e-9)
+            assert placed.steady_rate == pytest.approx(result.throughput, rel=1e-6)
+    best = pl.solve(problem, "aggregated")  # latencies delay, and take nothing from any rate
+    assert best.throughput == pytest.approx(max(r for r, _ in every), rel=1e-9) if every else best.placement is None
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -209,9 +209,34 @@ def test_prices_and_networks_come_from_the_files():
     assert {g.usd_per_hour for g in cluster.gpus if g.type == "L4"} == {0.98}
     assert cluster.bandwidth_between(0, 4) == pytest.approx(0.1 / 8)  # between regions
     assert cluster.bandwidth_between(0, 1) == pytest.approx(10 / 8)
+    assert (cluster.latency_between(0, 4), cluster.latency_between(0, 1)) == (50, 1)
+    several = pl.load_cluster("helix-hetero42")
+    node = [i for i, g in enumerate(several.gpus) if g.node == next(g.node for g in several.gpus if g.node)]
+    assert (several.latency_between(*node[:2]), several.latency_between(node[0], 0)) == (0, 1)
+    assert not pl.load_cluster("tandemn-pool44").latency_ms.any()
     nodes = pl.load_cluster("helix-hetero42")
     assert len({g.node for g in nodes.gpus if g.node}) == 4 + 6 + 4
     assert len(pl.load_cluster("helix-hetero42", nodes=False).kinds) == 4
+
+
+def test_a_far_away_site_delays_and_keeps_its_rate():
+    """Fifty milliseconds between sites: the same rate, a longer pass, and more in flight to reach it."""
+    problem = _problem(cluster=pl.load_cluster("helix-geo24"), model=pl.load_model("Llama-3-8B"),
+                       workload=pl.Workload(1000, 8, "decode"))  # fmt: skip
+    near = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, latency_ms=0))
+    plan = pl.Placement.of([(16, (0,)), (8, (4,)), (8, (14,))])  # r1, r2, r3
+    there, here = (pl.timeline_of(p, plan) for p in (problem, near))
+    assert there.promise == here.promise == pytest.approx(here.steady_rate) == pytest.approx(there.steady_rate)
+    assert there.latency_s - here.latency_s == pytest.approx(0.1)
+    assert there.in_flight_needed > here.in_flight_needed
+    assert [lane.wait for lane in there.lanes] == pytest.approx([0, 0.05, 0, 0.05, 0])
+    # By hand: 8 · 4096 · 2 bytes over 0.1 Gbit/s, 10 µs to send, 50 ms on the way.
+    link = there.evaluation.links[0]
+    assert link.seconds == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
+    assert 8 / link.throughput == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5)
+    train = dataclasses.replace(problem, workload=pl.Workload(1000, 1))
+    hops = pl.timeline_of(train, plan, training=True).timeline.costs.comm
+    assert hops[0] == pytest.approx(1000 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
 
 
 def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physical_reason():

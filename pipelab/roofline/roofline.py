@@ -44,7 +44,8 @@ class Roofline:
     layer_overhead_s : float
         `τ0`, launches and waits per layer: 0.02 ms with CUDA graphs, 0.3 ms with eager kernels.
     hop_latency_s : float
-        `α`, before the first byte of a message arrives.
+        `α`, what sending a message takes besides its bytes; the link is taken for that long. How long a byte is on
+        the way is the link's own (`Cluster.latency_ms`), and keeps no other message from it.
     memory_share : float
         Share of a GPU's memory that may be used.
     tensor_parallel : bool
@@ -74,7 +75,7 @@ class Roofline:
     a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups of GPUs (`pipelab.turns`). Memory is
     judged for b: with several microbatches in flight, turns even out.
 
-    A message takes α + bytes / bandwidth, and occupies its link for that long.
+    A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
 
     Examples
     --------

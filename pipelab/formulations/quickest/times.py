@@ -155,7 +155,8 @@ def _without_the_idle(composition: np.ndarray, stage: np.ndarray) -> np.ndarray:
 def _class_hops(problem: Problem, classes: Classes, floor: float) -> np.ndarray:
     """Seconds from a GPU of one class to a GPU of another; shape (A, A)."""
     rate = problem.link_throughput(classes.bandwidth_gb_per_s)
-    hop = np.where(rate >= floor, problem.workload.tokens / rate, np.inf)
+    seconds = problem.message_seconds(classes.bandwidth_gb_per_s, classes.latency_ms)
+    hop = np.where(rate >= floor, seconds, np.inf)
     for a in np.flatnonzero(classes.count == 1):
         # Nobody stands on both sides, so any number will do; this one makes classes look alike that are.
         others = np.delete(np.concatenate([hop[a], hop[:, a]]), [a, len(hop) + a])
