@@ -377,7 +377,14 @@ def test_near_ties_do_not_hide_the_smaller_placement(step):
     assert len(pl.trade_off(problem).points) == 1
 
 
-@pytest.mark.parametrize("prices", [[3.123457, 3.123456], [2e-7, 1e-7]])
+def test_prices_a_millionth_apart_are_told_apart():
+    problem = made("AB", {"A": (10, 100), "B": (10, 100)}, 3, 1000, 1, prices=[3.123457, 3.123456])
+    result = solved(problem)
+    assert (result.details["fewest"], result.placement.gpus) == (True, (1,))
+    assert [p.placement.gpus for p in pl.trade_off(problem, "usd_per_hour").points] == [(1,)]
+
+
+@pytest.mark.parametrize("prices", [[3.1234567, 3.123456], [2e-7, 1e-7]])
 def test_prices_finer_than_a_solver_sees_are_refused(prices):
     problem = made("AB", {"A": (10, 60), "B": (-10, 100)}, 3, 1000, 2, prices=prices, efficiency=0.6)
     with pytest.raises(pl.InvalidValue, match=r"round GPU\.usd_per_hour to cents"):

@@ -11,9 +11,12 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
+from pipelab.formulations.aggregated.rates import stage_rates
+from pipelab.formulations.aggregated.usage import price_step
 from pipelab.formulations.quickest.path import Path
 from pipelab.formulations.quickest.sequence import Sequence
 from pipelab.formulations.quickest.times import pass_times
+from pipelab.methods.prices import whole_prices
 from pipelab.methods.raise_floor import raise_floor
 from pipelab.methods.solvers import run_program
 from pipelab.objective import Objective, status_and_least
@@ -87,6 +90,53 @@ def test_the_cheapest_is_the_cheapest_of_all(seed):
         if result.placement:
             paid = dollars(problem, result.placement.gpus, result.throughput)
             assert result.objective.value == pytest.approx(paid, rel=1e-12)
+
+
+FINE = [0.350001, 0.500003, 1.250007, 2.990011]  # sums of a few have millions of units: more than a solver tells apart
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_prices_of_millionths_of_a_dollar_are_told_apart(seed):
+    """Few prices that differ, so that near ties are common; both solvers; budgets of every size."""
+    near = [0.5, 0.500001, 0.500002, 0.999999] if seed % 2 else FINE
+    problem = priced(small(seed, link_units="tokens"), seed, near)
+    every = [(rate, dollars(problem, gpus, rate), gpus) for rate, gpus, _ in oracle.placements(problem)]
+    solver = "highs" if seed % 3 == 0 else "scip"
+    for floor in floors([r for r, *_ in every], seed):
+        check_against([e[:2] for e in every], pl.cheapest(problem, floor, solver=solver), floor)
+    curve = pl.trade_off(problem, "usd_per_hour", solver=solver)
+    paid = {(round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6), round(r, 6)) for r, _, gpus in every}
+    front = {p for p in paid if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in paid)}
+    assert curve.complete
+    found = [(p.throughput, sum(problem.cluster.gpus[g].usd_per_hour for g in p.placement.gpus)) for p in curve.points]
+    assert found == [(pytest.approx(r, rel=1e-6), pytest.approx(d, abs=1e-9)) for d, r in sorted(front)[::-1]]
+
+
+def test_cents_over_a_thousand_gpus_are_no_obstacle():
+    """As many units as a solver tells apart, and half as many again; the same answer as by ten cents where both go."""
+
+    def rented(prices, each):
+        kinds = {"A100": (80, 300), "V100": (32, 300), "T4": (16, 300)}
+        links = pl.Cluster.from_counts(dict.fromkeys(kinds, each), {t: m for t, (m, _) in kinds.items()}, 300, prices)
+        model = dataclasses.replace(pl.load_case("tiny").model, layers=each * 3, layer_weight_gb=4.0)
+        case = pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")
+        costs = pl.load_coefficients()
+        return dataclasses.replace(case, cluster=links, costs=costs, model=model, name=f"{3 * each} GPUs")
+
+    prices = {"A100": 2.99, "V100": 1.27, "T4": 0.41}
+    problem = rented(prices, 400)
+    rates = stage_rates(problem)
+    assert price_step(rates, whole_prices(rates)) > 1  # 1,200 GPUs at up to 299 cents
+    result = pl.cheapest(problem, at_least=50)
+    assert result.status == "optimal"
+    assert result.objective.bound == result.objective.value
+    few = rented(prices, 100)
+    assert price_step(stage_rates(few), whole_prices(stage_rates(few))) == 1
+    cents = rented({t: p + 1e-6 * (t == "T4") for t, p in prices.items()}, 100)  # the same but for a millionth
+    assert price_step(stage_rates(cents), whole_prices(stage_rates(cents))) > 1
+    plain, split = pl.cheapest(few, 50), pl.cheapest(cents, 50)
+    assert split.status == plain.status == "optimal"
+    assert split.objective.value == pytest.approx(plain.objective.value, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(100))
