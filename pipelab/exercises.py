@@ -161,7 +161,7 @@ def _cheapest_tokens_in_fp8() -> float:
     from pipelab.problem import Problem, Workload
     from pipelab.roofline import Roofline
 
-    llama, load = load_model("Llama-3-70B", precision="fp8"), Workload(2048, 16, "decode", in_flight=20)
+    llama, load = load_model("Llama-3-70B", precision="fp8"), Workload(2048, 16, "decode", in_flight=21)
     problem = Problem(load_cluster("helix-single24"), llama, load, Roofline(), link_units="tokens")
     points = [p for p in trade_off(problem, "usd_per_hour").points if p.throughput >= 1200]
     return min(price_per_hour(problem, p) / (3600 * p.throughput) for p in points) * 1e6

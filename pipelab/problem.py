@@ -102,7 +102,7 @@ class Workload:
     in_flight : int
         Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts for memory
         alone: throughput is that of a full pipeline, which takes about as many as there are stages and links
-        (`timeline_of` says how many, and what fewer yield).
+        (`timeline_of` says how many, and what fewer yield; `solve_in_flight` finds what is best with both).
 
     Examples
     --------
