@@ -30,7 +30,8 @@ class GPU:
         What it costs to rent. Only the choice between equally fast placements depends on it.
     node : str
         Name of the node it shares with others; empty where it stands alone. Only GPUs of one node can
-        cut a layer among them (tensor parallelism).
+        cut a layer among them (tensor parallelism), and only equal ones: where two of a node differ in type,
+        memory or price, they share a stage's batch and never its layers.
     node_gb_per_s : float, optional
         Bandwidth to the others of its node, per direction.
     """

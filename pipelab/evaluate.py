@@ -82,7 +82,7 @@ class Evaluation:
         return math.fsum(part.seconds for part in (*self.stages, *self.links))
 
     def frame(self):
-        """One row per stage."""
+        """One row per stage; where a pass takes longer than the rate says (`pipelab.turns`), also how long."""
         import pandas as pd
 
         frame = pd.DataFrame(
@@ -100,14 +100,19 @@ class Evaluation:
         )
         if any(s.degree > 1 for s in self.stages):
             frame.insert(5, "gpus_per_layer", [s.degree for s in self.stages])
+        if any(self._waits(s) for s in self.stages):
+            frame.insert(len(frame.columns) - 1, "seconds_per_pass", [s.seconds for s in self.stages])
         return frame
 
+    def _waits(self, part) -> bool:
+        return part.seconds > self.tokens / part.throughput * (1 + 1e-9)
+
     def links_frame(self):
-        """One row per link between neighbouring stages."""
+        """One row per link between neighbouring stages; where links have latencies, also a message's time."""
         import pandas as pd
 
         names = [f"{i + 1}→{i + 2}" for i in range(len(self.links))]
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             {
                 "link": names,
                 "slowest_pair": [f"{x.sender}→{x.receiver}" for x in self.links],
@@ -116,6 +121,9 @@ class Evaluation:
                 "bottleneck": [self._mark(f"link {name}") for name in names],
             }
         )
+        if self.link_unit == "tokens" and any(self._waits(x) for x in self.links):
+            frame.insert(4, "seconds_per_message", [x.seconds for x in self.links])
+        return frame
 
     def _mark(self, name: str) -> str:
         return "◀" if name in self.bottlenecks else ""

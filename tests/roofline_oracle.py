@@ -14,6 +14,10 @@ import pipelab as pl
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
 
 
+# A hundred steps, brentq's own limit, are too few where a GPU's share is next to nothing.
+_EXACT = {"xtol": 1e-300, "rtol": 1e-14, "maxiter": 2000}
+
+
 def attention_parameters(m):
     d, h = m.d_model, m.head_dim
     if m.latent is None:
@@ -111,11 +115,11 @@ def balanced(problem, gpus, span):
             return 0.0
         if seconds(problem, gpu, span, whole, 1) <= time:
             return whole
-        return brentq(lambda b: seconds(problem, gpu, span, b, 1) - time, 0.0, whole, xtol=1e-300, rtol=1e-14)
+        return brentq(lambda b: seconds(problem, gpu, span, b, 1) - time, 0.0, whole, **_EXACT)
 
     alone = [seconds(problem, g, span, whole, 1) for g in gpus]
     start = min(seconds(problem, g, span, 0.0, 1) for g in gpus)
-    time = brentq(lambda t: sum(finished(g, t) for g in gpus) - whole, start, min(alone), xtol=1e-300, rtol=1e-14)
+    time = brentq(lambda t: sum(finished(g, t) for g in gpus) - whole, start, min(alone), **_EXACT)
     return [finished(g, time) for g in gpus]
 
 

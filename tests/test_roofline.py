@@ -111,6 +111,16 @@ def _problem(**changes):
     return pl.Problem(**options)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_turns_at_whole_batches_are_no_slower_than_shares(seed):
+    """What makes a rate from shares that are not whole no fiction: T(c·b) ≤ c·T(b)."""
+    problem = roofline_oracle.random_problem(seed)
+    gpu, span, rng = problem.cluster.gpus[0], range(problem.model.layers), np.random.default_rng(seed)
+    for b, times in zip(rng.uniform(0.01, 20, 20), rng.uniform(1, 20, 20), strict=True):
+        share, turn = (roofline_oracle.seconds(problem, gpu, span, x, 1) for x in (b, times * b))
+        assert turn <= times * share * (1 + 1e-12)
+
+
 def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
     """Sharing one sequence has a greater rate than cutting layers, over a link that is slow; and a longer pass."""
     gpus = tuple(pl.GPU("A100-SXM-40", 40, None, "node", 0.5) for _ in range(2))
@@ -127,6 +137,8 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
         assert shared.throughput > alone.throughput
         assert shared.seconds_per_pass == pytest.approx(alone.seconds_per_pass, rel=1e-9)
         assert pl.quickest(fewer).placement.gpus == (0,)
+        assert list(shared.frame()["seconds_per_pass"]) == [shared.seconds_per_pass]
+        assert "seconds_per_pass" not in alone.frame()
     # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take turns.
     quick = tuple(dataclasses.replace(g, node_gb_per_s=100.0) for g in gpus)
     nearby = dataclasses.replace(problem, cluster=pl.Cluster(quick, np.full((2, 2), 100.0)))
@@ -159,6 +171,18 @@ BAD = {
     "more experts visited than there are": (
         lambda: pl.Transformer("m", 4, 64, 64, 8, 8, 8, 100, experts=2, experts_per_token=4),
         "experts_per_token = 4: expected at most experts = 2",
+    ),
+    "memory of light's own speed": (
+        lambda: _problem(
+            costs=pl.Roofline(
+                {t: pl.GPUFacts(40, 1e300, 1e300) for t in ("A100-SXM-40", "L4", "T4")}, layer_overhead_s=0
+            )
+        ),
+        "costs.gpus = 'A100-SXM-40': expected rates from 1e-9 to 1e15 tokens/s",
+    ),
+    "memory that stands still": (
+        lambda: _problem(costs=pl.Roofline({t: pl.GPUFacts(40, 1e-300, 1) for t in ("A100-SXM-40", "L4", "T4")})),
+        "expected rates from 1e-9 to 1e15 tokens/s; A100-SXM-40 has",
     ),
     "an unknown precision": (lambda: pl.load_model("Llama-3-8B", precision="fp7"), "there is no precision='fp7'"),
     "an unknown model": (lambda: pl.load_model("Llama-3-80B"), "Llama-3-70B"),
@@ -234,6 +258,10 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
     link = there.evaluation.links[0]
     assert link.seconds == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
     assert 8 / link.throughput == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5)
+    assert list(there.evaluation.links_frame()["seconds_per_message"]) == [x.seconds for x in there.evaluation.links]
+    assert "seconds_per_message" not in here.evaluation.links_frame()
+    hover = there.gantt().data[1].hovertext
+    assert any(text.endswith("handed on by link 1→2, 0.05 s after that was free again") for text in hover)
     train = dataclasses.replace(problem, workload=pl.Workload(1000, 1))
     hops = pl.timeline_of(train, plan, training=True).timeline.costs.comm
     assert hops[0] == pytest.approx(1000 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)

@@ -49,7 +49,8 @@ class Roofline:
     memory_share : float
         Share of a GPU's memory that may be used.
     tensor_parallel : bool
-        Whether the GPUs of a stage that share a node may also cut each layer among them.
+        Whether the GPUs of a stage that share a node, and are alike in all (`GPU`), may also cut each layer among
+        them.
     prefer : "rate" or "time"
         Which of the ways to run a stage that fit in memory is taken: the one with the greatest rate, or the one
         whose pass is shortest. Every method and `evaluate` take the same; they differ only where a batch is
@@ -72,8 +73,10 @@ class Roofline:
 
     Shares b need not be whole in the rate: GPUs that take turns at whole batches do at least as well in the
     long run, as T_stage(k·b) ≤ k·T_stage(b). No sequence is shared in a single pass without cutting layers, so
-    a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups of GPUs (`pipelab.turns`). Memory is
-    judged for b: with several microbatches in flight, turns even out.
+    a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups of GPUs (`pipelab.turns`). Both hold at
+    once wherever T_stage is straight between ⌊b⌋ and ⌈b⌉; at the bend from reading to computing, a full pipeline
+    may need turns at whole batches, and longer passes, for the rate. Memory is judged for b: with several
+    microbatches in flight, turns even out.
 
     A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
 
@@ -126,6 +129,15 @@ class Roofline:
         if problem.link_units != "tokens":
             expected = "expected 'tokens': Roofline's stages count tokens, and links must count the same"
             raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
+        demand, ends = Demand(problem.model, problem.workload), (range(1), range(problem.model.layers))
+        whole = np.array([problem.workload.batch_size])
+        for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():  # beyond these no solver computes
+            with np.errstate(all="ignore"):
+                one = [self._seconds(demand, self._hardware([gpu]), Span.of(problem.model, x), whole, 1) for x in ends]
+                rates = [float(problem.workload.tokens / seconds[0]) for seconds in one]
+            if not 1e-9 < min(rates) <= max(rates) < 1e15:
+                expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
+                raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
         """Tokens/s of a link that carries one microbatch after the other."""
