@@ -4,8 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
+from typing import Any, cast
 
+from pipelab.checked import given
 from pipelab.errors import UnknownName, nearest
+from pipelab.problem import Model
 
 __all__ = ["EXERCISES", "Answer", "Contest", "Exercise", "check", "guess"]
 
@@ -59,7 +62,7 @@ def _tiny(**options):
 def _four_gpus_per_stage() -> float:
     from pipelab.solve import solve
 
-    return solve(_tiny(max_gpus_per_stage=4), "joint").throughput
+    return given(solve(_tiny(max_gpus_per_stage=4), "joint").throughput)
 
 
 def _slowdown() -> float:
@@ -80,7 +83,7 @@ def _smallest_bottleneck() -> float:
     from pipelab.splits import bottleneck, split_minmax
 
     costs = [6, 2, 2, 2, 8, 1, 1, 2]
-    return bottleneck(split_minmax(costs, 3), costs)
+    return bottleneck(given(split_minmax(costs, 3)), costs)
 
 
 def _placements_of_small() -> float:
@@ -113,7 +116,7 @@ def _left_over_on_medium() -> float:
     from pipelab.methods.certificate import certificate
     from pipelab.solve import solve
 
-    return certificate(solve(load_case("medium"), "aggregated")).left_over
+    return certificate(solve(load_case("medium"), "aggregated")).left_over or 0
 
 
 def _fewest_gpus_of_a_heavy_demo() -> float:
@@ -123,8 +126,8 @@ def _fewest_gpus_of_a_heavy_demo() -> float:
     from pipelab.solve import solve
 
     demo = load_case("demo", max_gpus_per_stage=3)
-    heavy = replace(demo, model=replace(demo.model, layer_weight_gb=8))
-    return len(solve(heavy, "aggregated").placement.gpus)
+    heavy = replace(demo, model=replace(cast(Model, demo.model), layer_weight_gb=8))
+    return len(given(solve(heavy, "aggregated").placement).gpus)
 
 
 def _message_that_costs_zbh1_its_lead() -> float:
@@ -163,8 +166,8 @@ def _cheapest_tokens_in_fp8() -> float:
 
     llama, load = load_model("Llama-3-70B", precision="fp8"), Workload(2048, 16, "decode", in_flight=20)
     problem = Problem(load_cluster("helix-single24"), llama, load, Roofline(), link_units="tokens")
-    points = [p for p in trade_off(problem, "usd_per_hour").points if p.throughput >= 1200]
-    return min(price_per_hour(problem, p) / (3600 * p.throughput) for p in points) * 1e6
+    points = [p for p in trade_off(problem, "usd_per_hour").points if given(p.throughput) >= 1200]
+    return min(given(price_per_hour(problem, p)) / (3600 * given(p.throughput)) for p in points) * 1e6
 
 
 def _heaviest_layer_of_the_demo() -> float:
@@ -177,7 +180,8 @@ def _heaviest_layer_of_the_demo() -> float:
     demo = load_case("demo", max_gpus_per_stage=3)
 
     def allocations(weight: float) -> int:
-        return count_candidates(replace(demo, model=replace(demo.model, layer_weight_gb=weight)))["allocations"]
+        heavy = replace(cast(Model, demo.model), layer_weight_gb=weight)
+        return count_candidates(replace(demo, model=heavy))["allocations"]
 
     low, high, as_bundled = demo.model.layer_weight_gb, 3.0, allocations(demo.model.layer_weight_gb)
     for _ in range(40):
@@ -208,7 +212,7 @@ class Contest:
         """The stages as costs."""
         from pipelab.timeline import StageCosts
 
-        return StageCosts(*(3 * [self.times]), weight_activation=self.weight_activation)
+        return StageCosts(self.times, self.times, self.times, weight_activation=self.weight_activation)
 
     def judge(self, mine) -> tuple[bool, str]:
         """Whether `mine` wins, and a sentence that says why or why not."""
@@ -243,7 +247,7 @@ class Contest:
         return True, f"makespan {end:g} against {rival:g}; {best}"
 
 
-EXERCISES = {
+EXERCISES: dict[str, Exercise | Contest] = {
     "01.1": Exercise(_smallest_bottleneck, "", "the layers before the one of 8 cost 12 together"),
     "02.1": Exercise(_placements_of_small, "placements", "boundaries C(11, s-1) times ordered choices of s of 10 GPUs"),
     "03.1": Exercise(_layers_above_the_bound, "layers", "only A100 are that fast; add up the most layers of each"),
@@ -275,7 +279,7 @@ EXERCISES = {
 }
 
 
-def check(name: str, value: object) -> Answer:
+def check(name: str, value: Any) -> Answer:
     """Compare a reader's number with the target of an exercise, which is computed here and now.
 
     Parameters
@@ -306,7 +310,7 @@ def check(name: str, value: object) -> Answer:
         )
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return _verdict("✗", "#B34700", f"{name}: not yet. Expected a number, yours is {value!r}")
     shown = f"{number:.7g} {exercise.unit}".strip()
     target = exercise.target()

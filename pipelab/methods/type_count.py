@@ -62,7 +62,7 @@ def solve_type_count(
     stages: tuple[TypeCounts, ...] = ()
     if run.x is not None:
         chosen = np.flatnonzero(run.x[program.columns.slices["n"]] > 0.5)
-        stages = tuple(_stage(options, o) for o in sorted(chosen, key=lambda o: options.start[o]))
+        stages = tuple(_stage(options, int(o)) for o in sorted(chosen, key=lambda o: options.start[o]))
     promised = _promised(problem, stages)
     size = {"segments": len(options.segments), "options": len(options.start)} | program.size
     details = {
