@@ -72,7 +72,16 @@ def test_a_stopped_search_keeps_its_best():
 
 def test_a_search_ends_where_its_bound_is_reached():
     """On medium_small the fastest stage holds all layers: nothing can be better, so nothing more is tried."""
-    result = pl.solve(pl.load_case("medium_small"), "exhaustive", limit=10**18, time_limit=60)
+
+    class Impatient(threading.Event):
+        asked = 0  # about once in a thousand steps
+
+        def is_set(self):
+            self.asked += 1
+            assert self.asked < 100, "still searching"
+            return False
+
+    result = pl.solve(pl.load_case("medium_small"), "exhaustive", limit=10**18, stop=Impatient())
     assert (result.status, result.throughput) == ("optimal", pytest.approx(249.52))
     assert result.stopped_by is None
 
