@@ -4,11 +4,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.checked import given
 from pipelab.errors import UnknownName, nearest
 from pipelab.problem import Model
+
+if TYPE_CHECKING:
+    from pipelab.problem import Problem
+    from pipelab.timeline.costs import StageCosts
 
 __all__ = ["EXERCISES", "Answer", "Contest", "Exercise", "check", "guess"]
 
@@ -53,7 +57,7 @@ class Exercise:
     rel: float = 1e-4  # relative tolerance
 
 
-def _tiny(**options):
+def _tiny(**options: Any) -> "Problem":
     from pipelab.data import load_case
 
     return load_case("tiny", **{"max_gpus_per_stage": 2, **options})
@@ -151,7 +155,7 @@ def _sequences_for_twice_the_time() -> float:
     from pipelab.problem import Workload
     from pipelab.roofline import Roofline
 
-    def seconds(b):
+    def seconds(b: int) -> float:
         gpu, load = GPU("A100-SXM-40", 40), Workload(2048, b, "decode")
         return Roofline().pass_seconds(load_model("Llama-3-70B"), load, gpu, range(1, 2))
 
@@ -208,13 +212,13 @@ class Contest:
     memory: tuple[float, ...]
     weight_activation: float = 0.5
 
-    def costs(self):
+    def costs(self) -> "StageCosts":
         """The stages as costs."""
         from pipelab.timeline import StageCosts
 
         return StageCosts(self.times, self.times, self.times, weight_activation=self.weight_activation)
 
-    def judge(self, mine) -> tuple[bool, str]:
+    def judge(self, mine: Any) -> tuple[bool, str]:
         """Whether `mine` wins, and a sentence that says why or why not."""
         from pipelab.bounds import lower_bound
         from pipelab.errors import InvalidSchedule
