@@ -43,13 +43,27 @@ RESULTS = {
         "pl.evaluate(hard, as_promised).throughput == 48",
         "abs(truth.throughput - 134.616) < 1e-9 and abs(promise.details['promised'] - 169.168) < 1e-4",
         "len(shares) == 8 and all(s['single_gpu'] == s['joint'] == 1 for s in shares.values()) and lost",
+        "abs(mended - 169.168) < 1e-4",
         "all(s.get('exhaustive') in (1, None) for s in shares.values())",
         "all(c.results['joint'].status == c.results['single_gpu'].status == 'optimal' for c in comparisons.values())",
     ],
-    "solutions/01_splitting_layers.ipynb": ["'right' in str(pl.check('01.1', mine))"],
-    "solutions/02_exhaustive_search.ipynb": ["'right' in str(pl.check('02.1', mine))"],
-    "solutions/03_one_gpu_per_stage.ipynb": ["'right' in str(pl.check('03.1', mine))"],
-    "solutions/04_a_failed_heuristic.ipynb": ["'right' in str(pl.check('04.1', mine))"],
+    "solutions/01_splitting_layers.ipynb": [
+        "'right' in str(pl.check('01.1', mine))",
+        "'right' in str(pl.check('01.2', time_of_slowest))",
+    ],
+    "solutions/02_exhaustive_search.ipynb": [
+        "'right' in str(pl.check('02.1', mine))",
+        "'right' in str(pl.check('02.2', alike))",
+    ],
+    "solutions/03_one_gpu_per_stage.ipynb": [
+        "'right' in str(pl.check('03.1', mine))",
+        "'right' in str(pl.check('03.2', slower))",
+    ],
+    "solutions/04_a_failed_heuristic.ipynb": [
+        "'right' in str(pl.check('04.1', mine))",
+        "'right' in str(pl.check('04.2', gb_per_s))",
+        "abs(reached / optimum - 1) < 1e-9",
+    ],
     "05_joint_ilp.ipynb": [
         "all(abs(v - 301.784) < 1e-4 for v in by_cvxpy.values()) and len(by_cvxpy) == 2",
         "result.status == 'optimal' and abs(result.throughput - 301.784) < 1e-9",
@@ -144,7 +158,10 @@ RESULTS = {
         "'right' in str(pl.check('09.1', weight)) and gives_way == {'3 × A10': (10, 9)}",
         "'right' in str(pl.check('09.2', sequences)) and abs(rate(sequences) - 400) < 1e-9",
     ],
-    "solutions/00_start_here.ipynb": ["'right' in str(pl.check('00.1', mine))"],
+    "solutions/00_start_here.ipynb": [
+        "'right' in str(pl.check('00.1', mine))",
+        "'right' in str(pl.check('00.2', pairs))",
+    ],
     "solutions/05_joint_ilp.ipynb": [
         "'right' in str(pl.check('05.1', factor))",
         "'right' in str(pl.check('05.2', weight))",
