@@ -48,6 +48,7 @@ RESULTS = {
         "all(s.get('exhaustive') in (1, None) for s in shares.values())",
         "all(c.results['joint'].status == c.results['single_gpu'].status == 'optimal' for c in comparisons.values())",
     ],
+    "glossary.ipynb": [],
     "solutions/01_splitting_layers.ipynb": [
         "'right' in str(pl.check('01.1', mine))",
         "'right' in str(pl.check('01.2', time_of_slowest))",
@@ -87,7 +88,8 @@ RESULTS = {
         "len(answers) == 20 and all(a.status == 'optimal' for a in answers.values())",
         "abs(answers['demo', 3].throughput - 1046.5812) < 1e-9 and abs(tokens.throughput - 375.8768) < 1e-9",
         "written / counted > 1000 and (runs['status'] == 'optimal').all()",
-        "curve.complete and len(curve.points) > 3 and early.bound >= 300",
+        "curve.complete and len(curve.points) > 3",
+        "early.stopped_by == 'gap limit' and early.bound >= 300 and early.gap <= 0.1",
     ],
     "solutions/06_taming_the_explosion.ipynb": [
         "'right' in str(pl.check('06.1', left))",
@@ -195,8 +197,8 @@ def test_notebook(path):
 def test_cells_are_short(path):
     cells = nbformat.read(path, as_version=4).cells
     lengths = sorted(c.source.count("\n") + 1 for c in cells if c.cell_type == "code")
-    assert lengths[-1] <= 12
-    assert lengths[len(lengths) // 2] <= (4 if path.parent == notebooks_dir() else 6)
+    assert max(lengths, default=0) <= 12
+    assert not lengths or lengths[len(lengths) // 2] <= (4 if path.parent == notebooks_dir() else 6)
     words = [len(c.source.split()) for c in cells if c.cell_type == "markdown" and "|" not in c.source]
     assert max(words) <= 90
 
@@ -206,5 +208,5 @@ def test_links_between_notebooks_lead_somewhere(path):
     import re
 
     text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
-    for target in re.findall(r"\]\(([^)#:]+\.ipynb)\)", text):
+    for target in re.findall(r"\]\(([^)#:]+\.ipynb)(?:#[^)]*)?\)", text):
         assert (path.parent / target).is_file(), target
