@@ -10,7 +10,7 @@ from pipelab.exercises.rules import RULES
 
 __all__ = ["EXERCISES", "check"]
 
-EXERCISES: dict[str, Exercise | Contest] = dict(sorted((RULES | PROGRAMS | PIPELINES).items()))
+EXERCISES: dict[str, Exercise | Contest] = {**RULES, **PROGRAMS, **PIPELINES}
 
 
 def check(name: str, value: object) -> Answer:

@@ -19,7 +19,7 @@ class Contest:
         """The stages as costs."""
         from pipelab.timeline import StageCosts
 
-        return StageCosts(*(3 * [self.times]), weight_activation=self.weight_activation)
+        return StageCosts(self.times, self.times, self.times, weight_activation=self.weight_activation)
 
     def judge(self, mine: object) -> tuple[bool, str]:
         """Whether `mine` wins, and a sentence that says why or why not."""

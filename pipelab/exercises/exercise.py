@@ -54,7 +54,7 @@ class Exercise:
         """Whether a reader's value is right, and a sentence that says what is off."""
         try:
             number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return False, f"Expected a number, yours is {value!r}"
         if not math.isfinite(number):
             return False, f"Expected a finite number, yours is {number}"

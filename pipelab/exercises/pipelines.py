@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
+from pipelab.checked import given
 from pipelab.exercises.contest import Contest
 from pipelab.exercises.exercise import Exercise, Mistake
 
@@ -59,7 +60,8 @@ def _prices(precision: str) -> tuple[tuple[float, float], ...]:
     llama, load = load_model("Llama-3-70B", precision=precision), Workload(2048, 16, "decode", in_flight=20)
     problem = Problem(load_cluster("helix-single24"), llama, load, Roofline(), link_units="tokens")
     points = trade_off(problem, "usd_per_hour").points
-    return tuple((p.throughput, price_per_hour(problem, p) / (3600 * p.throughput) * 1e6) for p in points)
+    rates = [given(p.throughput) for p in points]
+    return tuple((r, given(price_per_hour(problem, p)) / (3600 * r) * 1e6) for p, r in zip(points, rates, strict=True))
 
 
 def _cheapest(at_least: float = 0) -> float:
@@ -100,7 +102,7 @@ def _sequences_for_rate(wanted: float, layers: int = 14) -> float:
     return 100 + (wanted - first) / (second - first)
 
 
-PIPELINES = {
+PIPELINES: dict[str, Exercise | Contest] = {
     "07.1": Exercise(
         lambda: _message_that_costs_its_lead("ZBH1"),
         "",

@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import cast
 
+from pipelab.checked import given
 from pipelab.exercises.exercise import Exercise, Mistake
+from pipelab.problem import Model
 
 __all__ = ["PROGRAMS"]
 
@@ -47,8 +50,8 @@ def _gpus_of_a_demo(layer_weight_gb: float | None) -> float:
     from pipelab.solve import solve
 
     demo = load_case("demo", max_gpus_per_stage=3)
-    heavy = replace(demo.model, layer_weight_gb=layer_weight_gb or demo.model.layer_weight_gb)
-    return len(solve(replace(demo, model=heavy), "aggregated").placement.gpus)
+    heavy = replace(cast(Model, demo.model), layer_weight_gb=layer_weight_gb or demo.model.layer_weight_gb)
+    return len(given(solve(replace(demo, model=heavy), "aggregated").placement).gpus)
 
 
 PROGRAMS = {

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 from math import comb, factorial, perm
 
+from pipelab.checked import given
 from pipelab.exercises.exercise import Exercise, Mistake
 
 __all__ = ["RULES"]
@@ -22,7 +23,7 @@ def _case(name: str, **options):
 def _best_of_tiny(max_gpus_per_stage: int) -> float:
     from pipelab.solve import solve
 
-    return solve(_case("tiny", max_gpus_per_stage=max_gpus_per_stage), "joint", form="tight").throughput
+    return given(solve(_case("tiny", max_gpus_per_stage=max_gpus_per_stage), "joint", form="tight").throughput)
 
 
 @cache
@@ -43,7 +44,7 @@ def _split(stages: int = 3, cut_for=None, judged_at=None) -> float:
     """Bottleneck of the exact cut for some speeds, as it is at others."""
     from pipelab.splits import bottleneck, split_minmax
 
-    return bottleneck(split_minmax(_COSTS, stages, speeds=cut_for), _COSTS, judged_at)
+    return bottleneck(given(split_minmax(_COSTS, stages, speeds=cut_for)), _COSTS, judged_at)
 
 
 def _split_by_flops() -> float:
@@ -74,7 +75,7 @@ def _fast_layers(strictly: bool = True) -> float:
     from pipelab.formulations.single_gpu import rules, upper_bound
 
     chosen = rules(_case("medium"))
-    bound = upper_bound(chosen)
+    bound = given(upper_bound(chosen))
     fast = chosen.fits & ((chosen.rate > bound) if strictly else (chosen.rate >= bound - 1e-9))
     return float(np.where(fast, np.arange(1, fast.shape[1] + 1), 0).max(axis=1).sum())
 
@@ -86,7 +87,7 @@ def _medium_links() -> tuple[float, float, float, float]:
 
     chosen = rules(_case("medium"))
     links = segments(chosen).link_throughput
-    return upper_bound(chosen), float(links.min()), float(links.mean()), float(links.max())
+    return given(upper_bound(chosen)), float(links.min()), float(links.mean()), float(links.max())
 
 
 @cache
@@ -111,7 +112,11 @@ def _unlike() -> tuple[float, float, float]:
     heavy = replace(tiny.model, layer_weight_gb=25)
     hard = replace(tiny, cluster=three, model=heavy, max_gpus_per_stage=1)
     chosen = Placement.of([(2, (2,)), (2, (0,))])
-    return solve(hard, "type_count").details["promised"], evaluate(hard, chosen).throughput, solve(hard).throughput
+    return (
+        solve(hard, "type_count").details["promised"],
+        evaluate(hard, chosen).throughput,
+        given(solve(hard).throughput),
+    )
 
 
 _SLOW_GB_PER_S = 12.0  # the A100's links in notebook 04

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.errors import UnknownName, nearest
 from pipelab.formulations.type_count import TypeCounts, average_link, build, list_options, most_layers
 from pipelab.placement import show_layers
@@ -59,8 +60,8 @@ def solve_type_count(
     began = time.perf_counter()
     options = list_options(problem, factor)
     program = build(options, rows)
-    most = most_layers(options)
-    if rows == "as_written" and most < problem.model.layers:
+    most: int | None = most_layers(options)
+    if rows == "as_written" and given(most) < problem.model.layers:
         # Added up, its rows forbid it. SCIP says so too, but on medium only after 20 s and more.
         run = SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ())
     else:
@@ -69,7 +70,7 @@ def solve_type_count(
     stages: tuple[TypeCounts, ...] = ()
     if run.x is not None:
         chosen = np.flatnonzero(run.x[program.columns.slices["n"]] > 0.5)
-        stages = tuple(_stage(options, o) for o in sorted(chosen, key=lambda o: options.start[o]))
+        stages = tuple(_stage(options, int(o)) for o in sorted(chosen, key=lambda o: options.start[o]))
     promised = _promised(problem, stages)
     size = {"segments": len(options.segments), "options": len(options.start)} | program.size
     details = {
