@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["clusters", "load_cluster"]
 
+_MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
 _REQUIRED = ("cluster", "gpu_type", "gpus", "gpus_per_node", "network_gbit_per_s")
 
 
@@ -140,6 +141,9 @@ def _nodes(
     """The nodes of one row. `before` counts those of other rows: two rows may hold nodes of the same kind."""
     if row.gpu_type not in facts:
         raise UnknownName(f"{path}, {name}: {row.gpu_type!r} is no known GPU; {nearest(row.gpu_type, facts)}")
+    if row.gpus > _MOST_GPUS or before + -(-row.gpus // row.gpus_per_node) > _MOST_NODES:
+        most = f"expected at most {_MOST_GPUS:,} GPUs in a row and {_MOST_NODES:,} nodes; Cluster.from_counts has more"
+        raise InvalidData(f"{path}, {name}: {row.gpus:,} GPUs, {row.gpus_per_node:,} per node: {most}")
     outside = row.network_gbit_per_s or network
     if outside is None:
         raise InvalidData(f"{path}, {name}: the network is not stated there; give network_gbit_per_s=…")
