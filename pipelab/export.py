@@ -186,7 +186,7 @@ def _stage(cells: Mapping, place: str) -> Stage:
     return Stage(range(first - 1, last), tuple(_whole(g, "gpus", place, 0) for g in gpus))
 
 
-def _whole(value, field: str, place: str, least: int) -> int:
+def _whole(value: object, field: str, place: str, least: int) -> int:
     text = str(value)
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < least:
         shown = "empty" if value == "" else repr(value)

@@ -3,7 +3,9 @@
 The colours are Okabe and Ito's, which stay apart for the colour-blind and in print.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 __all__ = [
     "BOTTLENECK", "GRID", "KIND_COLOURS", "NEUTRAL", "NEUTRAL_LIGHT",
@@ -32,7 +34,7 @@ KIND_COLOURS = {
 _KNOWN = dict(zip(("A100", "V100", "H100", "A40", "L20", "A10", "T4", "RTX4090"), TYPE_COLOURS, strict=True))
 
 
-def colour_of_types(types) -> dict[str, str]:
+def colour_of_types(types: Iterable[str]) -> dict[str, str]:
     """A colour for each GPU type, in the order in which the cluster lists them; types not known share the palette."""
     names = list(dict.fromkeys(types))
     taken = {_KNOWN[name] for name in names if name in _KNOWN}
@@ -50,7 +52,7 @@ def ink_on(colour: str) -> str:
 
 
 @lru_cache(maxsize=1)  # making one takes plotly 20 ms, and a figure copies what it is given
-def template():
+def template() -> Any:
     """A plotly template: white ground, title left, room for long labels."""
     import plotly.graph_objects as go
     import plotly.io as pio

@@ -7,8 +7,12 @@ two seconds. These charts carry a few lines that wait for one shared copy, whoev
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipelab.theme import template
+
+if TYPE_CHECKING:
+    from pipelab.kinds import FigureWidget
 
 __all__ = ["chart_bundle", "live_figure", "plotly_js", "put_figure"]
 
@@ -36,7 +40,7 @@ export default () => ({ async render(context) {
 
 
 @cache
-def _chart_class():
+def _chart_class() -> type:
     import plotly.graph_objects as go
 
     return type("LiveChart", (go.FigureWidget,), {"_esm": _LOADER, "__module__": __name__})
@@ -51,7 +55,7 @@ def chart_bundle() -> str:
     return own.read_text(encoding="utf-8") if isinstance(own, Path) else str(own)
 
 
-def live_figure(parts):
+def live_figure(parts: Any) -> "FigureWidget":
     """A chart on the page that takes the width it is given; complete at birth.
 
     Parameters
@@ -68,7 +72,7 @@ def live_figure(parts):
     return chart
 
 
-def put_figure(chart, parts) -> None:
+def put_figure(chart: "FigureWidget", parts: Any) -> None:
     """Put other data and another layout into a chart that is on the page already.
 
     Traces of the same number and kinds change in place, which is quickest; others are exchanged.
@@ -96,7 +100,7 @@ def put_figure(chart, parts) -> None:
     chart._repr_mimebundle_()  # without it, a page that is loaded again shows the old chart
 
 
-def _plain(layout) -> dict:
+def _plain(layout: Any) -> dict:
     return layout if isinstance(layout, dict) else layout.to_plotly_json()
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Mapping
 from itertools import count
+from typing import Any
 
 __all__ = ["figure_html", "figure_of_state"]
 
@@ -22,7 +23,7 @@ def figure_html(figure: Mapping) -> str:
     return f'<div id="{box}" class="figure" style="{style}"></div>\n<script>Plotly.newPlot("{box}", {shown});</script>'
 
 
-def _script_safe(value) -> str:
+def _script_safe(value: Any) -> str:
     """JSON that cannot end the script it stands in."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", " ").replace("\u2029", " ")
 
@@ -51,7 +52,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _put_back(parts, path: list, data: str) -> None:
+def _put_back(parts: Any, path: list, data: str) -> None:
     """Put an array where it belongs, as plotly.js takes arrays: a type and text in base 64."""
     *way, last = path
     at = parts

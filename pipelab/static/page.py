@@ -5,11 +5,15 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import PurePosixPath
 from posixpath import normpath
+from typing import TYPE_CHECKING, Any
 
 from pipelab.static.figures import figure_html
 from pipelab.static.formulas import typeset, typeset_html
 from pipelab.static.stills import still
 from pipelab.static.style import STYLE
+
+if TYPE_CHECKING:
+    from pipelab.kinds import NotebookNode
 
 __all__ = ["page", "shell", "title_of"]
 
@@ -19,12 +23,12 @@ _FOLDED = "pipelab-folded"  # cells whose code would give an answer away
 _LINK = re.compile(r'<a\s[^>]*?href="([^":]+?)\.ipynb(#[^"]*)?"[^>]*>(.*?)</a>', flags=re.S)
 
 
-def title_of(notebook) -> str:
+def title_of(notebook: "NotebookNode") -> str:
     """The notebook's first heading."""
     return notebook.cells[0].source.split("\n")[0].removeprefix("# ")
 
 
-def page(notebook, name: str, pages: Iterable[str]) -> str:
+def page(notebook: "NotebookNode", name: str, pages: Iterable[str]) -> str:
     """The page of a notebook that has been run.
 
     Parameters
@@ -41,10 +45,11 @@ def page(notebook, name: str, pages: Iterable[str]) -> str:
     class Exporter(HTMLExporter):
         """nbconvert's own, with formulas as MathML instead of a script from elsewhere."""
 
-        def markdown2html(self, context, source):
+        def markdown2html(self, context: Any, source: str) -> Any:
             return super().markdown2html(context, typeset(source))
 
-        markdown2html.jinja_pass_arg = HTMLExporter.markdown2html.jinja_pass_arg
+        # jinja hands over its context where the function carries the mark of `pass_context`.
+        vars(markdown2html).update(vars(HTMLExporter.markdown2html))
 
     folded = Config({"TagRemovePreprocessor": {"enabled": True, "remove_input_tags": {_FOLDED}}})
     exporter = Exporter(template_name="basic", anchor_link_text="", config=folded)
@@ -52,7 +57,7 @@ def page(notebook, name: str, pages: Iterable[str]) -> str:
     return shell(title_of(notebook), _linked(body, name, set(pages)), name, pages)
 
 
-def _plain(notebook):
+def _plain(notebook: "NotebookNode") -> "NotebookNode":
     """The notebook with every output as text or HTML, and without the code that a reader should not see first."""
     from copy import deepcopy
 
@@ -68,7 +73,7 @@ def _plain(notebook):
     return plain
 
 
-def _shown(output, models: Mapping):
+def _shown(output: Any, models: Mapping) -> Any:
     from nbformat.v4 import new_output
 
     data = output.get("data")

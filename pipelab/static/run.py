@@ -4,8 +4,12 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelab.errors import PipelabError
+
+if TYPE_CHECKING:
+    from pipelab.kinds import NotebookNode
 
 __all__ = ["executed"]
 
@@ -14,7 +18,7 @@ _LIMIT_S = 900  # for one cell
 _SETTLE = "import asyncio\nimport sys\n\nif 'ipywidgets' in sys.modules:\n    await asyncio.sleep(5)"
 
 
-def executed(path: Path):
+def executed(path: Path) -> "NotebookNode":
     """The notebook with its outputs.
 
     Raises

@@ -18,7 +18,7 @@ __all__ = ["static_copy"]
 _MARK = ".pipelab-static"  # tells a folder that may be replaced from one that is somebody's
 
 
-def static_copy(folder, notebooks: Sequence[str] | None = None, *, progress: bool = False) -> list[Path]:
+def static_copy(folder: str | Path, notebooks: Sequence[str] | None = None, *, progress: bool = False) -> list[Path]:
     """Run the notebooks and write them as pages that need no kernel, no server and no network.
 
     Parameters

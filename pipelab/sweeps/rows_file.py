@@ -41,7 +41,7 @@ class RowsFile:
         Of the method, plain values.
     """
 
-    def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]):
+    def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]) -> None:
         self.path = path_of("sweep", path, "file").expanduser()
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
