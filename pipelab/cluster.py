@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
-from pipelab.checked import Indices, Matrix, Positive, checked
+from pipelab.checked import Indices, Later, Matrix, Positive, checked
 from pipelab.errors import InvalidValue, nearest
 from pipelab.html import table
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["GPU", "Cluster"]
 
@@ -42,7 +46,7 @@ class GPU:
     node: str = ""
     node_gb_per_s: Positive | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.type.strip():
             raise InvalidValue("GPU", [("type", self.type, "expected text that is not empty")])
         if self.node and self.node_gb_per_s is None:
@@ -82,10 +86,10 @@ class Cluster:
 
     gpus: tuple[GPU, ...]
     bandwidth_gb_per_s: Matrix
-    group: Indices | None = None
-    latency_ms: Matrix = 0.0
+    group: Annotated[Indices, Later] = cast(np.ndarray, None)
+    latency_ms: Matrix = cast(np.ndarray, 0.0)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.gpus:
             raise InvalidValue("Cluster", [("gpus", (), "expected at least one GPU")])
         bandwidth = self.bandwidth_gb_per_s
@@ -124,6 +128,7 @@ class Cluster:
         >>> [gpu.type for gpu in cluster.gpus]
         ['A100', 'A100', 'T4']
         """
+        bad: list[tuple[str, object, str]]
         bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
                if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
         tables = {"bandwidth_gb_per_s": bandwidth_gb_per_s, "latency_ms": latency_ms}
@@ -183,6 +188,7 @@ class Cluster:
         (5, 50.0, 20.0)
         """
         places = {gpu.type: [i for i, g in enumerate(self.gpus) if g.type == gpu.type] for gpu in self.kinds}
+        bad: list[tuple[str, object, str]]
         bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
                if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
         bad += [("type", t, f"is not in this cluster; {nearest(t, places)}") for t in counts if t not in places]
@@ -210,16 +216,16 @@ class Cluster:
     def __len__(self) -> int:
         return len(self.gpus)
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Cluster) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def _key(self):
+    def _key(self) -> tuple:
         return self.gpus, *(array.tobytes() for array in (self.bandwidth_gb_per_s, self.group, self.latency_ms))
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per kind of GPU: type, number, memory, ids."""
         import pandas as pd
 
@@ -237,7 +243,7 @@ class Cluster:
         return table(self.frame())
 
 
-def _lookup(values, key: str, what: str) -> float:
+def _lookup(values: Any, key: str, what: str) -> float:
     if not isinstance(values, Mapping):
         return values
     if key not in values:
@@ -245,7 +251,7 @@ def _lookup(values, key: str, what: str) -> float:
     return values[key]
 
 
-def _link(name: str, values, sender: str, receiver: str, several: bool) -> float:
+def _link(name: str, values: Any, sender: str, receiver: str, several: bool) -> float:
     """Bandwidth or latency between two types; a type with one GPU needs no entry for itself."""
     if not isinstance(values, Mapping):
         return values

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
+from pipelab.checked import given
 from pipelab.data import load_case
 from pipelab.evaluate import evaluate
 from pipelab.paths import data_dir, notebooks_dir
@@ -47,7 +49,7 @@ def _required() -> list[str]:
     import re
 
     listed = metadata.requires("pipelab") or []
-    return [re.match(r"[A-Za-z0-9._-]+", line).group() for line in listed if "extra ==" not in line]
+    return [given(re.match(r"[A-Za-z0-9._-]+", line)).group() for line in listed if "extra ==" not in line]
 
 
 def _package(name: str) -> Finding:
@@ -57,7 +59,7 @@ def _package(name: str) -> Finding:
         return Finding(name, f"not installed; pip install {name}", False)
 
 
-def _folder(name: str, folder, pattern: str) -> Finding:
+def _folder(name: str, folder: Path, pattern: str) -> Finding:
     number = len(list(folder.glob(pattern)))
     return Finding(name, f"{number} in {folder}" if number else f"none in {folder}; reinstall pipelab", number > 0)
 
@@ -80,7 +82,7 @@ def _with_scip() -> tuple[float, Placement]:
     from pipelab.solve import solve
 
     result = solve(load_case("tiny", max_gpus_per_stage=2), "joint")
-    return result.details["solver_objective"], result.placement
+    return result.details["solver_objective"], given(result.placement)
 
 
 def _with_cvxpy(solver: str) -> tuple[float, Placement]:

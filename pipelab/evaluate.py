@@ -7,12 +7,16 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from pipelab.costs import MEMORY_SLACK, StageCost
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.html import table
 from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Evaluation", "LinkReport", "StageReport", "broken_rules", "evaluate", "tally"]
 
@@ -79,9 +83,9 @@ class Evaluation:
         if self.links and self.link_unit != "tokens":
             expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
             raise InvalidValue("seconds_per_pass", [("problem.link_units", self.link_unit, expected)])
-        return math.fsum(part.seconds for part in (*self.stages, *self.links))
+        return math.fsum(part.seconds for parts in (self.stages, self.links) for part in parts)
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per stage; where a pass takes longer than the rate says (`pipelab.turns`), also how long."""
         import pandas as pd
 
@@ -104,10 +108,10 @@ class Evaluation:
             frame.insert(len(frame.columns) - 1, "seconds_per_pass", [s.seconds for s in self.stages])
         return frame
 
-    def _waits(self, part) -> bool:
+    def _waits(self, part: StageReport | LinkReport) -> bool:
         return part.seconds > self.tokens / part.throughput * (1 + 1e-9)
 
-    def links_frame(self):
+    def links_frame(self) -> "DataFrame":
         """One row per link between neighbouring stages; where links have latencies, also a message's time."""
         import pandas as pd
 

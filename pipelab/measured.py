@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from pipelab.problem import Problem
 from pipelab.roofline import Roofline
 from pipelab.tables import number, path_of, read_rows
 from pipelab.turns import pass_time, whole_sequences
+
+if TYPE_CHECKING:
+    from pipelab.facts.transformer import Transformer
+    from pipelab.problem import Model, Workload
 
 __all__ = ["Measured", "load_measured"]
 
@@ -79,15 +84,18 @@ class Measured:
     per_layer: Flag = False
     beyond: Literal["refuse", "leave out"] = "refuse"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (hasattr(self.needs, "stage_tables") and hasattr(self.needs, "memory_parts")):
             raise InvalidValue("Measured", [("needs", self.needs, "expected a cost model, such as Roofline()")])
-        grids = {name: _grid(name, table, self.per_layer) for name, table in self.milliseconds.items()}
-        object.__setattr__(self, "_grids", grids)
-        if not grids:
+        if not self.milliseconds:
             raise InvalidValue("Measured", [("milliseconds", {}, "expected at least one type of GPU")])
+        _ = self._grids  # refuses a table with holes now, not when it is first used
         if isinstance(self.needs, Roofline):  # the table knows no stages that cut layers
             object.__setattr__(self, "needs", replace(self.needs, tensor_parallel=False))
+
+    @cached_property
+    def _grids(self) -> dict[str, _Grid]:
+        return {name: _grid(name, table, self.per_layer) for name, table in self.milliseconds.items()}
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -116,7 +124,7 @@ class Measured:
                     )
                     raise InvalidValue("Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)])
 
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """As `needs` has it."""
         return self.needs.link_throughput(problem, bandwidth_gb_per_s)
 
@@ -128,7 +136,14 @@ class Measured:
         """Whether a mixed stage is exactly as fast as the slowest pure one of its size."""
         return self.needs.mixes_as_slowest(problem)
 
-    def stage(self, model, workload, gpus: Sequence[GPU], layers: range | int, batch_split: str) -> StageCost:
+    def stage(
+        self,
+        model: "Model | Transformer",
+        workload: "Workload",
+        gpus: Sequence[GPU],
+        layers: range | int,
+        batch_split: str,
+    ) -> StageCost:
         """Rate, batch shares and memory of one stage; the rate is 0 where it was not measured."""
         layers = range(layers) if isinstance(layers, int) else layers
         share = workload.batch_size / len(gpus)
@@ -139,12 +154,19 @@ class Measured:
         rate = workload.tokens / interval if np.isfinite(longest) else 0.0
         return StageCost(rate, (share,) * len(gpus), memory, pass_seconds=float(pass_time(interval, longest)))
 
-    def stage_tables(self, model, workload, kinds: Sequence[GPU], composition: np.ndarray, batch_split: str):
+    def stage_tables(
+        self,
+        model: "Model | Transformer",
+        workload: "Workload",
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
         """`stage` for every composition, shape (C, K), and every kind of span at once."""
         share = (workload.batch_size / composition.sum(axis=1))[:, None]
         there = (composition > 0)[:, :, None]
 
-        def longest(b):
+        def longest(b: np.ndarray) -> np.ndarray:
             seconds = np.stack([self._seconds(kind.type, model.spans.layers, b) for kind in kinds], axis=1)
             return np.where(there, seconds, 0.0).max(axis=1)
 
@@ -153,7 +175,7 @@ class Measured:
         rate = np.where(np.isfinite(passes), workload.tokens / interval, 0.0)
         return StageTables(rate, memory, pass_time(interval, passes))
 
-    def _seconds(self, gpu_type: str, layers, batch) -> np.ndarray:
+    def _seconds(self, gpu_type: str, layers: Any, batch: Any) -> np.ndarray:
         grid = self._grids[gpu_type]
         if self.per_layer:
             return layers * grid.at(np.ones_like(layers), batch)
@@ -178,7 +200,7 @@ def _grid(name: str, table: Mapping, per_layer: bool) -> _Grid:
     return _Grid(layers, batch, seconds)
 
 
-def load_measured(path: str | Path, needs: Any, **options) -> Measured:
+def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
     """`Measured` from a CSV file with the columns gpu_type, layers, batch, milliseconds.
 
     Raises

@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.html import table
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
+    from pipelab.timeline import PlacedTimeline, TrainingTimeline
 
 __all__ = ["Round", "SteadyResult", "enough_in_flight", "steady_rate"]
 
@@ -94,10 +99,18 @@ class SteadyResult:
         """Stages, links and bottleneck, recomputed from the raw data."""
         return evaluate(self.problem, self.placement) if self.placement else None
 
-    def timeline(self, microbatches: int | None = None):
-        """The pipeline with so many in flight, simulated: a `PlacedTimeline`."""
+    def timeline(self, microbatches: int | None = None) -> "PlacedTimeline | TrainingTimeline":
+        """The pipeline with so many in flight, simulated: a `PlacedTimeline`.
+
+        Raises
+        ------
+        InvalidValue
+            There is no placement.
+        """
         from pipelab.timeline import timeline_of
 
+        if self.placement is None:
+            raise InvalidValue("timeline", [("placement", self.status, f"expected one. {self.sentence}")])
         return timeline_of(self.problem, self.placement, microbatches, self.in_flight)
 
     @property
@@ -106,24 +119,23 @@ class SteadyResult:
         if self.status == "infeasible":
             return f"No placement exists: {self.reason}."
         why = f" before the {self.stopped_by}" if self.stopped_by else ""
-        if self.placement is None:
+        judged = self.evaluation
+        if judged is None or self.in_flight is None or self.steady_rate is None:
             return f"No placement was found{why}{f'; none exceeds {self.bound:.7g} tokens/s' if self.bound else ''}."
         several = "microbatches" if self.in_flight > 1 else "microbatch"
         text = f"{self.steady_rate:.7g} tokens/s with {self.in_flight} {several} in flight, all of which fit"
-        promise = self.evaluation.throughput
-        if self.steady_rate < promise * (1 - 1e-6):
-            needs = enough_in_flight(self.evaluation)
-            text += f" ({self.steady_rate / promise:.1%} of what {needs} would yield)"
+        if self.steady_rate < judged.throughput * (1 - 1e-6):
+            text += f" ({self.steady_rate / judged.throughput:.1%} of what {enough_in_flight(judged)} would yield)"
         if self.status == "optimal":
             return f"{text}; proven the most that memory allows, in {self.seconds:.3g} s."
         far = f"; there may be up to {self.gap:.2%} more (bound {self.bound:.7g})" if self.bound else ""
         return f"{text}, not proven the most{f' (stopped by {self.stopped_by})' if self.stopped_by else ''}{far}."
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per question: numbers in flight, what was asked, bound, best by then."""
         import pandas as pd
 
-        rows = [r._replace(last="…" if r.last == float("inf") else int(r.last)) for r in self.rounds]
+        rows = [(r.first, "…" if r.last == float("inf") else int(r.last), *r[2:]) for r in self.rounds]
         names = ["in_flight_from", "in_flight_to", "asked", "bound_tokens_per_s", "best_tokens_per_s"]
         return pd.DataFrame(rows, columns=names)
 
@@ -133,4 +145,4 @@ class SteadyResult:
 
     def _repr_html_(self) -> str:
         html = f"<p><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>"
-        return html + (table(self.evaluation.frame()) if self.placement else "")
+        return html + (table(self.evaluation.frame()) if self.evaluation else "")

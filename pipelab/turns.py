@@ -11,6 +11,8 @@ A batch of four on two GPUs: 2 and 2, pass and interval are one. A batch of one 
 one GPU alone needs, and twice as many passes begin.
 """
 
+from typing import Any
+
 import numpy as np
 
 __all__ = ["pass_time", "whole_sequences"]
@@ -18,7 +20,7 @@ __all__ = ["pass_time", "whole_sequences"]
 _SAME = 1e-9  # shares and times this close to one another differ by the last bits of the arithmetic
 
 
-def whole_sequences(batch):
+def whole_sequences(batch: Any) -> Any:
     """Sequences that a GPU works on in its turn, given its share of the batch; a number or an array.
 
     Examples
@@ -29,7 +31,7 @@ def whole_sequences(batch):
     return np.maximum(0.0, np.ceil(batch - _SAME * np.maximum(1.0, batch)))
 
 
-def pass_time(interval, longest):
+def pass_time(interval: Any, longest: Any) -> Any:
     """The time of a pass: `longest` GPU's turn, but never less than the interval; arrays broadcast.
 
     `longest` may be an ounce below the interval where it is meant to equal it, and is truly below it only where

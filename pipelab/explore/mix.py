@@ -1,9 +1,11 @@
 """The GPU mix explorer: turn any knob, and the proven optimum is there again, drawn, explained and priced."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from pipelab.checked import given
 from pipelab.errors import PipelabError
 from pipelab.explore import mix_words as words
 from pipelab.explore.mix_answer import Answer, Rival, answer, answered, one_gpu_per_stage, one_more
@@ -16,6 +18,9 @@ from pipelab.placement import Placement
 from pipelab.plots.live import live_figure, put_figure
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.rivals import rival_parts
+
+if TYPE_CHECKING:
+    import threading
 
 __all__ = ["MixExplorer", "explore_mix"]
 
@@ -33,7 +38,7 @@ class MixExplorer(widgets.VBox):
         The present optimum with its problem; None where the values make no problem.
     """
 
-    def __init__(self, mix: Mix):
+    def __init__(self, mix: Mix) -> None:
         self.found: Answer | None = None
         self._listeners: list[Callable[[Answer | None], None]] = []
         self._gains: dict[str, float | None] = {}
@@ -81,11 +86,11 @@ class MixExplorer(widgets.VBox):
             self._beside.run(lambda stop: answer(mix, stop, _LIMIT_S), self._arrived)
 
     def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
-        if error is None:
+        if found is not None:
             self._show(found)
             return
         self.found = None
-        self.text.explain(error)
+        self.text.explain(given(error))
         self.code.code = code_of(self.controls.mix)
         put_figure(self.chart, plan_parts(None, None, "These values make no problem", "the reason stands above"))
         put_figure(self.rivals, rival_parts([], None))
@@ -100,13 +105,13 @@ class MixExplorer(widgets.VBox):
         self._tell()
         self._beside.later(self._looked_further, self._learned, _IDLE_S)
 
-    def _looked_further(self, stop):
+    def _looked_further(self, stop: "threading.Event") -> Iterator:
         """What is worth knowing once nobody is waiting: one GPU per stage, and one GPU more of each type."""
-        mix = self.found.mix
+        mix = given(self.found).mix
         yield one_gpu_per_stage(mix, stop)
         yield from one_more(mix, stop, _BUDGET_S)
 
-    def _learned(self, item) -> None:
+    def _learned(self, item: Any) -> None:
         if isinstance(item, Rival):
             self._single = item
             self._draw_rivals()
@@ -121,7 +126,7 @@ class MixExplorer(widgets.VBox):
             self._tell()
 
     def _draw(self) -> None:
-        found, own = self.found, self.own.score
+        found, own = given(self.found), self.own.score
         if own is None:
             parts = plan_parts(found.problem, found.result.placement, *words.headline(found))
         else:
@@ -132,12 +137,13 @@ class MixExplorer(widgets.VBox):
         self.code.code = code_of(found.mix, own.placement if own else None)
 
     def _draw_rivals(self) -> None:
-        extra = [*self.own.rivals(), self._single]
-        optimum = self.found.result.throughput if self.found.result.status == "optimal" else None
-        put_figure(self.rivals, rival_parts(words.rows_of(self.found, extra), optimum))
+        found = given(self.found)
+        extra = [*self.own.rivals(), given(self._single)]
+        optimum = found.result.throughput if found.result.status == "optimal" else None
+        put_figure(self.rivals, rival_parts(words.rows_of(found, extra), optimum))
 
     def _say(self) -> None:
-        found, own = self.found, self.own.score
+        found, own = given(self.found), self.own.score
         result = found.result
         if own is not None and not own.valid:
             self.text.say(own.sentence, *own.reasons[1:4])
@@ -145,11 +151,11 @@ class MixExplorer(widgets.VBox):
         if result.placement is None:
             self.text.say(result.sentence, words.gains_line(result, self._gains, dict(found.mix.counts)))
             return
-        placement, judged = (own.placement, own.evaluation) if own else (result.placement, result.evaluation)
+        placement, judged = (own or result).placement, given((own or result).evaluation)
         self.text.say(
             own.sentence if own else "",
             words.limits_line(found.problem, judged),
-            words.facts_line(found.problem, placement, judged.throughput),
+            words.facts_line(found.problem, given(placement), judged.throughput),
             words.gains_line(result, self._gains, dict(found.mix.counts)) if own is None else "",
         )
 
@@ -162,7 +168,7 @@ class MixExplorer(widgets.VBox):
             listener(self.found)
 
 
-def explore_mix(source: str = "Llama-3-70B", counts: Mapping[str, int] | None = None, **values) -> MixExplorer:
+def explore_mix(source: str = "Llama-3-70B", counts: Mapping[str, int] | None = None, **values: Any) -> MixExplorer:
     """Mix GPUs by hand and see the proven optimum, what limits it and what one GPU more would bring.
 
     Every change of a control is solved with `pl.solve(problem, "aggregated")`. Boundaries between stages can be

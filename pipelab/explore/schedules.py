@@ -1,6 +1,7 @@
 """Schedules to play with: turn a knob, and the Gantt charts, their measures and closed forms change."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -77,8 +78,10 @@ def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
     name = name or values.name
     order = schedule(name, values.ranks, values.microbatches, values.chunks if RULES[name].chunked else None)
     factors = [values.slowness if rank == values.slow_rank else 1.0 for rank in range(values.ranks)]
-    work = ([each * factor for factor in factors] for each in (values.forward, values.backward, values.weight))
-    costs = StageCosts(*work, values.message)
+    forward, backward, weight = (
+        [each * factor for factor in factors] for each in (values.forward, values.backward, values.weight)
+    )
+    costs = StageCosts(forward, backward, weight, values.message)
     return simulate(order, costs.cut_for(order))
 
 
@@ -91,7 +94,7 @@ class ScheduleExplorer(widgets.VBox):
         What is drawn; empty where the values make no schedule.
     """
 
-    def __init__(self, values: ScheduleValues):
+    def __init__(self, values: ScheduleValues) -> None:
         self.timelines: tuple[Timeline, ...] = ()
         self._drawing = False
         self.controls = _controls(values)
@@ -125,8 +128,8 @@ class ScheduleExplorer(widgets.VBox):
         if values.name in refused:
             self.timelines = ()
         self.words.value = ""
-        for error in refused.values():
-            self.words.explain(error)
+        for refusal in refused.values():
+            self.words.explain(refusal)
         self._draw(values)
         tables = "".join(measures_html(timeline) for timeline in self.timelines)
         self.measures.value = f"<div style='display:flex;flex-wrap:wrap'>{tables}</div>"
@@ -147,7 +150,7 @@ class ScheduleExplorer(widgets.VBox):
             put_figure(self.chart, gantt(self.timelines[0], critical_path=values.critical_path, memory=values.memory))
         self._drawing = False
 
-    def _zoomed(self, _layout, seen) -> None:
+    def _zoomed(self, _layout: Any, seen: Any) -> None:
         """A raster gives way to bars once few enough are in view."""
         if self._drawing or len(self.timelines) != 1 or _bars(self.timelines) <= MOST_BARS:
             return
@@ -168,10 +171,10 @@ def _bars(timelines: tuple[Timeline, ...]) -> int:
 def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
     names = [known for known in RULES if known != "Inference"]
 
-    def number(description: str, value: float, low: float = 0, high: float = 3, step: float = 0.25):
+    def number(description: str, value: float, low: float = 0, high: float = 3, step: float = 0.25) -> Any:
         return widgets.FloatSlider(value=value, min=low, max=high, step=step, description=description, **_RELEASED)
 
-    def count(description: str, value: int, low: int, high: int):
+    def count(description: str, value: int, low: int, high: int) -> Any:
         return widgets.IntSlider(value=value, min=low, max=max(high, value), description=description, **_RELEASED)
 
     return {
@@ -191,7 +194,9 @@ def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
     }
 
 
-def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8, other: str = _NONE):
+def explore_schedules(
+    name: str = "ZBH1", ranks: int = 4, microbatches: int = 8, other: str = _NONE
+) -> "ScheduleExplorer":
     """Schedules, their costs and numbers as controls; Gantt charts, measures and closed forms below.
 
     Two schedules stand beside each other on one time axis. Measures are ticked where simulation and closed form

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 __all__ = ["SIGN_AFTER_S", "Beside"]
 
@@ -21,14 +22,14 @@ class Beside:
         Called with True once a job takes longer than `SIGN_AFTER_S`, and with False when it is over.
     """
 
-    def __init__(self, sign: Callable[[bool], None]):
+    def __init__(self, sign: Callable[[bool], None]) -> None:
         self._sign = sign
         self._stop = threading.Event()
         self._number = 0
         # Two, so that a newer job need not wait for an older one to notice that it is not wanted any more.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pipelab-explore")
 
-    def run(self, job: Callable[[threading.Event], object], then: Callable[[object, BaseException | None], None]):
+    def run(self, job: Callable[[threading.Event], Any], then: Callable[[Any, BaseException | None], None]) -> None:
         """Start `job(stop)`; `then(value, error)` follows unless a newer job was started in between."""
         self.cancel()
         stop, number = self._stop, self._number
@@ -44,7 +45,7 @@ class Beside:
 
         timer = loop.call_later(SIGN_AFTER_S, too_long)
 
-        def done(value, error) -> None:
+        def done(value: Any, error: BaseException | None) -> None:
             timer.cancel()
             if number == self._number:
                 self._sign(False)
@@ -56,7 +57,7 @@ class Beside:
 
         self._threads.submit(work)
 
-    def later(self, items: Callable[[threading.Event], object], each: Callable[[object], None], wait_s: float) -> None:
+    def later(self, items: Callable[[threading.Event], Iterable], each: Callable[[Any], None], wait_s: float) -> None:
         """When nothing happened for so long: go through `items(stop)` in a thread, `each` on the loop."""
         stop, number = self._stop, self._number
         try:
@@ -64,7 +65,7 @@ class Beside:
         except RuntimeError:
             return
 
-        def arrived(item) -> None:
+        def arrived(item: Any) -> None:
             if number == self._number:
                 each(item)
 
@@ -87,7 +88,7 @@ class Beside:
         self._number += 1
 
 
-def _outcome(job, stop) -> tuple[object, BaseException | None]:
+def _outcome(job: Callable[[threading.Event], Any], stop: threading.Event) -> tuple[object, BaseException | None]:
     try:
         return job(stop), None
     except Exception as error:  # told in place by whoever asked

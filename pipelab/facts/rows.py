@@ -1,7 +1,9 @@
 """From a row of a table of facts to a checked object; an empty cell leaves a field at its default."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pipelab.tables import Row, number, place, read_rows, refuse_misspelt
 
@@ -47,11 +49,11 @@ def facts_from(
                 raise row.error(column, "", "expected a value: nothing can be computed without it")
         there = [c for c in (*required, *optional) if row.cells.get(c)]
         values = {c: _value(row, c, texts, flags) for c in there}
-        found[name] = place(row, {}, lambda values=values, name=name: make(name, values))
+        found[name] = place(row, {}, partial(make, name, values))
     return found
 
 
-def _value(row: Row, column: str, texts: Collection[str], flags: Collection[str]):
+def _value(row: Row, column: str, texts: Collection[str], flags: Collection[str]) -> Any:
     text = row.cells[column]
     if column in texts:
         return text

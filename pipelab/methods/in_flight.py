@@ -25,7 +25,9 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
+from pipelab.costs import StageCost, StageTables
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
@@ -33,6 +35,7 @@ from pipelab.methods.aggregated import result_of
 from pipelab.methods.quickest import quickest_of, refuse_transfers
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked
+from pipelab.objective import Objective
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -102,16 +105,16 @@ def solve_in_flight(
 class _AtBest:
     """A cost model in which every stage runs the way of its greatest rate, in no more than the interval of it."""
 
-    def __init__(self, costs):
+    def __init__(self, costs: Any) -> None:
         self.costs = replace(costs, prefer="rate") if hasattr(costs, "prefer") else costs
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.costs, name)
 
-    def stage(self, *args):
+    def stage(self, *args: Any) -> StageCost:
         return self.costs.stage(*args)._replace(pass_seconds=None)
 
-    def stage_tables(self, *args):
+    def stage_tables(self, *args: Any) -> StageTables:
         return self.costs.stage_tables(*args)._replace(pass_seconds=None)
 
 
@@ -214,7 +217,8 @@ class _Hunt:
 
     def _bound(self, answer: Result, last: float, bound: float) -> float:
         """What no pair with up to `last` in flight exceeds, from the least time of a pass above a floor."""
-        floor, least = answer.objective.at_least, answer.objective.bound
+        goal = cast(Objective, answer.objective)  # `quickest` has one
+        floor, least = goal.at_least, goal.bound
         if answer.status == "infeasible":
             return min(bound, floor)
         return min(bound, max(floor, last * self.problem.workload.tokens / least)) if least else bound
@@ -232,14 +236,14 @@ class _Hunt:
 
         It is tried with n, with as many as fit, and with as many as it needs.
         """
-        judged = self._judged(placement, n)
-        low = high = n
-        high = max(n, enough_in_flight(judged))
+        judged = at_most = evaluate(self._with(n), placement)
+        low, high = n, max(n, enough_in_flight(judged))
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._judged(placement, middle) else (low, middle - 1)
-        for count in (n, low, min(low, enough_in_flight(self._judged(placement, low)))):
-            rate = steady_rate(self._judged(placement, count), count)
+            found = self._judged(placement, middle)
+            low, high, at_most = (middle, high, found) if found else (low, middle - 1, at_most)
+        for count in (n, low, min(low, enough_in_flight(at_most))):
+            rate = steady_rate(evaluate(self._with(count), placement), count)
             if rate > self.rate * _MORE or (rate >= self.rate and count < self.in_flight):
                 self.best, self.in_flight, self.rate = placement, count, rate
         return enough_in_flight(judged)
@@ -283,13 +287,13 @@ class _Hunt:
 
     def result(self) -> SteadyResult:
         """What is known when the search has ended."""
-        bound = max([self.rate, *self.left, *(-run[0] for run in self.open)])
-        status = "feasible" if self.best else "unknown"
-        if bound <= self.rate * _MORE * _MORE:
+        most = max([self.rate, *self.left, *(-run[0] for run in self.open)])
+        status, bound = "feasible" if self.best else "unknown", None if most == math.inf else most
+        if most <= self.rate * _MORE * _MORE:
             status, bound = ("optimal", self.rate) if self.best else ("infeasible", None)
         return SteadyResult(
             self._with(self.in_flight) if self.best else self.problem, status, self.best, self.in_flight or None,
-            self.rate or None, None if bound == math.inf else bound, time.perf_counter() - self.began,
+            self.rate or None, bound, time.perf_counter() - self.began,
             tuple(self.rounds), self.reason if status == "infeasible" else "",
             None if status in ("optimal", "infeasible") else self.stopped or "the solver's tolerance",
         )  # fmt: skip

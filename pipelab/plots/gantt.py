@@ -1,11 +1,16 @@
 """A timeline as a Gantt chart: a lane per rank, one trace per kind of action; very long ones as an overview."""
 
+from typing import TYPE_CHECKING, Any
+
 from pipelab.checked import instance, is_list, numbered, real_number, true_or_false
 from pipelab.errors import InvalidValue
 from pipelab.plots import gantt_bars as bars
 from pipelab.plots.raster import add_raster
 from pipelab.theme import GRID, template
 from pipelab.timeline import Timeline
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
 
 __all__ = ["MOST_BARS", "gantt"]
 
@@ -14,7 +19,7 @@ MOST_LABELS = 500
 
 
 def gantt(
-    timeline,
+    timeline: Timeline,
     *,
     window: tuple[float, float] | None = None,
     transfers: bool = False,
@@ -23,7 +28,7 @@ def gantt(
     follow: int | None = None,
     overview: bool | None = None,
     finding: str | None = None,
-):
+) -> "Figure":
     """When every rank does what.
 
     Parameters
@@ -95,7 +100,7 @@ def gantt(
     return figure
 
 
-def _check_window(timeline, window) -> tuple[float, float] | None:
+def _check_window(timeline: Timeline, window: Any) -> tuple[float, float] | None:
     if window is None:
         return None
     expected = f"expected (from, to) with from < to, within 0 and {timeline.makespan:g}"
@@ -109,7 +114,7 @@ def _check_window(timeline, window) -> tuple[float, float] | None:
     return low, high
 
 
-def _layout(timeline, window, memory: bool) -> dict:
+def _layout(timeline: Timeline, window: Any, memory: bool) -> dict:
     """Lanes above, memory below on the same time axis; given to the figure at once, which is quicker than updates."""
     ranks, unit = timeline.schedule.ranks, timeline.costs.unit
     every = -(-ranks // 32)
@@ -137,7 +142,7 @@ def _layout(timeline, window, memory: bool) -> dict:
     return layout
 
 
-def _title(timeline, overview: bool, finding: str | None) -> str:
+def _title(timeline: Timeline, overview: bool, finding: str | None) -> str:
     schedule = timeline.schedule
     idle = timeline.bubble_fraction
     text = (

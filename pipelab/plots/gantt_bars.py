@@ -1,11 +1,18 @@
 """The traces of a Gantt chart: bars per kind of action, gaps, messages, one microbatch, the critical path, memory."""
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from pipelab.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
 from pipelab.theme import BOTTLENECK, KIND_COLOURS, WRONG, ink_on
 from pipelab.timeline.messages import messages
 from pipelab.timeline.path import names_waited_for
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
+    from pipelab.schedules.schedule import Schedule
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = ["add_bars", "add_critical_path", "add_gaps", "add_memory", "add_messages", "add_microbatch", "visible"]
 
@@ -19,13 +26,13 @@ _TRACES = (
 )
 
 
-def visible(timeline, window: tuple[float, float] | None) -> np.ndarray:
+def visible(timeline: "Timeline", window: tuple[float, float] | None) -> np.ndarray:
     """Entries that take time and touch the window."""
     low, high = window or (-np.inf, np.inf)
     return np.flatnonzero((timeline.end > timeline.start) & (timeline.end > low) & (timeline.start < high))
 
 
-def add_bars(figure, timeline, chosen: np.ndarray, labels: bool, follow: int | None) -> None:
+def add_bars(figure: "Figure", timeline: "Timeline", chosen: np.ndarray, labels: bool, follow: int | None) -> None:
     """One bar trace per kind of action that occurs."""
     import plotly.graph_objects as go
 
@@ -57,14 +64,14 @@ def add_bars(figure, timeline, chosen: np.ndarray, labels: bool, follow: int | N
         )  # fmt: skip
 
 
-def _lanes(schedule) -> tuple[np.ndarray, np.ndarray]:
+def _lanes(schedule: "Schedule") -> tuple[np.ndarray, np.ndarray]:
     """Where each bar stands and how high it is: the parts of a pair share their lane, forward above backward."""
     second = np.concatenate([[False], schedule.paired[:-1]])
     lane = schedule.rank + np.where(schedule.paired, -0.2, 0.0) + np.where(second, 0.2, 0.0)
     return lane, np.where(schedule.paired | second, 0.4, 0.8)
 
 
-def _shades(colour: str, chunk: np.ndarray, chunks: int):
+def _shades(colour: str, chunk: np.ndarray, chunks: int) -> Any:
     """One colour, or with several chunks a lighter shade for every later chunk."""
     if chunks == 1:
         return colour
@@ -74,7 +81,7 @@ def _shades(colour: str, chunk: np.ndarray, chunks: int):
     return names[chunk]
 
 
-def _waits(timeline, entries: np.ndarray) -> list[str]:
+def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
     """For each entry what it waited for last, in words."""
     ranks, own = timeline.schedule.rank, timeline.schedule.rank[entries]
     far = np.where(ranks[timeline.waited_for[entries]] == own, -1, ranks[timeline.waited_for[entries]])
@@ -88,7 +95,7 @@ def _waits(timeline, entries: np.ndarray) -> list[str]:
     ]
 
 
-def add_gaps(figure, timeline, window: tuple[float, float] | None) -> None:
+def add_gaps(figure: "Figure", timeline: "Timeline", window: tuple[float, float] | None) -> None:
     """Idle time as pale bars: before an action they say what it waits for, behind the last that nothing is left."""
     import plotly.graph_objects as go
 
@@ -117,7 +124,7 @@ def add_gaps(figure, timeline, window: tuple[float, float] | None) -> None:
     )  # fmt: skip
 
 
-def add_messages(figure, timeline, window: tuple[float, float] | None) -> None:
+def add_messages(figure: "Figure", timeline: "Timeline", window: tuple[float, float] | None) -> None:
     """A line for every message, from rank to rank and from when it leaves to when it is used."""
     import plotly.graph_objects as go
 
@@ -137,7 +144,7 @@ def _broken(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second, np.full(len(first), np.nan)], axis=1).ravel()
 
 
-def add_critical_path(figure, timeline) -> None:
+def add_critical_path(figure: "Figure", timeline: "Timeline") -> None:
     """The chain that decides the makespan: a black line along the lower edge of its bars."""
     import plotly.graph_objects as go
 
@@ -151,14 +158,14 @@ def add_critical_path(figure, timeline) -> None:
     )  # fmt: skip
 
 
-def add_microbatch(figure, timeline, microbatch: int) -> None:
+def add_microbatch(figure: "Figure", timeline: "Timeline", microbatch: int) -> None:
     """One microbatch's way down the ranks and back."""
     import plotly.graph_objects as go
 
     schedule = timeline.schedule
     mine = np.flatnonzero((schedule.microbatch == microbatch) & np.isin(schedule.kind, (F, I, B)))
     mine = mine[np.argsort(timeline.start[mine], kind="stable")]
-    text = [f"{schedule.action(i)}: {timeline.start[i]:.6g} to {timeline.end[i]:.6g}" for i in mine]
+    text = [f"{schedule.action(int(i))}: {timeline.start[i]:.6g} to {timeline.end[i]:.6g}" for i in mine]
     figure.add_trace(
         go.Scatter(
             name=f"microbatch {microbatch}", mode="lines+markers", line={"color": WRONG, "width": 2},
@@ -168,7 +175,7 @@ def add_microbatch(figure, timeline, microbatch: int) -> None:
     )  # fmt: skip
 
 
-def add_memory(figure, timeline) -> None:
+def add_memory(figure: "Figure", timeline: "Timeline") -> None:
     """Activation memory over time: every rank of a few, otherwise those with the highest and the lowest peak."""
     import plotly.graph_objects as go
 

@@ -7,10 +7,14 @@ two seconds. These charts carry a few lines that wait for one shared copy, whoev
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipelab.theme import template
 
-__all__ = ["chart_bundle", "live_figure", "put_figure"]
+if TYPE_CHECKING:
+    from pipelab.kinds import FigureWidget
+
+__all__ = ["chart_bundle", "live_figure", "plotly_js", "put_figure"]
 
 # `pipelabPlotly` becomes what plotly's own bundle exports. A chart begins when it is shown, with the state of then;
 # what changes while plotly draws it for the first time is lost to it, and then it begins once more.
@@ -36,7 +40,7 @@ export default () => ({ async render(context) {
 
 
 @cache
-def _chart_class():
+def _chart_class() -> type:
     import plotly.graph_objects as go
 
     return type("LiveChart", (go.FigureWidget,), {"_esm": _LOADER, "__module__": __name__})
@@ -51,7 +55,7 @@ def chart_bundle() -> str:
     return own.read_text(encoding="utf-8") if isinstance(own, Path) else str(own)
 
 
-def live_figure(parts):
+def live_figure(parts: Any) -> "FigureWidget":
     """A chart on the page that takes the width it is given; complete at birth.
 
     Parameters
@@ -68,7 +72,7 @@ def live_figure(parts):
     return chart
 
 
-def put_figure(chart, parts) -> None:
+def put_figure(chart: "FigureWidget", parts: Any) -> None:
     """Put other data and another layout into a chart that is on the page already.
 
     Traces of the same number and kinds change in place, which is quickest; others are exchanged.
@@ -96,5 +100,12 @@ def put_figure(chart, parts) -> None:
     chart._repr_mimebundle_()  # without it, a page that is loaded again shows the old chart
 
 
-def _plain(layout) -> dict:
+def _plain(layout: Any) -> dict:
     return layout if isinstance(layout, dict) else layout.to_plotly_json()
+
+
+def plotly_js() -> str:
+    """The plotly.js that the installed plotly brings: 4.5 MB, for pages without a server."""
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()

@@ -1,9 +1,15 @@
 """Many thousand actions as a picture of fixed size: for every rank and moment what it does most."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pipelab.schedules.action import IDLE, B, F, I, W
 from pipelab.theme import KIND_COLOURS
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = ["add_raster", "busiest_kind"]
 
@@ -18,7 +24,7 @@ _SHOWN = (
 )
 
 
-def busiest_kind(timeline, low: float, high: float, columns: int = COLUMNS) -> np.ndarray:
+def busiest_kind(timeline: "Timeline", low: float, high: float, columns: int = COLUMNS) -> np.ndarray:
     """For every rank and column of time, what takes most of it.
 
     Returns
@@ -48,7 +54,9 @@ def busiest_kind(timeline, low: float, high: float, columns: int = COLUMNS) -> n
     return result
 
 
-def add_raster(figure, timeline, window: tuple[float, float] | None, columns: int = COLUMNS) -> None:
+def add_raster(
+    figure: "Figure", timeline: "Timeline", window: tuple[float, float] | None, columns: int = COLUMNS
+) -> None:
     """A heatmap of `busiest_kind` with one colour per kind."""
     import plotly.graph_objects as go
 

@@ -1,7 +1,7 @@
 """Predicted against measured: the roofline held against times that others have published."""
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipelab.checked import Count, Positive, checked, instance
 from pipelab.cluster import GPU
@@ -11,6 +11,9 @@ from pipelab.paths import data_dir
 from pipelab.problem import Workload
 from pipelab.roofline.roofline import Roofline
 from pipelab.tables import Row, frame_of, number, path_of, place, read_rows
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["against_measured"]
 
@@ -26,7 +29,7 @@ class _Measurement:
     what: str
     model: str
     gpu_type: str
-    phase: str
+    phase: Literal["prefill", "decode", "mixed"]
     batch: Count
     tokens: Count
     measured: Positive
@@ -56,7 +59,7 @@ class _Measurement:
         return self.workload.tokens / seconds if self.unit == "tokens/s" else 1000 * seconds
 
 
-def against_measured(costs: Roofline | None = None, file: str | Path | None = None):
+def against_measured(costs: Roofline | None = None, file: str | Path | None = None) -> "DataFrame":
     """One row per measurement: what was measured, what the roofline says, and by how much it is off.
 
     Parameters
@@ -92,6 +95,6 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
 
 
 def _predicted(costs: Roofline, row: Row) -> float:
-    values = {c: row.cells[c] for c in _TEXTS} | {c: number(row, c) for c in _NUMBERS}
+    values: dict[str, Any] = {c: row.cells[c] for c in _TEXTS} | {c: number(row, c) for c in _NUMBERS}
     values |= {c: number(row, c) for c in _OPTIONAL if row.cells.get(c)}
     return place(row, {"sequence_length": "tokens"}, lambda: _Measurement(**values).predicted(costs))

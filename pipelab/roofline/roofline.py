@@ -8,11 +8,11 @@ value per type of GPU or one for all.
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
-from pipelab.checked import Flag, NotNegative, Share, checked, instance, whole_number
+from pipelab.checked import Flag, Later, NotNegative, Share, checked, instance, whole_number
 from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK, StageCost, StageTables
 from pipelab.errors import InvalidValue, nearest
@@ -21,7 +21,7 @@ from pipelab.facts.transformer import Transformer
 from pipelab.problem import Problem, Workload
 from pipelab.roofline.demand import Demand
 from pipelab.roofline.sharing import balanced_batches
-from pipelab.roofline.table import Hardware, Span, Table
+from pipelab.roofline.table import Hardware, Span, Table, degrees
 from pipelab.turns import pass_time, whole_sequences
 
 __all__ = ["Roofline"]
@@ -90,7 +90,7 @@ class Roofline:
     8.54
     """
 
-    gpus: Mapping[str, GPUFacts] | None = None
+    gpus: Annotated[Mapping[str, GPUFacts], Later] = cast(Mapping[str, GPUFacts], None)
     memory_efficiency: Share = 0.8
     prefill_overlap: NotNegative = 1.0
     decode_overlap: NotNegative = 0.5
@@ -100,7 +100,7 @@ class Roofline:
     tensor_parallel: Flag = True
     prefer: Literal["rate", "time"] = "rate"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("prefill_overlap", "decode_overlap"):
             if getattr(self, name) > 1:
                 raise InvalidValue("Roofline", [(name, getattr(self, name), "expected a share from 0 to 1")])
@@ -129,19 +129,17 @@ class Roofline:
         if problem.link_units != "tokens":
             expected = "expected 'tokens': Roofline's stages count tokens, and links must count the same"
             raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
-        demand, ends = Demand(problem.model, problem.workload), (range(1), range(problem.model.layers))
-        whole = np.array([problem.workload.batch_size])
-        for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():  # beyond these no solver computes
+        load, spans = problem.workload, (range(1), range(problem.model.layers))
+        for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
             with np.errstate(all="ignore"):
-                one = [self._seconds(demand, self._hardware([gpu]), Span.of(problem.model, x), whole, 1) for x in ends]
-                rates = [float(problem.workload.tokens / seconds[0]) for seconds in one]
-            if not 1e-9 < min(rates) <= max(rates) < 1e15:
+                rates = [load.tokens / self.pass_seconds(problem.model, load, gpu, span) for span in spans]
+            if not 1e-9 < min(rates) <= max(rates) < 1e15:  # no GPU's, and beyond what solvers compute with
                 expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
                 raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
 
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """Tokens/s of a link that carries one microbatch after the other."""
-        sent = Demand(problem.model, problem.workload).handed_on_bytes(problem.workload.batch_size)
+        sent = Demand(_known(problem), problem.workload).handed_on_bytes(problem.workload.batch_size)
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
         with np.errstate(divide="ignore"):
             return problem.workload.tokens / (self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9))
@@ -153,7 +151,7 @@ class Roofline:
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
         """What these layers need on this GPU alone, in GB, by what it is for."""
-        demand, load = Demand(problem.model, problem.workload), problem.workload
+        demand, load = Demand(_known(problem), problem.workload), problem.workload
         parts = demand.kept_gb(problem.model.weight_gb(layers), len(layers), load.batch_size, 1)
         reserve = (1 - self.memory_share) * gpu.memory_gb
         return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
@@ -229,20 +227,24 @@ class Roofline:
         best = self._best(Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split)
         return StageTables(best.rate, best.memory_gb, best.seconds)
 
-    def _best(self, demand: Demand, kinds, composition, span: Span, batch_split: str) -> Table:
+    def _best(
+        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch_split: str
+    ) -> Table:
         """The preferred way among those that fit; where none fits, the one that lacks least memory."""
         best = self._shared(demand, kinds, composition, span, batch_split)
         limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-        for t in _degrees(demand.model, kinds, composition) if self.tensor_parallel else ():
+        for t in degrees(demand.model, kinds, composition) if self.tensor_parallel else ():
             best = best.or_better(self._cut(demand, kinds, composition, span, t), limit, self.prefer)
         return best
 
-    def _shared(self, demand: Demand, kinds, composition, span: Span, batch_split: str) -> Table:
+    def _shared(
+        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch_split: str
+    ) -> Table:
         """Every GPU holds all layers of the stage and works on its share of the batch."""
         whole, size = demand.load.batch_size, composition.sum(axis=1)
         hardware = self._hardware(kinds)
 
-        def seconds(b, kind, which):
+        def seconds(b: Any, kind: Any, which: Any) -> np.ndarray:
             return self._seconds(demand, hardware.take(kind), span.take(which), b, 1)
 
         if batch_split == "even" or (size == 1).all():
@@ -251,7 +253,7 @@ class Roofline:
             batch = balanced_batches(seconds, composition, len(span), whole)
         return self._table(demand, kinds, composition, span, batch, 1)
 
-    def _cut(self, demand: Demand, kinds, composition, span: Span, t: int) -> Table:
+    def _cut(self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, t: int) -> Table:
         """Groups of t GPUs of one node cut each layer; groups share the batch evenly. Rate 0 where that cannot be."""
         size = composition.sum(axis=1)
         one_node = ((composition == size[:, None]) & [bool(kind.node) for kind in kinds]).any(axis=1)
@@ -263,11 +265,13 @@ class Roofline:
         rate, seconds = np.where(can[:, None], [table.rate, table.seconds], [[[0.0]], [[np.inf]]])
         return replace(table, rate=rate, seconds=seconds, memory_gb=memory)
 
-    def _table(self, demand: Demand, kinds, composition, span: Span, batch: np.ndarray, t: int) -> Table:
+    def _table(
+        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch: np.ndarray, t: int
+    ) -> Table:
         """Rate and memory where a GPU of each kind works on `batch` sequences, shape (C, K, U)."""
         there, hardware = (composition > 0)[:, :, None], self._hardware(kinds).take(np.s_[:, None])
 
-        def longest(b):
+        def longest(b: np.ndarray) -> np.ndarray:
             return np.where(there & (b > 0), self._seconds(demand, hardware, span, b, t), 0.0).max(axis=1)
 
         interval, whole = longest(batch), whole_sequences(batch)
@@ -285,7 +289,7 @@ class Roofline:
             np.array([(kind.node_gb_per_s or np.inf) * 1e9 for kind in kinds]),
         )
 
-    def _slower(self, demand: Demand, compute, move):
+    def _slower(self, demand: Demand, compute: np.ndarray | float, move: np.ndarray | float) -> Any:
         """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
         overlap = self.prefill_overlap if demand.load.phase == "prefill" else self.decode_overlap
         return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
@@ -297,7 +301,9 @@ class Roofline:
         cache = demand.kv_bytes(b) / min(t, demand.model.kv_parts) + demand.activation_bytes(b) / t
         head = self._slower(demand, demand.head_flops(b) / (t * gpu.flops), demand.head_bytes / (t * gpu.bandwidth))
         total = span.last * head
-        for kind, number in (("ordinary", span.layers - span.dense), ("dense", span.dense)):
+        numbers: dict[Literal["ordinary", "dense"], np.ndarray | float]
+        numbers = {"ordinary": span.layers - span.dense, "dense": span.dense}
+        for kind, number in numbers.items():
             if np.any(number):
                 move = (demand.layer_weight_bytes(kind, b) / t + cache) / gpu.bandwidth
                 compute = demand.layer_flops(kind, b) / (t * gpu.flops)
@@ -317,10 +323,6 @@ def _stage(costs: Roofline, demand: Demand, gpus: tuple[GPU, ...], span: Span, b
     return StageCost(rate, tuple(batch), tuple(memory), int(degree), seconds)
 
 
-def _degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) -> list[int]:
-    """Ways to cut a layer that some stage of one node allows: heads, and what is cached, must come out even."""
-    alone = composition.max(axis=1) == composition.sum(axis=1)
-    sizes = {int(n) for n in composition[alone][:, [bool(kind.node) for kind in kinds]].ravel() if n > 1}
-    ways = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
-    parts = model.kv_parts
-    return sorted(t for t in ways if model.heads % t == 0 and (parts % t == 0 or t % parts == 0))
+def _known(problem: Problem) -> Transformer:
+    """The model, which `check` has found to have dimensions."""
+    return cast(Transformer, problem.model)

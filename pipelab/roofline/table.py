@@ -1,12 +1,15 @@
 """Arrays that the roofline works on: spans of layers, rates of GPUs, and ways to run a stage."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
+from pipelab.cluster import GPU
 from pipelab.facts.transformer import Transformer
 
-__all__ = ["Hardware", "Span", "Table"]
+__all__ = ["Hardware", "Span", "Table", "degrees"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Span:
     def __len__(self) -> int:
         return np.size(self.layers)
 
-    def take(self, index) -> "Span":
+    def take(self, index: Any) -> "Span":
         """The spans of these numbers."""
         return Span(*(np.atleast_1d(getattr(self, f.name))[index] for f in fields(self)))
 
@@ -47,7 +50,7 @@ class Hardware:
     bandwidth: np.ndarray  # bytes/s of memory
     inside: np.ndarray  # bytes/s between GPUs of a node
 
-    def take(self, index) -> "Hardware":
+    def take(self, index: Any) -> "Hardware":
         """The kinds of these numbers."""
         return Hardware(*(getattr(self, f.name)[index] for f in fields(self)))
 
@@ -83,3 +86,12 @@ class Table:
     def lack(self, limit: np.ndarray) -> np.ndarray:
         """GB missing on the GPU that lacks most; 0 or less where all fits; shape (C, U)."""
         return np.where(self.memory_gb > 0, self.memory_gb - limit, -np.inf).max(axis=1)
+
+
+def degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) -> list[int]:
+    """Ways to cut a layer that some stage of one node allows: heads, and what is cached, must come out even."""
+    alone = composition.max(axis=1) == composition.sum(axis=1)
+    sizes = {int(n) for n in composition[alone][:, [bool(kind.node) for kind in kinds]].ravel() if n > 1}
+    ways = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
+    parts = model.kv_parts
+    return sorted(t for t in ways if model.heads % t == 0 and (parts % t == 0 or t % parts == 0))

@@ -5,10 +5,11 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
-from pipelab.checked import real_number
+from pipelab.checked import given, real_number
 from pipelab.errors import InvalidValue, TooLarge, nearest
 
 __all__ = ["cell", "grid", "mixes", "plain", "plain_points", "value_of"]
@@ -41,22 +42,22 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     for i, part in enumerate(parts):
         if isinstance(part, str | bytes | Mapping) or not isinstance(part, Iterable):
             raise InvalidValue("grid", [(f"part {i + 1}", part, "expected points, such as those of mixes(…)")])
-    parts = [list(part) for part in parts]
-    for i, part in enumerate(parts):
+    lists = [list(part) for part in parts]
+    for i, part in enumerate(lists):
         for point in part:
             if not isinstance(point, Mapping):
                 raise InvalidValue("grid", [(f"part {i + 1}", point, "expected points, such as those of mixes(…)")])
     for name, values in axes.items():
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise InvalidValue("grid", [(name, values, f"expected several values, such as ({values!r},)")])
-        parts.append([{name: value} for value in values])
-    number = math.prod(len(part) for part in parts)
+        lists.append([{name: value} for value in values])
+    number: int = math.prod(len(part) for part in lists)
     _refuse_too_many("grid", number)
-    names = [name for part in parts for name in (part[0] if part else ())]
+    names = [name for part in lists for name in (part[0] if part else ())]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InvalidValue("grid", [("name", twice[0], "stands in two parts, expected once")])
-    return [{k: v for point in chosen for k, v in point.items()} for chosen in itertools.product(*parts)]
+    return [{k: v for point in chosen for k, v in point.items()} for chosen in itertools.product(*lists)]
 
 
 def mixes(
@@ -97,7 +98,7 @@ def mixes(
             if name not in (usd_per_hour or {}):
                 expected = f"nothing is given for {name!r}; a budget needs a price for every type"
                 raise InvalidValue("mixes", [("usd_per_hour", usd_per_hour, expected)])
-            price[name] = float(_check_amount(f"usd_per_hour[{name!r}]", usd_per_hour[name]))
+            price[name] = float(_check_amount(f"usd_per_hour[{name!r}]", given(usd_per_hour)[name]))
     if gpus is not None:
         _check_amount("gpus", gpus)
     if gpus is None and budget is None:
@@ -108,7 +109,9 @@ def mixes(
     return points
 
 
-def _mixes(numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpus, budget) -> Iterator[dict]:
+def _mixes(
+    numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpus: float, budget: float
+) -> Iterator[dict]:
     """Type by type, leaving out what the types before have used up."""
     if not numbers:
         yield {}
@@ -120,10 +123,11 @@ def _mixes(numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpu
                 yield {name: n, **rest}
 
 
-def _numbers(name: str, most) -> list[int]:
-    if isinstance(most, Integral) and most > _MOST_POINTS:
-        _refuse_too_many("mixes", most)
-    choices = range(most + 1) if isinstance(most, Integral) and not isinstance(most, bool) else most
+def _numbers(name: str, most: Any) -> list[int]:
+    whole = int(most) if isinstance(most, Integral) and not isinstance(most, bool) else None
+    if whole is not None and whole > _MOST_POINTS:
+        _refuse_too_many("mixes", whole)
+    choices = most if whole is None else range(whole + 1)
     choices = list(choices) if isinstance(choices, Iterable) and not isinstance(choices, str | bytes) else [None]
     if not choices or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 0 for n in choices):
         expected = "expected a whole number of at least 0, or several of them"
@@ -131,7 +135,7 @@ def _numbers(name: str, most) -> list[int]:
     return [int(n) for n in choices]
 
 
-def _check_amount(name: str, value):
+def _check_amount(name: str, value: Any) -> float:
     expected = "expected a finite number, at least 0"
     if real_number("mixes", name, value, expected) < 0:
         raise InvalidValue("mixes", [(name, value, expected)])
@@ -172,7 +176,7 @@ def plain_points(points: Iterable[Mapping], taken: Sequence[str]) -> tuple[tuple
     return tuple(found[0]), found
 
 
-def plain(value, where: str):
+def plain(value: Any, where: str) -> Any:
     """The value as JSON knows it; numpy's numbers become Python's."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -190,7 +194,7 @@ def plain(value, where: str):
     raise InvalidValue("sweep", [(where, type(value).__name__, expected)])
 
 
-def cell(value) -> str:
+def cell(value: Any) -> str:
     """A plain value as the text of a table's cell, on one line; `value_of` gives it back.
 
     >>> cell(8), cell("fp8"), cell("8"), cell(None), cell({"H100": 2})
@@ -201,9 +205,9 @@ def cell(value) -> str:
     return json.dumps(value)
 
 
-def value_of(text: str):
+def value_of(text: str) -> Any:
     """What a cell stands for: JSON if it is that, else the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or brackets in brackets without end
         return text

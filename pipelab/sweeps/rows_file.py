@@ -11,10 +11,10 @@ import json
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from pipelab.checked import is_real
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.sweeps.points import cell, value_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, TEXTS
@@ -41,7 +41,7 @@ class RowsFile:
         Of the method, plain values.
     """
 
-    def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]):
+    def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]) -> None:
         self.path = path_of("sweep", path, "file").expanduser()
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
@@ -105,11 +105,10 @@ class RowsFile:
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; when this returns, it is on disk."""
         try:
-            if not self._begun:
-                self._open()
-            self._file.write(_line(self._cells(row)))
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            file = self._open() if self._file is None or not self._begun else self._file
+            file.write(_line(self._cells(row)))
+            file.flush()
+            os.fsync(file.fileno())
         except OSError as error:
             raise InvalidValue("sweep", [("file", str(self.path), f"cannot be written ({error})")]) from None
 
@@ -124,15 +123,16 @@ class RowsFile:
         lines = [_line(self.header), *(_line(self._cells(row)) for row in rows)]
         write_whole(self.path, b"".join(lines).decode())
 
-    def _open(self) -> None:
+    def _open(self) -> io.BufferedWriter:
         """For appending, after the last whole line."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._file or self.path.open("ab")
+        file = self._file = self._file or self.path.open("ab")
         whole = self.path.read_bytes().rfind(b"\n") + 1
-        self._file.truncate(whole)
+        file.truncate(whole)
         if not whole:
-            self._file.write(_line(self.header))
+            file.write(_line(self.header))
         self._begun = True
+        return file
 
     def _cells(self, row: Mapping[str, Any]) -> list[str]:
         answer = ["" if row[name] is None else cell(row[name]) for name in COLUMNS]
@@ -159,8 +159,7 @@ class RowsFile:
         for name in COLUMNS:
             value = value_of(texts[name])
             row[name] = value if name in TEXTS else None if value == "" else value
-            real = isinstance(row[name], int | float) and not isinstance(row[name], bool) and isfinite(row[name])
-            if not (isinstance(row[name], str) if name in TEXTS else row[name] is None or real):
+            if not (isinstance(row[name], str) if name in TEXTS else row[name] is None or is_real(row[name])):
                 raise InvalidData(f"{self.path}, row {number}, column {name!r}: {texts[name]!r}: not of a sweep")
         if row["status"] in ("optimal", "feasible") and row["throughput_tokens_per_s"] is None:
             expected = f"expected a number where the status is {row['status']}; remove the row"

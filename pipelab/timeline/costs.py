@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class StageCosts:
     optimizer: float = 0.0
     unit: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.unit, str) or self.unit not in _UNITS:
             raise InvalidValue("StageCosts", [("unit", self.unit, 'expected "", "s", "ms" or "us"')])
         one_number = ("overlap", "optimizer")
@@ -86,7 +87,7 @@ class StageCosts:
         chunks = whole_number("StageCosts.split", "chunks", chunks)
         if chunks == 1:
             return self
-        changed = {}
+        changed: dict[str, Any] = {}
         for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
             value = getattr(self, name)
             if isinstance(value, tuple):
@@ -158,16 +159,17 @@ class StageCosts:
         return result
 
 
-def _check_schedule(what: str, schedule) -> None:
+def _check_schedule(what: str, schedule: Any) -> None:
     instance(what, "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
 
 
-def _times(name: str, value, *, one_number: bool) -> float | tuple[float, ...]:
+def _times(name: str, value: Any, *, one_number: bool) -> float | tuple[float, ...]:
     """A number, or a list of numbers, as floats that can be added up."""
     value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     several = is_list(value)
-    numbers = tuple(map(_float, value)) if several else (_float(value),)
-    if None in numbers or (several and one_number):
+    found = list(map(_float, value)) if several else [_float(value)]
+    numbers = tuple(number for number in found if number is not None)
+    if len(numbers) < len(found) or (several and one_number):
         expected = "expected a number" + ("" if one_number else " or a list of numbers")
         raise InvalidValue("StageCosts", [(name, value, expected)])
     for i, number in enumerate(numbers):
@@ -180,7 +182,7 @@ def _times(name: str, value, *, one_number: bool) -> float | tuple[float, ...]:
     return numbers if several else numbers[0]
 
 
-def _float(value) -> float | None:
+def _float(value: Any) -> float | None:
     """None for what is no number; True is none."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return None
@@ -190,7 +192,7 @@ def _float(value) -> float | None:
         return float(np.copysign(1e300, -1 if value < 0 else 1))
 
 
-def _spread(name: str, value, count: int, what: str) -> np.ndarray:
+def _spread(name: str, value: Any, count: int, what: str) -> np.ndarray:
     if isinstance(value, tuple) and len(value) != count:
         expected = f"expected one number, or {count} for {count} {what}; got {len(value)}"
         raise InvalidValue("StageCosts", [(name, value, expected)])

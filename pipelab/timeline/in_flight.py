@@ -57,7 +57,7 @@ def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int, lea
     [18.0, 10.0, 8.0]
     """
     in_flight = whole_number("simulate_in_flight", "in_flight", in_flight)
-    lanes = len(costs.forward)
+    lanes = np.size(costs.forward)
     schedule = make_schedule("Inference", lanes, microbatches)
     graph = entries_graph(schedule)
     nothing = len(graph)
@@ -94,10 +94,11 @@ def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0, tolera
     InvalidValue
         The rate is beyond the slowest lane's.
     """
-    waits = float(np.sum(costs.arrays(len(costs.forward), None)["comm"])) + leaving
-    low, high = 1, len(costs.forward) + (ceil(waits / max(costs.forward)) if waits else 0)
+    lanes, slowest = np.size(costs.forward), float(np.max(costs.forward))
+    waits = float(np.sum(costs.arrays(lanes, None)["comm"])) + leaving
+    low, high = 1, lanes + (ceil(waits / slowest) if waits else 0)
     if not _reaches(costs, high, rate, leaving, tolerance):
-        raise InvalidValue("least_in_flight", [("rate", rate, f"expected at most {1 / max(costs.forward):.9g}")])
+        raise InvalidValue("least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")])
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if _reaches(costs, middle, rate, leaving, tolerance) else (middle + 1, high)

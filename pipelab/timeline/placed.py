@@ -1,9 +1,12 @@
 """A placement run as an inference pipeline: its lanes, its steady rate, and how many in flight that takes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from pipelab.checked import whole_number
 from pipelab.evaluate import Evaluation, tally
@@ -12,6 +15,9 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 from pipelab.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame, Figure
 
 __all__ = ["Lane", "PlacedTimeline", "lanes_of", "placed_timeline", "stage_label"]
 
@@ -76,7 +82,7 @@ class PlacedTimeline:
     def lanes(self) -> tuple[Lane, ...]:
         """Stages and links in pipeline order, one for each rank of `timeline`."""
         costs = self.timeline.costs
-        waits = [*costs.arrays(len(costs.forward), None)["comm"].tolist(), self.leaving]
+        waits = [*costs.arrays(np.size(costs.forward), None)["comm"].tolist(), self.leaving]
         return lanes_of(self.evaluation, costs.forward, waits)
 
     @property
@@ -117,7 +123,7 @@ class PlacedTimeline:
         """The fewest microbatches in flight for which the steady rate equals the promise to 1e-6."""
         return least_in_flight(self.timeline.costs, self.promise / self.problem.workload.tokens, self.leaving)
 
-    def sweep(self, in_flight=None):
+    def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
         """The steady rate against microbatches in flight, simulated one by one.
 
         Parameters
@@ -164,7 +170,7 @@ class PlacedTimeline:
             text += f" Memory was judged for Workload.in_flight = {counted}."
         return text
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per lane: seconds per microbatch, rate, share of the time it works once the pipeline is full.
 
         Where some lane hands a microbatch on later than it takes the next one, also when that is.
@@ -185,7 +191,7 @@ class PlacedTimeline:
             frame.insert(2, "handed_on_after_seconds", [lane.seconds + lane.wait for lane in self.lanes])
         return frame
 
-    def gantt(self, *, follow: int | None = 0, links: bool = True):
+    def gantt(self, *, follow: int | None = 0, links: bool = True) -> "Figure":
         """When every stage and link works on which microbatch, the bottleneck framed.
 
         Parameters
@@ -199,7 +205,7 @@ class PlacedTimeline:
 
         return placed_gantt(self, follow=follow, links=links)
 
-    def figure(self):
+    def figure(self) -> "Figure":
         """The steady rate against microbatches in flight, and how many keep the promise."""
         from pipelab.plots import plot_in_flight
 
@@ -219,7 +225,7 @@ def stage_label(evaluation: Evaluation, index: int) -> str:
     return f"stage {index + 1}: {layers} layer{'s' * (layers > 1)} on {tally(report.gpu_types)}"
 
 
-def lanes_of(evaluation: Evaluation, seconds, waits) -> tuple[Lane, ...]:
+def lanes_of(evaluation: Evaluation, seconds: Any, waits: Any) -> tuple[Lane, ...]:
     """The lanes of a judged placement, with their times."""
     lanes = []
     for position, (each, wait) in enumerate(zip(seconds, waits, strict=True)):
@@ -231,7 +237,13 @@ def lanes_of(evaluation: Evaluation, seconds, waits) -> tuple[Lane, ...]:
 
 
 def placed_timeline(
-    problem: Problem, placement: Placement, evaluation: Evaluation, costs, leaving: float, microbatches, in_flight
+    problem: Problem,
+    placement: Placement,
+    evaluation: Evaluation,
+    costs: Any,
+    leaving: float,
+    microbatches: int | None,
+    in_flight: int | None,
 ) -> PlacedTimeline:
     """Simulate; where it is not said how many are in flight, as many as the promise needs."""
     if in_flight is None:

@@ -2,6 +2,7 @@
 
 from itertools import zip_longest
 from numbers import Real
+from typing import Any, Literal, overload
 
 from pipelab.checked import instance, real_number, true_or_false
 from pipelab.errors import InvalidValue
@@ -77,6 +78,27 @@ def _costs(judged: Evaluation, tokens: float, what: str) -> tuple[StageCosts, fl
     return StageCosts(tuple(times), comm=tuple(waits[:-1]) if any(waits[:-1]) else 0.0, unit="s"), waits[-1]
 
 
+@overload
+def timeline_of(
+    problem: Problem,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    in_flight: int | None = None,
+    *,
+    training: Literal[False] = False,
+) -> PlacedTimeline: ...
+@overload
+def timeline_of(
+    problem: Problem,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    in_flight: int | None = None,
+    *,
+    training: bool,
+    schedule: str | None = None,
+    backward_input: float = 1.0,
+    backward_weight: float = 1.0,
+) -> PlacedTimeline | TrainingTimeline: ...
 def timeline_of(
     problem: Problem,
     placement: Placement | Result,
@@ -150,7 +172,7 @@ def timeline_of(
     return placed_timeline(problem, placement, judged, costs, leaving, microbatches, in_flight)
 
 
-def _refuse_mixture(training: bool, in_flight, schedule, backward) -> None:
+def _refuse_mixture(training: bool, in_flight: int | None, schedule: Any, backward: Any) -> None:
     """An option that would be ignored is a misunderstanding."""
     if training and in_flight is not None:
         expected = "expected None with training=True: there the schedule decides how many are in flight"

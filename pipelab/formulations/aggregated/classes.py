@@ -8,11 +8,15 @@ directions are alike. Swapping them changes no placement's throughput, and no ti
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.html import table
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Classes", "gpu_classes"]
 
@@ -69,7 +73,7 @@ class Classes:
         """What every GPU of class `a` is."""
         return self.cluster.kinds[self.kind[a]]
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per class: type, memory, number of GPUs, their ids, bandwidth among themselves."""
         import pandas as pd
 
@@ -109,7 +113,7 @@ def gpu_classes(cluster: Cluster) -> Classes:
     several = np.array([len(m) > 1 for m in ids])
     leaders: list[int] = []  # the first atom of each class
     parts: list[list[int]] = []
-    same_key = defaultdict(list)
+    same_key: dict[tuple, list[int]] = defaultdict(list)
     for i, key in enumerate(_keys(links, kind)):
         for c in same_key[key]:
             if _interchangeable(links, several, leaders[c], i):

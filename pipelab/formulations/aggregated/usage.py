@@ -27,10 +27,10 @@ __all__ = ["COARSE_UNITS", "Limits", "Usage", "price_step"]
 COARSE_UNITS = 200_000  # sums of prices up to this are told apart by a solver
 
 
-def price_step(rates: StageRates, prices: Sequence[int]) -> int:
+def price_step(rates: StageRates, prices: Sequence[int] | None) -> int:
     """1 where sums of whole prices are told apart as they are; else into what steps they are split."""
     used = min(len(rates.problem.cluster), rates.problem.model.layers * rates.largest)
-    total = max(prices) * used
+    total = max(prices or [0]) * used
     return 1 if total <= COARSE_UNITS else max(1_000, -(-total // COARSE_UNITS))
 
 
@@ -66,7 +66,7 @@ class Usage:
     @cached_property
     def step(self) -> int:
         """Of split prices; 1 where they are not split."""
-        return price_step(self.found.rates, self.limits.prices) if self.limits.prices else 1
+        return price_step(self.found.rates, self.limits.prices)
 
     @property
     def carries(self) -> bool:
@@ -91,8 +91,8 @@ class Usage:
             for number, classes in recipe.draws:
                 if len(classes) == 1:
                     fixed[classes[0], r] += number
-        classes = np.array([a for _, _, own in self.mixed_draws for a in own], dtype=int)
-        return sp.csr_array(fixed) @ self.per_recipe, incidence(classes, len(fixed))
+        drawn = np.array([a for _, _, own in self.mixed_draws for a in own], dtype=int)
+        return sp.csr_array(fixed) @ self.per_recipe, incidence(drawn, len(fixed))
 
     def weights(self, columns: Columns, gpus: float = 0.0, stages: float = 0.0, price: float = 0.0) -> np.ndarray:
         """An objective over all columns: so much for every GPU, every stage and every unit (or step) of price."""
@@ -130,7 +130,7 @@ class Usage:
     def _carried(self, columns: Columns) -> dict[str, RowBlock]:
         """A limit on the price in two places; see the head of this file."""
         high, low = np.divmod(np.array(self.limits.prices), self.step)
-        most_high, most_low = divmod(self.limits.price, self.step)
+        most_high, most_low = divmod(self.limits.price or 0, self.step)
         least_low = most_low - (self.step - 1)
         rows = {"most_price": (high, 1, -np.inf, most_high), "price_carry": (low, -self.step, least_low, most_low)}
         blocks = {}
