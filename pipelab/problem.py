@@ -201,7 +201,7 @@ class Problem:
         """Tokens/s (or transfers/s, see `link_units`) over links of these bandwidths; a number or an array."""
         return self.costs.link_throughput(self, bandwidth_gb_per_s)
 
-    def message_seconds(self, bandwidth_gb_per_s: np.ndarray | float, latency_ms: np.ndarray | float) -> Any:
+    def message_seconds(self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float") -> Any:
         """From the first byte sent to the last received, of one microbatch's message; numbers or arrays.
 
         The link is taken for what its rate says; the latency only delays. For links counted in tokens/s.
