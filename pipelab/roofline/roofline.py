@@ -132,8 +132,8 @@ class Roofline:
         load, spans = problem.workload, (range(1), range(problem.model.layers))
         for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
             with np.errstate(all="ignore"):
-                rates = [load.tokens / self.pass_seconds(problem.model, load, gpu, span) for span in spans]
-            if not 1e-9 < min(rates) <= max(rates) < 1e15:  # no GPU's, and beyond what solvers compute with
+                rates = load.tokens / np.array([self.pass_seconds(problem.model, load, gpu, x) for x in spans])
+            if not 1e-9 < rates.min() <= rates.max() < 1e15:  # no GPU's, and beyond what solvers compute with
                 expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
                 raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
 
