@@ -57,6 +57,16 @@ def tight(seed, late=False, prefer="rate"):
 SEEDS = (*range(50), 54, 90, 103, 119)
 
 
+def closed(answer):
+    """Whether the questions asked rule out more than the best for every number in flight, from 1 to infinity."""
+    ranges = sorted((r.first, r.last) for r in answer.rounds if r.bound <= answer.steady_rate * (1 + 3e-9))
+    reached = 0
+    for first, last in ranges:
+        if first <= reached + 1:
+            reached = max(reached, last)
+    return reached == math.inf
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_it_is_the_most_of_all_placements_with_all_numbers_in_flight(seed):
     problem = tight(seed, late=seed % 3 == 0)
@@ -67,6 +77,7 @@ def test_it_is_the_most_of_all_placements_with_all_numbers_in_flight(seed):
         return
     assert answer.status == "optimal"
     assert answer.steady_rate == answer.bound == pytest.approx(truth[0], rel=1e-8)
+    assert closed(answer)
     assert answer.problem.workload.in_flight == answer.in_flight >= truth[1]
     placed = answer.timeline()  # the judge accepts it with so many, and the simulation agrees
     assert placed.steady_rate == pytest.approx(answer.steady_rate, rel=1e-6)

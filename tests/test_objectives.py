@@ -12,12 +12,13 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab.formulations.aggregated.rates import stage_rates
-from pipelab.formulations.aggregated.usage import price_step
+from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.formulations.quickest.path import Path
 from pipelab.formulations.quickest.sequence import Sequence
 from pipelab.formulations.quickest.times import pass_times
 from pipelab.methods.prices import whole_prices
 from pipelab.methods.raise_floor import raise_floor
+from pipelab.methods.search import Search
 from pipelab.methods.solvers import run_program
 from pipelab.objective import Objective, status_and_least
 
@@ -110,6 +111,21 @@ def test_prices_of_millionths_of_a_dollar_are_told_apart(seed):
     assert curve.complete
     found = [(p.throughput, sum(problem.cluster.gpus[g].usd_per_hour for g in p.placement.gpus)) for p in curve.points]
     assert found == [(pytest.approx(r, rel=1e-6), pytest.approx(d, abs=1e-9)) for d, r in sorted(front)[::-1]]
+
+
+def test_a_price_that_a_solver_takes_for_the_least_is_asked_about_again(monkeypatch):
+    """A solver that is content with a dearer placement: a unit less is asked for, until there is none."""
+    problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"), 1, FINE)
+    rates = stage_rates(problem)
+    search = Search(rates, limits=Limits(prices=whole_prices(rates)))
+    real, dear = Search._least, pl.Placement.of([(2, (0, 1)), (2, (2, 3))])
+    answers = [(dear, True)]
+    monkeypatch.setattr(Search, "_least", lambda *args: answers.pop() if answers else real(*args))
+    found, settled = search.least("price", 0)
+    cheapest = min(g.usd_per_hour for g in problem.cluster.gpus)
+    assert settled
+    assert [problem.cluster.gpus[g].usd_per_hour for g in found.gpus] == [cheapest]
+    assert search.limits.price is None
 
 
 def test_cents_over_a_thousand_gpus_are_no_obstacle():
