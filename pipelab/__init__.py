@@ -133,6 +133,7 @@ _LATER = {
     "reproduce": "pipelab.ledger",
     "Ledger": "pipelab.ledger",
     "plot_verdicts": "pipelab.plots",
+    "plot_course": "pipelab.plots",
     "guess": "pipelab.exercises",
     "show_table": "pipelab.html",
     "check": "pipelab.exercises",

@@ -1,4 +1,4 @@
-"""The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce and copy do without it."""
+"""The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce, copy and static do without it."""
 
 import io
 import json
@@ -227,6 +227,20 @@ def copy(folder: Annotated[Path, typer.Argument(help="Where the notebooks go.")]
         print(path)
     if not copied:
         print(f"every notebook is in {folder} already; nothing was changed")
+
+
+@app.command()
+def static(
+    folder: Annotated[Path, typer.Argument(help="Where the pages go: new, empty, or an earlier copy.")],
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="Such as 00_start_here; all of them without it.")
+    ] = None,
+) -> None:
+    """Run the notebooks and write them as pages that read without installing; a few minutes for all."""
+    from pipelab.static import static_copy
+
+    pages = static_copy(folder, notebooks, progress=True)
+    print(f"{len(pages)} pages; begin with {pages[0]}")
 
 
 def _load(case: str, **options: Any) -> "Problem":

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
     from pandas import DataFrame
     from plotly.graph_objects import Figure, FigureWidget
 
-__all__ = ["DataFrame", "Figure", "FigureWidget"]
+__all__ = ["DataFrame", "Figure", "FigureWidget", "NotebookNode"]

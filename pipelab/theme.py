@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 __all__ = [
-    "BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
+    "BOTTLENECK", "GRID", "KIND_COLOURS", "NEUTRAL", "NEUTRAL_LIGHT",
+    "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
     "template",
 ]  # fmt: skip
 
@@ -16,6 +17,7 @@ TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442"
 BOTTLENECK = "#111111"
 WRONG = "#D55E00"
 GRID = "#D0D0D0"
+NEUTRAL, NEUTRAL_LIGHT = "#46606F", "#DDE4E8"  # of what is neither GPU, action nor verdict
 # Of the ledger: what agrees is blue, what does not is WRONG, and what is neither is light.
 VERDICT_COLOURS = {
     "exact": "#0072B2", "rounded": "#56B4E9", "only under an unstated assumption": "#F0E442",

@@ -17,13 +17,34 @@ pytestmark = [
 
 # notebook: code cells, titles that its figures must have, bars drawn in all figures
 EXPECTED = {
-    "00_start_here.ipynb": (["tiny: 133.116 tokens/s", "tiny: 301.784 tokens/s", "my GPUs: 90.064 tokens/s"], 10),
+    "00_start_here.ipynb": (
+        [
+            "tiny: 133.116 tokens/s",
+            "tiny: 301.784 tokens/s",
+            "tiny, 4 GPUs: 301.784 tokens/s in 1 stage, proven optimal",
+            "proportional comes nearest and loses 56% against the optimum",
+            "10 notebooks: 4.8 hours for the learner",
+            "my GPUs: 90.064 tokens/s",
+        ],
+        None,
+    ),
     "01_splitting_layers.ipynb": (
-        ["by_flops has a bottleneck 60% above exact's", "H100 and 3 A10: even and proportional and 2 more lose 70%"],
-        9,
+        [
+            "by_flops has a bottleneck 60% above exact's",
+            "by_flops has a bottleneck",
+            "H100 and 3 A10: even and proportional and 2 more lose 70%",
+        ],
+        15,
     ),
     "02_exhaustive_search.ipynb": (["tiny: 301.784 tokens/s", "placements, 3 per stage: beyond a year of search"], 2),
-    "03_one_gpu_per_stage.ipynb": (["medium: 264.236 tokens/s", "tiny: even loses 56% against the optimum"], None),
+    "03_one_gpu_per_stage.ipynb": (
+        [
+            "medium: 264.236 tokens/s",
+            "layers of 14 GB: 219.52 tokens/s in 3 stages",
+            "tiny: even loses 56% against the optimum",
+        ],
+        None,
+    ),
     "04_a_failed_heuristic.ipynb": (
         ["three unlike GPUs: 134.616 tokens/s in 2 stages", "only 23% of the optimum on 2 H100, 6 T4"],
         2,
@@ -50,9 +71,11 @@ EXPECTED = {
             "Slow links make the claim fall to 36% of the truth",
             "small, heavy layers: 215.52 tokens/s",
             "small, heavy layers: 215.52 tokens/s in 4 stages",
+            "small, heavy layers, joint: ",
+            "",  # watched, and so as far as it has come
             "Connections, not allocations, fill the model: 14,310 for each allocation of demo, 3",
         ],
-        9,
+        None,
     ),
     "07_pipeline_schedules.ipynb": (
         [
@@ -88,6 +111,10 @@ EXPECTED = {
             "Llama-3-70B, by the write-up's coefficients: 247.52 tokens/s in 4 stages",
             "Llama-3-70B: 690.5 tokens/s at most",
             "more tokens/s than the quickest",
+            "Llama-3-8B, 10 GPUs: ",
+            "comes nearest and loses",
+            "tokens/s once the pipeline is full",
+            "microbatches in flight reach",
         ],
         None,
     ),

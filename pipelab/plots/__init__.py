@@ -2,6 +2,7 @@
 
 from pipelab.plots.aggregated import plot_classes, plot_proof, plot_run_times, plot_search
 from pipelab.plots.comparing import plot_comparison, plot_shares, plot_split_costs
+from pipelab.plots.course import plot_course
 from pipelab.plots.gantt import gantt
 from pipelab.plots.gantt_widget import gantt_widget
 from pipelab.plots.layers import plot_layer_times, plot_stage_rates
@@ -24,6 +25,7 @@ __all__ = [
     "plot_claims",
     "plot_classes",
     "plot_comparison",
+    "plot_course",
     "plot_growth",
     "plot_in_flight",
     "plot_layer_times",
