@@ -53,7 +53,7 @@ class Exercise:
     def judge(self, value: object) -> tuple[bool, str]:
         """Whether a reader's value is right, and a sentence that says what is off."""
         try:
-            number = float(value)  # type: ignore[arg-type]
+            number = float(value)  # type: ignore[arg-type]  # what is no number is refused right here
         except (TypeError, ValueError, OverflowError):
             return False, f"Expected a number, yours is {value!r}"
         if not math.isfinite(number):
