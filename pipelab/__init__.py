@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.methods.certificate import certificate
     from pipelab.methods.cheapest import cheapest
     from pipelab.methods.exhaustive import count_placements
+    from pipelab.methods.in_flight import solve_in_flight
     from pipelab.methods.joint import joint_capacity, joint_lp_bound, joint_program, joint_size
     from pipelab.methods.quickest import quickest
     from pipelab.methods.single_gpu import single_gpu_size
@@ -115,6 +116,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
         split_minmax,
         split_proportional,
     )
+    from pipelab.steady import SteadyResult
     from pipelab.sweeps import grid, mixes
     from pipelab.sweeps.sweep import Sweep, sweep
     from pipelab.tables import saved_run
