@@ -8,6 +8,7 @@ from nbclient import NotebookClient
 
 from pipelab.paths import notebooks_dir
 
+FIGURE = "application/vnd.plotly.v1+json"
 NOTEBOOKS = sorted(p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 
 # Statements that must hold in the notebook's own variables once it has run.
@@ -192,6 +193,14 @@ def test_notebook(path):
         NotebookClient(notebook, timeout=300).execute()
     outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     assert [o.text for o in outputs if o.get("name") == "stderr"] == []
+    figures = [o.data[FIGURE] for o in outputs if FIGURE in o.get("data", {})]
+    assert figures or path.parent != notebooks_dir() or path.name == "glossary.ipynb"
+    for figure in figures:
+        layout, kinds = figure["layout"], {trace["type"] for trace in figure["data"]}
+        assert len(layout["title"]["text"].split()) >= 4, layout["title"]
+        axes = {name: axis.get("title", {}).get("text") for name, axis in layout.items() if "axis" in name}
+        # Rows of names and panels with a title of their own need none; everything else says what it counts.
+        assert any(axes.values()) or "heatmap" in kinds or layout.get("annotations"), layout["title"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
