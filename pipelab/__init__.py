@@ -293,5 +293,9 @@ class _Package(ModuleType):
         if not (name in _LATER and isinstance(value, ModuleType)):  # importing a module would put it there
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple:
+        """By name: what is sent to another process (a sweep's `make` that says `pl.`) takes along no module."""
+        return import_module, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
