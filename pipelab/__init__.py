@@ -183,6 +183,8 @@ _LATER = {
     "plot_sweep": "pipelab.plots",
     "cheapest": "pipelab.methods.cheapest",
     "quickest": "pipelab.methods.quickest",
+    "solve_in_flight": "pipelab.methods.in_flight",
+    "SteadyResult": "pipelab.steady",
     "saved_run": "pipelab.tables",
     "plot_classes": "pipelab.plots",
     "plot_proof": "pipelab.plots",
