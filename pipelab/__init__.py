@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.methods.certificate import certificate
     from pipelab.methods.cheapest import cheapest
     from pipelab.methods.exhaustive import count_placements
+    from pipelab.methods.in_flight import solve_in_flight
     from pipelab.methods.joint import joint_capacity, joint_lp_bound, joint_program, joint_size
     from pipelab.methods.quickest import quickest
     from pipelab.methods.single_gpu import single_gpu_size
@@ -112,6 +113,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
         split_minmax,
         split_proportional,
     )
+    from pipelab.steady import SteadyResult
     from pipelab.sweeps import grid, mixes
     from pipelab.sweeps.sweep import Sweep, sweep
     from pipelab.tables import saved_run
@@ -285,6 +287,9 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _LATER and isinstance(value, ModuleType)):  # importing a module would put it there
             super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple:  # functions that are sent to workers take the package along by its name
+        return import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Package

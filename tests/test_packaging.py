@@ -179,16 +179,41 @@ def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(instal
 
 
 def test_the_readmes_python_runs_and_says_what_it_says(tmp_path, monkeypatch):
-    block, *others = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    ten_lines, tour, *_ = blocks
+    monkeypatch.chdir(tmp_path)  # cases, plans and sweeps are written
     space: dict = {}
-    exec(block, space)
-    monkeypatch.chdir(tmp_path)  # a sweep writes its file
-    for other in others:
-        exec(other, space)
-    assert space["pl"].solve(space["real"], "aggregated").status == "optimal"
+    for block in blocks:
+        exec(block, space)
+    assert len(ten_lines.strip().splitlines()) - 1 == 9  # and the import
+    pl = space["pl"]
+    assert space["plan"] == pl.solve(pl.load_case("my_cluster", max_gpus_per_stage=2), "aggregated").placement
+    assert pl.solve(space["real"], "aggregated").status == "optimal"
     assert space["sweep"].complete
     result = space["result"]
     assert (result.status, round(result.throughput, 3), round(result.bound, 3)) == ("optimal", 301.784, 301.784)
     assert result.placement.stages[0].gpus == (0, 1)
     for told in ('("optimal", 301.784, 301.784)', "(0, 1)"):
-        assert told in block
+        assert told in tour
+    assert "(27.0, 0.111…)" in "".join(blocks)
+    assert (space["timeline"].makespan, round(space["timeline"].bubble_fraction, 3)) == (27.0, 0.111)
+
+
+def test_every_public_name_has_a_reader():
+    """Used in a notebook, the README or another module; what nobody reads is not worth a name."""
+    import pipelab as pl
+
+    shown = [(ROOT / "README.md").read_text(encoding="utf-8")]
+    shown += [path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").rglob("*.ipynb")]
+    used: dict[str, set[str]] = {}
+    for path in (ROOT / "pipelab").rglob("*.py"):
+        if path.name != "__init__.py":
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+            names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+            names |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+            used[path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")] = names
+    for name in pl.__all__:
+        home = getattr(getattr(pl, name), "__module__", "")
+        read = any(re.search(rf"\bpl\.{name}\b", text) for text in shown)
+        assert read or any(name in names for module, names in used.items() if module != home), name
