@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelab.data import cases as pl_cases
 from pipelab.paths import in_clone
 
 ROOT = Path(__file__).parent.parent
@@ -120,43 +121,99 @@ def test_every_public_name_exists_and_is_explained():
         getattr(pl, "slove")  # noqa: B009
 
 
-def test_a_wheel_stands_alone(tmp_path):
-    """Built, unpacked elsewhere and run from there, it finds its data and notebooks."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder away from the clone into which the wheel was installed, with the libraries that are there anyway."""
+    place = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = place.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        archive.extractall(tmp_path / "site")
     assert "pipelab/_bundled/notebooks/00_start_here.ipynb" in names
     assert "pipelab/_bundled/data/cases/tiny/config.csv" in names
     assert "pipelab/py.typed" in names  # says that the hints may be believed
-    assert not [n for n in names if "checkpoint" in n or n.startswith(("tests", "notebooks", "data"))]
-    code = (
-        "import pathlib, pipelab, pipelab.lab as lab; print(pipelab.__file__); "
-        "print(round(pipelab.solve(pipelab.load_case('tiny')).throughput, 2)); "
-        "print(len(lab.copy_notebooks(pathlib.Path('mine'))))"
-    )
-    environment = dict(os.environ, PYTHONPATH=str(tmp_path / "site"))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert not [n for n in names if "checkpoint" in n or n.startswith(("tests", "notebooks", "data", "requirements"))]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*pip, "--target", str(place / "site"), str(wheel)], check=True, capture_output=True)
+    return place / "site"
+
+
+def _away(installed, folder, *command):
+    """Run something with the installed pipelab, from a folder of the user's own."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=dict(os.environ, PYTHONPATH=str(installed)), capture_output=True,
+        text=True, encoding="utf-8",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    place, throughput, copied = done.stdout.split()
-    assert place.startswith(str(tmp_path))
+    return done.stdout
+
+
+def test_a_wheel_stands_alone(installed, tmp_path):
+    """Installed elsewhere and run from there, it finds its data and solves."""
+    code = "import pipelab as pl; print(pl.__file__); print(round(pl.solve(pl.load_case('tiny')).throughput, 2))"
+    place, throughput = _away(installed, tmp_path, "-c", code).split()
+    assert place.startswith(str(installed))
     assert throughput == "217.52"
-    assert int(copied) == len(list((tmp_path / "mine").rglob("*.ipynb"))) > 2
+    listed = _away(installed, tmp_path, str(installed / "bin" / "pipelab"), "cases")
+    assert [line.split()[0] for line in listed.splitlines()] == list(pl_cases())
+
+
+def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(installed, tmp_path):
+    mine = tmp_path / "mine"
+    (mine / "solutions").mkdir(parents=True)
+    (mine / "00_start_here.ipynb").write_text("my own work")
+    (mine / "notes.txt").write_text("mine, too")
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in mine.rglob("*") if path.is_file()}
+    told = _away(installed, tmp_path, "-m", "pipelab.cli", "copy", "mine").split()
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
+    theirs = {path.relative_to(ROOT / "notebooks") for path in _tracked() if path.suffix == ".ipynb"}
+    copied = {path.relative_to(mine) for path in mine.rglob("*.ipynb")}
+    assert copied == theirs
+    assert len(told) == len(theirs) - 1
+    for name in copied - {Path("00_start_here.ipynb")}:
+        assert (mine / name).read_bytes() == (ROOT / "notebooks" / name).read_bytes()
+    again = _away(installed, tmp_path, "-m", "pipelab.cli", "copy", "mine")
+    assert "nothing was changed" in again
+    assert not list(tmp_path.glob("pipelab-notebooks"))  # that is where `pipelab` itself would have put them
 
 
 def test_the_readmes_python_runs_and_says_what_it_says(tmp_path, monkeypatch):
-    block, *others = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    ten_lines, tour, *_ = blocks
+    monkeypatch.chdir(tmp_path)  # cases, plans and sweeps are written
     space: dict = {}
-    exec(block, space)
-    monkeypatch.chdir(tmp_path)  # a sweep writes its file
-    for other in others:
-        exec(other, space)
-    assert space["pl"].solve(space["real"], "aggregated").status == "optimal"
+    for block in blocks:
+        exec(block, space)
+    assert len(ten_lines.strip().splitlines()) - 1 == 9  # and the import
+    pl = space["pl"]
+    assert space["plan"] == pl.solve(pl.load_case("my_cluster", max_gpus_per_stage=2), "aggregated").placement
+    assert pl.solve(space["real"], "aggregated").status == "optimal"
     assert space["sweep"].complete
     result = space["result"]
     assert (result.status, round(result.throughput, 3), round(result.bound, 3)) == ("optimal", 301.784, 301.784)
     assert result.placement.stages[0].gpus == (0, 1)
     for told in ('("optimal", 301.784, 301.784)', "(0, 1)"):
-        assert told in block
+        assert told in tour
+    assert "(27.0, 0.111…)" in "".join(blocks)
+    assert (space["timeline"].makespan, round(space["timeline"].bubble_fraction, 3)) == (27.0, 0.111)
+
+
+def test_every_public_name_has_a_reader():
+    """Used in a notebook, the README or another module; what nobody reads is not worth a name."""
+    import pipelab as pl
+
+    shown = [(ROOT / "README.md").read_text(encoding="utf-8")]
+    shown += [path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").rglob("*.ipynb")]
+    used: dict[str, set[str]] = {}
+    for path in (ROOT / "pipelab").rglob("*.py"):
+        if path.name != "__init__.py":
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+            names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+            names |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+            used[path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")] = names
+    for name in pl.__all__:
+        home = getattr(getattr(pl, name), "__module__", "")
+        read = any(re.search(rf"\bpl\.{name}\b", text) for text in shown)
+        assert read or any(name in names for module, names in used.items() if module != home), name
