@@ -36,7 +36,17 @@ __all__ = [
     "Share",
     "checked",
 ]
-__all__ += ["Later", "given", "instance", "is_list", "numbered", "real_number", "true_or_false", "whole_number"]
+__all__ += [
+    "Later",
+    "given",
+    "instance",
+    "is_list",
+    "is_real",
+    "numbered",
+    "real_number",
+    "true_or_false",
+    "whole_number",
+]
 
 _Class = TypeVar("_Class")
 
@@ -187,17 +197,25 @@ def is_list(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
 
 
+def is_real(value: Any) -> bool:
+    """Whether `value` is a number that is a finite float, too; True is no number.
+
+    >>> is_real(10**300), is_real(10**400), is_real(True)
+    (True, False, False)
+    """
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:  # an int beyond all floats
+        return False
+
+
 def real_number(what: str, field: str, value: Any, expected: str = "expected a finite number") -> float:
     """`value` as a finite float; True, "3", None, nan and infinity are none.
 
     >>> real_number("gantt", "window", np.float32(0.5))
     0.5
     """
-    try:
-        fits = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
-    except OverflowError:  # an int beyond all floats
-        fits = False
-    if not fits:
+    if not is_real(value):
         raise InvalidValue(what, [(field, value, expected)])
     return float(value)
 

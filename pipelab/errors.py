@@ -25,7 +25,10 @@ __all__ = [
 
 
 class PipelabError(Exception):
-    """Every error that pipelab raises on purpose."""
+    """Every error that pipelab raises on purpose. A message that is a page long keeps its beginning and its end."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message if len(message) <= 2000 else f"{message[:1400]} … {message[-400:]}")
 
 
 class InvalidValue(PipelabError, ValueError):

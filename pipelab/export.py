@@ -161,7 +161,7 @@ def _read_json(path: Path) -> list[dict]:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InvalidData(f"{path}: cannot be opened ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidData(f"{path}: cannot be read as JSON ({error})") from None
     stages = document.get("stages") if isinstance(document, dict) else None
     if not isinstance(stages, list) or not stages:

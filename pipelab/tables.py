@@ -33,8 +33,8 @@ class Row(NamedTuple):
 
     def error(self, column: str, value: Any, expected: str) -> InvalidData:
         """An error that names file, row, column, value and what was expected."""
-        shown = "empty" if value in ("", None) else repr(value)
-        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {shown}: {expected}")
+        told = "empty" if value in ("", None) else shown(value)
+        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {told}: {expected}")
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["clusters", "load_cluster"]
 
+_MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
 _REQUIRED = ("cluster", "gpu_type", "gpus", "gpus_per_node", "network_gbit_per_s")
 
 
@@ -73,9 +74,9 @@ def load_cluster(
     -------
     Cluster
         Links in GB/s per direction: inside a node the GPUs' own, between nodes the slower network of
-        the two, between sites what the file says. The file's latencies are for the reader: a `Cluster`
-        holds none. `Roofline(hop_latency_s=…)` has one for all links; where hops of many milliseconds
-        count, as in `quickest`, give it there.
+        the two, between sites what the file says. Latencies likewise, the greater of the two; 0 where the file
+        states none, and inside a node, where a hop takes no more than what sending takes
+        (`Roofline.hop_latency_s`).
 
     Raises
     ------
@@ -87,8 +88,8 @@ def load_cluster(
     Examples
     --------
     >>> cluster = load_cluster("helix-single24")
-    >>> len(cluster), cluster.bandwidth_between(0, 23)
-    (24, 1.0)
+    >>> len(cluster), cluster.bandwidth_between(0, 23), cluster.latency_between(0, 23)
+    (24, 1.0, 1.0)
     """
     nodes = true_or_false("load_cluster", "nodes", nodes)
     facts = load_gpus() if gpus is None else _checked_facts(gpus)
@@ -102,7 +103,7 @@ def load_cluster(
     for row in table[name]:
         made += _nodes(path, name, row, facts, network_gbit_per_s, nodes, len(made))
     group = np.repeat(np.arange(len(made)), [n.count for n in made])
-    return Cluster(tuple(g for n in made for g in (n.gpu,) * n.count), _bandwidth(made), group)
+    return Cluster(tuple(g for n in made for g in (n.gpu,) * n.count), _bandwidth(made), group, _latency(made))
 
 
 def _read(path: Path) -> dict[str, list[_Nodes]]:
@@ -140,6 +141,9 @@ def _nodes(
     """The nodes of one row. `before` counts those of other rows: two rows may hold nodes of the same kind."""
     if row.gpu_type not in facts:
         raise UnknownName(f"{path}, {name}: {row.gpu_type!r} is no known GPU; {nearest(row.gpu_type, facts)}")
+    if row.gpus > _MOST_GPUS or before + -(-row.gpus // row.gpus_per_node) > _MOST_NODES:
+        most = f"expected at most {_MOST_GPUS:,} GPUs in a row and {_MOST_NODES:,} nodes; Cluster.from_counts has more"
+        raise InvalidData(f"{path}, {name}: {row.gpus:,} GPUs, {row.gpus_per_node:,} per node: {most}")
     outside = row.network_gbit_per_s or network
     if outside is None:
         raise InvalidData(f"{path}, {name}: the network is not stated there; give network_gbit_per_s=…")
@@ -163,6 +167,19 @@ def _bandwidth(nodes: list[_Node]) -> np.ndarray:
     far = sites[:, None] != sites
     matrix = np.where(far, np.minimum(matrix, np.minimum(between[:, None], between)), matrix)
     np.fill_diagonal(matrix, [n.inside for n in nodes])
+    return matrix
+
+
+def _latency(nodes: list[_Node]) -> np.ndarray:
+    """Milliseconds between nodes; nothing inside one."""
+    network, between = (
+        np.array([getattr(n.facts, name) or 0.0 for n in nodes])
+        for name in ("network_latency_ms", "between_sites_latency_ms")
+    )
+    sites = np.array([n.facts.site for n in nodes])
+    near, far = np.maximum(network[:, None], network), np.maximum(between[:, None], between)
+    matrix = np.where(sites[:, None] != sites, np.maximum(near, far), near)
+    np.fill_diagonal(matrix, 0.0)
     return matrix
 
 

@@ -209,5 +209,5 @@ def value_of(text: str) -> Any:
     """What a cell stands for: JSON if it is that, else the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or brackets in brackets without end
         return text
