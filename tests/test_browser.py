@@ -31,7 +31,7 @@ EXPECTED = {
     "01_splitting_layers.ipynb": (
         [
             "by_flops has a bottleneck 60% above exact's",
-            "by_flops has a bottleneck",
+            "All splits have the same bottleneck",
             "H100 and 3 A10: even and proportional and 2 more lose 70%",
         ],
         15,
