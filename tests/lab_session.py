@@ -81,7 +81,16 @@ class LabPage:
         """Run every cell; the execution counts of the code cells."""
         counts = self.page.evaluate(_RUN_ALL)
         self.page.wait_for_timeout(1500)  # the last figures and formulas settle
+        self.charts_drawn()
         return counts
+
+    def charts_drawn(self, least: int = 0, timeout: float = 60_000) -> None:
+        """Wait until no chart of an explorer is still to be drawn, and there are so many at least."""
+        self.page.wait_for_function(
+            """least => document.querySelectorAll('.pipelab-chart[data-drawn=yes]').length >= least
+                 && !document.querySelector('.pipelab-chart[data-drawn=no]')""",
+            arg=least, timeout=timeout,
+        )  # fmt: skip
 
     def bad_outputs(self) -> list[str]:
         """Text of every stderr or error output."""

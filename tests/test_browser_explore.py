@@ -31,6 +31,7 @@ def opened(folder, *cells):
     with lab(folder / "notebooks") as page:
         page.open("explorer.ipynb")
         assert page.run_all() == list(range(1, len(cells) + 1))
+        page.charts_drawn(least=1)
         yield page
         assert page.bad_outputs() == []
         assert page.errors == []

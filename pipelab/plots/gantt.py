@@ -3,11 +3,11 @@
 from pipelab.checked import instance, is_list, numbered, real_number, true_or_false
 from pipelab.errors import InvalidValue
 from pipelab.plots import gantt_bars as bars
-from pipelab.plots.raster import add_raster
+from pipelab.plots.raster import raster_trace
 from pipelab.theme import GRID, template
 from pipelab.timeline import Timeline
 
-__all__ = ["MOST_BARS", "gantt"]
+__all__ = ["MOST_BARS", "check_options", "gantt", "gantt_parts"]
 
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_LABELS = 500
@@ -67,32 +67,61 @@ def gantt(
 
     instance("gantt", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
     window = _check_window(timeline, window)
-    if follow is not None:
-        follow = numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
-    given = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
-    for name, value in (given if overview is None else given | {"overview": overview}).items():
-        true_or_false("gantt", name, value)
+    follow = check_options(timeline, follow, transfers=transfers, memory=memory, critical_path=critical_path)
+    if overview is not None:
+        true_or_false("gantt", "overview", overview)
     if finding is not None:
         instance("gantt", "finding", finding, str, "text")
-    figure = go.Figure(layout=_layout(timeline, window, memory))
+    parts = gantt_parts(timeline, window, transfers, memory, critical_path, follow, overview, finding)
+    return go.Figure(parts["data"], {**parts["layout"], "template": template()})
+
+
+def gantt_parts(
+    timeline, window=None, transfers=False, memory=False, critical_path=False, follow=None, overview=None, finding=None
+) -> dict:
+    """What `gantt` draws, as plain dicts and arrays, for a chart that is redrawn often; nothing is checked.
+
+    Parameters
+    ----------
+    As for `gantt`; `window` lies within the makespan.
+
+    Returns
+    -------
+    dict
+        "data": traces; and "layout", without the template.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> timeline = pl.simulate(pl.schedule("GPipe", 2, 2), pl.StageCosts(1, 1, 1))
+    >>> [len(trace["y"]) for trace in gantt_parts(timeline)["data"]]
+    [3, 4, 4]
+    """
     chosen = bars.visible(timeline, window)
     if overview is None:
         overview = len(chosen) > MOST_BARS
     if overview:
-        add_raster(figure, timeline, window)
+        data = [raster_trace(timeline, window)]
     else:
-        bars.add_gaps(figure, timeline, window)
-        bars.add_bars(figure, timeline, chosen, len(chosen) <= MOST_LABELS, follow)
+        data = [bars.gap_trace(timeline, window)]
+        data += bars.action_traces(timeline, chosen, len(chosen) <= MOST_LABELS, follow)
     if transfers and not overview:
-        bars.add_messages(figure, timeline, window)
+        data.append(bars.message_trace(timeline, window))
     if critical_path:
-        bars.add_critical_path(figure, timeline)
+        data.append(bars.critical_path_trace(timeline))
     if follow is not None:
-        bars.add_microbatch(figure, timeline, follow)
+        data.append(bars.microbatch_trace(timeline, follow))
     if memory:
-        bars.add_memory(figure, timeline)
-    figure.layout.title.text = _title(timeline, overview, finding)
-    return figure
+        data += bars.memory_traces(timeline)
+    layout = _layout(timeline, window, memory) | {"title": {"text": _title(timeline, overview, finding)}}
+    return {"data": data, "layout": layout}
+
+
+def check_options(timeline, follow: int | None = None, **switches: bool) -> int | None:
+    """Refuse what is no switch, and a microbatch that is not there; the microbatch as a plain number."""
+    for name, value in switches.items():
+        true_or_false("gantt", name, value)
+    return None if follow is None else numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
 
 
 def _check_window(timeline, window) -> tuple[float, float] | None:
@@ -110,13 +139,13 @@ def _check_window(timeline, window) -> tuple[float, float] | None:
 
 
 def _layout(timeline, window, memory: bool) -> dict:
-    """Lanes above, memory below on the same time axis; given to the figure at once, which is quicker than updates."""
+    """Lanes above, memory below on the same time axis."""
     ranks, unit = timeline.schedule.ranks, timeline.costs.unit
     every = -(-ranks // 32)
     shown = range(0, ranks, every)
     lanes = min(30 * max(ranks, 3), 640)
     layout = {
-        "template": template(), "barmode": "overlay", "hovermode": "closest",
+        "barmode": "overlay", "hovermode": "closest",
         "uniformtext": {"minsize": 8, "mode": "hide"},  # a label too small to read is none
         "height": lanes + 150 + (250 if memory else 0), "legend": {"traceorder": "normal"},
         "xaxis": {

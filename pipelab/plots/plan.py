@@ -12,6 +12,7 @@ from pipelab.theme import BOTTLENECK, GRID, WRONG, colour_of_types, ink_on
 __all__ = ["plan_parts"]
 
 _TALL, _LOW = 26, 11  # pixels of a row with few GPUs, and with many
+_NAMED = 0.07  # of all layers: a bar at least so long has room for more than its stage's number
 _CLEAR = "rgba(0,0,0,0)"
 
 
@@ -67,7 +68,8 @@ def _blocks(problem: Problem | None, blocks) -> dict:
         over = need > gpu.memory_gb * MEMORY_SLACK
         fill.append(colours[gpu.type])
         hatch.append("x" if over else "")
-        text.append(f"✗ stage {i + 1}" if over else f"stage {i + 1}")
+        name = f"stage {i + 1}" if len(stage.layers) >= _NAMED * problem.model.layers else f"{i + 1}"
+        text.append(f"✗ {name}" if over else name)
         hover.append(
             f"<b>stage {i + 1}: {named_layers(stage.layers)}</b><br>GPU {g} ({gpu.type}), {len(gpus)} in this stage"
             f"<br>stage rate {cost.throughput:.6g} tokens/s<br>memory {need:.4g} of {gpu.memory_gb:g} GB"

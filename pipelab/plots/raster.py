@@ -5,7 +5,7 @@ import numpy as np
 from pipelab.schedules.action import IDLE, B, F, I, W
 from pipelab.theme import KIND_COLOURS
 
-__all__ = ["add_raster", "busiest_kind"]
+__all__ = ["busiest_kind", "raster_trace"]
 
 COLUMNS = 1800  # about as many as a wide figure has pixels
 _SHOWN = (
@@ -48,23 +48,19 @@ def busiest_kind(timeline, low: float, high: float, columns: int = COLUMNS) -> n
     return result
 
 
-def add_raster(figure, timeline, window: tuple[float, float] | None, columns: int = COLUMNS) -> None:
+def raster_trace(timeline, window: tuple[float, float] | None, columns: int = COLUMNS) -> dict:
     """A heatmap of `busiest_kind` with one colour per kind."""
-    import plotly.graph_objects as go
-
     low, high = window or (0.0, timeline.makespan)
     n = len(_SHOWN)
     # In steps: a colour from i/n to (i+1)/n.
     scale = [[(i + end) / n, colour] for i, (_, _, colour) in enumerate(_SHOWN) for end in (0, 1)]
     step = (high - low) / columns
-    figure.add_trace(
-        go.Heatmap(
-            z=busiest_kind(timeline, low, high, columns), x0=low + step / 2, dx=step, y0=0, dy=1, ygap=1,
-            zmin=-0.5, zmax=n - 0.5, colorscale=scale, hoverongaps=False,
-            colorbar={
-                "tickvals": list(range(n)), "ticktext": [name for name, _, _ in _SHOWN], "thickness": 12,
-                "title": {"text": "most of<br>the time"},
-            },
-            hovertemplate=f"rank %{{y}}, about %{{x:.6g}} {timeline.costs.unit}<extra></extra>",
-        )
-    )  # fmt: skip
+    return {
+        "type": "heatmap", "z": busiest_kind(timeline, low, high, columns), "x0": low + step / 2, "dx": step, "y0": 0,
+        "dy": 1, "ygap": 1, "zmin": -0.5, "zmax": n - 0.5, "colorscale": scale, "hoverongaps": False,
+        "colorbar": {
+            "tickvals": list(range(n)), "ticktext": [name for name, _, _ in _SHOWN], "thickness": 12,
+            "title": {"text": "most of<br>the time"},
+        },
+        "hovertemplate": f"rank %{{y}}, about %{{x:.6g}} {timeline.costs.unit}<extra></extra>",
+    }  # fmt: skip
