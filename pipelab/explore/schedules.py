@@ -17,6 +17,7 @@ from pipelab.timeline import StageCosts, Timeline, simulate
 __all__ = ["ScheduleExplorer", "ScheduleValues", "explore_schedules", "timeline_for"]
 
 _NONE = "none"
+_ZOOM = "drag across a part to see its bars, double-click for all of it"
 _LOOK = {"style": {"description_width": "130px"}, "layout": {"width": "330px"}}
 _RELEASED = {**_LOOK, "continuous_update": False}
 
@@ -142,7 +143,9 @@ class ScheduleExplorer(widgets.VBox):
         else:
             if len(self.timelines) == 2:
                 self.words.say("Too many bars to stand beside each other: the first is drawn, both are measured below.")
-            self.chart.put(gantt_parts(self.timelines[0], critical_path=values.critical_path, memory=values.memory))
+            self.chart.put(
+                gantt_parts(self.timelines[0], critical_path=values.critical_path, memory=values.memory, zoom=_ZOOM)
+            )
 
     def _zoomed(self, change) -> None:
         """A raster gives way to bars once few enough are in view, and comes back with all of the time."""
@@ -151,7 +154,7 @@ class ScheduleExplorer(widgets.VBox):
         timeline, values, seen = self.timelines[0], self.values, change["new"]
         window = tuple(sorted(min(max(float(edge), 0.0), timeline.makespan) for edge in seen)) if seen else None
         if window is None or window[0] < window[1]:
-            self.chart.put(gantt_parts(timeline, window, critical_path=values.critical_path), seen)
+            self.chart.put(gantt_parts(timeline, window, critical_path=values.critical_path, zoom=_ZOOM), seen)
 
 
 def _bars(timelines: tuple[Timeline, ...]) -> int:

@@ -3,7 +3,7 @@
 from pipelab.checked import instance, is_list, numbered, real_number, true_or_false
 from pipelab.errors import InvalidValue
 from pipelab.plots import gantt_bars as bars
-from pipelab.plots.raster import raster_trace
+from pipelab.plots.raster import lane_lines, raster_trace
 from pipelab.theme import GRID, template
 from pipelab.timeline import Timeline
 
@@ -77,13 +77,14 @@ def gantt(
 
 
 def gantt_parts(
-    timeline, window=None, transfers=False, memory=False, critical_path=False, follow=None, overview=None, finding=None
-) -> dict:
+    timeline, window=None, transfers=False, memory=False, critical_path=False, follow=None, overview=None, finding=None,
+    zoom="zoom with window=",
+) -> dict:  # fmt: skip
     """What `gantt` draws, as plain dicts and arrays, for a chart that is redrawn often; nothing is checked.
 
     Parameters
     ----------
-    As for `gantt`; `window` lies within the makespan.
+    As for `gantt`; `window` lies within the makespan, and `zoom` is what an overview says of how to see more.
 
     Returns
     -------
@@ -113,7 +114,9 @@ def gantt_parts(
         data.append(bars.microbatch_trace(timeline, follow))
     if memory:
         data += bars.memory_traces(timeline)
-    layout = _layout(timeline, window, memory) | {"title": {"text": _title(timeline, overview, finding)}}
+    layout = _layout(timeline, window, memory) | {"title": {"text": _title(timeline, overview and zoom, finding)}}
+    if overview:
+        layout["shapes"] = [lane_lines(timeline.schedule.ranks)]
     return {"data": data, "layout": layout}
 
 
@@ -151,10 +154,12 @@ def _layout(timeline, window, memory: bool) -> dict:
         "xaxis": {
             "range": list(window or (0.0, timeline.makespan)), "gridcolor": GRID, "zeroline": False,
             "title": {"text": f"time ({unit})" if unit else "time"}, "anchor": "y2" if memory else "y",
+            "ticklabeloverflow": "allow",
         },
         "yaxis": {
             "range": [ranks - 0.4, -0.6], "tickvals": list(shown), "ticktext": [f"rank {r}" for r in shown],
             "showgrid": False, "zeroline": False, "ticklabelstandoff": 8, "domain": [0.38 if memory else 0, 1],
+            "ticklabeloverflow": "allow",  # measuring every label takes longer than drawing it
         },
     }  # fmt: skip
     if memory:
@@ -166,7 +171,7 @@ def _layout(timeline, window, memory: bool) -> dict:
     return layout
 
 
-def _title(timeline, overview: bool, finding: str | None) -> str:
+def _title(timeline, zoom: str | bool, finding: str | None) -> str:
     schedule = timeline.schedule
     idle = timeline.bubble_fraction
     text = (
@@ -174,9 +179,5 @@ def _title(timeline, overview: bool, finding: str | None) -> str:
     )
     size = f"{schedule.ranks} ranks, {schedule.microbatches} microbatch{'es' * (schedule.microbatches > 1)}"
     spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
-    note = (
-        "each pixel shows what takes most of its time; zoom with window="
-        if overview
-        else "hover for what was waited for"
-    )
+    note = f"each pixel shows what takes most of its time; {zoom}" if zoom else "hover for what was waited for"
     return f"{finding or text}<br><sup>{size}; {spans}; {note}</sup>"

@@ -4,7 +4,7 @@ import numpy as np
 
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import MOST_BARS, gantt
-from pipelab.plots.raster import raster_trace
+from pipelab.plots.raster import lane_lines, raster_trace
 from pipelab.theme import BOTTLENECK, GRID, KIND_COLOURS, TYPE_COLOURS, WRONG, ink_on, template
 
 __all__ = ["placed_gantt", "plot_in_flight", "training_gantt"]
@@ -46,6 +46,7 @@ def placed_gantt(placed, *, follow: int | None = 0, links: bool = True):
     shown = _shown_passes(placed)
     if _too_many(placed):
         figure.add_trace(raster_trace(placed.timeline, None))
+        figure.layout.shapes = [lane_lines(len(placed.lanes))]
     else:
         _add_idle(figure, placed, links)
         _add_lane_bars(figure, placed, links, False, "stage computes", KIND_COLOURS["F"], shown)

@@ -5,7 +5,7 @@ import numpy as np
 from pipelab.schedules.action import IDLE, B, F, I, W
 from pipelab.theme import KIND_COLOURS
 
-__all__ = ["busiest_kind", "raster_trace"]
+__all__ = ["busiest_kind", "lane_lines", "raster_trace"]
 
 COLUMNS = 1800  # about as many as a wide figure has pixels
 _SHOWN = (
@@ -48,6 +48,12 @@ def busiest_kind(timeline, low: float, high: float, columns: int = COLUMNS) -> n
     return result
 
 
+def lane_lines(ranks: int) -> dict:
+    """White lines between the lanes as one shape; gaps of the raster itself would be painted cell by cell."""
+    path = "".join(f"M0,{rank + 0.5}L1,{rank + 0.5}" for rank in range(ranks - 1)) or "M0,0"
+    return {"type": "path", "path": path, "xref": "paper", "yref": "y", "line": {"color": "white", "width": 1}}
+
+
 def raster_trace(timeline, window: tuple[float, float] | None, columns: int = COLUMNS) -> dict:
     """A heatmap of `busiest_kind` with one colour per kind."""
     low, high = window or (0.0, timeline.makespan)
@@ -57,7 +63,7 @@ def raster_trace(timeline, window: tuple[float, float] | None, columns: int = CO
     step = (high - low) / columns
     return {
         "type": "heatmap", "z": busiest_kind(timeline, low, high, columns), "x0": low + step / 2, "dx": step, "y0": 0,
-        "dy": 1, "ygap": 1, "zmin": -0.5, "zmax": n - 0.5, "colorscale": scale, "hoverongaps": False,
+        "dy": 1, "zmin": -0.5, "zmax": n - 0.5, "colorscale": scale, "hoverongaps": False,
         "colorbar": {
             "tickvals": list(range(n)), "ticktext": [name for name, _, _ in _SHOWN], "thickness": 12,
             "title": {"text": "most of<br>the time"},
