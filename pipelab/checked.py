@@ -9,18 +9,19 @@ The same for arguments of functions: `whole_number`, `numbered`, `real_number`,
 Each returns what Python counts with, so that no number of numpy's overflows later on.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial, wraps
 from math import isfinite
 from numbers import Real
-from typing import Annotated
+from types import UnionType
+from typing import Annotated, Any, TypeVar, dataclass_transform, overload
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
-from pydantic import AllowInfNan, BeforeValidator, ConfigDict, StrictBool, ValidationError
+from pydantic import AllowInfNan, BeforeValidator, ConfigDict, StrictBool, ValidationError, WrapValidator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, PipelabError
 
 __all__ = [
     "Count",
@@ -35,7 +36,9 @@ __all__ = [
     "Share",
     "checked",
 ]
-__all__ += ["instance", "is_list", "numbered", "real_number", "true_or_false", "whole_number"]
+__all__ += ["Later", "given", "instance", "is_list", "numbered", "real_number", "true_or_false", "whole_number"]
+
+_Class = TypeVar("_Class")
 
 _Real = Annotated[float, BeforeValidator(lambda value: _no_flag(value, "expected a number"))]
 Number = Annotated[_Real, AllowInfNan(False)]
@@ -48,6 +51,8 @@ Layers = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), L
 Flag = StrictBool
 Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values).astype(float))]
 Indices = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values))]
+# In `Annotated`: may be None when the object is made; its `__post_init__` fills it in.
+Later = WrapValidator(lambda value, check: None if value is None else check(value))
 
 
 def _no_flag(value, expected: str = "expected a whole number"):
@@ -81,7 +86,7 @@ _EXPECTED = {
 }
 
 
-def _expected(error: dict) -> str:
+def _expected(error: Mapping[str, Any]) -> str:
     """Say in pipelab's words what pydantic expected."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "greater_than":
@@ -97,7 +102,7 @@ def _expected(error: dict) -> str:
     return _EXPECTED.get(kind, error["msg"])
 
 
-def _problems(error: dict, fields: tuple[str, ...]) -> list[tuple[str, object, str]]:
+def _problems(error: Mapping[str, Any], fields: tuple[str, ...]) -> list[tuple[str, object, str]]:
     raised = error.get("ctx", {}).get("error")
     if isinstance(raised, InvalidValue):  # raised by the class's own __post_init__
         return list(raised.problems)
@@ -109,7 +114,12 @@ def _problems(error: dict, fields: tuple[str, ...]) -> list[tuple[str, object, s
     return [(field, value, _expected(error))]
 
 
-def checked(cls: type | None = None, *, eq: bool = True):
+@overload
+def checked(cls: type[_Class]) -> type[_Class]: ...
+@overload
+def checked(cls: None = None, *, eq: bool = True) -> Callable[[type[_Class]], type[_Class]]: ...
+@dataclass_transform(frozen_default=True)
+def checked(cls: type | None = None, *, eq: bool = True) -> Any:
     """Make `cls` a frozen dataclass that checks its fields; `dataclasses.replace` checks again.
 
     Parameters
@@ -134,7 +144,7 @@ def checked(cls: type | None = None, *, eq: bool = True):
             problems = [p for one in error.errors() for p in _problems(one, fields)]
             raise InvalidValue(cls.__name__, problems) from None
 
-    made.__init__ = __init__
+    setattr(made, "__init__", __init__)  # noqa: B010 - a type checker takes assignment for a mistake
     return made
 
 
@@ -203,7 +213,18 @@ def true_or_false(what: str, field: str, value) -> bool:
     return bool(value)
 
 
-def instance(what: str, field: str, value, kind: type | tuple[type, ...], remedy: str):
+def given(value: _Class | None) -> _Class:
+    """`value` itself, where the code knows that there is one.
+
+    >>> given(0.5)
+    0.5
+    """
+    if value is None:
+        raise PipelabError("a value is missing that is always there: a mistake in pipelab, not in what it was given")
+    return value
+
+
+def instance(what: str, field: str, value, kind: type | UnionType | tuple[type, ...], remedy: str) -> Any:
     """`value` itself, if it is one of these; `remedy` says how to get one."""
     if not isinstance(value, kind):
         raise InvalidValue(what, [(field, value, f"expected {remedy}")])

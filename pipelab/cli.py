@@ -1,5 +1,6 @@
 """The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce and copy do without it."""
 
+import io
 import json
 import sys
 import warnings
@@ -34,7 +35,8 @@ def main() -> None:
     """Run the command line; what pipelab refuses is one sentence and exit status 2."""
     warnings.showwarning = _warn
     for stream in (sys.stdout, sys.stderr):  # arrows and Greek letters, whatever the terminal's code page
-        stream.reconfigure(encoding="utf-8")
+        if isinstance(stream, io.TextIOWrapper):  # and not what a program put in its place
+            stream.reconfigure(encoding="utf-8")
     try:
         app(standalone_mode=True)
     except PipelabError as error:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from numbers import Integral, Real
+from typing import Annotated, cast
 
 import numpy as np
 
-from pipelab.checked import Indices, Matrix, Positive, checked
+from pipelab.checked import Indices, Later, Matrix, Positive, checked
 from pipelab.errors import InvalidValue, nearest
 from pipelab.html import table
 
@@ -67,7 +68,7 @@ class Cluster:
 
     gpus: tuple[GPU, ...]
     bandwidth_gb_per_s: Matrix
-    group: Indices | None = None
+    group: Annotated[Indices, Later] = cast(np.ndarray, None)
 
     def __post_init__(self):
         if not self.gpus:
@@ -104,6 +105,7 @@ class Cluster:
         >>> [gpu.type for gpu in cluster.gpus]
         ['A100', 'A100', 'T4']
         """
+        bad: list[tuple[str, object, str]]
         bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
                if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
         named = [t for pair in bandwidth_gb_per_s for t in pair] if isinstance(bandwidth_gb_per_s, Mapping) else []
@@ -149,6 +151,7 @@ class Cluster:
         (5, 50.0, 20.0)
         """
         places = {gpu.type: [i for i, g in enumerate(self.gpus) if g.type == gpu.type] for gpu in self.kinds}
+        bad: list[tuple[str, object, str]]
         bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
                if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
         bad += [("type", t, f"is not in this cluster; {nearest(t, places)}") for t in counts if t not in places]

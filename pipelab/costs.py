@@ -17,6 +17,7 @@ import numpy as np
 from pipelab.checked import Number, Positive, Share, checked
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue
+from pipelab.facts.transformer import Transformer
 from pipelab.problem import Model, Problem, Workload
 
 __all__ = ["MEMORY_SLACK", "Coefficients", "LinearThroughput", "StageCost", "StageTables"]
@@ -59,7 +60,7 @@ class StageTables(NamedTuple):
     def fits(self, kinds: Sequence[GPU]) -> np.ndarray:
         """Which candidates every GPU of theirs has the memory for; bool, shape (C, U)."""
         limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-        return (self.memory_gb <= limit).all(axis=1)
+        return np.all(self.memory_gb <= limit, axis=1)
 
 
 @checked
@@ -136,7 +137,7 @@ class LinearThroughput:
     def __hash__(self) -> int:
         return hash((tuple(self.coefficients.items()), self.efficiency, self.activation_overhead))
 
-    def activation_gb(self, model: Model, workload: Workload) -> float:
+    def activation_gb(self, model: Model | Transformer, workload: Workload) -> float:
         """Activation memory of the whole batch, A, in GiB."""
         tokens = workload.batch_size * workload.sequence_length
         elements = tokens * (3 * model.d_model + model.d_hidden)
@@ -264,7 +265,7 @@ class LinearThroughput:
         return batch * (workload.batch_size / (count * batch).sum(axis=1, keepdims=True))
 
 
-def _extremes(model: Model) -> tuple[float, float]:
+def _extremes(model: Model | Transformer) -> tuple[float, float]:
     """The least and the most work that a stage can have, in ordinary layers."""
     return float(model.spans.work.min()), float(model.spans.work.max())
 

@@ -12,7 +12,9 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +92,7 @@ def load_case(case: str | Path, **options) -> Problem:
     model = _part(Model, _MODEL, parameters, {"name": folder.name})
     model = dataclasses.replace(model, **read_layers(folder, model.layers))
     workload = _part(Workload, _WORKLOAD, parameters)
-    rules = {n: parameters[n].cells["value"] for n in _RULES if n in parameters}
+    rules: dict[str, Any] = {n: parameters[n].cells["value"] for n in _RULES if n in parameters}
     if "same_type_stages" in rules:
         rules["same_type_stages"] = _flag(parameters["same_type_stages"])
 
@@ -136,8 +138,8 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
         name = row.cells["gpu_type"]
         if not name or name in coefficients:
             raise row.error("gpu_type", name, "expected a name that no other row has")
-        values = {c: number(row, c) for c in _COEFFICIENTS}
-        coefficients[name] = place(row, {}, lambda values=values: Coefficients(**values))
+        values: dict[str, Any] = {c: number(row, c) for c in _COEFFICIENTS}
+        coefficients[name] = place(row, {}, partial(Coefficients, **values))
     return LinearThroughput(coefficients)
 
 
@@ -153,7 +155,8 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
         raise NotApplicable("save_case", [("costs", type(problem.costs).__name__, expected)])
     parts = ((_MODEL, problem.model), (_WORKLOAD, problem.workload), (_COSTS, problem.costs), (_RULES, problem))
     config = [(column, getattr(part, field)) for names, part in parts for field, column in names.items()]
-    pool, previous = [], None
+    pool: list[list[Any]] = []
+    previous = None
     for gpu in problem.cluster.gpus:  # runs of equal GPUs, ids consecutive in pool order
         if gpu == previous:
             pool[-1][1] += 1
@@ -240,10 +243,10 @@ def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
     rows = read_rows(folder / "gpu_pool.csv", ("gpu_type", "count", "memory_gb"))
     gpus: list[GPU] = []
     for row in rows:
-        values = {"type": row.cells["gpu_type"], "memory_gb": number(row, "memory_gb")}
+        values: dict[str, Any] = {"type": row.cells["gpu_type"], "memory_gb": number(row, "memory_gb")}
         if row.cells.get("usd_per_hour"):
             values["usd_per_hour"] = number(row, "usd_per_hour")
-        gpu = place(row, {"type": "gpu_type"}, lambda values=values: GPU(**values))
+        gpu = place(row, {"type": "gpu_type"}, partial(GPU, **values))
         gpus += [gpu] * _count(row)
     if not gpus:
         raise rows[0].error("count", rows[0].cells["count"], "expected at least one GPU in the pool")

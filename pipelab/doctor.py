@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 
+from pipelab.checked import given
 from pipelab.data import load_case
 from pipelab.evaluate import evaluate
 from pipelab.paths import data_dir, notebooks_dir
@@ -47,7 +48,7 @@ def _required() -> list[str]:
     import re
 
     listed = metadata.requires("pipelab") or []
-    return [re.match(r"[A-Za-z0-9._-]+", line).group() for line in listed if "extra ==" not in line]
+    return [given(re.match(r"[A-Za-z0-9._-]+", line)).group() for line in listed if "extra ==" not in line]
 
 
 def _package(name: str) -> Finding:
@@ -80,7 +81,7 @@ def _with_scip() -> tuple[float, Placement]:
     from pipelab.solve import solve
 
     result = solve(load_case("tiny", max_gpus_per_stage=2), "joint")
-    return result.details["solver_objective"], result.placement
+    return result.details["solver_objective"], given(result.placement)
 
 
 def _with_cvxpy(solver: str) -> tuple[float, Placement]:

@@ -75,7 +75,7 @@ class Evaluation:
         if self.links and self.link_unit != "tokens":
             expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
             raise InvalidValue("seconds_per_pass", [("problem.link_units", self.link_unit, expected)])
-        return math.fsum(self.tokens / part.throughput for part in (*self.stages, *self.links))
+        return math.fsum(self.tokens / part.throughput for parts in (self.stages, self.links) for part in parts)
 
     def frame(self):
         """One row per stage."""

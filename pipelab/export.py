@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from pipelab.errors import InvalidData, InvalidValue, nearest
 from pipelab.evaluate import evaluate, tally
@@ -148,7 +149,7 @@ def load_placement(path: str | Path) -> Placement:
     if path.suffix == ".csv":
         stages = []
         for row in read_rows(path, _FIELDS):
-            cells = {name: row.cells[name] for name in _FIELDS}
+            cells: dict[str, Any] = {name: row.cells[name] for name in _FIELDS}
             cells["gpus"] = cells["gpus"].split()
             stages.append(_stage(cells, f"{path}, row {row.number}, column"))
         return Placement(tuple(stages))

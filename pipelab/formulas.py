@@ -60,7 +60,8 @@ class _Case(NamedTuple):
     @property
     def one(self) -> tuple[float, float, float]:
         """F, B and W of one microbatch on one rank, where all stages are equal."""
-        return tuple(float(x[0]) * self.v for x in (self.F, self.B, self.W))
+        F, B, W = (float(x[0]) * self.v for x in (self.F, self.B, self.W))
+        return F, B, W
 
 
 class _Form(NamedTuple):
@@ -69,7 +70,7 @@ class _Form(NamedTuple):
     formula: str
     holds_when: str
     holds: Callable[[_Case], bool]
-    value: Callable[[_Case], object]
+    value: Callable[[_Case], float | tuple[int, ...]]
     source: str
 
 
@@ -206,8 +207,8 @@ def closed_forms(schedule: Schedule, costs: StageCosts, *, transfers: str = "buf
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     check_transfers(transfers)
     table = costs.tables(schedule)
-    rows = (table[name] for name in ("forward", "backward_input", "backward_weight", "comm"))
-    case = _Case(schedule.ranks, schedule.microbatches, schedule.chunks, *rows, costs.overlap)
+    F, B, W, comm = (table[name] for name in ("forward", "backward_input", "backward_weight", "comm"))
+    case = _Case(schedule.ranks, schedule.microbatches, schedule.chunks, F, B, W, comm, costs.overlap)
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = "ZBH1" if schedule.name == "InterleavedZeroBubble" and schedule.chunks == 1 else schedule.name
     forms = [form for form in _FORMS if name in form.schedules]

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Table", "show_table", "table"]
 
@@ -10,7 +14,7 @@ __all__ = ["Table", "show_table", "table"]
 class Table:
     """A data frame that shows itself as `table` does."""
 
-    data: object
+    data: "pd.DataFrame"
     digits: int = 7
 
     def frame(self):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,12 +80,15 @@ class Measured:
     def __post_init__(self):
         if not (hasattr(self.needs, "stage_tables") and hasattr(self.needs, "memory_parts")):
             raise InvalidValue("Measured", [("needs", self.needs, "expected a cost model, such as Roofline()")])
-        grids = {name: _grid(name, table, self.per_layer) for name, table in self.milliseconds.items()}
-        object.__setattr__(self, "_grids", grids)
-        if not grids:
+        if not self.milliseconds:
             raise InvalidValue("Measured", [("milliseconds", {}, "expected at least one type of GPU")])
+        _ = self._grids  # refuses a table with holes now, not when it is first used
         if isinstance(self.needs, Roofline):  # the table knows no stages that cut layers
             object.__setattr__(self, "needs", replace(self.needs, tensor_parallel=False))
+
+    @cached_property
+    def _grids(self) -> dict[str, _Grid]:
+        return {name: _grid(name, table, self.per_layer) for name, table in self.milliseconds.items()}
 
     @property
     def gpu_types(self) -> tuple[str, ...]:

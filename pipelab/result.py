@@ -6,6 +6,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.objective import Objective
@@ -121,7 +122,7 @@ class Result:
         return f"{rate}, not proven optimal{why}{far}." + self._remark
 
     def _least(self, rate: str, why: str) -> str:
-        goal = self.objective
+        goal = given(self.objective)
         head = f"{goal.value:.7g} {goal.unit} at {rate}"
         if self.status == "optimal":
             return f"{head}, proven least{goal.among} in {self.seconds:.3g} s."

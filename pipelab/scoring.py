@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from html import escape
 
-from pipelab.checked import instance
+from pipelab.checked import given, instance
 from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, broken_rules, evaluate
@@ -76,12 +76,12 @@ class Score:
     @property
     def throughput(self) -> float | None:
         """In tokens/s; None where it is not valid."""
-        return self.evaluation.throughput if self.valid else None
+        return given(self.evaluation).throughput if self.valid else None
 
     @property
     def share(self) -> float | None:
         """Throughput as a share of the proven optimum, or of the proven bound: then the true share may be larger."""
-        return self.throughput / self.best.bound if self.valid and self.best.bound else None
+        return given(self.throughput) / self.best.bound if self.valid and self.best.bound else None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class Score:
             more = f" ({len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
             none = f" Nor is any other: {self.best.reason}." if self.best.status == "infeasible" else ""
             return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
-        first, *others = self.evaluation.bottlenecks
+        first, *others = given(self.evaluation).bottlenecks
         more = f" and {others[0]}" if len(others) == 1 else f" and {len(others)} more" if others else ""
         text = f"{self.throughput:.7g} tokens/s, limited by {first}{more}"
         if self.share is None:
@@ -111,7 +111,7 @@ class Score:
         import pandas as pd
 
         if self.valid:
-            return self.evaluation.frame()
+            return given(self.evaluation).frame()
         columns = (
             "stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb", "layers_that_fit",
         )  # fmt: skip
@@ -126,7 +126,7 @@ class Score:
 
     def _repr_html_(self) -> str:
         if self.valid:
-            return f"<p>{escape(self.sentence)}</p>" + self.evaluation._repr_html_()
+            return f"<p>{escape(self.sentence)}</p>" + given(self.evaluation)._repr_html_()
         listed = "".join(f"<li>{escape(reason)}</li>" for reason in self.reasons)
         html = f"<p>{escape(self.sentence)}</p><ul>{listed}</ul>"
         return html + table(self.frame()) if self.misfits else html

@@ -9,6 +9,7 @@ from importlib import import_module
 from numbers import Real
 from typing import Any
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -153,7 +154,7 @@ class Solving:
             raise TimeoutError(f"still solving {self.problem.name} after {timeout} s; call stop() to end it")
         if self._failure is not None:
             raise self._failure
-        return self._result
+        return given(self._result)
 
     def _note(self, also: Callable | None) -> Callable:
         def note(moment) -> None:

@@ -12,6 +12,7 @@ from math import comb
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue, TooLarge
 
 __all__ = [
@@ -52,8 +53,9 @@ def split_proportional(layers: int, weights: Sequence[float]) -> Split:
     [3, 3, 2, 2]
     """
     _check_sizes(layers, len(weights))
-    weights = np.array(_positive("weights", weights))
-    share = weights / weights.max() * (layers / (weights / weights.max()).sum())
+    relative = np.array(_positive("weights", weights))
+    relative = relative / relative.max()
+    share = relative * (layers / relative.sum())
     sizes = np.maximum(1, np.floor(share * _ROUNDING)).astype(int)
     while sizes.sum() < layers:
         sizes[(share - sizes).argmax()] += 1
@@ -72,7 +74,8 @@ def split_by_flops(flops: Sequence[float], stages: int) -> Split:
     """
     flops = _amounts("flops", flops)
     _check_sizes(len(flops), stages)
-    share, sizes, held, size = sum(flops) / stages, [], 0.0, 0
+    sizes: list[int] = []
+    share, held, size = sum(flops) / stages, 0.0, 0
     for layer, amount in enumerate(flops):
         held, size = held + amount, size + 1
         layers_left, stages_left = len(flops) - layer - 1, stages - len(sizes) - 1
@@ -98,7 +101,7 @@ def split_bandwidth_aware(layers: int, memory: Sequence[float], bandwidth: Seque
         raise InvalidValue("split_bandwidth_aware", [problem])
     _check_sizes(layers, len(memory))
     if len(memory) in (2, 3):  # the published programs try every split; this finds one just as good
-        return split_minmax([1.0] * layers, len(memory), speeds=bandwidth)
+        return given(split_minmax([1.0] * layers, len(memory), speeds=bandwidth))
     return split_proportional(layers, [m * b for m, b in zip(memory, bandwidth, strict=True)])
 
 
@@ -129,16 +132,16 @@ def split_exhaustive(
     """
     costs = _amounts("costs", costs)
     _check_sizes(len(costs), stages)
-    speeds = _speeds(speeds, stages)
+    speed = _speeds(speeds, stages)
     number = count_splits(len(costs), stages)
     if number > limit:
         advice = "split_minmax finds the best one without trying them"
         raise TooLarge(f"{number:,} splits of {len(costs)} layers over {stages} stages; {advice}", {"splits": number})
     total = np.concatenate([[0.0], np.cumsum(costs)])
-    best, best_cost = None, np.inf
+    best, best_cost = np.array([0]), np.inf
     for cuts in combinations(range(1, len(costs)), stages - 1):
         ends = np.array([0, *cuts, len(costs)])
-        cost = (np.diff(total[ends]) / speeds).max()
+        cost = (np.diff(total[ends]) / speed).max()
         if cost < best_cost:
             best, best_cost = ends, cost
     return _ranges(np.diff(best).tolist())
@@ -180,21 +183,21 @@ def split_minmax(
     """
     costs = _amounts("costs", costs)
     _check_sizes(len(costs), stages)
-    speeds = _speeds(speeds, stages)
+    speed = _speeds(speeds, stages)
     if (memory is None) != (limits is None):
         raise InvalidValue("split_minmax", [("limits", limits, "memory and limits go together")])
     needs = np.zeros(len(costs)) if memory is None else np.array(_amounts("memory", memory, len(costs)))
     offers = np.full(stages, np.inf) if limits is None else np.array(_amounts("limits", limits, stages))
     cost_to = np.concatenate([[0.0], np.cumsum(costs)])
     need_to = np.concatenate([[0.0], np.cumsum(needs)])
-    least = max(cost_to[-1] / speeds.sum(), max(costs) / speeds.max())  # no split can do better
-    known, filled = _some_bottleneck(cost_to, need_to, speeds, offers, least)
+    least = max(cost_to[-1] / speed.sum(), max(costs) / speed.max())  # no split can do better
+    known, filled = _some_bottleneck(cost_to, need_to, speed, offers, least)
     if known == least:
         return filled
     best = np.where(np.arange(len(costs) + 1) == 0, 0.0, np.inf)
     starts = []
     for stage in range(stages):
-        best, start = _add_stage(best, cost_to, need_to, speeds[stage], offers[stage], known)
+        best, start = _add_stage(best, cost_to, need_to, speed[stage], offers[stage], known)
         starts.append(start)
     if not np.isfinite(best[-1]):
         return None
@@ -229,11 +232,11 @@ def _add_stage(best, cost_to, need_to, speed: float, offer: float, known: float)
     return candidate[rows, choice], i[rows, choice]
 
 
-def _some_bottleneck(cost_to, need_to, speeds, offers, least: float) -> tuple[float, Split | None]:
+def _some_bottleneck(cost_to, need_to, speed, offers, least: float) -> tuple[float, Split | None]:
     """A bottleneck that some split keeps to, and that split, by filling stages in turn; or infinity."""
     target = least
     for _ in range(80):
-        split = _fill_in_turn(cost_to, need_to, speeds, offers, target)
+        split = _fill_in_turn(cost_to, need_to, speed, offers, target)
         if split is not None:
             return target, split
         target = max(target * 1.2, 1e-300)
@@ -271,6 +274,7 @@ def _check_sizes(layers: int, stages: int) -> None:
 def _amounts(name: str, values: Sequence[float], length: int | None = None) -> list[float]:
     """Numbers that are finite and at least 0."""
     values = [float(v) for v in values]
+    bad: list[tuple[str, object, str]]
     bad = [(f"{name}[{i}]", v, "expected a finite number, at least 0") for i, v in enumerate(values)
            if not (np.isfinite(v) and v >= 0)]  # fmt: skip
     if length is not None and len(values) != length:

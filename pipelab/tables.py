@@ -100,7 +100,7 @@ def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> An
 
 def path_of(what: str, path, field: str = "path") -> Path:
     """What may be a path as one; in the name of `what`, the function that was called."""
-    return Path(instance(what, field, path, str | os.PathLike, "a path, as text or pathlib.Path"))
+    return Path(instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path"))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab import scip
 from pipelab.formulations import single_gpu
-from pipelab.formulations.type_count import list_options
+from pipelab.formulations.type_count import build as build_type_count
+from pipelab.formulations.type_count import list_options, most_layers
 
 
 def test_every_method_returns_one_kind_of_answer(tiny):
@@ -72,7 +74,16 @@ def test_a_stopped_search_keeps_its_best():
 
 def test_a_search_ends_where_its_bound_is_reached():
     """On medium_small the fastest stage holds all layers: nothing can be better, so nothing more is tried."""
-    result = pl.solve(pl.load_case("medium_small"), "exhaustive", limit=10**18, time_limit=60)
+
+    class Impatient(threading.Event):
+        asked = 0  # about once in a thousand steps
+
+        def is_set(self):
+            self.asked += 1
+            assert self.asked < 100, "still searching"
+            return False
+
+    result = pl.solve(pl.load_case("medium_small"), "exhaustive", limit=10**18, stop=Impatient())
     assert (result.status, result.throughput) == ("optimal", pytest.approx(249.52))
     assert result.stopped_by is None
 
@@ -145,6 +156,19 @@ def test_the_original_milp_equals_brute_force(seed, links):
         assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
 
 
+def test_a_bound_out_of_reach_is_given_up_and_all_segments_are_asked(tiny):
+    """Two GPUs hold 5 layers each; 8 layers at the rate of 5 cannot be had: 5 + 3 is slower, and so is 4 + 4."""
+    two = pl.Cluster.from_counts({"A100": 2}, 80, 400)
+    model = dataclasses.replace(tiny.model, layers=8, layer_weight_gb=15)
+    problem = dataclasses.replace(tiny, cluster=two, model=model, max_gpus_per_stage=1)
+    chosen = single_gpu.rules(problem)
+    assert int(chosen.fits.sum(axis=1).max()) == 5
+    result = pl.solve(problem, "single_gpu")
+    assert result.throughput < single_gpu.upper_bound(chosen)
+    assert (result.status, result.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-12))
+    assert [len(stage.layers) for stage in result.placement.stages] == [4, 4]
+
+
 def test_one_gpu_per_stage_claims_nothing_about_more(tiny):
     result = pl.solve(tiny, "single_gpu")
     assert (result.status, result.bound) == ("feasible", None)
@@ -183,15 +207,29 @@ def test_its_model_has_the_sizes_that_the_write_up_reports():
 
 
 def test_its_memory_formula_lets_through_what_does_not_fit():
-    details = pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "type_count", time_limit=30).details
+    details = pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "type_count", time_limit=0).details
     assert (details["misfits"], details["real_misfits"]) == (76, 114)
 
 
-def test_its_row_lets_each_type_hold_one_stage_and_so_calls_medium_infeasible():
-    medium = pl.load_case("medium", max_gpus_per_stage=3)
-    result = pl.solve(medium, "type_count", time_limit=60)
+@pytest.mark.parametrize("k", [1, 3])
+def test_its_row_lets_each_type_hold_one_stage_and_so_calls_medium_infeasible(k):
+    medium = pl.load_case("medium", max_gpus_per_stage=k)
+    result = pl.solve(medium, "type_count")
     assert result.details["solver_status"] == "infeasible"
+    assert "at most 63 of 80 layers" in result.reason
     assert "proves nothing" in result.reason
+
+
+def test_what_is_counted_infeasible_is_so_for_scip_too():
+    """Every layer of a type costs its one stage: the count never calls infeasible what SCIP can solve."""
+    counted = []
+    for seed in range(60):
+        problem = oracle.random_problem(seed)
+        options = list_options(problem)
+        if most_layers(options) < problem.model.layers:
+            counted.append(scip.run(build_type_count(options)).status)
+    assert len(counted) > 5
+    assert set(counted) == {"infeasible"}
 
 
 def test_counting_rows_allow_what_the_written_ones_forbid(two_stages):

@@ -27,6 +27,7 @@ RESULTS = {
     "02_exhaustive_search.ipynb": [
         "by_stages == {1: 10, 2: 126, 3: 180, 4: 24}",
         "result.status == 'optimal' and abs(result.throughput - 301.784) < 1e-9",
+        "(number, fit) == (56241, 15090)",  # to the end: those that do not fit end at their first such stage
         "stopped.status == 'feasible' and stopped.stopped_by == 'time limit'",
     ],
     "03_one_gpu_per_stage.ipynb": [
@@ -43,13 +44,28 @@ RESULTS = {
         "pl.evaluate(hard, as_promised).throughput == 48",
         "abs(truth.throughput - 134.616) < 1e-9 and abs(promise.details['promised'] - 169.168) < 1e-4",
         "len(shares) == 8 and all(s['single_gpu'] == s['joint'] == 1 for s in shares.values()) and lost",
+        "abs(mended - 169.168) < 1e-4",
         "all(s.get('exhaustive') in (1, None) for s in shares.values())",
         "all(c.results['joint'].status == c.results['single_gpu'].status == 'optimal' for c in comparisons.values())",
     ],
-    "solutions/01_splitting_layers.ipynb": ["'right' in str(pl.check('01.1', mine))"],
-    "solutions/02_exhaustive_search.ipynb": ["'right' in str(pl.check('02.1', mine))"],
-    "solutions/03_one_gpu_per_stage.ipynb": ["'right' in str(pl.check('03.1', mine))"],
-    "solutions/04_a_failed_heuristic.ipynb": ["'right' in str(pl.check('04.1', mine))"],
+    "glossary.ipynb": [],
+    "solutions/01_splitting_layers.ipynb": [
+        "'right' in str(pl.check('01.1', mine))",
+        "'right' in str(pl.check('01.2', time_of_slowest))",
+    ],
+    "solutions/02_exhaustive_search.ipynb": [
+        "'right' in str(pl.check('02.1', mine))",
+        "'right' in str(pl.check('02.2', alike))",
+    ],
+    "solutions/03_one_gpu_per_stage.ipynb": [
+        "'right' in str(pl.check('03.1', mine))",
+        "'right' in str(pl.check('03.2', slower))",
+    ],
+    "solutions/04_a_failed_heuristic.ipynb": [
+        "'right' in str(pl.check('04.1', mine))",
+        "'right' in str(pl.check('04.2', gb_per_s))",
+        "abs(reached / optimum - 1) < 1e-9",
+    ],
     "05_joint_ilp.ipynb": [
         "all(abs(v - 301.784) < 1e-4 for v in by_cvxpy.values()) and len(by_cvxpy) == 2",
         "result.status == 'optimal' and abs(result.throughput - 301.784) < 1e-9",
@@ -72,7 +88,8 @@ RESULTS = {
         "len(answers) == 20 and all(a.status == 'optimal' for a in answers.values())",
         "abs(answers['demo', 3].throughput - 1046.5812) < 1e-9 and abs(tokens.throughput - 375.8768) < 1e-9",
         "written / counted > 1000 and (runs['status'] == 'optimal').all()",
-        "curve.complete and len(curve.points) > 3 and early.bound >= 300",
+        "curve.complete and len(curve.points) > 3",
+        "early.stopped_by == 'gap limit' and early.bound >= 300 and early.gap <= 0.1",
     ],
     "solutions/06_taming_the_explosion.ipynb": [
         "'right' in str(pl.check('06.1', left))",
@@ -144,7 +161,10 @@ RESULTS = {
         "'right' in str(pl.check('09.1', weight)) and gives_way == {'3 × A10': (10, 9)}",
         "'right' in str(pl.check('09.2', sequences)) and abs(rate(sequences) - 400) < 1e-9",
     ],
-    "solutions/00_start_here.ipynb": ["'right' in str(pl.check('00.1', mine))"],
+    "solutions/00_start_here.ipynb": [
+        "'right' in str(pl.check('00.1', mine))",
+        "'right' in str(pl.check('00.2', pairs))",
+    ],
     "solutions/05_joint_ilp.ipynb": [
         "'right' in str(pl.check('05.1', factor))",
         "'right' in str(pl.check('05.2', weight))",
@@ -177,8 +197,8 @@ def test_notebook(path):
 def test_cells_are_short(path):
     cells = nbformat.read(path, as_version=4).cells
     lengths = sorted(c.source.count("\n") + 1 for c in cells if c.cell_type == "code")
-    assert lengths[-1] <= 12
-    assert lengths[len(lengths) // 2] <= (4 if path.parent == notebooks_dir() else 6)
+    assert max(lengths, default=0) <= 12
+    assert not lengths or lengths[len(lengths) // 2] <= (4 if path.parent == notebooks_dir() else 6)
     words = [len(c.source.split()) for c in cells if c.cell_type == "markdown" and "|" not in c.source]
     assert max(words) <= 90
 
@@ -188,5 +208,5 @@ def test_links_between_notebooks_lead_somewhere(path):
     import re
 
     text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
-    for target in re.findall(r"\]\(([^)#:]+\.ipynb)\)", text):
+    for target in re.findall(r"\]\(([^)#:]+\.ipynb)(?:#[^)]*)?\)", text):
         assert (path.parent / target).is_file(), target

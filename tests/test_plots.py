@@ -145,15 +145,6 @@ def test_leaving_out_exclusivity_is_found_out_by_the_judge(tiny):
         pl.leave_out(hard, "sucessor")
 
 
-def test_exercises_say_what_is_off():
-    assert "12.7 % too low" in str(pl.check("00.1", 301.784))
-    assert "right" in str(pl.check("00.1", 345.4944))
-    assert "not attempted" in str(pl.check("05.2", None))
-    assert "yours is 'x'" in str(pl.check("05.2", "x"))
-    with pytest.raises(pl.UnknownName, match=r"no exercise '05\.9'"):
-        pl.check("05.9", 1)
-
-
 def test_a_guess_is_folded_and_escaped():
     html = pl.guess("a < b?", "yes")._repr_html_()
     assert "<details" in html

@@ -33,7 +33,7 @@ class LiveChart(anywidget.AnyWidget):
 
     drawing = traitlets.Unicode().tag(sync=True)
     look = traitlets.Unicode().tag(sync=True)
-    zoomed = traitlets.List(allow_none=True, default_value=None).tag(sync=True)
+    zoomed = traitlets.Any(None).tag(sync=True)
     _esm = """
     const pause = (ms) => new Promise(go => setTimeout(go, ms));
     const config = {displaylogo: false, responsive: false};

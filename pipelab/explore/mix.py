@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import ipywidgets as widgets
 
+from pipelab.checked import given
 from pipelab.errors import PipelabError
 from pipelab.explore import mix_words as words
 from pipelab.explore.chart import LiveChart
@@ -81,11 +82,11 @@ class MixExplorer(widgets.VBox):
             self._beside.run(lambda stop: answer(mix, stop, _LIMIT_S), self._arrived)
 
     def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
-        if error is None:
+        if found is not None:
             self._show(found)
             return
         self.found = None
-        self.text.explain(error)
+        self.text.explain(given(error))
         self.code.code = code_of(self.controls.mix)
         self.chart.put(plan_parts(None, None, "These values make no problem", "the reason stands above"))
         self.rivals.put(rival_parts([], None))
@@ -102,7 +103,7 @@ class MixExplorer(widgets.VBox):
 
     def _looked_further(self, stop):
         """What is worth knowing once nobody is waiting: one GPU per stage, and one GPU more of each type."""
-        mix = self.found.mix
+        mix = given(self.found).mix
         yield one_gpu_per_stage(mix, stop)
         yield from one_more(mix, stop, _BUDGET_S)
 
@@ -121,7 +122,7 @@ class MixExplorer(widgets.VBox):
             self._tell()
 
     def _draw(self) -> None:
-        found, own = self.found, self.own.score
+        found, own = given(self.found), self.own.score
         if own is None:
             parts = plan_parts(found.problem, found.result.placement, *words.headline(found))
         else:
@@ -132,12 +133,13 @@ class MixExplorer(widgets.VBox):
         self.code.code = code_of(found.mix, own.placement if own else None)
 
     def _draw_rivals(self) -> None:
-        extra = [*self.own.rivals(), self._single]
-        optimum = self.found.result.throughput if self.found.result.status == "optimal" else None
-        self.rivals.put(rival_parts(words.rows_of(self.found, extra), optimum))
+        found = given(self.found)
+        extra = [*self.own.rivals(), given(self._single)]
+        optimum = found.result.throughput if found.result.status == "optimal" else None
+        self.rivals.put(rival_parts(words.rows_of(found, extra), optimum))
 
     def _say(self) -> None:
-        found, own = self.found, self.own.score
+        found, own = given(self.found), self.own.score
         result = found.result
         if own is not None and not own.valid:
             self.text.say(own.sentence, *own.reasons[1:4])
@@ -145,11 +147,11 @@ class MixExplorer(widgets.VBox):
         if result.placement is None:
             self.text.say(result.sentence, words.gains_line(result, self._gains, dict(found.mix.counts)))
             return
-        placement, judged = (own.placement, own.evaluation) if own else (result.placement, result.evaluation)
+        placement, judged = (own or result).placement, given((own or result).evaluation)
         self.text.say(
             own.sentence if own else "",
             words.limits_line(found.problem, judged),
-            words.facts_line(found.problem, placement, judged.throughput),
+            words.facts_line(found.problem, given(placement), judged.throughput),
             words.gains_line(result, self._gains, dict(found.mix.counts)) if own is None else "",
         )
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pipelab.checked import given
 from pipelab.evaluate import evaluate
 from pipelab.explore.mix_values import Mix, problem_of
 from pipelab.placement import Placement
@@ -127,15 +128,16 @@ def one_more(mix: Mix, stop: threading.Event, budget_s: float) -> Iterator[tuple
 def money(problem: Problem, placement: Placement | None, throughput: float | None) -> Money:
     """Price per hour of the GPUs in use, and per million tokens."""
     prices = [problem.cluster.gpus[g].usd_per_hour for g in placement.gpus] if placement else [None]
-    if None in prices:
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
         return Money(None, None)
-    per_hour = float(sum(prices))
+    per_hour = float(sum(known))
     return Money(per_hour, per_hour / throughput / 3600 * 1e6 if throughput else None)
 
 
 def stage_gpus(found: Answer) -> tuple[tuple[int, ...], ...]:
     """The GPUs of the optimum's stages, and after them those without a stage, one by one."""
-    stages = found.result.placement.stages
+    stages = given(found.result.placement).stages
     used = {g for stage in stages for g in stage.gpus}
     spare = [(g,) for g in range(len(found.problem.cluster)) if g not in used]
     return (*(stage.gpus for stage in stages), *spare)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
+from pipelab.checked import given
 from pipelab.errors import PipelabError
 from pipelab.explore.mix_answer import Answer, Rival, own_plan, stage_gpus
 from pipelab.explore.mix_words import compared, parse_layers
@@ -88,7 +89,7 @@ class OwnPlan:
         self._quiet = True
         self.layers.value = ",".join(map(str, layers)) if text is None else text
         # A GPU without a stage stands behind the last one: the boundary to it can be moved, too.
-        spare = layers and layers[-1] and len(layers) < len(stage_gpus(self.found))
+        spare = layers and layers[-1] and len(layers) < len(stage_gpus(given(self.found)))
         self._layers = [*layers, 0] if spare else layers
         stages = max(1, len(self._layers) - 1)
         self.boundary.value = min(self.boundary.value, stages)
@@ -129,8 +130,8 @@ class OwnPlan:
         if self._quiet:
             return
         try:
-            most = len(stage_gpus(self.found))
-            layers = parse_layers(change["new"], most, self.found.problem.model.layers)
+            most = len(stage_gpus(given(self.found)))
+            layers = parse_layers(change["new"], most, given(self.found).problem.model.layers)
         except PipelabError as error:
             self.why.explain(error)
             return
@@ -141,20 +142,20 @@ class OwnPlan:
         while layers and not layers[-1]:
             layers.pop()
         self.why.value = ""
-        own = [len(stage.layers) for stage in self.found.result.placement.stages]
-        self.score = None if layers == own else own_plan(self.found, tuple(layers))
+        own = [len(stage.layers) for stage in given(given(self.found).result.placement).stages]
+        self.score = None if layers == own else own_plan(given(self.found), tuple(layers))
         self.back.disabled = self.score is None
         self._show(layers, text)
         self._changed()
 
     def _return(self) -> None:
-        self.begin(self.found)
+        self.begin(given(self.found))
         self._changed()
 
     def _pin(self, name: str) -> None:
-        best = self.found.result
-        plan = (self.score.placement, self.score.throughput) if self.score else (best.placement, best.throughput)
-        self.pinned[name] = (self.found.problem, *plan)
+        found, own = given(self.found), self.score
+        placement = own.placement if own else given(found.result.placement)
+        self.pinned[name] = (found.problem, placement, (own or found.result).throughput)
         self.pinned = dict(sorted(self.pinned.items()))
         self._show_pins()
 

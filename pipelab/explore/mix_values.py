@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from pipelab.cluster import Cluster
 from pipelab.data import cases, load_case
@@ -42,7 +44,7 @@ class Mix:
 
     source: str
     counts: tuple[tuple[str, int], ...]
-    phase: str = "prefill"
+    phase: Literal["prefill", "decode", "mixed"] = "prefill"
     batch: int = 16
     context: int = 2048
     output_tokens: int = 256
@@ -147,12 +149,12 @@ def problem_of(mix: Mix) -> Problem:
     if not sum(counts.values()):
         raise InvalidValue("explore_mix", [("GPUs", 0, "expected at least one: move a slider to the right")])
     load = Workload(mix.context, mix.batch, mix.phase, mix.output_tokens, mix.in_flight)
-    rules = {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split}
+    rules: dict[str, Any] = {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split}
     if mix.is_case:
         case = _case(mix.source)
         cluster = case.cluster.with_counts(counts)
         if mix.network_gb_per_s is not None:
-            cluster = Cluster(cluster.gpus, [[mix.network_gb_per_s]], [0] * len(cluster))
+            cluster = Cluster(cluster.gpus, np.array([[mix.network_gb_per_s]]), np.zeros(len(cluster), int))
         return replace(case, cluster=cluster, workload=load, **rules)
     if mix.network_gb_per_s is None:
         expected = f"expected a number of GB/s: only the cases {', '.join(_cases())} bring links of their own"

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, tally
 from pipelab.explore.mix_answer import Answer, Money, Rival, money, tightest
@@ -29,7 +30,7 @@ def headline(found: Answer) -> tuple[str, str]:
     proof = "proven optimal" if result.status == "optimal" else f"not proven, at most {result.gap:.2%} below the best"
     stages = len(result.placement)
     title = f"{name}: {result.throughput:.6g} tokens/s in {stages} stage{'s' * (stages > 1)}, {proof}"
-    return title, f"limited by {_listed(result.evaluation.bottlenecks)} (framed)"
+    return title, f"limited by {_listed(given(result.evaluation).bottlenecks)} (framed)"
 
 
 def own_headline(own: Score) -> tuple[str, str]:
@@ -39,7 +40,7 @@ def own_headline(own: Score) -> tuple[str, str]:
         return "Your plan is not valid", _shortened(own.reasons[0] + more)
     share = f", {own.share:.1%} of the optimum" if own.share is not None else ""
     title = f"Your plan: {own.throughput:.6g} tokens/s{share}"
-    return title, f"limited by {_listed(own.evaluation.bottlenecks)} (framed)"
+    return title, f"limited by {_listed(given(own.evaluation).bottlenecks)} (framed)"
 
 
 def _shortened(text: str, most: int = 110) -> str:
@@ -115,7 +116,7 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
     late = [t for t, rate in gains.items() if rate is None]
     text = ""
     if known:
-        best = max(known, key=known.get)
+        best = max(known, key=known.__getitem__)
         if known[best] <= now * (1 + 1e-9):
             text = "One GPU more of a type brings nothing" + (f" ({', '.join(known)})." if open_ or late else ".")
         else:
@@ -182,7 +183,7 @@ def compared(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> st
     )  # fmt: skip
     rates = [rate for _, _, rate in plans.values()]
     verdict = ""
-    if len(rates) > 1 and all(rates[:2]):
+    if len(rates) > 1 and rates[0] and rates[1]:
         first, second = list(plans)[:2]
         verdict = f"<p>{escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.</p>"
     return f"<table><tr><th></th>{head}</tr>{body}</table>{verdict}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import ipywidgets as widgets
 
+from pipelab.checked import given
 from pipelab.errors import PipelabError
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.mix import MixExplorer
@@ -63,7 +64,7 @@ class PipelineExplorer(widgets.VBox):
         if placement is None:
             self.words.say("There is no valid placement above, and so no pipeline.")
             return None
-        return timeline_of(self.mix.found.problem, placement, in_flight=self.in_flight.value or None)
+        return timeline_of(given(self.mix.found).problem, placement, in_flight=self.in_flight.value or None)
 
 
 def explore_pipeline(source: str = "Llama-3-8B", counts: Mapping[str, int] | None = None, **values) -> PipelineExplorer:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Measure(NamedTuple):
 
 
 # measure: the quantity whose formula it follows from, how, and that in words.
-_FROM: dict[str, tuple[str, Callable[[Timeline, float], float], str]] = {
+_FROM: dict[str, tuple[str, Callable[[Timeline, Any], float | tuple[int, ...]], str]] = {
     "bubble_fraction": (
         "makespan", lambda t, value: 1 - t.busy.sum() / (t.schedule.ranks * value), "1 − Σ busy / (p · makespan)",
     ),

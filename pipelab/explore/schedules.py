@@ -78,8 +78,10 @@ def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
     name = name or values.name
     order = schedule(name, values.ranks, values.microbatches, values.chunks if RULES[name].chunked else None)
     factors = [values.slowness if rank == values.slow_rank else 1.0 for rank in range(values.ranks)]
-    work = ([each * factor for factor in factors] for each in (values.forward, values.backward, values.weight))
-    costs = StageCosts(*work, values.message)
+    forward, backward, weight = (
+        [each * factor for factor in factors] for each in (values.forward, values.backward, values.weight)
+    )
+    costs = StageCosts(forward, backward, weight, values.message)
     return simulate(order, costs.cut_for(order))
 
 
@@ -125,8 +127,8 @@ class ScheduleExplorer(widgets.VBox):
         if values.name in refused:
             self.timelines = ()
         self.words.value = ""
-        for error in refused.values():
-            self.words.explain(error)
+        for refusal in refused.values():
+            self.words.explain(refusal)
         tables = "".join(measures_html(timeline) for timeline in self.timelines)
         self.measures.value = f"<div style='display:flex;flex-wrap:wrap'>{tables}</div>"
         self._draw(values)

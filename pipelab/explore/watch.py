@@ -5,10 +5,12 @@ import time
 
 import ipywidgets as widgets
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import Words, reload_note, shared
+from pipelab.placement import Placement
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.progress import progress_parts
 from pipelab.problem import Problem
@@ -33,7 +35,8 @@ class WatchedSolve(widgets.VBox):
     def __init__(self, problem: Problem, method: str, options: dict):
         self.problem, self.method, self.limit = problem, method, options.get("time_limit")
         self._began, self._lead = time.perf_counter(), None
-        self._drawn, self._ended = (None, None), False
+        self._drawn: tuple[Placement | None, str] = (None, "")
+        self._ended = False
         self.stop_button = widgets.Button(description="Stop and keep the best", icon="stop", layout={"width": "210px"})
         self.stop_button.on_click(lambda _: self.stop())
         self.used = widgets.FloatProgress(
@@ -47,7 +50,7 @@ class WatchedSolve(widgets.VBox):
         parts = [widgets.HBox([self.stop_button, self.used]), self.status, self.progress, self.chart]
         super().__init__([*parts, reload_note(), shared()])
         try:  # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
-            self._task = asyncio.get_running_loop().create_task(self._follow())
+            self._task: asyncio.Task | None = asyncio.get_running_loop().create_task(self._follow())
         except RuntimeError:
             self._task = None
 
@@ -103,7 +106,7 @@ class WatchedSolve(widgets.VBox):
         self.status.say(result.sentence)
         if result.placement is not None:
             proof = "proven optimal" if result.status == "optimal" else "the best that was found"
-            self._draw(result.placement, result.throughput, proof)
+            self._draw(result.placement, given(result.throughput), proof)
         else:
             self.chart.put(plan_parts(self.problem, None, "No placement", result.reason[:110]))
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 __all__ = ["SIGN_AFTER_S", "Beside"]
 
@@ -28,7 +29,7 @@ class Beside:
         # Two, so that a newer job need not wait for an older one to notice that it is not wanted any more.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pipelab-explore")
 
-    def run(self, job: Callable[[threading.Event], object], then: Callable[[object, BaseException | None], None]):
+    def run(self, job: Callable[[threading.Event], Any], then: Callable[[Any, BaseException | None], None]) -> None:
         """Start `job(stop)`; `then(value, error)` follows unless a newer job was started in between."""
         self.cancel()
         stop, number = self._stop, self._number
@@ -56,7 +57,7 @@ class Beside:
 
         self._threads.submit(work)
 
-    def later(self, items: Callable[[threading.Event], object], each: Callable[[object], None], wait_s: float) -> None:
+    def later(self, items: Callable[[threading.Event], Iterable], each: Callable[[Any], None], wait_s: float) -> None:
         """When nothing happened for so long: go through `items(stop)` in a thread, `each` on the loop."""
         stop, number = self._stop, self._number
         try:

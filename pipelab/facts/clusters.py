@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -109,8 +111,8 @@ def _read(path: Path) -> dict[str, list[_Nodes]]:
         texts = {"gpu_type", "site"}
         if not row.cells["cluster"]:
             raise row.error("cluster", "", "expected the cluster's name")
-        values = {c: row.cells[c] if c in texts else number(row, c) for c in fields if row.cells.get(c)}
-        found.setdefault(row.cells["cluster"], []).append(place(row, {}, lambda values=values: _Nodes(**values)))
+        values: dict[str, Any] = {c: row.cells[c] if c in texts else number(row, c) for c in fields if row.cells.get(c)}
+        found.setdefault(row.cells["cluster"], []).append(place(row, {}, partial(_Nodes, **values)))
     return found
 
 

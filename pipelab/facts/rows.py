@@ -1,6 +1,7 @@
 """From a row of a table of facts to a checked object; an empty cell leaves a field at its default."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from pipelab.tables import Row, number, place, read_rows, refuse_misspelt
@@ -47,7 +48,7 @@ def facts_from(
                 raise row.error(column, "", "expected a value: nothing can be computed without it")
         there = [c for c in (*required, *optional) if row.cells.get(c)]
         values = {c: _value(row, c, texts, flags) for c in there}
-        found[name] = place(row, {}, lambda values=values, name=name: make(name, values))
+        found[name] = place(row, {}, partial(make, name, values))
     return found
 
 

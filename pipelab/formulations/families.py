@@ -66,8 +66,8 @@ class Family:
     group: str
     counted_as: str
     count: Callable[[Mapping[str, int]], int]
-    rows: Callable[["Incidence", Columns], RowBlock]
-    state: Callable[["Incidence", Any], Any]
+    rows: Callable[[Any, Columns], RowBlock]  # of the formulation's own `Incidence`
+    state: Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, eq=False)

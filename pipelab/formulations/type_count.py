@@ -25,7 +25,7 @@ from pipelab.errors import NotApplicable
 from pipelab.problem import Problem, refuse_unlike_layers
 from pipelab.program import Columns, LinearProgram, incidence
 
-__all__ = ["Options", "TypeCounts", "average_link", "build", "list_options", "memory_gb"]
+__all__ = ["Options", "TypeCounts", "average_link", "build", "list_options", "memory_gb", "most_layers"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +132,20 @@ def average_link(problem: Problem) -> float:
     others = ~np.eye(len(matrix), dtype=bool)
     average = matrix[others].mean() if others.any() else np.inf
     return float(problem.link_throughput(average))
+
+
+def most_layers(options: Options) -> int:
+    """The most layers that the written rows let all types hold together: one stage of each.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> most_layers(list_options(pl.load_case("medium"))), pl.load_case("medium").model.layers
+    (63, 80)
+    """
+    longest = np.zeros(len(options.types), dtype=int)
+    np.maximum.at(longest, options.type_of, options.size)
+    return int(longest.sum())
 
 
 def build(options: Options, rows: str = "as_written") -> LinearProgram:

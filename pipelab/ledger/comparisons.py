@@ -8,7 +8,7 @@ a suffix or a comma say nothing behind a `~`; `475K+` asks for at least as much.
 import math
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["ABOVE", "EQUAL", "NUMBERS", "STOPPED", "TEXT", "TIME", "UNLIKE", "Comparison", "Number", "numbers_in"]
 
@@ -69,8 +69,8 @@ def _numbers(stated: str, computed: object) -> str:
     return max(verdicts, key=("exact", "rounded", "wrong").index)
 
 
-def _pair(test: Callable[[object, object], bool]) -> Callable[[str, object], str]:
-    def agrees(stated: str, computed: object) -> str:
+def _pair(test: Callable[[Any, Any], bool]) -> Callable[[str, Any], str]:
+    def agrees(stated: str, computed: Any) -> str:
         first, second = computed
         return "exact" if test(first, second) else "wrong"
 
@@ -83,7 +83,7 @@ def _equal(first: object, second: object) -> bool:
     return first == second
 
 
-def _stopped(stated: str, computed: object) -> str:
+def _stopped(stated: str, computed: Any) -> str:
     """A run said to have been stopped: contradicted where a tenth of its limit is enough for a proof."""
     status, seconds, limit = computed
     return "wrong" if status == "optimal" and seconds < limit / 10 else "machine-dependent"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pipelab as pl
+from pipelab.checked import given
 from pipelab.formulations.type_count import average_link
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import ABOVE, EQUAL, NUMBERS, TEXT, UNLIKE
@@ -102,7 +103,7 @@ CLAIMS = (
         WRONG, "I solved a fantasy problem where GPUs are fungible resources", "that is the mistake",
         lambda desk: (
             round(desk.promised(desk.tiny, factor=False), 6),
-            round(desk.joint(desk.tiny).throughput, 6),
+            round(given(desk.joint(desk.tiny).throughput), 6),
         ),
         "the heuristic without its factor, GPUs fungible as before, and the joint ILP", "wrong", UNLIKE,
     ),

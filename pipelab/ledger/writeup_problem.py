@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pipelab as pl
+from pipelab.checked import given
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import ABOVE, EQUAL, NUMBERS, TEXT, UNLIKE
 
@@ -146,8 +147,8 @@ CLAIMS = (
     ),
     Claim(
         EXAMPLE, "Original solver limitation: H100, A10 and T4 each hold a segment", "3 segments",
-        lambda desk: len(desk.best("demo").placement), "stages of the demo's optimum with one GPU per stage", "wrong",
-        note="One H100 alone holds all layers, at its full rate; no A10 or T4 need be used.",
+        lambda desk: len(given(desk.best("demo").placement)), "stages of the demo's optimum with one GPU per stage",
+        "wrong", note="One H100 alone holds all layers, at its full rate; no A10 or T4 need be used.",
     ),
     Claim(
         EXAMPLE, "H100 processes 100 samples → 810 tokens/sec", "810", lambda desk: desk.rate("demo", "H100", 14),

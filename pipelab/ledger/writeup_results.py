@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pipelab as pl
+from pipelab.checked import given
 from pipelab.data import author_settings
 from pipelab.formulations.type_count import average_link
 from pipelab.ledger.claims import Claim
@@ -47,7 +48,7 @@ def _too_low(desk, rate: float) -> float:
     return min(desk.once(_by_roofline, desk, phase) for phase in ("prefill", "decode")) / rate
 
 
-def _named_and_counted(desk) -> tuple[float, ...]:
+def _named_and_counted(desk) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Optima of tiny by naming GPUs, and by counting them, for one to four per stage."""
     named = tuple(round(desk.joint(desk.case("tiny", k), form="tight").throughput, 9) for k in (1, 2, 3, 4))
     return named, tuple(round(desk.best("tiny", k).throughput, 9) for k in (1, 2, 3, 4))
@@ -139,7 +140,7 @@ CLAIMS = (
           lambda desk: (_stage(desk).batch[0], desk.case("tiny").workload.batch_size, len(_stage(desk).batch)),
           "solve(tiny, 'joint')", "exact"),
     Claim(OBSERVED, "Optimal Structure: Single segment covers all layers", "1 stage",
-          lambda desk: len(desk.joint(desk.tiny).placement), "solve(tiny, 'joint')", "exact",
+          lambda desk: len(given(desk.joint(desk.tiny).placement)), "solve(tiny, 'joint')", "exact",
           note="With these rates more layers make a GPU faster: where all fit, cutting never pays."),
     Claim(DEMO, "C(30,1) + C(30,2) + C(30,3) = 30 + 435 + 4060 per segment", "30 + 435 + 4060", _sets,
           "count_candidates, memory aside", "exact"),
@@ -267,12 +268,12 @@ CLAIMS = (
     ),
     Claim(
         END, "enabling true hybrid parallelism strategies", "stages of several GPUs in a pipeline",
-        lambda desk: (sum(len(stage.gpus) > 1 for stage in desk.best("medium", 2).placement.stages), 1),
+        lambda desk: (sum(len(stage.gpus) > 1 for stage in given(desk.best("medium", 2).placement).stages), 1),
         "stages of two GPUs in the optimum of medium, and one", "exact", ABOVE,
     ),
     Claim(
         END, "finds provably optimal hybrid parallelism strategies", "a pipeline",
-        lambda desk: (len(desk.joint(desk.tiny).placement), 1),
+        lambda desk: (len(given(desk.joint(desk.tiny).placement)), 1),
         "stages of the one result that it reports, and one", "wrong", ABOVE,
         note="One stage: data parallel, no pipeline.",
     ),

@@ -8,6 +8,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import scipy.sparse as sp
 
+from pipelab.checked import given
 from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.formulations.aggregated.counting import Counting
@@ -153,7 +154,7 @@ class Certificate:
             if self.by == "no stage":
                 broken = True
             elif self.rate is None:
-                broken = cost.throughput > self.throughput * (1 + 1e-9)
+                broken = cost.throughput > given(self.throughput) * (1 + 1e-9)
             else:
                 own = sum(self.worth[self.problem.cluster.kinds.index(g)] for g in gpus)
                 broken = cost.throughput >= self.rate and len(layers) > own
@@ -174,8 +175,8 @@ class Certificate:
         if mixtures * len(spans) > _MOST_STAGES_CHECKED:
             size = {"stages": mixtures * len(spans)}
             raise TooLarge(f"the check would look at {mixtures * len(spans):,} stages one by one", size)
-        for size in range(1, largest + 1):
-            for gpus in combinations_with_replacement(kinds, size):
+        for number in range(1, largest + 1):
+            for gpus in combinations_with_replacement(kinds, number):
                 possible = all(gpus.count(g) <= there[g] for g in set(gpus))
                 if possible and (not problem.same_type_stages or len({g.type for g in gpus}) == 1):
                     yield from ((gpus, span) for span in spans)
@@ -261,7 +262,7 @@ def _idle(rates: StageRates, rate: float) -> tuple[int, ...]:
 
 def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certificate:
     """Layers differ: ask the search itself whether the rate can be reached."""
-    reached = Search(rates, solver).reach(int(np.searchsorted(rates.thresholds, proof.rate)))
+    reached = Search(rates, solver).reach(int(np.searchsorted(rates.thresholds, given(proof.rate))))
     if reached:
         raise PipelabError(f"a placement of {proof.rate:.7g} tokens/s exists, so the result is not the best")
     if reached is None:
@@ -287,7 +288,7 @@ def most_layers(found: Recipes, solver: str = "scip") -> int:
         np.append(program.integer, True), objective, blocks,
     )  # fmt: skip
     run = run_program(solver, program)
-    return 0 if run.x is None else int(np.rint(run.objective))
+    return 0 if run.x is None else int(np.rint(given(run.objective)))
 
 
 def _widened(block: RowBlock, value: float) -> RowBlock:

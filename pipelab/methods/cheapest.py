@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
@@ -90,7 +91,7 @@ def cheapest_of(
     rates: StageRates, at_least: float, solver: str, began: float, time_limit: float | None, stop, explain: bool = True
 ) -> Result:
     """The same where the rates are known; without `explain`, an infeasible floor has no reason."""
-    prices = whole_prices(rates)
+    prices = given(whole_prices(rates))
     search = Search(rates, solver, began, time_limit, stop=stop, limits=Limits(prices=prices), prefer="price")
     hunt = _Hunt(search, floor_index(rates, at_least), _dollars_per_unit(rates, prices))
     hunt.run()
@@ -129,7 +130,7 @@ def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
 
 def _dollars_per_unit(rates: StageRates, prices: tuple[int, ...]) -> float:
     """What one of the whole units of price is worth."""
-    return rates.classes.gpu(0).usd_per_hour / prices[0]
+    return given(rates.classes.gpu(0).usd_per_hour) / prices[0]
 
 
 @dataclass
@@ -154,7 +155,7 @@ class _Hunt:
 
     def run(self) -> None:
         """Ask about the floor first; then halve whichever run of rates could hold the least ratio."""
-        self._open(self.floor, self.search.highest(), min(self.search.limits.prices))
+        self._open(self.floor, self.search.highest(), min(given(self.search.limits.prices)))
         ask_at_floor = True
         while self.open and self.search.stopped is None:
             _, first, last, price = heapq.heappop(self.open)
@@ -217,7 +218,7 @@ def _result(hunt: _Hunt, at_least: float, explain: bool) -> Result:
     if hunt.best is not None:
         throughput = evaluate(problem, hunt.best).throughput
         value = usd_per_million_tokens(
-            math.fsum(problem.cluster.gpus[g].usd_per_hour for g in hunt.best.gpus), throughput
+            math.fsum(given(problem.cluster.gpus[g].usd_per_hour) for g in hunt.best.gpus), throughput
         )
     status, bound = status_and_least(value, bound)
     stopped, reason = search.stopped, ""

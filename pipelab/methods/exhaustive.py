@@ -73,6 +73,12 @@ def solve_exhaustive(
     time_limit, stop
         As for `solve`; the best so far is kept, bounded by the fastest stage there is.
 
+    Returns
+    -------
+    Result
+        `details["tried"]` counts the placements tried: those that fit, up to the one that no
+        other can beat.
+
     Raises
     ------
     TooLarge
@@ -95,7 +101,8 @@ def solve_exhaustive(
             problem, "exhaustive", "infeasible", None, None, None, time.perf_counter() - began, size, "", reason
         )
     search = _Search(problem, sets, np.where(fits, rate, -1.0), began, time_limit, stop)
-    search.extend(0, 0, -1, np.inf, ())
+    for stages in range(1, problem.model.layers + 1):  # few stages first: there are fewest of them
+        search.extend(0, 0, -1, np.inf, (), stages)
     seconds = time.perf_counter() - began
     solver = f"all {number:,} placements"
     if search.best is None and not search.stopped:
@@ -106,7 +113,7 @@ def solve_exhaustive(
     status, bound = status_and_bound(throughput, top)
     return Result(
         problem, "exhaustive", status, search.best, throughput, bound, seconds, size, solver,
-        stopped_by=search.stopped if status != "optimal" else None,
+        stopped_by=search.stopped if status != "optimal" else None, details={"tried": search.tried},
     )  # fmt: skip
 
 
@@ -123,16 +130,19 @@ class _Search:
         self.mask = [sum(1 << g for g in s) for s in sets]
         self.deadline = np.inf if time_limit is None else began + time_limit
         self.stop = stop
-        self.best, self.best_rate, self.stopped, self.steps = None, -1.0, None, 0
+        self.best, self.best_rate, self.stopped, self.steps, self.tried = None, -1.0, None, 0, 0
 
-    def extend(self, done: int, used: int, last: int, slowest: float, parts: tuple) -> None:
-        """Try every next stage after `done` layers on the GPUs in the bit mask `used`."""
-        if done == self.layers:
+    def extend(self, done: int, used: int, last: int, slowest: float, parts: tuple, stages: int) -> None:
+        """Place what follows the first `done` layers in every way on `stages` sets free of the GPUs in `used`."""
+        if stages == 0:
+            self.tried += 1
             if slowest > self.best_rate:
                 self.best_rate, self.best = slowest, Placement.of(parts)
                 if slowest >= self.top:  # as fast as the fastest stage: nothing can be better
                     self.stopped = "bound"
             return
+        left = self.layers - done
+        shortest = left if stages == 1 else 1  # the last stage takes all that is left
         for s, mask in enumerate(self.mask):
             if mask & used:
                 continue
@@ -140,11 +150,11 @@ class _Search:
                 return
             so_far = slowest if last < 0 else min(slowest, self.link[last][s])
             rates, kinds = self.rate[s], self.span[done]
-            for n in range(1, self.layers - done + 1):
+            for n in range(shortest, left - stages + 2):
                 rate = rates[kinds[n - 1]]
                 if rate > 0:
                     rest = (*parts, (n, self.sets[s]))
-                    self.extend(done + n, used | mask, s, min(so_far, rate), rest)
+                    self.extend(done + n, used | mask, s, min(so_far, rate), rest, stages - 1)
 
     def _must_stop(self) -> bool:
         self.steps += 1

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.methods.aggregated import result_of
 from pipelab.methods.search import Search
@@ -33,4 +34,4 @@ def why_out_of_reach(rates: StageRates, at_least: float, solver: str, time_limit
     if best.status == "optimal":
         return f"{floor}, the greatest throughput there is being {best.throughput:.7g} tokens/s"
     found = f"the fastest found has {best.throughput:.7g} tokens/s, and " if best.throughput else ""
-    return f"{floor}; {found}the greatest throughput is at most {min(best.bound, at_least):.7g} tokens/s"
+    return f"{floor}; {found}the greatest throughput is at most {min(given(best.bound), at_least):.7g} tokens/s"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.errors import PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations import joint, threshold
@@ -162,7 +163,7 @@ def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Re
         reason = _not_trusted(run)
     status, bound = status_and_bound(throughput, candidates.rate_at_most(run.bound if trusted else None))
     if status == "feasible" and trusted and run.status == "optimal":  # but for SCIP's tolerance
-        placement, status, bound = _prove(problem, candidates, placement, bound)
+        placement, status, bound = _prove(problem, candidates, given(placement), given(bound))
         throughput = evaluate(problem, placement).throughput
         reason = "" if status == "optimal" else reason
     details = {

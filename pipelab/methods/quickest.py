@@ -4,6 +4,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
@@ -135,7 +136,7 @@ class _Hunt:
         self.bound = times.bound
         if self._proven():
             return
-        form = self._form(times)
+        form: Sequence | Path | None = self._form(times)
         while form is not None and not self._ended():
             form = self._solve(form)
 
@@ -160,15 +161,15 @@ class _Hunt:
             return False
         self.nodes += search.nodes
         if search.low >= index:
-            self._keep(search.best)
+            self._keep(given(search.best))
         return True
 
     def _form(self, times: PassTimes) -> Sequence | Path:
         most = float("inf") if self.seconds is None else self.seconds * (1 + 1e-9)
-        unit = (self.seconds or self.bound) / _UNITS
+        unit = given(self.seconds or self.bound) / _UNITS
         return (Sequence if self.rates.problem.model.uniform else Path)(times, most, unit)
 
-    def _solve(self, form: Sequence | Path) -> Sequence | None:
+    def _solve(self, form: Sequence | Path) -> Sequence | Path | None:
         """Solve one program; what to solve next, or None at the end."""
         program = form.program
         self.size = program.size | {"compositions": len(form.times.composition), "groups": len(form.times.hop)}
@@ -182,18 +183,19 @@ class _Hunt:
             self.impossible = True
             return None
         if run.bound is not None:
-            self.bound = max(self.bound, -run.bound * form.unit)
+            self.bound = max(given(self.bound), -run.bound * form.unit)
         self.stopped = run.stopped_by
         if run.x is None:
             return None
         placement = form.placement_of(run.x)
         whole = placement is not None
-        placement = placement if whole else form.joined(run.x)
+        if isinstance(form, Sequence) and not whole:
+            placement = form.joined(run.x)
         if placement is not None:
             self._keep(placement)
         if whole or self.stopped is not None or self._proven():
             return None
-        stricter = form.stricter(run.x)
+        stricter = form.stricter(run.x) if isinstance(form, Sequence) else None
         if stricter is None:
             raise PipelabError("a solver returned stages that make no pipeline")
         return stricter if self.seconds is None else replace(stricter, most=self.seconds * (1 + 1e-9))

@@ -62,7 +62,7 @@ def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None
 def _checked(problem: Problem, gpus) -> tuple[int, ...]:
     """GPU ids of the cluster, at least one, none twice."""
     top = len(problem.cluster) - 1
-    good = isinstance(gpus, Sequence) and all(isinstance(g, Integral) and 0 <= g <= top for g in gpus)
+    good = isinstance(gpus, Sequence) and all(isinstance(g, Integral) and 0 <= int(g) <= top for g in gpus)
     if not good or not len(gpus) or len(set(gpus)) < len(gpus):
         raise InvalidValue("solve", [("gpus", gpus, f"expected different GPU ids from 0 to {top}, in pipeline order")])
     return tuple(int(g) for g in gpus)

@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.errors import PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.counting import Counting
@@ -194,7 +196,7 @@ class Search:
         amounts = {"price": -1.0} if wanted == "price" else {"gpus": -(layers + 1.0), "stages": -1.0}
         threshold, least = float(self.thresholds[index]), None
         single = recipes_at(self.rates, threshold, widest=1)
-        steps = [{"links": False}, {"widest": 1}, {}]
+        steps: list[dict[str, Any]] = [{"links": False}, {"widest": 1}, {}]
         if single.order.free:
             steps = [{"widest": 1}]
         elif not _many_sets(single):
@@ -217,9 +219,9 @@ class Search:
 
     def used(self, what: str, placement: Placement | None = None) -> int:
         """How much a placement (the best one by default) uses: "gpus", "stages" or "price" in whole units."""
-        placement = placement or self.best
+        placement = given(placement or self.best)
         if what == "price":
-            return sum(self.limits.prices[self.rates.classes.of[g]] for g in placement.gpus)
+            return sum(given(self.limits.prices)[self.rates.classes.of[g]] for g in placement.gpus)
         return len(placement.gpus) if what == "gpus" else len(placement)
 
     def _ask(
@@ -235,7 +237,7 @@ class Search:
         run, placement, size = self._solve(form, amounts)
         apart = run.x is not None and placement is None  # only where links bind
         while apart and not only_no and not self._ended(run, amounts):
-            if form.strict == 2:
+            if isinstance(form, Layered) or form.strict == 2:
                 raise PipelabError("a solver returned stages that make no pipeline")
             form = replace(form, strict=form.strict + 1)
             run, placement, size = self._solve(form, amounts)

@@ -36,7 +36,7 @@ def check_asked(what: str, problem, solver: str, time_limit=None, at_least=0.0, 
     """
     instance(what, "problem", problem, Problem, "a Problem, such as load_case('tiny')")
     check_solver(solver)
-    number = isinstance(time_limit, Real) and not isinstance(time_limit, bool) and time_limit >= 0
+    number = isinstance(time_limit, Real) and not isinstance(time_limit, bool) and float(time_limit) >= 0
     if not (time_limit is None or number):
         raise InvalidValue(what, [("time_limit", time_limit, "expected seconds, at least 0, or None")])
     expected = "expected tokens/s, a finite number of at least 0"

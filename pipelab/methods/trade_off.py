@@ -4,7 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits
@@ -50,18 +52,17 @@ class TradeOff:
         """One row per point: GPUs, price, throughput, stages, bottleneck, placement."""
         import pandas as pd
 
-        goals = [{r.objective.name: r.objective.value} if r.objective else {} for r in self.points]
-        rows = [
-            goal
+        rows: list[dict[str, Any]] = [
+            ({r.objective.name: r.objective.value} if r.objective else {})
             | {
-                "gpus": len(r.placement.gpus),
+                "gpus": len(given(r.placement).gpus),
                 "usd_per_hour": price_per_hour(self.problem, r),
                 "throughput_tokens_per_s": r.throughput,
-                "stages": len(r.placement),
-                "bottleneck": ", ".join(r.evaluation.bottlenecks[:2]),
+                "stages": len(given(r.placement)),
+                "bottleneck": ", ".join(given(r.evaluation).bottlenecks[:2]),
                 "placement": str(r.placement),
             }
-            for goal, r in zip(goals, self.points, strict=True)
+            for r in self.points
         ]
         frame = pd.DataFrame(rows)
         return (
@@ -90,8 +91,9 @@ def _under_limit(result: Result, limits: Limits, against: str) -> Result:
 
 def price_per_hour(problem: Problem, result: Result) -> float | None:
     """What the GPUs of a placement cost per hour; None where one of them has no price."""
-    prices = [problem.cluster.gpus[g].usd_per_hour for g in result.placement.gpus]
-    return None if None in prices else round(sum(prices), 6)
+    prices = [problem.cluster.gpus[g].usd_per_hour for g in given(result.placement).gpus]
+    known = [price for price in prices if price is not None]
+    return round(sum(known), 6) if len(known) == len(prices) else None
 
 
 def trade_off(
@@ -137,7 +139,8 @@ def trade_off(
     if against in _LEAST:
         points, complete = raise_floor(rates, _LEAST[against], solver, began, time_limit, stop, on_point)
         return TradeOff(problem, against, points[::-1], complete, time.perf_counter() - began)
-    limits, points, cap, complete = Limits(prices=prices), [], None, True
+    limits, cap, complete = Limits(prices=prices), None, True
+    found: list[Result] = []
     while True:
         left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
         search = Search(
@@ -148,10 +151,10 @@ def trade_off(
             break
         if search.best is None:
             break
-        points.append(_under_limit(result_of(search), limits, against))
+        found.append(_under_limit(result_of(search), limits, against))
         if on_point is not None:
-            on_point(points[-1])
+            on_point(found[-1])
         cap = search.low - 1  # what follows is slower, or there would be no point in it
-        what = _AGAINST[against]
-        limits = replace(limits, **{what: search.used(what) - 1})
-    return TradeOff(problem, against, tuple(points), complete, time.perf_counter() - began)
+        most: Any = {_AGAINST[against]: search.used(_AGAINST[against]) - 1}
+        limits = replace(limits, **most)
+    return TradeOff(problem, against, tuple(found), complete, time.perf_counter() - began)

@@ -121,7 +121,7 @@ def plot_split_costs(costs, splits: Mapping[str, tuple[range, ...]]):
                 hovertext=[f"{name}: layers {part.start + 1}–{part.stop}" for part in split], hoverinfo="text+y",
             )
         )  # fmt: skip
-    best, last = min(worst, key=worst.get), max(worst, key=worst.get)
+    best, last = min(worst, key=worst.__getitem__), max(worst, key=worst.__getitem__)
     more = worst[last] / worst[best] - 1 if worst[best] else 0.0
     title = f"{last} has a bottleneck {more:.0%} above {best}'s" if more > 0 else "All splits have the same bottleneck"
     note = ", ".join(f"{name} {cost:g}" for name, cost in worst.items())

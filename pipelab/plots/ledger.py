@@ -41,7 +41,7 @@ def plot_verdicts(ledger):
 
 def _title(ledger) -> str:
     wrong = {d: counts["wrong"] / sum(counts.values()) for d, counts in ledger.counts.items()}
-    worst, best = max(wrong, key=wrong.get), min(wrong, key=wrong.get)
+    worst, best = max(wrong, key=wrong.__getitem__), min(wrong, key=wrong.__getitem__)
     total = sum(counts["wrong"] for counts in ledger.counts.values())
     note = f"claims by verdict; {len(ledger)} in all"
     if worst == best:

@@ -3,6 +3,7 @@
 Given as plain dicts: checked once, when they are put into a chart, and not once more before.
 """
 
+from pipelab.checked import given
 from pipelab.costs import MEMORY_SLACK
 from pipelab.evaluate import evaluate
 from pipelab.placement import Placement, named_layers
@@ -48,7 +49,7 @@ def plan_parts(
     """
     stages = placement.stages if placement else ()
     blocks = [(i, stage, g) for i, stage in enumerate(stages) for g in stage.gpus]
-    judged = evaluate(problem, placement) if placement and fits else None
+    judged = evaluate(given(problem), placement) if placement and fits else None
     slow = judged.bottlenecks if judged else ()
     return {
         "data": [_blocks(problem, blocks), _frames(blocks, slow), _slow_links(judged, blocks)],
@@ -61,6 +62,7 @@ def _blocks(problem: Problem | None, blocks) -> dict:
     colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus) if problem else {}
     fill, text, hover, hatch = [], [], [], []
     for i, stage, g in blocks:
+        problem = given(problem)
         gpus = [problem.cluster.gpus[one] for one in stage.gpus]
         cost = problem.costs.stage(problem.model, problem.workload, gpus, stage.layers, problem.batch_split)
         own = stage.gpus.index(g)
@@ -119,7 +121,8 @@ def _slow_links(judged, blocks) -> dict:
 def _layout(problem: Problem | None, blocks, slow, title: str) -> dict:
     layers = problem.model.layers if problem else 1
     marks = ["<b>{} ◀</b>" if f"stage {i + 1}" in slow else "{}" for i, _, _ in blocks]
-    labels = [m.format(f"GPU {g} · {problem.cluster.gpus[g].type}") for m, (_, _, g) in zip(marks, blocks, strict=True)]
+    types = [gpu.type for gpu in problem.cluster.gpus] if problem else []
+    labels = [m.format(f"GPU {g} · {types[g]}") for m, (_, _, g) in zip(marks, blocks, strict=True)]
     room = max(6, 4 * -(-len(blocks) // 4))  # in steps, so that the page does not jump with every GPU
     each = _TALL if room <= 16 else max(_LOW, 416 // room)
     size = 12 if each > 13 else 9

@@ -125,7 +125,7 @@ def _caption(label: str, timeline) -> str:
 
 def _who_ends_first(timelines) -> str:
     ends = {label: t.makespan for label, t in timelines.items()}
-    first, last = min(ends, key=ends.get), max(ends, key=ends.get)
+    first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     if ends[last] - ends[first] > 1e-9 * ends[last]:
         return f"{first} ends at {ends[first]:.6g}, {1 - ends[first] / ends[last]:.0%} before {last}"
     return f"{_listed(list(ends))} end{'s' * (len(ends) == 1)} at {ends[first]:.6g}"

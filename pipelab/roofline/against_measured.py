@@ -1,7 +1,7 @@
 """Predicted against measured: the roofline held against times that others have published."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pipelab.checked import Count, Positive, checked, instance
 from pipelab.cluster import GPU
@@ -26,7 +26,7 @@ class _Measurement:
     what: str
     model: str
     gpu_type: str
-    phase: str
+    phase: Literal["prefill", "decode", "mixed"]
     batch: Count
     tokens: Count
     measured: Positive
@@ -92,6 +92,6 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
 
 
 def _predicted(costs: Roofline, row: Row) -> float:
-    values = {c: row.cells[c] for c in _TEXTS} | {c: number(row, c) for c in _NUMBERS}
+    values: dict[str, Any] = {c: row.cells[c] for c in _TEXTS} | {c: number(row, c) for c in _NUMBERS}
     values |= {c: number(row, c) for c in _OPTIONAL if row.cells.get(c)}
     return place(row, {"sequence_length": "tokens"}, lambda: _Measurement(**values).predicted(costs))

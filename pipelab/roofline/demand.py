@@ -19,6 +19,7 @@ others on average, and brings s/o prompt tokens of other sequences with it.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -71,11 +72,11 @@ class Demand:
             return writing * s
         return writing * (s + o / 2) + reading * (s / o) * s / 2
 
-    def layer_flops(self, kind: str, b):
+    def layer_flops(self, kind: Literal["ordinary", "dense"], b):
         """FLOPs of one layer, "ordinary" or "dense", for b sequences."""
         return b * (2 * self.new_tokens * self.model.layer_parameters(kind, active=True) + self.attention_flops())
 
-    def layer_weight_bytes(self, kind: str, b):
+    def layer_weight_bytes(self, kind: Literal["ordinary", "dense"], b):
         """Weights of one layer that a pass with b sequences reads."""
         m = self.model
         everything = m.layer_parameters(kind) * m.weight_bytes

@@ -8,10 +8,11 @@ value per type of GPU or one for all.
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, lru_cache
+from typing import Annotated, Literal, cast
 
 import numpy as np
 
-from pipelab.checked import Flag, NotNegative, Share, checked, instance, whole_number
+from pipelab.checked import Flag, Later, NotNegative, Share, checked, instance, whole_number
 from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK, StageCost, StageTables
 from pipelab.errors import InvalidValue, nearest
@@ -76,7 +77,7 @@ class Roofline:
     8.54
     """
 
-    gpus: Mapping[str, GPUFacts] | None = None
+    gpus: Annotated[Mapping[str, GPUFacts], Later] = cast(Mapping[str, GPUFacts], None)
     memory_efficiency: Share = 0.8
     prefill_overlap: NotNegative = 1.0
     decode_overlap: NotNegative = 0.5
@@ -117,7 +118,7 @@ class Roofline:
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
         """Tokens/s of a link that carries one microbatch after the other."""
-        sent = Demand(problem.model, problem.workload).handed_on_bytes(problem.workload.batch_size)
+        sent = Demand(_known(problem), problem.workload).handed_on_bytes(problem.workload.batch_size)
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
         with np.errstate(divide="ignore"):
             return problem.workload.tokens / (self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9))
@@ -129,7 +130,7 @@ class Roofline:
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
         """What these layers need on this GPU alone, in GB, by what it is for."""
-        demand, load = Demand(problem.model, problem.workload), problem.workload
+        demand, load = Demand(_known(problem), problem.workload), problem.workload
         parts = demand.kept_gb(problem.model.weight_gb(layers), len(layers), load.batch_size, 1)
         reserve = (1 - self.memory_share) * gpu.memory_gb
         return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
@@ -267,7 +268,9 @@ class Roofline:
         cache = demand.kv_bytes(b) / min(t, demand.model.kv_parts) + demand.activation_bytes(b) / t
         head = self._slower(demand, demand.head_flops(b) / (t * gpu.flops), demand.head_bytes / (t * gpu.bandwidth))
         total = span.last * head
-        for kind, number in (("ordinary", span.layers - span.dense), ("dense", span.dense)):
+        numbers: dict[Literal["ordinary", "dense"], np.ndarray | float]
+        numbers = {"ordinary": span.layers - span.dense, "dense": span.dense}
+        for kind, number in numbers.items():
             if np.any(number):
                 move = (demand.layer_weight_bytes(kind, b) / t + cache) / gpu.bandwidth
                 compute = demand.layer_flops(kind, b) / (t * gpu.flops)
@@ -293,3 +296,8 @@ def _degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) 
     ways = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
     parts = model.kv_parts
     return sorted(t for t in ways if model.heads % t == 0 and (parts % t == 0 or t % parts == 0))
+
+
+def _known(problem: Problem) -> Transformer:
+    """The model, which `check` has found to have dimensions."""
+    return cast(Transformer, problem.model)

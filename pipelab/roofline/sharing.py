@@ -24,8 +24,8 @@ def balanced_batches(seconds: Callable, composition: np.ndarray, spans: int, who
     from scipy.optimize.elementwise import find_root
 
     stages, kinds = composition.shape
-    count, row, span = composition, *np.meshgrid(np.arange(stages), np.arange(spans), indexing="ij")
-    row, span = row.ravel(), span.ravel()
+    count = composition
+    row, span = (at.ravel() for at in np.meshgrid(np.arange(stages), np.arange(spans), indexing="ij"))
     kind = np.arange(kinds)[:, None]
     idle, alone = (seconds(np.full((kinds, spans), b), kind + 0 * span[:spans], kind * 0 + np.arange(spans))
                    for b in (0.0, whole))  # fmt: skip

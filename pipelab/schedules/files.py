@@ -30,17 +30,18 @@ def to_csv(schedule: Schedule, path=None) -> str:
 
 def from_csv(source, *, name: str | None = None, microbatches: int | None = None, stage_rank=None) -> Schedule:
     """Read a file, or text of more than one line; idle ticks are dropped, what remains is validated."""
-    inline = isinstance(source, str) and "\n" in source
-    path = None if inline else path_of("from_csv", source, field="source")
-    label = "the CSV text" if inline else _short(path)
-    text = source if inline else _text(path, label)
+    if isinstance(source, str) and "\n" in source:
+        label, text, stem = "the CSV text", source, "from CSV"
+    else:
+        path = path_of("from_csv", source, field="source")
+        label, stem = _short(path), path.stem
+        text = _text(path, label)
     try:
         lines = list(csv.reader(io.StringIO(text), strict=True))
     except csv.Error as error:
         raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
     rows = [[_read(label, r, c, cell) for c, cell in enumerate(line)] for r, line in enumerate(lines) if line]
-    if name is None:
-        name = "from CSV" if inline else path.stem
+    name = stem if name is None else name
     try:
         schedule = Schedule.of(name, rows, microbatches=microbatches, stage_rank=stage_rank)
         return schedule.select(schedule.kind != IDLE).validate()

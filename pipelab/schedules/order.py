@@ -12,6 +12,7 @@ from itertools import repeat
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.schedules.dependencies import makers
 from pipelab.schedules.limits import check_grid
 from pipelab.schedules.schedule import Schedule
@@ -94,12 +95,12 @@ class Order:
         ended, above, above_delay = end.ravel().take, end[0], self._spread(delays[0])
         # What arrives, row by row: which cells, and how much later than these end.
         arrivals = [
-            zip(needs[1:], repeat(None) if delay is None else self._spread(delay)[1:], strict=False)
+            zip(needs[1:], repeat(None) if delay is None else given(self._spread(delay))[1:], strict=False)
             for needs, delay in zip(self.needs, delays[1:], strict=True)
         ]
         lag = repeat(None) if above_delay is None else above_delay[1:]
         # A handful of numpy calls per round is all that costs time here, hence no indexing by row.
-        for row, took, late, *arrived in zip(end[1:], self._spread(duration)[1:], lag, *arrivals, strict=False):
+        for row, took, late, *arrived in zip(end[1:], given(self._spread(duration))[1:], lag, *arrivals, strict=False):
             ready = above if late is None else above + late
             for needs, delay in arrived:
                 arrival = ended(needs)

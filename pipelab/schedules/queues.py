@@ -37,7 +37,7 @@ class Queues(NamedTuple):
         lead = self.lead[:, None]
         if self.backward is not None:
             queues.append((B if self.delay is None else I, *self.backward, lead))
-        if self.delay is not None:
+        if self.backward is not None and self.delay is not None:
             queues.append((W, *self.backward, lead + self.delay[:, None]))
         shape = ranks, n * len(queues)
         kind, stage, microbatch = np.empty(shape, np.int8), np.empty(shape, np.int32), np.empty(shape, np.int32)
@@ -51,7 +51,7 @@ class Queues(NamedTuple):
         return kind, stage, microbatch
 
 
-def _rounds(microbatches: int, chunks: int, per_round: int, reverse: bool = False):
+def _rounds(microbatches: int, chunks: int, per_round: int, reverse: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Passes in groups: `per_round` microbatches through chunk 0, the same through chunk 1, …, then the next group."""
     k = np.arange(microbatches * chunks)
     group, within = np.divmod(k, per_round * chunks)
@@ -91,16 +91,16 @@ def interleaved(ranks: int, microbatches: int, chunks: int) -> Queues:
     """Interleaved 1F1B: a round of microbatches per chunk, and two forwards ahead for every hop."""
     per_round = microbatches // max(1, microbatches // ranks)
     lead = np.minimum((chunks - 1) * per_round + 2 * _hops(ranks), microbatches * chunks)
-    order = (_rounds(microbatches, chunks, per_round, reverse) for reverse in (False, True))
-    return Queues(*order, lead)
+    forward, backward = (_rounds(microbatches, chunks, per_round, reverse) for reverse in (False, True))
+    return Queues(forward, backward, lead)
 
 
 def interleaved_zero_bubble(ranks: int, microbatches: int, chunks: int) -> Queues:
     """ZB-H1: one forward ahead for every hop; rank r holds r weight gradients back for the end."""
     per_round = microbatches // max(1, microbatches // ranks)
     lead = np.minimum((chunks - 1) * per_round + _hops(ranks), microbatches * chunks)
-    order = (_rounds(microbatches, chunks, per_round, reverse) for reverse in (False, True))
-    return Queues(*order, lead, np.arange(ranks))
+    forward, backward = (_rounds(microbatches, chunks, per_round, reverse) for reverse in (False, True))
+    return Queues(forward, backward, lead, np.arange(ranks))
 
 
 def zbh2(ranks: int, microbatches: int, chunks: int) -> Queues:

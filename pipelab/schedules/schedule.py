@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 
@@ -98,7 +99,7 @@ class Schedule:
             stage_rank = first_holders(arrays)
         if microbatches is None:
             microbatches = max(int(arrays["microbatch"].max()) + 1, 1)
-        return cls(name, microbatches, stage_rank, **arrays)
+        return cls(name, microbatches, cast(tuple[int, ...], stage_rank), **arrays)  # `__post_init__` makes it one
 
     @property
     def ranks(self) -> int:
@@ -285,7 +286,7 @@ class Schedule:
         names = ("first", "kind", "stage", "microbatch", "paired")
         return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # how Python says that a class cannot be hashed
 
     def __str__(self) -> str:
         width = len(str(self.ranks - 1))

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from itertools import islice
+from typing import SupportsInt
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.errors import InvalidSchedule
 from pipelab.schedules.action import IDLE, KINDS, RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
 from pipelab.schedules.dependencies import makers, where
@@ -36,7 +38,7 @@ def compiled(schedule: Schedule) -> Graph:
     InvalidSchedule
     """
     validate(schedule)
-    return _checked(schedule)[1]
+    return given(_checked(schedule)[1])
 
 
 def _checked(schedule: Schedule) -> tuple[tuple[str, ...], Graph | None]:
@@ -206,5 +208,5 @@ def _where(schedule: Schedule, i: int) -> str:
     return f"rank {rank}, position {i - int(schedule.first[rank])}"
 
 
-def _place(schedule: Schedule, i: int) -> str:
+def _place(schedule: Schedule, i: SupportsInt) -> str:
     return f"{schedule.action(int(i))} ({_where(schedule, int(i))})"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelab.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, TRANSFERS, B, F, I
+from pipelab.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, TRANSFERS, Action, B, F, I
 from pipelab.schedules.dependencies import crossings
 from pipelab.schedules.schedule import Schedule
 
@@ -27,15 +27,15 @@ def with_communication(schedule: Schedule) -> Schedule:
     second = np.concatenate([[False], schedule.paired[:-1]])
     own = np.arange(n)
     # Places to sort by: receives before the action (or its pair), the action itself, sends after.
-    parts = [(own, np.zeros(n), own, None)]
-    for chosen, kind, place, at in (
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, int | None]] = [(own, np.zeros(n), own, None)]
+    for chosen, kind, side, where in (
         (forward & before[stage], RECV_F, -1, own),
         (backward & after[stage], RECV_B, -1, own - second),
         (forward & after[stage], SEND_F, 1, own + schedule.paired),
         (backward & before[stage], SEND_B, 1, own),
     ):
-        parts.append((at[chosen], np.full(chosen.sum(), place), own[chosen], kind))
-    at, place, source = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        parts.append((where[chosen], np.full(chosen.sum(), side), own[chosen], kind))
+    at, place, source = (np.concatenate([part[i] for part in parts]) for i in (0, 1, 2))
     kinds = np.concatenate([schedule.kind if k is None else np.full(len(s), k) for _, _, s, k in parts])
     order = np.lexsort((source, place, at))
     rank = schedule.rank[source[order]]
@@ -59,7 +59,7 @@ def with_idle(schedule: Schedule) -> Schedule:
     rows = []
     for rank, row in enumerate(schedule.actions):
         ticks = tick[graph.first[rank] : graph.first[rank + 1]].tolist()
-        cells = [""] * (ticks[-1] + 1 if ticks else 0)
+        cells: list[Action | str] = [""] * (ticks[-1] + 1 if ticks else 0)
         for t, action in zip(ticks, row, strict=True):
             cells[t] = action
         rows.append(cells)

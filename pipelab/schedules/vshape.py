@@ -15,7 +15,7 @@ class _Rank:
 
     def __init__(self, rank: int, ranks: int):
         self.stages = (rank, 2 * ranks - 1 - rank)  # on the way down and on the way back
-        self.next = Counter()
+        self.next: Counter[tuple[int, str]] = Counter()
         self.owed: deque = deque()  # weight gradients put off, oldest first
         self.actions: list[Action] = []
 

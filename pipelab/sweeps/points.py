@@ -8,7 +8,7 @@ from numbers import Integral
 
 import numpy as np
 
-from pipelab.checked import real_number
+from pipelab.checked import given, real_number
 from pipelab.errors import InvalidValue, TooLarge, nearest
 
 __all__ = ["cell", "grid", "mixes", "plain", "plain_points", "value_of"]
@@ -41,22 +41,22 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     for i, part in enumerate(parts):
         if isinstance(part, str | bytes | Mapping) or not isinstance(part, Iterable):
             raise InvalidValue("grid", [(f"part {i + 1}", part, "expected points, such as those of mixes(…)")])
-    parts = [list(part) for part in parts]
-    for i, part in enumerate(parts):
+    lists = [list(part) for part in parts]
+    for i, part in enumerate(lists):
         for point in part:
             if not isinstance(point, Mapping):
                 raise InvalidValue("grid", [(f"part {i + 1}", point, "expected points, such as those of mixes(…)")])
     for name, values in axes.items():
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise InvalidValue("grid", [(name, values, f"expected several values, such as ({values!r},)")])
-        parts.append([{name: value} for value in values])
-    number = math.prod(len(part) for part in parts)
+        lists.append([{name: value} for value in values])
+    number: int = math.prod(len(part) for part in lists)
     _refuse_too_many("grid", number)
-    names = [name for part in parts for name in (part[0] if part else ())]
+    names = [name for part in lists for name in (part[0] if part else ())]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InvalidValue("grid", [("name", twice[0], "stands in two parts, expected once")])
-    return [{k: v for point in chosen for k, v in point.items()} for chosen in itertools.product(*parts)]
+    return [{k: v for point in chosen for k, v in point.items()} for chosen in itertools.product(*lists)]
 
 
 def mixes(
@@ -97,7 +97,7 @@ def mixes(
             if name not in (usd_per_hour or {}):
                 expected = f"nothing is given for {name!r}; a budget needs a price for every type"
                 raise InvalidValue("mixes", [("usd_per_hour", usd_per_hour, expected)])
-            price[name] = float(_check_amount(f"usd_per_hour[{name!r}]", usd_per_hour[name]))
+            price[name] = float(_check_amount(f"usd_per_hour[{name!r}]", given(usd_per_hour)[name]))
     if gpus is not None:
         _check_amount("gpus", gpus)
     if gpus is None and budget is None:
@@ -121,9 +121,10 @@ def _mixes(numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpu
 
 
 def _numbers(name: str, most) -> list[int]:
-    if isinstance(most, Integral) and most > _MOST_POINTS:
-        _refuse_too_many("mixes", most)
-    choices = range(most + 1) if isinstance(most, Integral) and not isinstance(most, bool) else most
+    whole = int(most) if isinstance(most, Integral) and not isinstance(most, bool) else None
+    if whole is not None and whole > _MOST_POINTS:
+        _refuse_too_many("mixes", whole)
+    choices = most if whole is None else range(whole + 1)
     choices = list(choices) if isinstance(choices, Iterable) and not isinstance(choices, str | bytes) else [None]
     if not choices or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 0 for n in choices):
         expected = "expected a whole number of at least 0, or several of them"

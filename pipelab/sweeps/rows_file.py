@@ -105,11 +105,10 @@ class RowsFile:
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; when this returns, it is on disk."""
         try:
-            if not self._begun:
-                self._open()
-            self._file.write(_line(self._cells(row)))
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            file = self._open() if self._file is None or not self._begun else self._file
+            file.write(_line(self._cells(row)))
+            file.flush()
+            os.fsync(file.fileno())
         except OSError as error:
             raise InvalidValue("sweep", [("file", str(self.path), f"cannot be written ({error})")]) from None
 
@@ -124,15 +123,16 @@ class RowsFile:
         lines = [_line(self.header), *(_line(self._cells(row)) for row in rows)]
         write_whole(self.path, b"".join(lines).decode())
 
-    def _open(self) -> None:
+    def _open(self) -> io.BufferedWriter:
         """For appending, after the last whole line."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._file or self.path.open("ab")
+        file = self._file = self._file or self.path.open("ab")
         whole = self.path.read_bytes().rfind(b"\n") + 1
-        self._file.truncate(whole)
+        file.truncate(whole)
         if not whole:
-            self._file.write(_line(self.header))
+            file.write(_line(self.header))
         self._begun = True
+        return file
 
     def _cells(self, row: Mapping[str, Any]) -> list[str]:
         answer = ["" if row[name] is None else cell(row[name]) for name in COLUMNS]

@@ -167,13 +167,14 @@ def sweep(
     names, asked = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in asked]
     store = None if file is None else RowsFile(file, names, task.name, task.options)
+    there = {}
     if store:
         store.hold()
-    try:
-        there = store.read(keys) if store else {}
-    except BaseException:
-        store.close()
-        raise
+        try:
+            there = store.read(keys)
+        except BaseException:
+            store.close()
+            raise
     done = {key: row for key, row in there.items() if row["status"] not in again}
     waiting = {key: point for key, point in zip(keys, asked, strict=True) if key not in done}
 
@@ -193,7 +194,7 @@ def sweep(
     finally:
         if store:
             store.close()
-    if there.keys() & waiting.keys():
+    if store and there.keys() & waiting.keys():
         store.replace(done[key] for key in dict.fromkeys(keys))
     _refuse_all_failed(so_far(), file)
     return so_far()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipelab.checked import given
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.result import Result
 from pipelab.solve import method_of, solve
@@ -96,9 +97,9 @@ def _row(result: Result) -> dict[str, Any]:
     return row | {
         "gpus_used": len(result.placement.gpus),
         "usd_per_hour": price,
-        "usd_per_million_tokens": None if price is None else price / (3600 * result.throughput) * 1e6,
+        "usd_per_million_tokens": None if price is None else price / (3600 * given(result.throughput)) * 1e6,
         "stages": len(result.placement),
-        "bottleneck": ", ".join(result.evaluation.bottlenecks[:2]),
+        "bottleneck": ", ".join(given(result.evaluation).bottlenecks[:2]),
         "placement": str(result.placement),
     }
 

@@ -1,6 +1,6 @@
 """A task on many points at once: joblib, with whatever backend and number of jobs is configured."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Generator, Hashable, Mapping
 from contextlib import closing, suppress
 from numbers import Integral
 from typing import Any
@@ -18,7 +18,7 @@ def check_jobs(jobs) -> None:
     raise InvalidValue("sweep", [("jobs", jobs, "expected a whole number from 1 on, -1 for all cores, or None")])
 
 
-def answers(task: Task, points: Mapping[Hashable, dict], jobs: int | None) -> Iterator[tuple[Hashable, dict[str, Any]]]:
+def answers(task: Task, points: Mapping[Any, dict], jobs: int | None) -> Generator[tuple[Hashable, dict[str, Any]]]:
     """The row of every point, as (key, row), in the order in which they are done.
 
     Where a worker process dies, it takes its points with it: those that were under way then run
@@ -41,7 +41,7 @@ def answers(task: Task, points: Mapping[Hashable, dict], jobs: int | None) -> It
                 yield key, _alone(task, waiting.pop(key), jobs)
 
 
-def _parallel(task: Task, points: Mapping[Hashable, dict], jobs: int | None, begun: list) -> Iterator:
+def _parallel(task: Task, points: Mapping[Any, dict], jobs: int | None, begun: list) -> Generator:
     from joblib import Parallel, delayed
     from joblib.parallel import get_active_backend
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,7 @@ class StageCosts:
         chunks = whole_number("StageCosts.split", "chunks", chunks)
         if chunks == 1:
             return self
-        changed = {}
+        changed: dict[str, Any] = {}
         for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
             value = getattr(self, name)
             if isinstance(value, tuple):
@@ -166,8 +167,9 @@ def _times(name: str, value, *, one_number: bool) -> float | tuple[float, ...]:
     """A number, or a list of numbers, as floats that can be added up."""
     value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     several = is_list(value)
-    numbers = tuple(map(_float, value)) if several else (_float(value),)
-    if None in numbers or (several and one_number):
+    found = list(map(_float, value)) if several else [_float(value)]
+    numbers = tuple(number for number in found if number is not None)
+    if len(numbers) < len(found) or (several and one_number):
         expected = "expected a number" + ("" if one_number else " or a list of numbers")
         raise InvalidValue("StageCosts", [(name, value, expected)])
     for i, number in enumerate(numbers):

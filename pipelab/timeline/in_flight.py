@@ -48,7 +48,7 @@ def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int) -> 
     [18.0, 10.0, 8.0]
     """
     in_flight = whole_number("simulate_in_flight", "in_flight", in_flight)
-    lanes = len(costs.forward)
+    lanes = np.size(costs.forward)
     schedule = make_schedule("Inference", lanes, microbatches)
     graph = entries_graph(schedule)
     nothing = len(graph)
@@ -82,9 +82,9 @@ def least_in_flight(costs: StageCosts, rate: float, tolerance: float = 1e-6) -> 
     InvalidValue
         The rate is beyond the slowest lane's.
     """
-    low, high = 1, len(costs.forward)
+    low, high = 1, np.size(costs.forward)
     if not _reaches(costs, high, rate, tolerance):
-        raise InvalidValue("least_in_flight", [("rate", rate, f"expected at most {1 / max(costs.forward):.9g}")])
+        raise InvalidValue("least_in_flight", [("rate", rate, f"expected at most {1 / np.max(costs.forward):.9g}")])
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if _reaches(costs, middle, rate, tolerance) else (middle + 1, high)

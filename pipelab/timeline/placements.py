@@ -1,6 +1,7 @@
 """From a placement to its pipeline: what the judge says of stages and links as costs, and as a timeline."""
 
 from numbers import Real
+from typing import Literal, overload
 
 from pipelab.checked import instance, real_number, true_or_false
 from pipelab.errors import InvalidValue
@@ -72,6 +73,27 @@ def _costs(judged: Evaluation, tokens: float, what: str) -> StageCosts:
     return StageCosts(tuple(times), unit="s")
 
 
+@overload
+def timeline_of(
+    problem: Problem,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    in_flight: int | None = None,
+    *,
+    training: Literal[False] = False,
+) -> PlacedTimeline: ...
+@overload
+def timeline_of(
+    problem: Problem,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    in_flight: int | None = None,
+    *,
+    training: bool,
+    schedule: str | None = None,
+    backward_input: float = 1.0,
+    backward_weight: float = 1.0,
+) -> PlacedTimeline | TrainingTimeline: ...
 def timeline_of(
     problem: Problem,
     placement: Placement | Result,

@@ -106,7 +106,7 @@ def gpu_classes(cluster: Cluster) -> Classes:
     several = np.array([len(m) > 1 for m in ids])
     leaders: list[int] = []  # the first atom of each class
     parts: list[list[int]] = []
-    same_key = defaultdict(list)
+    same_key: dict[tuple, list[int]] = defaultdict(list)
     for i, key in enumerate(_keys(links, kind)):
         for c in same_key[key]:
             if _interchangeable(links, several, leaders[c], i):

@@ -59,7 +59,8 @@ class Counting:
                 if len(sizes):
                     runs = np.split(sizes, np.flatnonzero(np.diff(sizes) > 1) + 1)
                     rows += [(r, run[0], run[-1], role) for run in runs]
-        return tuple(np.array(rows, dtype=int).reshape(-1, 4).T)
+        first, second, third, fourth = np.array(rows, dtype=int).reshape(-1, 4).T
+        return first, second, third, fourth
 
     @cached_property
     def usage(self) -> Usage:
@@ -139,7 +140,7 @@ class Counting:
             if walk is None:
                 return None
             waiting = {k: iter(chosen[self.link_kind[chosen] == k].tolist()) for k in set(walk)}
-            pieces = [next(waiting[k]) for k in walk]
+            pieces = np.array([next(waiting[k]) for k in walk])
         sizes = spread_layers(low[pieces], high[pieces], self.found.rates.problem.model.layers)
         gpus = assign(self.found, [self.found.recipes[recipe[p]] for p in pieces], self.limits.prices)
         return Placement.of(zip(sizes, gpus, strict=True))

@@ -148,7 +148,7 @@ def _mixtures(problem: Problem) -> np.ndarray:
     """Every mixture of kinds of up to `largest` GPUs, by size."""
     kinds = problem.cluster.kinds
     _refuse_if_too_many(problem, len(kinds), _largest(problem))
-    rows = compositions(problem, kinds, problem.cluster.kind_count)
+    rows = compositions(problem, kinds, problem.cluster.kind_count.tolist())
     return rows[np.lexsort((*rows.T[::-1], rows.sum(axis=1)))]
 
 

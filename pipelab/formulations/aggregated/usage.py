@@ -60,8 +60,8 @@ class Usage:
             for number, classes in recipe.draws:
                 if len(classes) == 1:
                     fixed[classes[0], r] += number
-        classes = np.array([a for _, _, own in self.mixed_draws for a in own], dtype=int)
-        return sp.csr_array(fixed) @ self.per_recipe, incidence(classes, len(fixed))
+        drawn = np.array([a for _, _, own in self.mixed_draws for a in own], dtype=int)
+        return sp.csr_array(fixed) @ self.per_recipe, incidence(drawn, len(fixed))
 
     def weights(self, columns: Columns, gpus: float = 0.0, stages: float = 0.0, price: float = 0.0) -> np.ndarray:
         """An objective over all columns: so much for every GPU, every stage and every unit of price."""

@@ -55,7 +55,8 @@ class Sequence:
         starts = [np.arange(layers - n + 1) for n in sizes]
         around = np.array([self.times.through(at, at + n).min() for at, n in zip(starts, sizes, strict=True)])
         least = self.times.stage + around
-        return np.nonzero(np.isfinite(least) & (least <= self.most))
+        composition, span = np.nonzero(np.isfinite(least) & (least <= self.most))
+        return composition, span
 
     @cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray]:

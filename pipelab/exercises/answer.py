@@ -1,0 +1,45 @@
+"""What is shown below a cell: a question with a folded answer, or the verdict on a reader's number."""
+
+from dataclasses import dataclass
+from html import escape
+
+__all__ = ["Answer", "guess", "verdict"]
+
+# Sign and colour of a verdict; each colour reads on white.
+_SIGNS = {"right": ("✓", "#00664B"), "not yet": ("✗", "#B34700"), "not attempted yet": ("○", "#555555")}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Something to show under a cell, in a notebook or a terminal."""
+
+    text: str
+    html: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def guess(question: str, answer: object) -> Answer:
+    """A question whose answer stays folded until the reader opens it, by mouse or keyboard.
+
+    >>> print(guess("How many stages?", 1))
+    How many stages? (answer: 1)
+    """
+    folded = (
+        f"<details style='margin:4px 0'><summary style='cursor:pointer'><b>Predict:</b> {escape(question)} "
+        f"<i>(open for the answer)</i></summary><p style='margin-left:1.2em'>{escape(str(answer))}</p></details>"
+    )
+    return Answer(f"{question} (answer: {answer})", folded)
+
+
+def verdict(kind: str, text: str) -> Answer:
+    """A sentence with the sign and colour of its kind: "right", "not yet" or "not attempted yet"."""
+    sign, colour = _SIGNS[kind]
+    return Answer(text, f"<p style='color:{colour}'><b>{sign}</b> {escape(text)}</p>")

@@ -1,0 +1,44 @@
+"""All exercises by name, and the one function that checks an answer."""
+
+from pipelab.errors import UnknownName, nearest
+from pipelab.exercises.answer import Answer, verdict
+from pipelab.exercises.contest import Contest
+from pipelab.exercises.exercise import Exercise
+from pipelab.exercises.pipelines import PIPELINES
+from pipelab.exercises.programs import PROGRAMS
+from pipelab.exercises.rules import RULES
+
+__all__ = ["EXERCISES", "check"]
+
+EXERCISES: dict[str, Exercise | Contest] = {**RULES, **PROGRAMS, **PIPELINES}
+
+
+def check(name: str, value: object) -> Answer:
+    """Compare a reader's answer with the target of an exercise, which is computed here and now.
+
+    A wrong one is told how far off it is and, where a common mistake leads to it, which.
+
+    Parameters
+    ----------
+    name : str
+        Of the exercise: notebook and number, such as `"05.1"`.
+    value : number, Schedule or None
+        The reader's; None means not attempted yet. A schedule is run by the simulator.
+
+    Examples
+    --------
+    >>> print(check("00.1", None))
+    exercise 00.1: not attempted yet
+    >>> print(check("00.1", 345.4944))
+    exercise 00.1: right, 345.4944 tokens/s
+    >>> print(check("00.1", 301.784))
+    exercise 00.1: not yet. Yours is 301.784 tokens/s, 12.7 % too low. Hint: that is the best with two GPUs per stage
+    """
+    if name not in EXERCISES:
+        raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")
+    if value is None:
+        return verdict("not attempted yet", f"exercise {name}: not attempted yet")
+    right, why = EXERCISES[name].judge(value)
+    if right:
+        return verdict("right", f"exercise {name}: right, {why}")
+    return verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")

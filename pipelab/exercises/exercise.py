@@ -1,0 +1,90 @@
+"""An exercise with a number as its answer: the target is computed, and so is what common mistakes lead to."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Exercise", "Mistake"]
+
+# Of a number that is right but for its unit: by what it is too large, and what to look at.
+_SLIPS = {
+    1e2: "it is 100 times the answer: a share, or per cent?",
+    1e-2: "it is a hundredth of the answer: per cent, or a share?",
+    1e3: "it is 1,000 times the answer: look at the units",
+    1e-3: "it is a thousandth of the answer: look at the units",
+    1e6: "it is a million times the answer: look at the units",
+    1e-6: "it is a millionth of the answer: look at the units",
+    -1: "it has the right size and the wrong sign",
+}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong way that readers take, the number at its end, and the sentence that leads back."""
+
+    value: Callable[[], float]
+    says: str
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What a reader is asked to find.
+
+    Attributes
+    ----------
+    target : callable
+        Computes the answer when it is asked for.
+    unit : str
+        Of the answer; "" for a plain number.
+    hint : str
+        For a wrong number that no mistake explains.
+    mistakes : tuple of Mistake
+        Looked through in this order.
+    rel : float
+        Relative tolerance.
+    """
+
+    target: Callable[[], float]
+    unit: str
+    hint: str
+    mistakes: tuple[Mistake, ...] = ()
+    rel: float = 1e-4
+
+    def judge(self, value: object) -> tuple[bool, str]:
+        """Whether a reader's value is right, and a sentence that says what is off."""
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            return False, f"Expected a number, yours is {value!r}"
+        if not math.isfinite(number):
+            return False, f"Expected a finite number, yours is {number}"
+        shown, target = f"{number:.7g} {self.unit}".strip(), self.target()
+        if self._meets(number, target):
+            return True, shown
+        return False, f"Yours is {shown}, {_off(number, target)}. Hint: {self._hint(number, target)}"
+
+    def _meets(self, number: float, target: float) -> bool:
+        return math.isclose(number, target, rel_tol=self.rel)
+
+    def _hint(self, number: float, target: float) -> str:
+        for mistake in self.mistakes:
+            if self._meets(number, mistake.value()):
+                return mistake.says
+        for factor, says in _SLIPS.items():
+            if self._meets(number, factor * target):
+                return says
+        if self._meets(number * target, 1):
+            return "it is 1 divided by the answer: which of the two belongs on top?"
+        if target == int(target) and abs(number - target) == 1:
+            return f"you are one off; is an end counted twice, or not at all? And {self.hint}"
+        return self.hint
+
+
+def _off(number: float, target: float) -> str:
+    """How far, and in which direction."""
+    times = number / target
+    if times > 11:  # above and below that, per cent are hard to read
+        return f"{times:,.3g} times the answer"
+    if 0 < times < 1 / 11:
+        return f"1/{1 / times:,.3g} of the answer"
+    return f"{abs(times - 1) * 100:.3g} % too {'high' if times > 1 else 'low'}"

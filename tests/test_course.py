@@ -1,0 +1,163 @@
+"""The notebooks as one course: one template through all of them, a glossary whose links lead somewhere."""
+
+import re
+from urllib.parse import unquote
+
+import nbformat
+import pytest
+
+from pipelab.paths import notebooks_dir
+
+COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
+LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
+
+# Every notebook has these, in this order; 00 puts "Where to go" between the last ones.
+HEADINGS = ["Change it", "Where it fails", "Exercises", "Takeaways", "Sources"]
+
+
+def _cells(path, kind):
+    return [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == kind]
+
+
+def _text(path):
+    return "\n\n".join(c.source for c in _cells(path, "markdown"))
+
+
+def _headings(path):
+    return re.findall(r"^#{1,3} (.*)$", _text(path), flags=re.M)
+
+
+def _name(path):
+    return path.stem
+
+
+def test_there_are_ten():
+    assert [path.name[:2] for path in COURSE] == [f"{n:02}" for n in range(10)]
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_opens_with_its_aim_its_minutes_and_its_neighbours(path):
+    head, aims, *_ = (cell.source for cell in _cells(path, "markdown"))
+    assert re.match(r"# .+\n\n.+", head)
+    line = re.search(r"^\*(\d+) minutes( · .*)\*$", head, flags=re.M)
+    assert line, head
+    place = COURSE.index(path)
+    wanted = {"glossary": "glossary.ipynb"}
+    for word, other in (("previous", place - 1), ("next", place + 1)):
+        assert (f" · {word}: " in line[2]) == (0 <= other < len(COURSE))
+        if 0 <= other < len(COURSE):
+            target = COURSE[other]
+            assert f"{word}: [{target.name[:2]} " in line[2]
+            title = _text(target).split("\n")[0][2:].split(":")[0]
+            wanted[f"{target.name[:2]} {title}"] = target.name
+    assert dict(LINK.findall(line[2])) == wanted
+    assert aims.startswith("**In this notebook you will**\n\n1. ")
+    assert len(re.findall(r"^\d\. ", aims, flags=re.M)) >= 3
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_asks_shows_changes_fails_and_closes(path):
+    code = [cell.source for cell in _cells(path, "code")]
+    found = [heading for heading in _headings(path) if heading in HEADINGS]
+    assert found == HEADINGS
+    assert any("pl.guess(" in source for source in code), "nothing to predict"
+    assert any(re.search(r"pl\.(plot_|gantt\()|\.figure\(\)|\.gantt\(", source) for source in code), "nothing to see"
+    cells = nbformat.read(path, as_version=4).cells
+    begin = next(i for i, c in enumerate(cells) if c.source.startswith("## Change it"))
+    widget = r"interact\b|interactive_output|pl\.(explore|watch)_"
+    assert any(re.search(widget, c.source) for c in cells[begin : begin + 4]), "nothing to change"
+    last = [source for source in code if "Markdown(f" in source]
+    assert len(last) == 1
+    assert len(re.findall(r"^- .*\{", last[0], flags=re.M)) >= 3, "takeaways without a computed number"
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_has_exercises_with_a_check_and_a_folded_solution(path):
+    cells = nbformat.read(path, as_version=4).cells
+    begin = next(i for i, c in enumerate(cells) if "## Exercises" in c.source)
+    after = "\n".join(c.source for c in cells[begin:])
+    checks = re.findall(r'pl\.check\("(\d\d)\.(\d)", (\w+)\)', after)
+    assert [(book, number) for book, number, _ in checks] == [(path.name[:2], str(n + 1)) for n in range(len(checks))]
+    assert len(checks) >= 2
+    assert after.count("<details><summary>Solution</summary>") == len(checks)
+    for _, number, variable in checks:
+        assert f"**{number}.** " in after
+        assert f"{variable} = None" in after  # Run All says "not attempted yet", and goes on
+        solution = (notebooks_dir() / "solutions" / path.name).read_text(encoding="utf-8")
+        assert f'pl.check(\\"{path.name[:2]}.{number}\\", {variable})' in solution
+
+
+@pytest.mark.parametrize("path", [*COURSE, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
+def test_what_a_reader_should_open_first_is_folded(path):
+    for cell in _cells(path, "code"):
+        assert ("pl.guess(" in cell.source) == bool(cell.metadata.get("jupyter", {}).get("source_hidden")), cell.source
+
+
+# the glossary
+
+GLOSSARY = notebooks_dir() / "glossary.ipynb"
+ENTRY = re.compile(r"### (.+)\n\n(.+)\n\n\*First met in \[(.+)\]\((.+)\)\.\*")
+ENTRIES = [ENTRY.fullmatch(c.source) for c in _cells(GLOSSARY, "markdown") if c.source.startswith("###")]
+
+
+def _forms(term):
+    stem = f"{re.escape(term[:-1])}(?:y|ies)" if term.endswith("y") else f"{re.escape(term)}(?:e?s)?"
+    return re.compile(rf"(?<![\w-]){stem}(?![\w-])", flags=re.I)
+
+
+def _said(path):
+    """(heading, line) of a notebook's own text: without its title, links, and 00's table of ways."""
+    heading = ""
+    for line in _text(path).split("\n"):
+        if found := re.match(r"#{1,3} (.*)", line):
+            heading = found[1]
+        if heading != "Where to go" and not line.startswith("# "):
+            yield heading, LINK.sub("", line)
+
+
+def test_the_glossary_has_what_the_field_uses():
+    terms = {entry[1] for entry in ENTRIES}
+    assert None not in ENTRIES
+    assert len(terms) == len(ENTRIES) > 45
+    wanted = [
+        "stage",
+        "microbatch",
+        "rank",
+        "makespan",
+        "incumbent",
+        "big-M",
+        "relaxation",
+        "bubble",
+        "bottleneck",
+        "placement",
+        "class",
+        "span",
+    ]
+    assert {*wanted, "dual bound", "in flight", "KV cache"} <= terms
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry[1])
+def test_a_term_is_explained_and_first_met_where_it_says(entry):
+    term, text, label, target = entry.groups()
+    assert len(text.split()) >= 7
+    book, _, anchor = target.partition("#")
+    place = next((path, head) for path in COURSE for head, line in _said(path) if _forms(term).search(line))
+    assert place[0].name == book
+    title = _text(place[0]).split("\n")[0][2:]
+    assert unquote(anchor) == ("" if place[1] == title else place[1].replace(" ", "-"))
+    assert label == f"{book[:2]} {place[1]}"
+
+
+def test_links_inside_the_glossary_lead_to_its_own_headings():
+    anchors = {heading.replace(" ", "-") for heading in _headings(GLOSSARY)}
+    inside = [target for _, target in LINK.findall(_text(GLOSSARY)) if target.startswith("#")]
+    assert len(inside) > 8
+    assert {target[1:] for target in inside} <= anchors
+
+
+@pytest.mark.parametrize("path", [*COURSE, GLOSSARY, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
+def test_links_with_a_heading_find_it(path):
+    for _, target in LINK.findall(_text(path)):
+        book, hash_, anchor = target.partition("#")
+        if hash_ and book:
+            assert unquote(anchor) in {h.replace(" ", "-") for h in _headings(path.parent / book)}, target

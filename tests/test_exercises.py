@@ -1,0 +1,86 @@
+"""Exercises: each has a computed target, a wrong answer is told what is off, and nothing right is called wrong."""
+
+import ast
+import inspect
+import math
+
+import pytest
+
+import pipelab as pl
+from pipelab.exercises import EXERCISES, Contest, Exercise, Mistake, pipelines, programs, rules
+
+NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Exercise)}
+
+
+def test_every_notebook_has_two():
+    assert {name[:2] for name in EXERCISES} == {f"{n:02}" for n in range(10)}
+    for notebook in range(10):
+        assert [name for name in EXERCISES if name[:2] == f"{notebook:02}"] >= [f"{notebook:02}.1", f"{notebook:02}.2"]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_answer_is_right_and_what_is_near_it_is_not(name):
+    target = NUMBERS[name].target()
+    assert math.isfinite(target)
+    assert str(pl.check(name, target)).startswith(f"exercise {name}: right, ")
+    assert "too high. Hint: " in str(pl.check(name, target * 1.01))
+    assert "too low. Hint: " in str(pl.check(name, target * 0.99))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_mistake_is_told_apart(name):
+    """Each leads to a number of its own, and its sentence is the one that is said."""
+    exercise = NUMBERS[name]
+    assert exercise.mistakes
+    for mistake in exercise.mistakes:
+        said = str(pl.check(name, mistake.value()))
+        assert said.startswith(f"exercise {name}: not yet. Yours is ")
+        assert said.endswith(f"Hint: {mistake.says}")
+
+
+def test_common_slips_are_named():
+    exercise = Exercise(lambda: 40.0, "layers", "count them")
+    for value, says in [
+        (40_000, "1e+03 times the answer. Hint: it is 1,000 times the answer: look at the units"),
+        (0.4, "1/100 of the answer. Hint: it is a hundredth of the answer: per cent, or a share?"),
+        (-40, "200 % too low. Hint: it has the right size and the wrong sign"),
+        (1 / 40, "Hint: it is 1 divided by the answer: which of the two belongs on top?"),
+        (41, "2.5 % too high. Hint: you are one off; is an end counted twice, or not at all? And count them"),
+        (52, "30 % too high. Hint: count them"),
+        (float("nan"), "Expected a finite number, yours is nan"),
+        ("forty", "Expected a number, yours is 'forty'"),
+    ]:
+        right, why = exercise.judge(value)
+        assert not right
+        assert says in why
+    assert exercise.judge(40.003) == (True, "40.003 layers")
+
+
+def test_a_mistake_that_happens_to_be_right_is_right():
+    exercise = Exercise(lambda: 40.0, "", "count them", (Mistake(lambda: 40.0, "no"), Mistake(lambda: 1 / 0, "never")))
+    assert exercise.judge(40) == (True, "40")
+
+
+def test_a_schedule_that_loses_is_told_why():
+    contest = EXERCISES["07.2"]
+    assert isinstance(contest, Contest)
+    assert "expected a schedule, yours is 54" in contest.judge(54)[1]
+    assert "expected 8 microbatches" in contest.judge(pl.schedule("1F1B", 4, 4))[1]
+    assert "Hint: split backwards" in contest.judge(pl.schedule("1F1B", 4, 8))[1]
+    assert "at its peak and has room for" in contest.judge(pl.schedule("ZBH2", 4, 8))[1]
+    assert str(pl.check("07.2", 54)).startswith("exercise 07.2: not yet. Expected a schedule")
+
+
+@pytest.mark.parametrize("module", [rules, programs, pipelines])
+def test_no_target_is_typed_in(module):
+    """A target is a call, or made of calls; never a number."""
+    for call in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Exercise":
+            target = call.args[0]
+            assert isinstance(target, ast.Name) or any(isinstance(part, ast.Call) for part in ast.walk(target.body))
+
+
+def test_a_name_that_is_none_is_refused():
+    with pytest.raises(pl.UnknownName, match=r"no exercise '05\.9'"):
+        pl.check("05.9", 1)
+    assert str(pl.check("05.2", None)) == "exercise 05.2: not attempted yet"
