@@ -17,13 +17,35 @@ pytestmark = [
 
 # notebook: code cells, titles that its figures must have, bars drawn in all figures
 EXPECTED = {
-    "00_start_here.ipynb": (["tiny: 133.116 tokens/s", "tiny: 301.784 tokens/s", "my GPUs: 90.064 tokens/s"], 10),
+    "00_start_here.ipynb": (
+        [
+            "tiny: 133.116 tokens/s",
+            "tiny: 301.784 tokens/s",
+            "tiny, 4 GPUs: 301.784 tokens/s in 1 stage, proven optimal",
+            "proportional comes nearest and loses 56%",
+            "my GPUs: 90.064 tokens/s",
+        ],
+        20,
+    ),
     "01_splitting_layers.ipynb": (
-        ["by_flops has a bottleneck 60% above exact's", "H100 and 3 A10: even and proportional and 2 more lose 70%"],
-        9,
+        [
+            "by_flops has a bottleneck 60% above exact's",
+            "by_flops has a bottleneck 20% above exact's",
+            "H100 and 3 A10: even and proportional and 2 more lose 70%",
+        ],
+        15,
     ),
     "02_exhaustive_search.ipynb": (["tiny: 301.784 tokens/s", "placements, 3 per stage: beyond a year of search"], 2),
-    "03_one_gpu_per_stage.ipynb": (["medium: 264.236 tokens/s", "tiny: even loses 56% against the optimum"], None),
+    "03_one_gpu_per_stage.ipynb": (
+        [
+            "medium: 264.236 tokens/s",
+            "layers of 14 GB: 219.52 tokens/s in 3 stages",
+            "medium_small, 8 GPUs: 249.52 tokens/s in 1 stage, proven optimal",
+            "by_flops comes nearest and loses 63%",
+            "tiny: even loses 56% against the optimum",
+        ],
+        None,
+    ),
     "04_a_failed_heuristic.ipynb": (
         ["three unlike GPUs: 134.616 tokens/s in 2 stages", "only 23% of the optimum on 2 H100, 6 T4"],
         2,
@@ -35,6 +57,8 @@ EXPECTED = {
             "medium: 287.04 tokens/s in 8 stages",
             "At 271.04 tokens/s all GPUs are worth 45 layers: 35 layers short",
             "your mix: 196.452 tokens/s in 5 stages",
+            "medium, 65 GPUs: 287.04 tokens/s in 8 stages, proven optimal",
+            "comes nearest and loses",
             "medium: 443.5 tokens/s at most",
             "demo: 1047 tokens/s at most",
             "demo, heavy ends:",
@@ -50,9 +74,11 @@ EXPECTED = {
             "Slow links make the claim fall to 36% of the truth",
             "small, heavy layers: 215.52 tokens/s",
             "small, heavy layers: 215.52 tokens/s in 4 stages",
+            "small, heavy layers, joint: ",  # within its 20 seconds proven or not
+            "tokens/s in ",
             "Connections, not allocations, fill the model: 14,310 for each allocation of demo, 3",
         ],
-        9,
+        None,  # the watched placement is as good as its time allows
     ),
     "07_pipeline_schedules.ipynb": (
         [
@@ -102,6 +128,10 @@ EXPECTED = {
 }
 
 
+# What stands below a chart once work beside the kernel is done.
+ENDS_WITH = {"05_joint_ilp.ipynb": "ended after", "08_from_placement_to_timeline.ipynb": "in flight:"}
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_notebook_runs_and_draws(name):
     titles, bars = EXPECTED[name]
@@ -110,8 +140,11 @@ def test_a_notebook_runs_and_draws(name):
         counts = opened.run_all()
         assert counts == list(range(1, len(counts) + 1))
         assert opened.bad_outputs() == []
+        if name in ENDS_WITH:
+            _wait_for(opened.page, ENDS_WITH[name])
+            opened.page.wait_for_timeout(1000)
         figures = opened.figures()
-        assert len(figures) == len(titles)
+        assert len(figures) == len(titles), [figure["title"] for figure in figures]
         for figure, title in zip(figures, titles, strict=True):
             assert title in figure["title"].replace("\u200b", " ")
             assert figure["bars"] or figure["lines"] or figure["points"] or figure["cells"]

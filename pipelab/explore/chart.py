@@ -36,7 +36,8 @@ class LiveChart(anywidget.AnyWidget):
     zoomed = traitlets.Any(None).tag(sync=True)
     _esm = """
     const pause = (ms) => new Promise(go => setTimeout(go, ms));
-    const config = {displaylogo: false, responsive: false};
+    const buttons = ["toImage", "zoom2d", "pan2d", "autoScale2d", "resetScale2d"];  // each a stop for the Tab key
+    const config = {displaylogo: false, responsive: false, modeBarButtons: [buttons]};
     async function render({ model, el }) {
       const box = document.createElement("div");
       box.className = "pipelab-chart"; box.dataset.drawn = "no";
