@@ -10,6 +10,7 @@ solves is imported when it is first used, so that `import pipelab` stays quick.
 """
 
 from importlib import import_module
+from typing import Any
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.compare import Comparison, compare
@@ -132,6 +133,7 @@ _LATER = {
     "reproduce": "pipelab.ledger",
     "Ledger": "pipelab.ledger",
     "plot_verdicts": "pipelab.plots",
+    "plot_course": "pipelab.plots",
     "guess": "pipelab.exercises",
     "show_table": "pipelab.html",
     "check": "pipelab.exercises",
@@ -173,7 +175,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'pipelab' has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """Lower bounds: what no order of a pipeline's actions can beat."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def lower_bound(
     return float(max(steady.max(), drained.max()))
 
 
-def _held(in_flight, ranks: int, microbatches: int) -> np.ndarray:
+def _held(in_flight: Any, ranks: int, microbatches: int) -> np.ndarray:
     """How many microbatches each rank may hold, no more than there are."""
     if in_flight is None:
         return np.full(ranks, float(microbatches))

@@ -36,7 +36,17 @@ __all__ = [
     "Share",
     "checked",
 ]
-__all__ += ["Later", "given", "instance", "is_list", "numbered", "real_number", "true_or_false", "whole_number"]
+__all__ += [
+    "Later",
+    "given",
+    "instance",
+    "is_list",
+    "is_real",
+    "numbered",
+    "real_number",
+    "true_or_false",
+    "whole_number",
+]
 
 _Class = TypeVar("_Class")
 
@@ -55,14 +65,14 @@ Indices = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values))
 Later = WrapValidator(lambda value, check: None if value is None else check(value))
 
 
-def _no_flag(value, expected: str = "expected a whole number"):
+def _no_flag(value: Any, expected: str = "expected a whole number") -> Any:
     """True and False are no numbers of anything."""
     if isinstance(value, bool | np.bool_):
         raise ValueError(expected)
     return value
 
 
-def _numbers(values) -> np.ndarray:
+def _numbers(values: Any) -> np.ndarray:
     """A copy as an array of real numbers."""
     array = np.array(values)
     if array.dtype.kind not in "iuf":
@@ -136,7 +146,7 @@ def checked(cls: type | None = None, *, eq: bool = True) -> Any:
     plain_init = made.__init__
 
     @wraps(plain_init)
-    def __init__(self, *args, **kwargs):
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             plain_init(self, *args, **kwargs)
         except ValidationError as error:
@@ -148,7 +158,7 @@ def checked(cls: type | None = None, *, eq: bool = True) -> Any:
     return made
 
 
-def whole_number(what: str, field: str, value, least: int = 1, most: int = 10**18) -> int:
+def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 10**18) -> int:
     """`value` as an int; True, 2.5, "3" and None are no whole numbers.
 
     Raises
@@ -169,14 +179,14 @@ def whole_number(what: str, field: str, value, least: int = 1, most: int = 10**1
     return int(value)
 
 
-def numbered(what: str, field: str, value, count: int, noun: str) -> int:
+def numbered(what: str, field: str, value: Any, count: int, noun: str) -> int:
     """`value` as an int from 0 to `count` - 1, the number of a `noun`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < count:
         raise InvalidValue(what, [(field, value, f"expected a {noun} from 0 to {count - 1}")])
     return int(value)
 
 
-def is_list(value) -> bool:
+def is_list(value: Any) -> bool:
     """Whether `value` holds several values in an order; text, mappings and sets do not, nor does a single number.
 
     >>> is_list((1, 2)), is_list("ab"), is_list(np.array(3))
@@ -187,22 +197,30 @@ def is_list(value) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
 
 
-def real_number(what: str, field: str, value, expected: str = "expected a finite number") -> float:
+def is_real(value: Any) -> bool:
+    """Whether `value` is a number that is a finite float, too; True is no number.
+
+    >>> is_real(10**300), is_real(10**400), is_real(True)
+    (True, False, False)
+    """
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:  # an int beyond all floats
+        return False
+
+
+def real_number(what: str, field: str, value: Any, expected: str = "expected a finite number") -> float:
     """`value` as a finite float; True, "3", None, nan and infinity are none.
 
     >>> real_number("gantt", "window", np.float32(0.5))
     0.5
     """
-    try:
-        fits = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
-    except OverflowError:  # an int beyond all floats
-        fits = False
-    if not fits:
+    if not is_real(value):
         raise InvalidValue(what, [(field, value, expected)])
     return float(value)
 
 
-def true_or_false(what: str, field: str, value) -> bool:
+def true_or_false(what: str, field: str, value: Any) -> bool:
     """`value` as a bool, where only True and False will do.
 
     >>> true_or_false("gantt", "memory", np.True_)
@@ -224,7 +242,7 @@ def given(value: _Class | None) -> _Class:
     return value
 
 
-def instance(what: str, field: str, value, kind: type | UnionType | tuple[type, ...], remedy: str) -> Any:
+def instance(what: str, field: str, value: Any, kind: type | UnionType | tuple[type, ...], remedy: str) -> Any:
     """`value` itself, if it is one of these; `remedy` says how to get one."""
     if not isinstance(value, kind):
         raise InvalidValue(what, [(field, value, f"expected {remedy}")])

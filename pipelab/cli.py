@@ -1,17 +1,23 @@
-"""The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce and copy do without it."""
+"""The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce, copy and static do without it."""
 
 import io
 import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.solve import METHODS
 from pipelab.tables import write_whole
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
+    from pipelab.ledger.book import Ledger
+    from pipelab.problem import Problem
+    from pipelab.result import Result
 
 __all__ = ["app", "main"]
 
@@ -47,7 +53,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _warn(message, *_, **__) -> None:
+def _warn(message: object, *_: Any, **__: Any) -> None:
     print(f"pipelab: {message}", file=sys.stderr)
 
 
@@ -145,7 +151,7 @@ def solve(
         raise typer.Exit(1)
 
 
-def _print_result(result) -> None:
+def _print_result(result: "Result") -> None:
     print(result.sentence)
     if result.evaluation:
         print()
@@ -185,7 +191,7 @@ def _write(target: str, text: str) -> None:
         raise InvalidValue("reproduce", [("FILE", target, f"expected a file to write; {error.strerror}")]) from None
 
 
-def _print_ledger(ledger, stream) -> None:
+def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
     from pipelab.ledger import verdict_counts
 
     if stream is sys.stdout:
@@ -223,13 +229,27 @@ def copy(folder: Annotated[Path, typer.Argument(help="Where the notebooks go.")]
         print(f"every notebook is in {folder} already; nothing was changed")
 
 
-def _load(case: str, **options):
+@app.command()
+def static(
+    folder: Annotated[Path, typer.Argument(help="Where the pages go: new, empty, or an earlier copy.")],
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="Such as 00_start_here; all of them without it.")
+    ] = None,
+) -> None:
+    """Run the notebooks and write them as pages that read without installing; a few minutes for all."""
+    from pipelab.static import static_copy
+
+    pages = static_copy(folder, notebooks, progress=True)
+    print(f"{len(pages)} pages; begin with {pages[0]}")
+
+
+def _load(case: str, **options: Any) -> "Problem":
     from pipelab.data import load_case
 
     return load_case(case, **{k: v for k, v in options.items() if v is not None})
 
 
-def _table(frame) -> str:
+def _table(frame: "DataFrame") -> str:
     """A data frame as plain text, columns named by their units."""
     return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
 

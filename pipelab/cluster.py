@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
 from pipelab.checked import Indices, Later, Matrix, Positive, checked
 from pipelab.errors import InvalidValue, nearest
 from pipelab.html import table
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["GPU", "Cluster"]
 
@@ -39,7 +42,7 @@ class GPU:
     node: str = ""
     node_gb_per_s: Positive | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.type.strip():
             raise InvalidValue("GPU", [("type", self.type, "expected text that is not empty")])
         if self.node and self.node_gb_per_s is None:
@@ -70,7 +73,7 @@ class Cluster:
     bandwidth_gb_per_s: Matrix
     group: Annotated[Indices, Later] = cast(np.ndarray, None)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.gpus:
             raise InvalidValue("Cluster", [("gpus", (), "expected at least one GPU")])
         bandwidth = self.bandwidth_gb_per_s
@@ -179,16 +182,16 @@ class Cluster:
     def __len__(self) -> int:
         return len(self.gpus)
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Cluster) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def _key(self):
+    def _key(self) -> tuple:
         return self.gpus, self.bandwidth_gb_per_s.tobytes(), self.group.tobytes()
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per kind of GPU: type, number, memory, ids."""
         import pandas as pd
 
@@ -206,7 +209,7 @@ class Cluster:
         return table(self.frame())
 
 
-def _lookup(values, key: str, what: str) -> float:
+def _lookup(values: Any, key: str, what: str) -> float:
     if not isinstance(values, Mapping):
         return values
     if key not in values:
@@ -214,7 +217,7 @@ def _lookup(values, key: str, what: str) -> float:
     return values[key]
 
 
-def _link(values, sender: str, receiver: str, several: bool) -> float:
+def _link(values: Any, sender: str, receiver: str, several: bool) -> float:
     """Bandwidth between two types; a type with one GPU needs no entry for itself."""
     if not isinstance(values, Mapping):
         return values

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.html import table
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solve import METHODS, solve
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame, Figure
 
 __all__ = ["Comparison", "compare"]
 
@@ -39,7 +43,7 @@ class Comparison:
         best = self.optimum
         return {m: r.throughput / best if best and r.throughput else None for m, r in self.results.items()}
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per method: throughput, share of the optimum, bottleneck, seconds, proven or not, remark."""
         import pandas as pd
 
@@ -60,7 +64,7 @@ class Comparison:
         rows += [{"method": m, "proven": "no", "remark": reason} for m, reason in self.refused.items()]
         return pd.DataFrame(rows)
 
-    def figure(self):
+    def figure(self) -> "Figure":
         """Throughput by method, proven ones solid, others hatched."""
         from pipelab.plots import plot_comparison
 
@@ -71,7 +75,7 @@ class Comparison:
 
 
 def compare(
-    problem: Problem, methods: Iterable[str] = tuple(METHODS), time_limit: float | None = 30, **options
+    problem: Problem, methods: Iterable[str] = tuple(METHODS), time_limit: float | None = 30, **options: Any
 ) -> Comparison:
     """Solve one problem with several methods.
 

@@ -10,7 +10,7 @@ numbers come from them.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,13 +143,13 @@ class LinearThroughput:
         elements = tokens * (3 * model.d_model + model.d_hidden)
         return self.activation_overhead * elements * model.bytes_per_element / 2**30
 
-    def gpu_throughput(self, gpu_type: str, workload: Workload, batch, layers):
+    def gpu_throughput(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
         """θ of one GPU in tokens/s; `batch` and `layers` may be arrays that broadcast."""
         c = self.coefficients[gpu_type]
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
         return np.maximum(1.0, linear)
 
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries."""
         return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
 
@@ -225,7 +225,7 @@ class LinearThroughput:
         return StageTables(throughput, np.where(present, memory, 0.0))
 
     @staticmethod
-    def _without_batch(c: Coefficients, workload: Workload, layers):
+    def _without_batch(c: Coefficients, workload: Workload, layers: Any) -> Any:
         return c.per_token * workload.sequence_length + c.per_layer * layers + c.constant
 
     def _shares(self, workload: Workload, gpus: Sequence[GPU], layers: float, batch_split: str) -> list[float]:
@@ -245,7 +245,9 @@ class LinearThroughput:
         batch = _finished(x, base, slope, slope.max(), 1)
         return (batch * (workload.batch_size / batch.sum())).tolist()
 
-    def _balanced_tables(self, workload, kinds, composition, layers) -> np.ndarray:
+    def _balanced_tables(
+        self, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, layers: np.ndarray
+    ) -> np.ndarray:
         """Balanced batch per GPU, shape (C, K, M), by bisection on the common time."""
         slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
         base = np.stack([self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds])[None]
@@ -270,7 +272,9 @@ def _extremes(model: Model | Transformer) -> tuple[float, float]:
     return float(model.spans.work.min()), float(model.spans.work.max())
 
 
-def _finished(x, base, slope, steepest, count) -> np.ndarray:
+def _finished(
+    x: np.ndarray | float, base: np.ndarray, slope: np.ndarray, steepest: np.ndarray | float, count: Any
+) -> np.ndarray:
     """Sequences b that a GPU finishes in the time 1 / (x + steepest): b = time · max(1, base + slope·b).
 
     x, not the time, is what is searched for: 1 - time·slope would cancel where base is small.

@@ -53,7 +53,7 @@ def cases() -> tuple[str, ...]:
     return tuple(name for _, name in sorted(sized))
 
 
-def load_case(case: str | Path, **options) -> Problem:
+def load_case(case: str | Path, **options: Any) -> Problem:
     """A bundled case by name, or any folder in the write-up's CSV format.
 
     Parameters
@@ -218,7 +218,7 @@ def _read_config(folder: Path) -> dict[str, Row]:
     return parameters
 
 
-def _part(make: Callable, columns: Mapping[str, str], parameters: Mapping[str, Row], defaults: Mapping = {}):
+def _part(make: Callable, columns: Mapping[str, str], parameters: Mapping[str, Row], defaults: Mapping = {}) -> Any:
     """Make a Model, a Workload or costs; a refused value is reported at its row of config.csv."""
     values = {field: _value(parameters[c], field) for field, c in columns.items() if c in parameters}
     defaults = dict(defaults)

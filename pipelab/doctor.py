@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 from pipelab.checked import given
 from pipelab.data import load_case
@@ -58,7 +59,7 @@ def _package(name: str) -> Finding:
         return Finding(name, f"not installed; pip install {name}", False)
 
 
-def _folder(name: str, folder, pattern: str) -> Finding:
+def _folder(name: str, folder: Path, pattern: str) -> Finding:
     number = len(list(folder.glob(pattern)))
     return Finding(name, f"{number} in {folder}" if number else f"none in {folder}; reinstall pipelab", number > 0)
 

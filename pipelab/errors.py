@@ -4,7 +4,9 @@ A message says what was asked for, what arrived and what to do. Text that helps 
 several places (the nearest known name, a list of defects) is made here.
 """
 
+from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = [
     "InvalidData",
@@ -23,7 +25,10 @@ __all__ = [
 
 
 class PipelabError(Exception):
-    """Every error that pipelab raises on purpose."""
+    """Every error that pipelab raises on purpose. A message that is a page long keeps its beginning and its end."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message if len(message) <= 2000 else f"{message[:1400]} … {message[-400:]}")
 
 
 class InvalidValue(PipelabError, ValueError):
@@ -35,7 +40,7 @@ class InvalidValue(PipelabError, ValueError):
         One entry per offending field, so that a reader of files can add row and column.
     """
 
-    def __init__(self, what: str, problems):
+    def __init__(self, what: str, problems: Iterable[tuple[str, object, str]]) -> None:
         self.what = what
         self.problems = tuple(problems)
         lines = [f"{field} = {shown(value)}: {expected}" for field, value, expected in self.problems]
@@ -59,7 +64,7 @@ class InvalidPlacement(PipelabError, ValueError):
         Every rule that is broken, in the order in which they were checked.
     """
 
-    def __init__(self, defects):
+    def __init__(self, defects: Iterable[str]) -> None:
         self.defects = tuple(defects)
         super().__init__("this placement is not valid: " + "; ".join(self.defects))
 
@@ -73,7 +78,7 @@ class InvalidSchedule(PipelabError, ValueError):
         Every missing, doubled or impossible action; if there is none, the edges of the deadlock.
     """
 
-    def __init__(self, defects, what: str = "this schedule"):
+    def __init__(self, defects: Iterable[str], what: str = "this schedule") -> None:
         self.defects = tuple(defects)
         shown = "; ".join(self.defects[:5])
         more = f"; and {len(self.defects) - 5} more" if len(self.defects) > 5 else ""
@@ -90,7 +95,7 @@ class UnknownName(PipelabError, LookupError):
 class TooLarge(PipelabError):
     """A model would be too large to build. Carries its exact `size`, counted, not built."""
 
-    def __init__(self, message: str, size: dict):
+    def __init__(self, message: str, size: dict) -> None:
         self.size = size
         super().__init__(message)
 
@@ -98,7 +103,7 @@ class TooLarge(PipelabError):
 class SweepFailed(PipelabError):
     """Every point of a sweep failed in the same way. `sweep` holds the rows."""
 
-    def __init__(self, message: str, sweep):
+    def __init__(self, message: str, sweep: Any) -> None:
         self.sweep = sweep
         super().__init__(message)
 
@@ -109,12 +114,12 @@ class SweepInterrupted(KeyboardInterrupt):
     No `PipelabError`: whoever catches those still wants Ctrl-C to end the program.
     """
 
-    def __init__(self, message: str, sweep):
+    def __init__(self, message: str, sweep: Any) -> None:
         self.sweep = sweep
         super().__init__(message)
 
 
-def shown(value) -> str:
+def shown(value: Any) -> str:
     """A value as it is written, long ones without their middle; some cannot be written at all."""
     try:
         text = repr(value)
@@ -123,7 +128,7 @@ def shown(value) -> str:
     return text if len(text) <= 200 else f"{text[:120]} … {text[-40:]}"
 
 
-def nearest(name: str, known) -> str:
+def nearest(name: str, known: Any) -> str:
     """Say what is known, with the nearest name first.
 
     >>> nearest("tinny", ["small", "tiny"])

@@ -7,12 +7,16 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from pipelab.costs import MEMORY_SLACK, StageCost
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.html import table
 from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Evaluation", "LinkReport", "StageReport", "broken_rules", "evaluate", "tally"]
 
@@ -77,7 +81,7 @@ class Evaluation:
             raise InvalidValue("seconds_per_pass", [("problem.link_units", self.link_unit, expected)])
         return math.fsum(self.tokens / part.throughput for parts in (self.stages, self.links) for part in parts)
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per stage."""
         import pandas as pd
 
@@ -98,7 +102,7 @@ class Evaluation:
             frame.insert(5, "gpus_per_layer", [s.degree for s in self.stages])
         return frame
 
-    def links_frame(self):
+    def links_frame(self) -> "DataFrame":
         """One row per link between neighbouring stages."""
         import pandas as pd
 

@@ -161,7 +161,7 @@ def _read_json(path: Path) -> list[dict]:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InvalidData(f"{path}: cannot be opened ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidData(f"{path}: cannot be read as JSON ({error})") from None
     stages = document.get("stages") if isinstance(document, dict) else None
     if not isinstance(stages, list) or not stages:
@@ -186,7 +186,7 @@ def _stage(cells: Mapping, place: str) -> Stage:
     return Stage(range(first - 1, last), tuple(_whole(g, "gpus", place, 0) for g in gpus))
 
 
-def _whole(value, field: str, place: str, least: int) -> int:
+def _whole(value: object, field: str, place: str, least: int) -> int:
     text = str(value)
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < least:
         shown = "empty" if value == "" else repr(value)

@@ -258,7 +258,7 @@ class PipelineBubbleStats:
     microbatches: int
     chunks: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("ranks", "microbatches", "chunks"):
             object.__setattr__(self, name, whole_number("PipelineBubbleStats", name, getattr(self, name)))
 

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Table", "show_table", "table"]
 
@@ -17,7 +19,7 @@ class Table:
     data: "pd.DataFrame"
     digits: int = 7
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """The data frame."""
         return self.data
 
@@ -28,14 +30,14 @@ class Table:
         return self.data.to_string(index=False)
 
 
-def show_table(rows, digits: int = 7) -> Table:
+def show_table(rows: Any, digits: int = 7) -> Table:
     """Rows (named tuples, dicts or a data frame) as a table to read, numbers to so many digits."""
     import pandas as pd
 
     return Table(pd.DataFrame(rows), digits)
 
 
-def table(frame, *, raw: bool = False, digits: int = 7) -> str:
+def table(frame: "DataFrame", *, raw: bool = False, digits: int = 7) -> str:
     """A data frame as HTML.
 
     Parameters

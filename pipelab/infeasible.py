@@ -1,5 +1,7 @@
 """Why nothing fits, in numbers: an infeasible problem is an answer, and has a reason."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pipelab.problem import Problem
@@ -47,7 +49,7 @@ def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, fl
     return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
 
 
-def why_not_all_layers_fit(problem: Problem, sets, fits: np.ndarray, solver: str) -> str:
+def why_not_all_layers_fit(problem: Problem, sets: Sequence[tuple[int, ...]], fits: np.ndarray, solver: str) -> str:
     """The reason where some layers fit somewhere but no placement holds them all.
 
     Parameters

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.problem import Problem
 from pipelab.roofline import Roofline
 from pipelab.tables import number, path_of, read_rows
+
+if TYPE_CHECKING:
+    from pipelab.facts.transformer import Transformer
+    from pipelab.problem import Model, Workload
 
 __all__ = ["Measured", "load_measured"]
 
@@ -77,7 +81,7 @@ class Measured:
     per_layer: Flag = False
     beyond: Literal["refuse", "leave out"] = "refuse"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (hasattr(self.needs, "stage_tables") and hasattr(self.needs, "memory_parts")):
             raise InvalidValue("Measured", [("needs", self.needs, "expected a cost model, such as Roofline()")])
         if not self.milliseconds:
@@ -117,7 +121,7 @@ class Measured:
                     )
                     raise InvalidValue("Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)])
 
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """As `needs` has it."""
         return self.needs.link_throughput(problem, bandwidth_gb_per_s)
 
@@ -129,7 +133,14 @@ class Measured:
         """Whether a mixed stage is exactly as fast as the slowest pure one of its size."""
         return self.needs.mixes_as_slowest(problem)
 
-    def stage(self, model, workload, gpus: Sequence[GPU], layers: range | int, batch_split: str) -> StageCost:
+    def stage(
+        self,
+        model: "Model | Transformer",
+        workload: "Workload",
+        gpus: Sequence[GPU],
+        layers: range | int,
+        batch_split: str,
+    ) -> StageCost:
         """Rate, batch shares and memory of one stage; the rate is 0 where it was not measured."""
         layers = range(layers) if isinstance(layers, int) else layers
         share = workload.batch_size / len(gpus)
@@ -137,7 +148,14 @@ class Measured:
         memory = self.needs.stage(model, workload, gpus, layers, batch_split).memory_gb
         return StageCost(workload.tokens / seconds, (share,) * len(gpus), memory)
 
-    def stage_tables(self, model, workload, kinds: Sequence[GPU], composition: np.ndarray, batch_split: str):
+    def stage_tables(
+        self,
+        model: "Model | Transformer",
+        workload: "Workload",
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
         """`stage` for every composition, shape (C, K), and every kind of span at once."""
         share = (workload.batch_size / composition.sum(axis=1))[:, None]
         seconds = np.stack([self._seconds(kind.type, model.spans.layers, share) for kind in kinds], axis=1)
@@ -145,7 +163,7 @@ class Measured:
         memory = self.needs.stage_tables(model, workload, kinds, composition, batch_split).memory_gb
         return StageTables(workload.tokens / slowest, memory)
 
-    def _seconds(self, gpu_type: str, layers, batch) -> np.ndarray:
+    def _seconds(self, gpu_type: str, layers: Any, batch: Any) -> np.ndarray:
         grid = self._grids[gpu_type]
         if self.per_layer:
             return layers * grid.at(np.ones_like(layers), batch)
@@ -170,7 +188,7 @@ def _grid(name: str, table: Mapping, per_layer: bool) -> _Grid:
     return _Grid(layers, batch, seconds)
 
 
-def load_measured(path: str | Path, needs: Any, **options) -> Measured:
+def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
     """`Measured` from a CSV file with the columns gpu_type, layers, batch, milliseconds.
 
     Raises

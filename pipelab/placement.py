@@ -1,10 +1,14 @@
 """What is asked for: stages in order, each with its layers and its GPUs."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pipelab.checked import checked
 from pipelab.errors import InvalidValue
 from pipelab.html import table
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Placement", "Stage", "named_layers", "show_layers"]
 
@@ -47,7 +51,7 @@ class Stage:
     layers: range
     gpus: tuple[int, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.layers.step != 1 or not len(self.layers):
             expected = "expected consecutive layers, at least one, such as range(0, 4)"
             raise InvalidValue("Stage", [("layers", self.layers, expected)])
@@ -104,7 +108,7 @@ class Placement:
             ]
         }
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per stage: layers (counted from 1), number of layers, GPU ids."""
         import pandas as pd
 

@@ -5,8 +5,9 @@ once, so nothing further down needs to ask again whether a number is sensible.
 """
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipelab.checked import Count, Flag, Layers, Positive, checked
 from pipelab.cluster import Cluster
@@ -14,6 +15,11 @@ from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.facts.transformer import Transformer
 from pipelab.html import table
 from pipelab.spans import Spans, spans_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Model", "Problem", "Workload", "refuse_unlike_layers"]
 
@@ -54,7 +60,7 @@ class Model:
     weight_factors: tuple[Positive, ...] | None = None
     work_factors: tuple[Positive, ...] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("weight_factors", "work_factors"):
             given = getattr(self, name)
             if given is not None and len(given) != self.layers:
@@ -170,7 +176,7 @@ class Problem:
     link_units: Literal["transfers", "tokens"] = "transfers"
     name: str = "problem"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not hasattr(self.costs, "gpu_types"):
             raise InvalidValue("Problem", [("costs", self.costs, "expected a cost model, such as load_coefficients()")])
         known = self.costs.gpu_types
@@ -191,11 +197,11 @@ class Problem:
             return 1.0
         return self.workload.tokens
 
-    def link_throughput(self, bandwidth_gb_per_s):
+    def link_throughput(self, bandwidth_gb_per_s: "np.ndarray | float") -> Any:
         """Tokens/s (or transfers/s, see `link_units`) over links of these bandwidths; a number or an array."""
         return self.costs.link_throughput(self, bandwidth_gb_per_s)
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """The problem as a table of names and values."""
         import pandas as pd
 
@@ -214,7 +220,7 @@ class Problem:
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=[self.name, "value"])
 
-    def _pool(self):
+    def _pool(self) -> Iterator[tuple[str, int, float]]:
         frame = self.cluster.frame()
         return zip(frame["type"], frame["count"], frame["memory_gb"], strict=True)
 

@@ -42,7 +42,9 @@ class Columns:
         """Number of columns of all groups."""
         return sum(self.sizes.values())
 
-    def rows(self, parts: Mapping[str, sp.sparray], lower=-np.inf, upper=np.inf) -> "RowBlock":
+    def rows(
+        self, parts: Mapping[str, sp.sparray], lower: np.ndarray | float = -np.inf, upper: np.ndarray | float = np.inf
+    ) -> "RowBlock":
         """Rows lower ≤ Σ_group part · columns ≤ upper; groups not named are not used."""
         # Put together by hand: scipy's hstack of many small blocks costs more than small programs take to solve.
         blocks = {g: part if sp.issparse(part) else sp.coo_array(part) for g, part in parts.items()}

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import given
 from pipelab.errors import InvalidValue, PipelabError
@@ -12,6 +13,9 @@ from pipelab.evaluate import Evaluation, evaluate
 from pipelab.objective import Objective
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Result", "placement_in", "status_and_bound"]
 
@@ -151,7 +155,7 @@ class Result:
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
         } | ({"objective": self.objective.as_dict()} if self.objective else {})
 
-    def save(self, path):
+    def save(self, path: str | Path) -> Path:
         """Write the placement as JSON or CSV, as `pl.save_placement` does; returns the path.
 
         Raises
@@ -163,7 +167,7 @@ class Result:
 
         return save_placement(self.problem, self, path)
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row: status, throughput, bound, gap, seconds, objective if it is another, size."""
         import pandas as pd
 
@@ -188,7 +192,7 @@ class Result:
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 
-def placement_in(given, what: str) -> Placement:
+def placement_in(given: Any, what: str) -> Placement:
     """The placement that a reader gave, or that is in the result a reader gave.
 
     Raises

@@ -8,9 +8,10 @@ import gc
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from pipelab.errors import InvalidValue
 from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
+
+if TYPE_CHECKING:
+    from pipelab.program import RowBlock
 
 __all__ = ["load", "lp_bound", "run", "version"]
 
@@ -99,7 +103,7 @@ def lp_bound(program: LinearProgram) -> float | None:
 
 def load(
     program: LinearProgram, *, names: bool = False, stop: threading.Event | None = None, deadline: float = math.inf
-):
+) -> tuple[Any, list]:
     """Hand a program to a new PySCIPOpt model, row by row.
 
     Parameters
@@ -125,7 +129,7 @@ def load(
     return model, variables
 
 
-def _set(model, name: str, value) -> None:
+def _set(model: Any, name: str, value: Any) -> None:
     """Set a SCIP parameter; a name or value that SCIP refuses is named."""
     try:
         model.setParam(name, value)
@@ -134,7 +138,7 @@ def _set(model, name: str, value) -> None:
 
 
 @contextmanager
-def _without_garbage_collection():
+def _without_garbage_collection() -> Iterator[None]:
     """Millions of small objects, none of them garbage: looking for some would double the time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -145,7 +149,9 @@ def _without_garbage_collection():
             gc.enable()
 
 
-def _add_columns(model, program: LinearProgram, names: bool, stop, deadline: float) -> list:
+def _add_columns(
+    model: Any, program: LinearProgram, names: bool, stop: threading.Event | None, deadline: float
+) -> list:
     kind = np.where(program.integer, "I", "C").tolist()
     kind = ["B" if k == "I" and up <= 1 else k for k, up in zip(kind, program.upper.tolist(), strict=True)]
     upper = [None if np.isinf(u) else u for u in program.upper.tolist()]
@@ -164,7 +170,9 @@ def _labels(program: LinearProgram) -> list[str]:
     return [f"{g}[{i}]" if n > 1 else g for g, n in sizes for i in range(n)]
 
 
-def _add_rows(model, variables, block, name, stop, deadline) -> None:
+def _add_rows(
+    model: Any, variables: list, block: "RowBlock", name: str | None, stop: threading.Event | None, deadline: float
+) -> None:
     from pyscipopt.scip import Expr, ExprCons, Term
 
     # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
@@ -187,7 +195,7 @@ def _give_way(stop: threading.Event | None, deadline: float) -> None:
         raise _Stopped("time limit")
 
 
-def _solve(model, stop: threading.Event) -> bool:
+def _solve(model: Any, stop: threading.Event) -> bool:
     """Solve in a thread; end it on a stop or an interrupt. True if it was an interrupt."""
     failure: list[BaseException] = []
     ended = threading.Event()
@@ -218,27 +226,27 @@ def _solve(model, stop: threading.Event) -> bool:
 class _Recorder:
     """Notes every new incumbent and bound while SCIP runs."""
 
-    def __init__(self, began: float, on_progress: Callable[[Progress], None] | None, reading=None):
+    def __init__(self, began: float, on_progress: Callable[[Progress], None] | None, reading: Any = None) -> None:
         self.began = began
         self.on_progress = on_progress
         self.reading = reading
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
 
-    def attach(self, model) -> None:
+    def attach(self, model: Any) -> None:
         from pyscipopt import SCIP_EVENTTYPE
 
         events = [SCIP_EVENTTYPE.BESTSOLFOUND, SCIP_EVENTTYPE.NODESOLVED, SCIP_EVENTTYPE.DUALBOUNDIMPROVED]
         model.attachEventHandlerCallback(self._note, events, name="pipelab")
 
-    def _note(self, model, event) -> None:
+    def _note(self, model: Any, event: Any) -> None:
         try:
             self._record(model)
         except BaseException as error:  # an exception must not pass through SCIP's own code
             self.failure = self.failure or error
             model.interruptSolve()
 
-    def _record(self, model) -> None:
+    def _record(self, model: Any) -> None:
         # When a solution is reported, the primal bound is still that of the one before.
         best = model.getBestSol() if model.getNSols() else None
         incumbent = None if best is None else model.getSolObjVal(best)
@@ -261,11 +269,19 @@ class _Recorder:
             raise self.failure
 
 
-def _finite(model, value: float) -> float | None:
+def _finite(model: Any, value: float) -> float | None:
     return None if model.isInfinity(abs(value)) else value
 
 
-def _read(model, variables, recorder, stop, interrupted, build_seconds, solve_seconds) -> SolverRun:
+def _read(
+    model: Any,
+    variables: list,
+    recorder: "_Recorder",
+    stop: threading.Event,
+    interrupted: bool,
+    build_seconds: float,
+    solve_seconds: float,
+) -> SolverRun:
     status = model.getStatus()
     has_solution = model.getNSols() > 0
     x = objective = None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
 from pipelab.checked import given, instance
 from pipelab.costs import MEMORY_SLACK
@@ -12,6 +13,9 @@ from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
 from pipelab.solve import solve
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Misfit", "Score", "score"]
 
@@ -106,7 +110,7 @@ class Score:
             return f"{text}: the proven optimum."
         return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:.7g}."
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per stage (`Evaluation.frame`) of a valid placement; otherwise one per overloaded stage."""
         import pandas as pd
 

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import given
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.problem import Problem
 from pipelab.result import Result
+
+if TYPE_CHECKING:
+    from pipelab.solver_run import Progress
 
 __all__ = ["METHODS", "Solving", "method_of", "solve", "solve_in_background"]
 
@@ -30,7 +33,7 @@ METHODS = {
 }
 
 
-def solve(problem: Problem, method: str = "joint", **options) -> Result:
+def solve(problem: Problem, method: str = "joint", **options: Any) -> Result:
     """Find a placement.
 
     Parameters
@@ -114,7 +117,7 @@ class Solving:
         Grows while it runs; the last entry is the newest.
     """
 
-    def __init__(self, problem: Problem, method: str, options: dict):
+    def __init__(self, problem: Problem, method: str, options: dict) -> None:
         self.problem = problem
         self.progress: list = []
         self._stop = threading.Event()
@@ -157,7 +160,7 @@ class Solving:
         return given(self._result)
 
     def _note(self, also: Callable | None) -> Callable:
-        def note(moment) -> None:
+        def note(moment: "Progress") -> None:
             self.progress.append(moment)
             if also is not None:
                 also(moment)
@@ -173,7 +176,7 @@ class Solving:
             self._done.set()
 
 
-def solve_in_background(problem: Problem, method: str = "joint", **options) -> Solving:
+def solve_in_background(problem: Problem, method: str = "joint", **options: Any) -> Solving:
     """Start `solve` in a thread and return at once; takes the same arguments but `stop`."""
     if "stop" in options:
         raise UnknownName("solve_in_background makes its own stop; call .stop() on what it returns")

@@ -83,7 +83,7 @@ def spans_of(
     return Spans(kind, number.astype(int), weight, work, dict(zip(others, rest, strict=True)))
 
 
-def _sums(layers: int, factors, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _sums(layers: int, factors: Sequence[float] | None, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """Sum of the factors of every span, the same to the last bit for the same set of layers."""
     if factors is None:
         return (last - first).astype(float)

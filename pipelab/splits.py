@@ -210,7 +210,9 @@ def split_minmax(
 _ROUNDING = 1 + 1e-9  # sums of the same numbers in another order may differ in their last bits
 
 
-def _add_stage(best, cost_to, need_to, speed: float, offer: float, known: float):
+def _add_stage(
+    best: np.ndarray, cost_to: np.ndarray, need_to: np.ndarray, speed: float, offer: float, known: float
+) -> tuple[np.ndarray, np.ndarray]:
     """One more stage: the new `best`, and where its last stage starts, for every end j."""
     layers = len(cost_to) - 1
     # The most layers that this stage can hold anywhere: none wider costs at most `known` and fits.
@@ -232,7 +234,9 @@ def _add_stage(best, cost_to, need_to, speed: float, offer: float, known: float)
     return candidate[rows, choice], i[rows, choice]
 
 
-def _some_bottleneck(cost_to, need_to, speed, offers, least: float) -> tuple[float, Split | None]:
+def _some_bottleneck(
+    cost_to: np.ndarray, need_to: np.ndarray, speed: np.ndarray, offers: np.ndarray, least: float
+) -> tuple[float, Split | None]:
     """A bottleneck that some split keeps to, and that split, by filling stages in turn; or infinity."""
     target = least
     for _ in range(80):
@@ -243,7 +247,9 @@ def _some_bottleneck(cost_to, need_to, speed, offers, least: float) -> tuple[flo
     return np.inf, None
 
 
-def _fill_in_turn(cost_to, need_to, speeds, offers, target: float) -> Split | None:
+def _fill_in_turn(
+    cost_to: np.ndarray, need_to: np.ndarray, speeds: np.ndarray, offers: np.ndarray, target: float
+) -> Split | None:
     """Give every stage as much as `target` and memory allow, leaving a layer for each later stage."""
     layers, stages, ends = len(cost_to) - 1, len(speeds), [0]
     for stage in range(stages):

@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.checked import instance
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["NUMBER", "Row", "csv_text", "frame_of", "number", "path_of", "place", "plain", "read_rows", "saved_run"]
 __all__ += ["refuse_misspelt", "write_to", "write_whole"]
@@ -30,8 +33,8 @@ class Row(NamedTuple):
 
     def error(self, column: str, value: Any, expected: str) -> InvalidData:
         """An error that names file, row, column, value and what was expected."""
-        shown = "empty" if value in ("", None) else repr(value)
-        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {shown}: {expected}")
+        told = "empty" if value in ("", None) else shown(value)
+        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {told}: {expected}")
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
@@ -98,7 +101,7 @@ def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> An
         raise row.error(column_of.get(field, field), value, expected) from None
 
 
-def path_of(what: str, path, field: str = "path") -> Path:
+def path_of(what: str, path: Any, field: str = "path") -> Path:
     """What may be a path as one; in the name of `what`, the function that was called."""
     return Path(instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path"))
 
@@ -119,7 +122,7 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def write_to(what: str, path, text: str) -> None:
+def write_to(what: str, path: Any, text: str) -> None:
     """`write_whole` in the name of `what`, the function that was called with a path.
 
     Raises
@@ -147,7 +150,7 @@ def number(row: Row, column: str) -> str:
     return row.cells[column]
 
 
-def plain(value) -> str:
+def plain(value: Any) -> str:
     """A value as text that reads back to the same value, whole numbers without a point."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -163,7 +166,7 @@ def csv_text(header: list, rows: list[list]) -> str:
     return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")
 
 
-def frame_of(path: Path, index: str):
+def frame_of(path: Path, index: str) -> "DataFrame":
     """A CSV as a DataFrame, read by the same rules as `read_rows`: only an empty cell is missing."""
     import pandas as pd
 
@@ -172,7 +175,7 @@ def frame_of(path: Path, index: str):
     return pd.read_csv(StringIO(text), keep_default_na=False, na_values=[""]).set_index(index)
 
 
-def saved_run(name: str):
+def saved_run(name: str) -> "DataFrame":
     """A table of measurements that was saved beside the cases, as a DataFrame.
 
     Parameters

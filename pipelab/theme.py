@@ -4,7 +4,9 @@ The colours are Okabe and Ito's, which stay apart for the colour-blind and in pr
 """
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 __all__ = [
     "BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
@@ -15,6 +17,7 @@ TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442"
 BOTTLENECK = "#111111"
 WRONG = "#D55E00"
 GRID = "#D0D0D0"
+NEUTRAL, NEUTRAL_LIGHT = "#46606F", "#DDE4E8"  # of what is neither GPU, action nor verdict
 # Of the ledger: what agrees is blue, what does not is WRONG, and what is neither is light.
 VERDICT_COLOURS = {
     "exact": "#0072B2", "rounded": "#56B4E9", "only under an unstated assumption": "#F0E442",
@@ -31,7 +34,7 @@ KIND_COLOURS = {
 _KNOWN = dict(zip(("A100", "V100", "H100", "A40", "L20", "A10", "T4", "RTX4090"), TYPE_COLOURS, strict=True))
 
 
-def colour_of_types(types) -> dict[str, str]:
+def colour_of_types(types: Iterable[str]) -> dict[str, str]:
     """A colour for each GPU type, in the order in which the cluster lists them; types not known share the palette."""
     names = list(dict.fromkeys(types))
     taken = {_KNOWN[name] for name in names if name in _KNOWN}
@@ -48,7 +51,7 @@ def ink_on(colour: str) -> str:
     return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
 
 
-def room_for(labels, size: int) -> int:
+def room_for(labels: Iterable[str], size: int) -> int:
     """Pixels of margin that the longest of these labels takes in a font of this size, bold or not.
 
     >>> room_for(["GPU 12 · A100"], 12) > room_for(["GPU 1"], 12) > 60
@@ -59,7 +62,7 @@ def room_for(labels, size: int) -> int:
 
 
 @lru_cache(maxsize=1)  # making one takes plotly 20 ms, and a figure copies what it is given
-def template():
+def template() -> Any:
     """A plotly template: white ground, title left, room for long labels."""
     import plotly.graph_objects as go
     import plotly.io as pio

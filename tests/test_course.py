@@ -6,7 +6,11 @@ from urllib.parse import unquote
 import nbformat
 import pytest
 
+import pipelab as pl
+from pipelab import course
+from pipelab.course import WAYS, notebooks_of_the_course
 from pipelab.paths import notebooks_dir
+from pipelab.plots import plot_course
 
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
@@ -161,3 +165,40 @@ def test_links_with_a_heading_find_it(path):
         book, hash_, anchor = target.partition("#")
         if hash_ and book:
             assert unquote(anchor) in {h.replace(" ", "-") for h in _headings(path.parent / book)}, target
+
+
+# the map
+
+
+def test_the_map_counts_the_minutes_that_the_notebooks_say():
+    books = notebooks_of_the_course()
+    said = [int(re.search(r"^\*(\d+) minutes", _text(path), flags=re.M)[1]) for path in COURSE]
+    assert [book.minutes for book in books] == said
+    assert [book.file for book in books] == [path.name for path in COURSE]
+    read, in_part = plot_course().data
+    assert list(read.y) == [lane for lane, way in WAYS.items() for _ in way.whole]
+    assert sum(read.x[:10]) == sum(said)
+    begins = dict(zip(read.text, read.base, strict=True))
+    assert begins["00"] == 0
+    assert begins["09"] == sum(said) - said[9]
+    assert sorted(in_part.text) == ["05", "06", "08"]
+    engineer = sum(said[int(n)] for n in WAYS["engineer"].whole) / 60
+    assert f"10 notebooks: {sum(said) / 60:.1f} hours for the learner" in plot_course().layout.title.text
+    assert f"{engineer:.1f} hours for the engineer" in plot_course().layout.title.text
+
+
+def test_the_map_and_the_table_below_it_name_the_same_notebooks():
+    table = next(c.source for c in _cells(COURSE[0], "markdown") if c.source.startswith("| you are"))
+    for lane, way in WAYS.items():
+        (row,) = (line for line in table.split("\n") if lane in line)
+        assert way.wants in row
+        named = {target[:2] for _, target in LINK.findall(row)}
+        assert named == {*way.whole, *way.part} - {"00"}
+
+
+def test_a_head_without_minutes_is_refused(tmp_path, monkeypatch):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A title\n\nno minutes")])
+    nbformat.write(notebook, tmp_path / "00_a.ipynb")
+    monkeypatch.setattr(course, "notebooks_dir", lambda: tmp_path)
+    with pytest.raises(pl.InvalidData, match=r"00_a\.ipynb: the first cell: expected a title and a line such as"):
+        notebooks_of_the_course.__wrapped__()

@@ -76,7 +76,7 @@ def test_imports_point_one_way():
     for path in (ROOT / "pipelab").rglob("*.py"):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT / "pipelab").as_posix()
         if re.search(r"^\s*(import|from) plotly\b", text, flags=re.M):
-            assert name.startswith(("plots/", "theme")), name
+            assert name.startswith(("plots/", "theme", "kinds")), name
         if "pyscipopt import" in text:
             assert name == "scip.py", name
         if "joblib import" in text:
@@ -108,6 +108,7 @@ def test_a_wheel_stands_alone(tmp_path):
         archive.extractall(tmp_path / "site")
     assert "pipelab/_bundled/notebooks/00_start_here.ipynb" in names
     assert "pipelab/_bundled/data/cases/tiny/config.csv" in names
+    assert "pipelab/py.typed" in names  # says that the hints may be believed
     assert not [n for n in names if "checkpoint" in n or n.startswith(("tests", "notebooks", "data"))]
     code = (
         "import pathlib, pipelab, pipelab.lab as lab; print(pipelab.__file__); "

@@ -1,6 +1,10 @@
 """An exercise with a schedule as its answer: it has to beat a rival within the memory there is."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelab.timeline.costs import StageCosts
 
 __all__ = ["Contest"]
 
@@ -15,7 +19,7 @@ class Contest:
     memory: tuple[float, ...]
     weight_activation: float = 0.5
 
-    def costs(self):
+    def costs(self) -> "StageCosts":
         """The stages as costs."""
         from pipelab.timeline import StageCosts
 

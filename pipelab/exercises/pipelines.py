@@ -3,10 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.checked import given
 from pipelab.exercises.contest import Contest
 from pipelab.exercises.exercise import Exercise, Mistake
+from pipelab.problem import Model
+
+if TYPE_CHECKING:
+    from pipelab.problem import Problem
 
 __all__ = ["PIPELINES"]
 
@@ -42,7 +47,7 @@ def _sequences_for(factor: float, layers: range = range(1, 2)) -> float:
     from pipelab.problem import Workload
     from pipelab.roofline import Roofline
 
-    def seconds(b):
+    def seconds(b: Any) -> Any:
         gpu, load = GPU("A100-SXM-40", 40), Workload(2048, b, "decode")
         return Roofline().pass_seconds(load_model("Llama-3-70B"), load, gpu, layers)
 
@@ -68,7 +73,7 @@ def _cheapest(at_least: float = 0) -> float:
     return min(usd for rate, usd in _prices("fp8") if rate >= at_least)
 
 
-def _demo():
+def _demo() -> "Problem":
     from pipelab.data import load_case
 
     return load_case("demo", max_gpus_per_stage=3)
@@ -82,7 +87,9 @@ def _heaviest_layer(more: int) -> float:
     demo = _demo()
 
     def allocations(weight: float) -> int:
-        return count_candidates(replace(demo, model=replace(demo.model, layer_weight_gb=weight)))["allocations"]
+        return count_candidates(replace(demo, model=replace(cast(Model, demo.model), layer_weight_gb=weight)))[
+            "allocations"
+        ]
 
     as_bundled = allocations(demo.model.layer_weight_gb)
     heaviest = _where_it_turns(lambda w: allocations(w) == as_bundled, demo.model.layer_weight_gb, 3.0)

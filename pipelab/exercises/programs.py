@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pipelab.checked import given
 from pipelab.exercises.exercise import Exercise, Mistake
 from pipelab.problem import Model
 
+if TYPE_CHECKING:
+    from pipelab.methods.certificate import Certificate
+    from pipelab.problem import Problem
+
 __all__ = ["PROGRAMS"]
 
 
-def _tiny():
+def _tiny() -> "Problem":
     from pipelab.data import load_case
 
     return load_case("tiny", max_gpus_per_stage=2)
@@ -35,7 +39,7 @@ def _heaviest(share_of_activations: float) -> float:
 
 
 @cache
-def _proof():
+def _proof() -> "Certificate":
     from pipelab.data import load_case
     from pipelab.methods.certificate import certificate
     from pipelab.solve import solve
@@ -78,7 +82,7 @@ PROGRAMS = {
         rel=1e-3,
     ),
     "06.1": Exercise(
-        lambda: _proof().left_over,
+        lambda: given(_proof().left_over),
         "layers",
         "80 minus what all GPUs are worth together",
         (

@@ -1,11 +1,18 @@
 """Exercises of notebooks 00 to 04: placements, splits, counting, one GPU per stage, the heuristic."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from math import comb, factorial, perm
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.checked import given
 from pipelab.exercises.exercise import Exercise, Mistake
+from pipelab.problem import Model
+
+if TYPE_CHECKING:
+    from pipelab.evaluate import Evaluation
+    from pipelab.problem import Problem
 
 __all__ = ["RULES"]
 
@@ -13,7 +20,7 @@ _COSTS = (6, 2, 2, 2, 8, 1, 1, 2)  # of exercises 01.1 and 01.2
 _SPEEDS = (1, 2, 1)
 
 
-def _case(name: str, **options):
+def _case(name: str, **options: Any) -> "Problem":
     from pipelab.data import load_case
 
     return load_case(name, **options)
@@ -27,7 +34,7 @@ def _best_of_tiny(max_gpus_per_stage: int) -> float:
 
 
 @cache
-def _two_pairs():
+def _two_pairs() -> "list[Evaluation]":
     """Both A100 before both V100: the judge's report for one, two and three layers on the A100."""
     from pipelab.evaluate import evaluate
     from pipelab.placement import Placement
@@ -36,11 +43,11 @@ def _two_pairs():
     return [evaluate(tiny, Placement.of([(n, (0, 1)), (4 - n, (2, 3))])) for n in (1, 2, 3)]
 
 
-def _best_two_pairs():
+def _best_two_pairs() -> "Evaluation":
     return max(_two_pairs(), key=lambda report: report.throughput)
 
 
-def _split(stages: int = 3, cut_for=None, judged_at=None) -> float:
+def _split(stages: int = 3, cut_for: Sequence[float] | None = None, judged_at: Sequence[float] | None = None) -> float:
     """Bottleneck of the exact cut for some speeds, as it is at others."""
     from pipelab.splits import bottleneck, split_minmax
 
@@ -53,7 +60,7 @@ def _split_by_flops() -> float:
     return bottleneck(split_by_flops(_COSTS, 3), _COSTS)
 
 
-def _placements(case: str, **options) -> int:
+def _placements(case: str, **options: Any) -> int:
     from pipelab.methods.exhaustive import count_placements
 
     return sum(count_placements(_case(case, **options)).values())
@@ -109,7 +116,7 @@ def _unlike() -> tuple[float, float, float]:
     tiny = _case("tiny")
     links = {("A100", "V100"): _SLOW_GB_PER_S, ("A100", "L20"): _SLOW_GB_PER_S, ("V100", "L20"): 400}
     three = Cluster.from_counts({"A100": 1, "V100": 1, "L20": 1}, 60, links)
-    heavy = replace(tiny.model, layer_weight_gb=25)
+    heavy = replace(cast(Model, tiny.model), layer_weight_gb=25)
     hard = replace(tiny, cluster=three, model=heavy, max_gpus_per_stage=1)
     chosen = Placement.of([(2, (2,)), (2, (0,))])
     return (

@@ -1,9 +1,14 @@
 """A chart that stays on the page: a new drawing takes the place of the old one, and the width is the page's."""
 
+from typing import TYPE_CHECKING, Any
+
 import anywidget
 import traitlets
 
 from pipelab.plots.live import as_json, figure_of, template_json
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
 
 __all__ = ["LiveChart"]
 
@@ -82,11 +87,12 @@ class LiveChart(anywidget.AnyWidget):
       return () => { gone = true; watch.disconnect(); model.off("change:drawing", change); Plotly.purge(box); }; }
     export default { render };"""
 
-    def __init__(self, parts):
+    def __init__(self, parts: "dict | Figure") -> None:
         super().__init__(drawing=as_json(parts), look=template_json())
-        self.parts, self._figure = parts, None
+        self.parts = parts
+        self._figure: Figure | None = None
 
-    def put(self, parts, zoomed: list[float] | None = None) -> None:
+    def put(self, parts: "dict | Figure", zoomed: list[float] | None = None) -> None:
         """Draw this instead; `zoomed` where it shows a part of the time only."""
         self.parts, self._figure = parts, None
         with self.hold_sync():
@@ -94,18 +100,18 @@ class LiveChart(anywidget.AnyWidget):
             self.drawing = as_json(parts)
 
     @property
-    def figure(self):
+    def figure(self) -> "Figure":
         """What is drawn, as a still plotly Figure of its own: to keep, to save, to look into."""
         if self._figure is None:
             self._figure = figure_of(self.parts)
         return self._figure
 
     @property
-    def data(self):
+    def data(self) -> Any:
         """The traces of `figure`."""
         return self.figure.data
 
     @property
-    def layout(self):
+    def layout(self) -> Any:
         """The layout of `figure`."""
         return self.figure.layout

@@ -1,6 +1,7 @@
 """The GPU mix explorer: turn any knob, and the proven optimum is there again, drawn, explained and priced."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
@@ -18,6 +19,9 @@ from pipelab.placement import Placement
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.rivals import rival_parts
 
+if TYPE_CHECKING:
+    import threading
+
 __all__ = ["MixExplorer", "explore_mix"]
 
 _LIMIT_S = 30.0  # for one optimum; what is not proven by then is shown as that
@@ -34,7 +38,7 @@ class MixExplorer(widgets.VBox):
         The present optimum with its problem; None where the values make no problem.
     """
 
-    def __init__(self, mix: Mix):
+    def __init__(self, mix: Mix) -> None:
         self.found: Answer | None = None
         self._listeners: list[Callable[[Answer | None], None]] = []
         self._gains: dict[str, float | None] = {}
@@ -101,13 +105,13 @@ class MixExplorer(widgets.VBox):
         self._tell()
         self._beside.later(self._looked_further, self._learned, _IDLE_S)
 
-    def _looked_further(self, stop):
+    def _looked_further(self, stop: "threading.Event") -> Iterator:
         """What is worth knowing once nobody is waiting: one GPU per stage, and one GPU more of each type."""
         mix = given(self.found).mix
         yield one_gpu_per_stage(mix, stop)
         yield from one_more(mix, stop, _BUDGET_S)
 
-    def _learned(self, item) -> None:
+    def _learned(self, item: Any) -> None:
         if isinstance(item, Rival):
             self._single = item
             self._draw_rivals()
@@ -164,7 +168,7 @@ class MixExplorer(widgets.VBox):
             listener(self.found)
 
 
-def explore_mix(source: str = "Llama-3-70B", counts: Mapping[str, int] | None = None, **values) -> MixExplorer:
+def explore_mix(source: str = "Llama-3-70B", counts: Mapping[str, int] | None = None, **values: Any) -> MixExplorer:
     """Mix GPUs by hand and see the proven optimum, what limits it and what one GPU more would bring.
 
     Every change of a control is solved with `pl.solve(problem, "aggregated")`. Boundaries between stages can be

@@ -1,7 +1,8 @@
 """The controls of the mix explorer: values in, values out; they know nothing of what is drawn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -31,7 +32,7 @@ class MixControls:
         Called when the reader has changed anything.
     """
 
-    def __init__(self, mix: Mix, changed: Callable[[], None]):
+    def __init__(self, mix: Mix, changed: Callable[[], None]) -> None:
         self._changed, self._quiet = changed, False
         self.source = widgets.Dropdown(options=sources(), value=mix.source, description="model or case", **_LOOK)
         self.costs = widgets.HTML(layout={"width": "700px"})
@@ -103,7 +104,7 @@ class MixControls:
         self.more.value = ""
         self._gpus.children = (*self.counts.values(), *([self.more] if left else []))
 
-    def _other_source(self, change) -> None:
+    def _other_source(self, change: Mapping[str, Any]) -> None:
         """A case or model of its own: its GPUs and its workload come with it."""
         if self._quiet:
             return
@@ -114,19 +115,19 @@ class MixControls:
         self.show(new)
         self._changed()
 
-    def _other_type(self, change) -> None:
+    def _other_type(self, change: Mapping[str, Any]) -> None:
         if self._quiet or not change["new"]:
             return
         with self._silence():
             self._show_counts({t: s.value for t, s in self.counts.items()} | {change["new"]: 1})
         self._changed()
 
-    def _tell(self, _change) -> None:
+    def _tell(self, _change: Any) -> None:
         if not self._quiet:
             self._changed()
 
     @contextmanager
-    def _silence(self):
+    def _silence(self) -> Any:
         before, self._quiet = self._quiet, True
         try:
             yield

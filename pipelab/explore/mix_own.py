@@ -1,6 +1,7 @@
 """The reader's own plan in the mix explorer: boundaries moved by hand, plans pinned, the way back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -27,7 +28,7 @@ class OwnPlan:
         Called when the plan or a pin is another one.
     """
 
-    def __init__(self, changed: Callable[[], None]):
+    def __init__(self, changed: Callable[[], None]) -> None:
         self._changed, self._quiet = changed, False
         self.found: Answer | None = None
         self.score: Score | None = None
@@ -111,13 +112,13 @@ class OwnPlan:
         self.where.max = max(after, 1)
         self.where.min = before
 
-    def _other_boundary(self, _change) -> None:
+    def _other_boundary(self, _change: Any) -> None:
         if not self._quiet:
             self._quiet = True
             self._set_where()
             self._quiet = False
 
-    def _moved(self, change) -> None:
+    def _moved(self, change: Mapping[str, Any]) -> None:
         if self._quiet:
             return
         at, layers = self.boundary.value, list(self._layers)
@@ -126,7 +127,7 @@ class OwnPlan:
         layers[at] -= shift
         self._take(layers)
 
-    def _typed(self, change) -> None:
+    def _typed(self, change: Mapping[str, Any]) -> None:
         if self._quiet:
             return
         try:

@@ -1,6 +1,7 @@
 """From placement to timeline: the mix explorer, and below it the pipeline that its placement makes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -29,7 +30,7 @@ class PipelineExplorer(widgets.VBox):
         The pipeline that is drawn; None where there is no valid placement.
     """
 
-    def __init__(self, mix: MixExplorer):
+    def __init__(self, mix: MixExplorer) -> None:
         self.mix = mix
         self.placed: PlacedTimeline | None = None
         look = {"style": {"description_width": "300px"}, "layout": {"width": "560px"}, "continuous_update": False}
@@ -67,7 +68,9 @@ class PipelineExplorer(widgets.VBox):
         return timeline_of(given(self.mix.found).problem, placement, in_flight=self.in_flight.value or None)
 
 
-def explore_pipeline(source: str = "Llama-3-8B", counts: Mapping[str, int] | None = None, **values) -> PipelineExplorer:
+def explore_pipeline(
+    source: str = "Llama-3-8B", counts: Mapping[str, int] | None = None, **values: Any
+) -> PipelineExplorer:
     """The mix explorer with the pipeline of its placement below: every change above runs through it.
 
     Parameters

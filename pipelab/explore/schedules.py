@@ -1,6 +1,7 @@
 """Schedules to play with: turn a knob, and the Gantt charts, their measures and closed forms change."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -94,7 +95,7 @@ class ScheduleExplorer(widgets.VBox):
         What is drawn; empty where the values make no schedule.
     """
 
-    def __init__(self, values: ScheduleValues):
+    def __init__(self, values: ScheduleValues) -> None:
         self.timelines: tuple[Timeline, ...] = ()
         self.controls = _controls(values)
         self.measures, self.words, self.code = widgets.HTML(), Words(), CopyCode()
@@ -149,12 +150,15 @@ class ScheduleExplorer(widgets.VBox):
                 gantt_parts(self.timelines[0], critical_path=values.critical_path, memory=values.memory, zoom=_ZOOM)
             )
 
-    def _zoomed(self, change) -> None:
+    def _zoomed(self, change: Any) -> None:
         """A raster gives way to bars once few enough are in view, and comes back with all of the time."""
         if not self.timelines or _bars(self.timelines[:1]) <= MOST_BARS:
             return
         timeline, values, seen = self.timelines[0], self.values, change["new"]
-        window = tuple(sorted(min(max(float(edge), 0.0), timeline.makespan) for edge in seen)) if seen else None
+        window = None
+        if seen:
+            low, high = sorted(min(max(float(edge), 0.0), timeline.makespan) for edge in seen)
+            window = (low, high)
         if window is None or window[0] < window[1]:
             self.chart.put(gantt_parts(timeline, window, critical_path=values.critical_path, zoom=_ZOOM), seen)
 
@@ -166,10 +170,10 @@ def _bars(timelines: tuple[Timeline, ...]) -> int:
 def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
     names = [known for known in RULES if known != "Inference"]
 
-    def number(description: str, value: float, low: float = 0, high: float = 3, step: float = 0.25):
+    def number(description: str, value: float, low: float = 0, high: float = 3, step: float = 0.25) -> Any:
         return widgets.FloatSlider(value=value, min=low, max=high, step=step, description=description, **_RELEASED)
 
-    def count(description: str, value: int, low: int, high: int):
+    def count(description: str, value: int, low: int, high: int) -> Any:
         return widgets.IntSlider(value=value, min=low, max=max(high, value), description=description, **_RELEASED)
 
     return {
@@ -189,7 +193,9 @@ def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
     }
 
 
-def explore_schedules(name: str = "ZBH1", ranks: int = 4, microbatches: int = 8, other: str = _NONE):
+def explore_schedules(
+    name: str = "ZBH1", ranks: int = 4, microbatches: int = 8, other: str = _NONE
+) -> "ScheduleExplorer":
     """Schedules, their costs and numbers as controls; Gantt charts, measures and closed forms below.
 
     Two schedules stand beside each other on one time axis. Measures are ticked where simulation and closed form

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
@@ -16,6 +18,9 @@ from pipelab.plots.progress import progress_parts
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solve import solve_in_background
+
+if TYPE_CHECKING:
+    from pipelab.solver_run import Progress
 
 __all__ = ["WatchedSolve", "watch_solve"]
 
@@ -32,7 +37,7 @@ class WatchedSolve(widgets.VBox):
         The solve in its thread; `.result()` waits for its answer.
     """
 
-    def __init__(self, problem: Problem, method: str, options: dict):
+    def __init__(self, problem: Problem, method: str, options: dict) -> None:
         self.problem, self.method, self.limit = problem, method, options.get("time_limit")
         self._began, self._lead = time.perf_counter(), None
         self._drawn: tuple[Placement | None, str] = (None, "")
@@ -87,7 +92,7 @@ class WatchedSolve(widgets.VBox):
         if not self.stop_button.disabled:
             self.status.say(self._news(moments, elapsed))
 
-    def _end(self, moments) -> None:
+    def _end(self, moments: "Sequence[Progress]") -> None:
         """The last picture, with what the solver proved."""
         self._ended = True
         self.stop_button.disabled = True
@@ -110,10 +115,10 @@ class WatchedSolve(widgets.VBox):
         else:
             self.chart.put(plan_parts(self.problem, None, "No placement", result.reason[:110]))
 
-    def _title(self, moments=()) -> tuple[str, str]:
+    def _title(self, moments: "Sequence[Progress]" = ()) -> tuple[str, str]:
         return f"{self.problem.name}, {self.method}: at work", self._gap(moments)
 
-    def _gap(self, moments) -> str:
+    def _gap(self, moments: "Sequence[Progress]") -> str:
         """The gap with its numbers put in."""
         last = moments[-1] if moments else None
         if last is None or last.bound is None:
@@ -124,7 +129,7 @@ class WatchedSolve(widgets.VBox):
         numbers = f"({last.bound:.6g} − {last.incumbent:.6g}) / {last.incumbent:.6g}"
         return f"gap = (bound − best) / best = {numbers} = {gap:.2%}"
 
-    def _news(self, moments, elapsed: float) -> str:
+    def _news(self, moments: "Sequence[Progress]", elapsed: float) -> str:
         if not moments:
             return f"… {elapsed:.1f} s: the model is being built and presolved …"
         last = moments[-1]
@@ -132,12 +137,12 @@ class WatchedSolve(widgets.VBox):
         bound = f"bound {last.bound:.6g}" if last.bound is not None else "no bound yet"
         return f"… {elapsed:.1f} s: {best}, {bound}, {last.nodes:,} nodes when that was found."
 
-    def _draw_placement(self, moments) -> None:
+    def _draw_placement(self, moments: "Sequence[Progress]") -> None:
         last = moments[-1] if moments else None
         if last is not None and last.placement is not None and last.placement is not self._drawn[0]:
-            self._draw(last.placement, last.incumbent, "best so far")
+            self._draw(last.placement, given(last.incumbent), "best so far")
 
-    def _draw(self, placement, throughput: float, proof: str) -> None:
+    def _draw(self, placement: Placement, throughput: float, proof: str) -> None:
         if self._drawn == (placement, proof):
             return
         self._drawn = (placement, proof)
@@ -146,7 +151,9 @@ class WatchedSolve(widgets.VBox):
         self.chart.put(plan_parts(self.problem, placement, title, f"limited by {', '.join(slow[:3])} (framed)"))
 
 
-def watch_solve(problem: Problem, method: str = "joint", *, time_limit: float | None = 60, **options) -> WatchedSolve:
+def watch_solve(
+    problem: Problem, method: str = "joint", *, time_limit: float | None = 60, **options: Any
+) -> WatchedSolve:
     """Solve in the background and watch: incumbent, bound, gap and placement, with a button to stop.
 
     The kernel stays free: other cells run and other widgets answer meanwhile.

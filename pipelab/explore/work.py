@@ -22,7 +22,7 @@ class Beside:
         Called with True once a job takes longer than `SIGN_AFTER_S`, and with False when it is over.
     """
 
-    def __init__(self, sign: Callable[[bool], None]):
+    def __init__(self, sign: Callable[[bool], None]) -> None:
         self._sign = sign
         self._stop = threading.Event()
         self._number = 0
@@ -45,7 +45,7 @@ class Beside:
 
         timer = loop.call_later(SIGN_AFTER_S, too_long)
 
-        def done(value, error) -> None:
+        def done(value: Any, error: BaseException | None) -> None:
             timer.cancel()
             if number == self._number:
                 self._sign(False)
@@ -65,7 +65,7 @@ class Beside:
         except RuntimeError:
             return
 
-        def arrived(item) -> None:
+        def arrived(item: Any) -> None:
             if number == self._number:
                 each(item)
 
@@ -88,7 +88,7 @@ class Beside:
         self._number += 1
 
 
-def _outcome(job, stop) -> tuple[object, BaseException | None]:
+def _outcome(job: Callable[[threading.Event], Any], stop: threading.Event) -> tuple[object, BaseException | None]:
     try:
         return job(stop), None
     except Exception as error:  # told in place by whoever asked

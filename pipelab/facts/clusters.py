@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,12 @@ from pipelab.facts.gpus import GPUFacts, load_gpus
 from pipelab.paths import data_dir
 from pipelab.tables import frame_of, number, path_of, place, read_rows, refuse_misspelt
 
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
+
 __all__ = ["clusters", "load_cluster"]
 
+_MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
 _REQUIRED = ("cluster", "gpu_type", "gpus", "gpus_per_node", "network_gbit_per_s")
 
 
@@ -116,14 +120,14 @@ def _read(path: Path) -> dict[str, list[_Nodes]]:
     return found
 
 
-def _checked_facts(gpus) -> Mapping[str, GPUFacts]:
+def _checked_facts(gpus: Any) -> Mapping[str, GPUFacts]:
     instance("load_cluster", "gpus", gpus, Mapping, "GPUFacts by type, such as load_gpus()")
     for name, facts in gpus.items():
         instance("load_cluster", f"gpus[{name!r}]", facts, GPUFacts, "GPUFacts")
     return gpus
 
 
-def _positive(network) -> float:
+def _positive(network: Any) -> float:
     expected = "expected a number above 0"
     value = real_number("load_cluster", "network_gbit_per_s", network, expected)
     if value <= 0:
@@ -131,10 +135,15 @@ def _positive(network) -> float:
     return value
 
 
-def _nodes(path: Path, name: str, row: _Nodes, facts, network: float | None, named: bool, before: int) -> list[_Node]:
+def _nodes(
+    path: Path, name: str, row: _Nodes, facts: Mapping[str, GPUFacts], network: float | None, named: bool, before: int
+) -> list[_Node]:
     """The nodes of one row. `before` counts those of other rows: two rows may hold nodes of the same kind."""
     if row.gpu_type not in facts:
         raise UnknownName(f"{path}, {name}: {row.gpu_type!r} is no known GPU; {nearest(row.gpu_type, facts)}")
+    if row.gpus > _MOST_GPUS or before + -(-row.gpus // row.gpus_per_node) > _MOST_NODES:
+        most = f"expected at most {_MOST_GPUS:,} GPUs in a row and {_MOST_NODES:,} nodes; Cluster.from_counts has more"
+        raise InvalidData(f"{path}, {name}: {row.gpus:,} GPUs, {row.gpus_per_node:,} per node: {most}")
     outside = row.network_gbit_per_s or network
     if outside is None:
         raise InvalidData(f"{path}, {name}: the network is not stated there; give network_gbit_per_s=…")
@@ -161,7 +170,7 @@ def _bandwidth(nodes: list[_Node]) -> np.ndarray:
     return matrix
 
 
-def clusters(file: str | Path | None = None):
+def clusters(file: str | Path | None = None) -> "DataFrame":
     """The clusters as a table, one row per kind of node, with source and how sure each is.
 
     Examples

@@ -2,11 +2,15 @@
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelab.checked import Positive, Share, checked
 from pipelab.facts.rows import facts_from
 from pipelab.paths import data_dir
 from pipelab.tables import frame_of, path_of
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["GPUFacts", "gpus", "load_gpus"]
 
@@ -80,7 +84,7 @@ def _read(path: Path) -> dict[str, GPUFacts]:
     return facts_from(path, "gpu_type", lambda _, values: GPUFacts(**values), required, optional, texts=_TEXTS)
 
 
-def gpus(path: str | Path | None = None):
+def gpus(path: str | Path | None = None) -> "DataFrame":
     """The facts as a table, one row per type of GPU, with units, source and how sure each is.
 
     Examples

@@ -2,12 +2,16 @@
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelab.errors import UnknownName, nearest
 from pipelab.facts.rows import facts_from
 from pipelab.facts.transformer import LatentAttention, Transformer
 from pipelab.paths import data_dir
 from pipelab.tables import frame_of, path_of
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["load_model", "models"]
 
@@ -61,7 +65,7 @@ def _make(name: str, values: dict) -> Transformer:
     return Transformer(name, **values, latent=LatentAttention(**latent) if latent else None)
 
 
-def models(file: str | Path | None = None):
+def models(file: str | Path | None = None) -> "DataFrame":
     """The models as a table: dimensions, parameters computed from them, and the published totals.
 
     Examples

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pipelab.tables import Row, number, place, read_rows, refuse_misspelt
 
@@ -52,7 +53,7 @@ def facts_from(
     return found
 
 
-def _value(row: Row, column: str, texts: Collection[str], flags: Collection[str]):
+def _value(row: Row, column: str, texts: Collection[str], flags: Collection[str]) -> Any:
     text = row.cells[column]
     if column in texts:
         return text

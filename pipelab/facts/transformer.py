@@ -6,11 +6,14 @@ the last one's the head, so layers are not all alike.
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pipelab.checked import Count, Flag, Layers, Natural, checked
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.spans import Spans, spans_of
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["PRECISIONS", "LatentAttention", "Transformer"]
 
@@ -92,7 +95,7 @@ class Transformer:
     precision: str = "bf16"
     kv_precision: str = "bf16"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         problems = []
         for name in ("precision", "kv_precision"):
             if getattr(self, name) not in PRECISIONS:
@@ -221,7 +224,7 @@ class Transformer:
 
         return table(self.frame())
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """Dimensions, parameters and sizes as a table."""
         import pandas as pd
 

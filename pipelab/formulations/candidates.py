@@ -6,15 +6,20 @@ the first ends, and they share no GPU. Everything is an array; only boundaries b
 layers are looped over.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelab.html import table
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Candidates", "enumerate_candidates", "gpu_sets", "link_rates", "list_candidates", "stage_rates"]
 
@@ -67,7 +72,7 @@ class Candidates:
         """True where a GPU belongs to a set; shape (S, N)."""
         return _membership(self.sets, self.gpus)
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per allocation: layers (counted from 1), GPUs, rate, number of possible successors."""
         import pandas as pd
 
@@ -126,7 +131,9 @@ def enumerate_candidates(problem: Problem) -> Candidates:
     return list_candidates(problem, sets, rate, fits, np.arange(problem.model.layers))
 
 
-def list_candidates(problem: Problem, sets, rate: np.ndarray, allowed: np.ndarray, starts: np.ndarray) -> Candidates:
+def list_candidates(
+    problem: Problem, sets: Sequence[tuple[int, ...]], rate: np.ndarray, allowed: np.ndarray, starts: np.ndarray
+) -> Candidates:
     """The candidates over given GPU sets, kinds of span and first layers.
 
     Parameters
@@ -148,12 +155,12 @@ def list_candidates(problem: Problem, sets, rate: np.ndarray, allowed: np.ndarra
     tail, head = _connections(problem, sets, set_of, start, size)
     links = link_rates(problem, sets)
     return Candidates(
-        problem, sets, set_of, start, size, rate[set_of, kind],
+        problem, tuple(sets), set_of, start, size, rate[set_of, kind],
         tail, head, links[set_of[tail], set_of[head]],
     )  # fmt: skip
 
 
-def stage_rates(problem: Problem, sets) -> tuple[np.ndarray, np.ndarray]:
+def stage_rates(problem: Problem, sets: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
     """Rate of every GPU set with every kind of span (`Model.spans`), and whether it fits in memory.
 
     Returns
@@ -183,14 +190,16 @@ def gpu_sets(problem: Problem) -> tuple[tuple[int, ...], ...]:
     return tuple(s for s in sets if len({types[g] for g in s}) == 1)
 
 
-def _membership(sets, gpus: int) -> np.ndarray:
+def _membership(sets: Sequence[tuple[int, ...]], gpus: int) -> np.ndarray:
     member = np.zeros((len(sets), gpus), dtype=bool)
     for i, s in enumerate(sets):
         member[i, list(s)] = True
     return member
 
 
-def _connections(problem: Problem, sets, set_of, start, size) -> tuple[np.ndarray, np.ndarray]:
+def _connections(
+    problem: Problem, sets: Sequence[tuple[int, ...]], set_of: Any, start: Any, size: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of allocations with a common boundary and no common GPU."""
     member = _membership(sets, len(problem.cluster)).astype(np.float32)
     disjoint = member @ member.T == 0  # exact: small whole numbers in float32
@@ -204,7 +213,7 @@ def _connections(problem: Problem, sets, set_of, start, size) -> tuple[np.ndarra
     return np.concatenate(tails), np.concatenate(heads)
 
 
-def link_rates(problem: Problem, sets) -> np.ndarray:
+def link_rates(problem: Problem, sets: Sequence[tuple[int, ...]]) -> np.ndarray:
     """ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
     bandwidth = problem.cluster.bandwidth_matrix()
     width = max((len(s) for s in sets), default=1)

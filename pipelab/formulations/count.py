@@ -6,14 +6,19 @@ of what is left in C(N_g - c_g, d_g) ways. Products over the groups count GPU se
 disjoint pairs of them; positions in the model are counted by the sizes that fit.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from math import comb
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["compositions", "count_candidates"]
 
@@ -105,9 +110,9 @@ def compositions(problem: Problem, groups: Sequence[GPU], members: Sequence[int]
     return kept[((kept @ of_type.T) > 0).sum(axis=1) == 1]
 
 
-def _ways(members: list[int], chosen) -> int:
+def _ways(members: list[int], chosen: Sequence[int] | np.ndarray) -> int:
     """GPU sets with these numbers of GPUs per group."""
-    return int(np.prod([comb(n, int(c)) for n, c in zip(members, chosen, strict=True)], dtype=object))
+    return math.prod(comb(n, int(c)) for n, c in zip(members, chosen, strict=True))
 
 
 def _disjoint_pairs(members: list[int], composition: np.ndarray, largest: int) -> np.ndarray:
@@ -130,7 +135,7 @@ def _largest_pair_count(ways: np.ndarray, ends: np.ndarray) -> int:
     return total * total * max(1, int(ends.max(initial=0))) ** 2 * ends.shape[1]
 
 
-def _object(values) -> np.ndarray:
+def _object(values: Any) -> np.ndarray:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array

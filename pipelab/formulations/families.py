@@ -171,7 +171,7 @@ class Incidence:
         return sp.csr_array((ones, (end, np.arange(len(end)))), shape=(len(self.candidates.start), len(end)))
 
 
-def maximise_t(columns: Columns, domains: Mapping[str, Domain], families, incidence: Incidence) -> LinearProgram:
+def maximise_t(columns: Columns, domains: Mapping[str, Domain], families: Any, incidence: Incidence) -> LinearProgram:
     """The program: maximise t over these domains subject to these families."""
     upper, integer, objective = np.empty(columns.total), np.zeros(columns.total, dtype=bool), np.zeros(columns.total)
     for group, where in columns.slices.items():

@@ -5,6 +5,7 @@ engine is `joint.build` with `scip.run`.
 """
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from pipelab.formulations.forms import joint_form
 __all__ = ["state_joint"]
 
 
-def state_joint(candidates: Candidates, form: str = "written", without: Collection[str] = ()):
+def state_joint(candidates: Candidates, form: str = "written", without: Collection[str] = ()) -> Any:
     """State the joint ILP in cvxpy.
 
     Parameters
@@ -47,7 +48,7 @@ def state_joint(candidates: Candidates, form: str = "written", without: Collecti
     return cp.Problem(cp.Maximize(variables["t"][0]), [c for c in stated if c.size]), variables
 
 
-def _variable(name: str, n: int, domain: Domain):
+def _variable(name: str, n: int, domain: Domain) -> Any:
     """Binary or non-negative; a constant where a group is empty (one stage has no links)."""
     import cvxpy as cp
 

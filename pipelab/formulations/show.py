@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
 from pipelab.formulations import single_gpu
 from pipelab.formulations.count import count_candidates
@@ -15,6 +16,9 @@ from pipelab.formulations.forms import joint_form
 from pipelab.formulations.joint import SYMBOLS
 from pipelab.html import table
 from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Formulation", "Symbols", "joint_formulation", "single_gpu_formulation"]
 
@@ -25,7 +29,7 @@ class Symbols:
 
     symbols: tuple[Symbol, ...]
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per symbol."""
         import pandas as pd
 
@@ -55,7 +59,7 @@ class Formulation:
     counts: Mapping[str, int]
     symbols: Symbols
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per family: name, group, sentence, formula, cvxpy line, rows."""
         import pandas as pd
 

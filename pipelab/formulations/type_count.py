@@ -14,8 +14,10 @@ author's own and wrong or unfounded; each can be switched to what it should be:
 Source: the write-up, "Failed Attempt: Heuristic Hybrid Solver", and its author's code.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -76,7 +78,7 @@ class TypeCounts:
     throughput: float  # promised, tokens/s
 
 
-def memory_gb(problem: Problem, layers, batch):
+def memory_gb(problem: Problem, layers: Any, batch: Any) -> Any:
     """The heuristic's own memory formula, in GB: attention scores count, and only two layers of activations.
 
     n·w + min(n, 2) / 1024 · (b·L²·d + 2·b·L·d + b·L·d_hidden) · bytes / 2^30
@@ -109,7 +111,9 @@ def list_options(problem: Problem, factor: bool = True) -> Options:
     return Options(problem, types, counts, *columns)
 
 
-def _numbers(problem, start, size, index, name, most, memory, factor):
+def _numbers(
+    problem: Problem, start: int, size: int, index: int, name: str, most: int, memory: Mapping[str, float], factor: bool
+) -> list[tuple]:
     """The numbers of GPUs allowed for one segment and type: 1, 2, … until one does not fit; 1 in any case."""
     batch = problem.workload.batch_size
     passes = [bool(memory_gb(problem, size, batch / k) <= memory[name]) for k in range(1, most + 1)]
@@ -182,7 +186,7 @@ def build(options: Options, rows: str = "as_written") -> LinearProgram:
     return LinearProgram(c, np.zeros(c.total), upper, integer, objective, blocks)
 
 
-def _gpu_rows(options: Options, c: Columns, rows: str):
+def _gpu_rows(options: Options, c: Columns, rows: str) -> Any:
     """As written: per type and GPU number g, at most one option with more than g GPUs. Or counting them."""
     coefficients, limits = [], []
     for index, count in enumerate(options.counts):

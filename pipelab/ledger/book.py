@@ -4,10 +4,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pipelab.errors import UnknownName, nearest
 from pipelab.ledger.claims import VERDICTS, Claim, shown
 from pipelab.ledger.desk import Desk
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["FAILED", "Entry", "Ledger", "enter", "reproduce"]
 
@@ -115,7 +119,7 @@ class Ledger:
                 return entry
         raise UnknownName(f"no entry says {says!r}")
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per entry, as a pandas DataFrame."""
         import pandas as pd
 

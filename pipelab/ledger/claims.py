@@ -63,7 +63,7 @@ class Claim:
     undecided: str = ""
     note: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.expected not in VERDICTS:
             raise InvalidValue("Claim", [("expected", self.expected, f"expected one of {', '.join(VERDICTS)}")])
         if self.literally is not None and not self.assuming:

@@ -1,9 +1,16 @@
 """What boostr's `PipelineClock` says of itself, in comments and tests."""
 
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
 import pipelab as pl
 from pipelab import seeds_schedules as published
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import ABOVE, EQUAL, NUMBERS, TEXT
+
+if TYPE_CHECKING:
+    from pipelab.ledger.desk import Desk
+    from pipelab.schedules.schedule import Schedule
 
 __all__ = ["CLAIMS"]
 
@@ -11,25 +18,25 @@ TESTS, ONE, INTERLEAVED, ZERO = "tests", "schedule_1f1b", "schedule_interleaved"
 P, M = 4, 8
 
 
-def _row(schedule, rank: int) -> str:
+def _row(schedule: "Schedule", rank: int) -> str:
     """Actions of one rank without their stage."""
     return " ".join(f"{action.kind}{action.microbatch}" for action in schedule.actions[rank])
 
 
-def _ahead(schedule) -> tuple[int, ...]:
+def _ahead(schedule: "Schedule") -> tuple[int, ...]:
     """Forwards of every rank before it first alternates."""
     return tuple(next(i for i, action in enumerate(row) if action.kind != "F") - 1 for row in schedule.actions)
 
 
-def _count(schedule, kind: str, rank: int = 0) -> int:
+def _count(schedule: "Schedule", kind: str, rank: int = 0) -> int:
     return sum(action.kind == kind for action in schedule.actions[rank])
 
 
-def _ratio(schedule) -> float:
+def _ratio(schedule: "Schedule") -> float:
     return pl.simulate(schedule, pl.StageCosts(1, 1, 1).cut_for(schedule)).bubble_ratio
 
 
-def _drawn():
+def _drawn() -> "Schedule":
     """What the comment draws, on every stage."""
     return pl.Schedule.of(
         "drawn", [[f"{r}F{m}" for m in range(4)] + [f"{r}B{m}" for m in (3, 2, 1, 0)] for r in range(4)]
@@ -42,13 +49,13 @@ def _weights_in_warm_up(microbatches: int) -> tuple[int, int]:
     return sum(text.count("W") for text in before), sum(text.count("F") for text in before)
 
 
-def _even_counts(make, sizes, kinds: str) -> tuple[int, int]:
+def _even_counts(make: Callable, sizes: Iterable[tuple[int, int]], kinds: str) -> tuple[int, int]:
     """Ranks on which every kind occurs once a microbatch, and ranks."""
     found = [all(_count(make(p, m), kind, rank) == m for kind in kinds) for p, m in sizes for rank in range(p)]
     return sum(found), len(found)
 
 
-def _order(ranks: int, microbatches: int, rank: int):
+def _order(ranks: int, microbatches: int, rank: int) -> "Callable[[Desk], Any]":
     return lambda desk: _row(published.clock_1f1b(ranks, microbatches), rank)
 
 

@@ -2,10 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
 from pipelab.problem import Problem
 from pipelab.result import Result
+
+if TYPE_CHECKING:
+    from pipelab.schedules.schedule import Schedule
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = ["Desk"]
 
@@ -13,17 +18,17 @@ __all__ = ["Desk"]
 class Desk:
     """Answers to the ledger's questions, each computed when first asked for and then kept."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._kept: dict = {}
 
-    def once(self, question: Callable, *arguments, **options):
+    def once(self, question: Callable, *arguments: Any, **options: Any) -> Any:
         """`question(*arguments, **options)`, computed the first time only."""
         key = (question, arguments, tuple(sorted(options.items())))
         if key not in self._kept:
             self._kept[key] = question(*arguments, **options)
         return self._kept[key]
 
-    def case(self, name: str, per_stage: int = 1, **rules) -> Problem:
+    def case(self, name: str, per_stage: int = 1, **rules: Any) -> Problem:
         """A bundled case with so many GPUs per stage."""
         return self.once(pl.load_case, name, max_gpus_per_stage=per_stage, **rules)
 
@@ -37,19 +42,19 @@ class Desk:
         tiny = self.tiny
         return replace(tiny, cluster=tiny.cluster.scaled_bandwidth(1 / 8), name="tiny, links ÷ 8")
 
-    def best(self, name: str, per_stage: int = 1, **rules) -> Result:
+    def best(self, name: str, per_stage: int = 1, **rules: Any) -> Result:
         """The proven optimum of a case."""
         return self.once(pl.solve, self.case(name, per_stage, **rules), "aggregated")
 
-    def joint(self, problem: Problem, **options) -> Result:
+    def joint(self, problem: Problem, **options: Any) -> Result:
         """The joint ILP's answer."""
         return self.once(pl.solve, problem, "joint", **options)
 
-    def promise(self, problem: Problem, **options) -> Result:
+    def promise(self, problem: Problem, **options: Any) -> Result:
         """The failed heuristic's answer."""
         return self.once(pl.solve, problem, "type_count", **options)
 
-    def promised(self, problem: Problem, **options) -> float:
+    def promised(self, problem: Problem, **options: Any) -> float:
         """The rate it promises, tokens/s."""
         return self.promise(problem, **options).details["promised"]
 
@@ -61,7 +66,7 @@ class Desk:
         """The best of all placements, each tried."""
         return self.once(pl.solve, problem, "exhaustive").throughput
 
-    def size(self, name: str, per_stage: int = 1, **rules) -> dict[str, int]:
+    def size(self, name: str, per_stage: int = 1, **rules: Any) -> dict[str, int]:
         """What the joint ILP of a case would consist of."""
         return self.once(pl.joint_size, self.case(name, per_stage, **rules))
 
@@ -79,7 +84,7 @@ class Desk:
         chosen = [gpu for gpu in problem.cluster.gpus if gpu.type == gpu_type][:gpus]
         return problem.costs.stage(problem.model, problem.workload, chosen, layers, "even").throughput
 
-    def run(self, order, costs=None):
+    def run(self, order: "Schedule", costs: Any = None) -> "Timeline":
         """A schedule against the clock, F = B = W = 1."""
         costs = costs or pl.StageCosts(1, 1, 1)
         return pl.simulate(order, costs.cut_for(order))

@@ -1,30 +1,35 @@
 """What pmetal's `layer_assignment.rs` says of itself, in comments and tests."""
 
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
 from pipelab import seeds
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import EQUAL, NUMBERS, TEXT
 
+if TYPE_CHECKING:
+    from pipelab.ledger.desk import Desk
+
 __all__ = ["CLAIMS"]
 
 TESTS, HEAD, BANDWIDTH = "tests", "module comment", "assign_layers_bandwidth_aware"
 
 
-def _sizes(split) -> tuple[int, ...]:
+def _sizes(split: Iterable[range]) -> tuple[int, ...]:
     return tuple(len(part) for part in split)
 
 
-def _proportional(layers: int, memory: list[int]):
+def _proportional(layers: int, memory: list[int]) -> "Callable[[Desk], Any]":
     return lambda desk: _sizes(seeds.seed_proportional(layers, memory))
 
 
-def _by_bandwidth(layers: int, bandwidth: list[int]):
+def _by_bandwidth(layers: int, bandwidth: list[int]) -> "Callable[[Desk], Any]":
     return lambda desk: _sizes(seeds.seed_bandwidth_aware(layers, [16_000] * len(bandwidth), bandwidth))
 
 
-def _bottlenecks(layers: int, bandwidth) -> tuple[float, float]:
+def _bottlenecks(layers: int, bandwidth: Sequence[int]) -> tuple[float, float]:
     """The largest n / b of its split and of the best, over nodes of equal memory."""
     ones, megabytes = [1] * layers, [b * 10**6 for b in bandwidth]
     own = seeds.seed_bandwidth_aware(layers, [16 * 10**9] * len(bandwidth), megabytes)

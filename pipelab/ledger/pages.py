@@ -7,9 +7,14 @@ and a keyboard, in JupyterLab, in a saved page and in a static copy of a noteboo
 from collections.abc import Sequence
 from html import escape
 from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from pipelab.ledger.claims import VERDICTS
 from pipelab.theme import VERDICT_COLOURS, ink_on
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
+    from pipelab.ledger.book import Ledger
 
 __all__ = ["filtered_table", "page", "verdict_counts"]
 
@@ -18,7 +23,7 @@ _WIDTHS = (7, 11, 20, 10, 14, 14, 9, 15)  # per cent
 _NUMBER = count(1)  # so that two tables on one page filter themselves alone
 
 
-def filtered_table(ledger, height: str = "640px") -> str:
+def filtered_table(ledger: "Ledger", height: str = "640px") -> str:
     """The table with its filter, as a piece of HTML that scrolls where it is higher than `height`."""
     name = f"ledger{next(_NUMBER)}"
     entries = list(ledger)
@@ -35,7 +40,7 @@ def filtered_table(ledger, height: str = "640px") -> str:
     )
 
 
-def page(ledger) -> str:
+def page(ledger: "Ledger") -> str:
     """A whole HTML page: what the verdicts say, how many there are, and the table."""
     from pipelab.html import table
     from pipelab.ledger.documents import DOCUMENTS
@@ -51,7 +56,7 @@ def page(ledger) -> str:
     )
 
 
-def verdict_counts(ledger):
+def verdict_counts(ledger: "Ledger") -> "DataFrame":
     """Verdicts down, documents across, as a data frame; verdicts that do not occur are left out."""
     import pandas as pd
 
@@ -74,7 +79,7 @@ def _buttons(name: str, kind: str, labels: Sequence[str], numbers: Sequence[int]
     return f"{buttons}<br>"
 
 
-def _row(entry, verdict: int, document: int) -> str:
+def _row(entry: Any, verdict: int, document: int) -> str:
     told = entry.row()
     told["row"] = f"{told['document']} {told['row']}"
     colour = VERDICT_COLOURS.get(entry.verdict, "#FFFFFF")

@@ -1,6 +1,8 @@
 """What the Rust pipeline scheduler says of itself, in names, formulas, error texts and tests."""
 
 from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
 from pipelab import seeds
@@ -8,17 +10,20 @@ from pipelab import seeds_schedules as published
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import EQUAL, NUMBERS
 
+if TYPE_CHECKING:
+    from pipelab.schedules.schedule import Schedule
+
 __all__ = ["CLAIMS"]
 
 TESTS, STATS, ERRORS, FLOPS = "tests", "PipelineBubbleStats", "PpError", "partition_layers_by_flops"
 P, M = 4, 8  # ranks and microbatches of its tests
 
 
-def _sizes(split) -> tuple[int, ...]:
+def _sizes(split: Iterable[range]) -> tuple[int, ...]:
     return tuple(len(part) for part in split)
 
 
-def _kinds(schedule, rank: int) -> Counter:
+def _kinds(schedule: "Schedule", rank: int) -> Counter:
     return Counter(action.kind for action in schedule.actions[rank])
 
 
@@ -27,14 +32,14 @@ def _steps(rank: int, ranks: int = 3, microbatches: int = 3) -> Counter:
     return Counter(step.split("(")[0] for step in published.scheduler_steps(ranks, microbatches, rank))
 
 
-def _outcome(attempt, *arguments) -> str:
+def _outcome(attempt: Callable, *arguments: Any) -> str:
     try:
         return f"{attempt(*arguments)}"
     except (seeds.Panic, ZeroDivisionError) as error:
         return f"{type(error).__name__}"
 
 
-def _refused(attempt, *arguments) -> str:
+def _refused(attempt: Callable, *arguments: Any) -> str:
     """How pipelab takes the same input."""
     try:
         return f"{attempt(*arguments)}"

@@ -1,6 +1,7 @@
 """The joint-ILP write-up's "Failed Attempt: Heuristic Hybrid Solver"."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pipelab as pl
 from pipelab.checked import given
@@ -8,24 +9,31 @@ from pipelab.formulations.type_count import average_link
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import ABOVE, EQUAL, NUMBERS, TEXT, UNLIKE
 
+if TYPE_CHECKING:
+    from pipelab.ledger.desk import Desk
+    from pipelab.problem import Problem
+    from pipelab.result import Result
+
 __all__ = ["CLAIMS"]
 
 ATTEMPT, WRONG, REVEALED = "What I Initially Implemented", "Why The “Solution” Was Wrong", "Results Comparison"
 
 
-def _needs_two_stages(desk):
+def _needs_two_stages(desk: "Desk") -> "Problem":
     """Two A100 that hold two of tiny's layers each."""
     tiny = desk.tiny
     two = pl.Cluster.from_counts({"A100": 2}, 80, 400)
-    return replace(tiny, cluster=two, model=replace(tiny.model, layer_weight_gb=25), max_gpus_per_stage=1)
+    return replace(
+        tiny, cluster=two, model=replace(cast(pl.Model, tiny.model), layer_weight_gb=25), max_gpus_per_stage=1
+    )
 
 
-def _answer(result) -> str:
+def _answer(result: "Result") -> str:
     promised = result.details["promised"]
     return "infeasible" if promised is None else f"{promised:.6g} tokens/s"
 
 
-def _classes_of(desk, gpu_type: str) -> dict[str, int]:
+def _classes_of(desk: "Desk", gpu_type: str) -> dict[str, int]:
     """Published cases with three or more GPUs of a type, and into how many classes links divide these."""
     found = {}
     for name in pl.cases():
@@ -36,23 +44,23 @@ def _classes_of(desk, gpu_type: str) -> dict[str, int]:
     return found
 
 
-def _unlike_links(desk):
+def _unlike_links(desk: "Desk") -> "Problem":
     """Three unlike GPUs, of which two are needed; the fastest has slow links."""
     tiny = desk.tiny
     links = {("A100", "V100"): 12, ("A100", "L20"): 12, ("V100", "L20"): 400}
     cluster = pl.Cluster.from_counts({"A100": 1, "V100": 1, "L20": 1}, 60, links)
-    heavy = replace(tiny.model, layer_weight_gb=25)
+    heavy = replace(cast(pl.Model, tiny.model), layer_weight_gb=25)
     return replace(tiny, cluster=cluster, model=heavy, max_gpus_per_stage=1, name="three unlike GPUs")
 
 
-def _links(desk) -> tuple[float, float]:
+def _links(desk: "Desk") -> tuple[float, float]:
     """The one rate the heuristic gives every link of tiny, and the slowest that there is, transfers/s."""
     tiny = desk.tiny
     matrix = tiny.cluster.bandwidth_matrix()
     return average_link(tiny), float(tiny.link_throughput(matrix[matrix > 0].min()))
 
 
-def _share_of_the_batch(desk) -> float:
+def _share_of_the_batch(desk: "Desk") -> float:
     demo = desk.case("demo", 3)
     return demo.workload.batch_size / desk.promise(demo).details["stages"][0].number
 

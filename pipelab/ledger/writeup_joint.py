@@ -1,11 +1,18 @@
 """The joint-ILP write-up's "Correct Joint ILP Formulation", from the idea to its size."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pipelab as pl
+from pipelab.checked import given
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import ABOVE, EQUAL, NUMBERS, TEXT, TIME, UNLIKE
 from pipelab.methods.memory import gigabytes
+
+if TYPE_CHECKING:
+    from pipelab.ledger.desk import Desk
+    from pipelab.problem import Problem
+    from pipelab.result import Result
 
 __all__ = ["CLAIMS", "efficiency", "left_out", "limitless", "three_unlike"]
 
@@ -17,7 +24,7 @@ RECOVERED = (
 )
 
 
-def _last_layer(desk) -> str:
+def _last_layer(desk: "Desk") -> str:
     """What the judge says to Segment(1, 8) and Segment(9, 14), start and size, on the example's GPUs."""
     stages = [(8, (0,)), (14, (10, 11))]
     try:
@@ -26,60 +33,62 @@ def _last_layer(desk) -> str:
         return f"{error}"
 
 
-def _types(desk, gpus) -> str:
+def _types(desk: "Desk", gpus: Any) -> str:
     return ", ".join(dict.fromkeys(desk.case("demo").cluster.gpus[g].type for g in gpus))
 
 
-def _one_layer(desk) -> tuple[int, int]:
+def _one_layer(desk: "Desk") -> tuple[int, int]:
     """Rows of the demo with a single layer, and layers + GPUs + connections there."""
     demo = desk.case("demo", 3)
-    flat = replace(demo, model=replace(demo.model, layers=1))
+    flat = replace(demo, model=replace(cast(pl.Model, demo.model), layers=1))
     counts, size = pl.count_candidates(flat), pl.joint_size(flat)
     return size["rows"], counts["layers"] + counts["gpus"] + counts["connections"]
 
 
-def _not_counted(desk) -> tuple[int, int]:
+def _not_counted(desk: "Desk") -> tuple[int, int]:
     """Variables of the demo, and 2(A + E) + 1."""
     size = desk.size("demo", 3)
     return size["variables"], 2 * (size["allocations"] + size["connections"]) + 1
 
 
-def _without_connectivity(desk) -> tuple[float, float]:
+def _without_connectivity(desk: "Desk") -> tuple[float, float]:
     """The LP bound of tiny, as a linear program, and SCIP's proven optimum below it."""
     tiny = desk.tiny
-    return desk.once(pl.joint_lp_bound, tiny, "written", "as_written"), desk.joint(tiny).throughput
+    return desk.once(pl.joint_lp_bound, tiny, "written", "as_written"), given(desk.joint(tiny).throughput)
 
 
-def limitless(desk, per_stage: int) -> int:
+def limitless(desk: "Desk", per_stage: int) -> int:
     """GPU sets of up to so many of the demo's GPUs, memory aside."""
     demo = desk.case("demo", per_stage)
-    roomy = replace(demo, model=replace(demo.model, layers=1, layer_weight_gb=0.001))
+    roomy = replace(demo, model=replace(cast(pl.Model, demo.model), layers=1, layer_weight_gb=0.001))
     return desk.once(pl.count_candidates, roomy)["allocations"]
 
 
-def efficiency(desk, efficiency: float) -> float:
+def efficiency(desk: "Desk", efficiency: float) -> float:
     """tiny's optimum with another factor in place of 0.85."""
     tiny = desk.tiny
     return desk.once(pl.solve, replace(tiny, costs=replace(tiny.costs, efficiency=efficiency)), "aggregated").throughput
 
 
-def three_unlike(desk):
+def three_unlike(desk: "Desk") -> "Problem":
     """Three unlike GPUs that are all needed, on slow links."""
     tiny = desk.tiny
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
     three = pl.Cluster.from_counts({"A100": 1, "V100": 1, "T4": 1}, {"A100": 60, "V100": 32, "T4": 32}, links)
-    return replace(tiny, cluster=three, model=replace(tiny.model, layer_weight_gb=25), name="three unlike GPUs")
+    return replace(
+        tiny, cluster=three, model=replace(cast(pl.Model, tiny.model), layer_weight_gb=25), name="three unlike GPUs"
+    )
 
 
-def left_out(desk, *families: str):
+def left_out(desk: "Desk", *families: str) -> "Result":
     """Those, by the joint ILP in cvxpy without some families of rows."""
     return pl.leave_out(three_unlike(desk), *families)
 
 
-def _half(desk) -> tuple[float, float]:
+def _half(desk: "Desk") -> tuple[float, float]:
     """Batch of each GPU when tiny's best stage has two, and the whole batch over two."""
     best = desk.best("tiny", 2)
-    return best.evaluation.stages[0].batch[0], best.problem.workload.batch_size / 2
+    return given(best.evaluation).stages[0].batch[0], best.problem.workload.batch_size / 2
 
 
 CLAIMS = (

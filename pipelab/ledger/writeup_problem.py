@@ -1,11 +1,17 @@
 """The joint-ILP write-up from "Problem Evolution" to "The Joint Optimization Challenge"."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pipelab as pl
 from pipelab.checked import given
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import ABOVE, EQUAL, NUMBERS, TEXT, UNLIKE
+
+if TYPE_CHECKING:
+    from pipelab.evaluate import Evaluation
+    from pipelab.ledger.desk import Desk
+    from pipelab.placement import Placement
 
 __all__ = ["AS_RUN", "CLAIMS"]
 
@@ -25,19 +31,19 @@ ALONE = _drawn(((8, 1), (4, 1), (2, 1)))
 HYBRID = _drawn(((8, 1), (4, 2), (2, 4)))
 
 
-def _judged(desk, placement):
+def _judged(desk: "Desk", placement: "Placement") -> "Evaluation":
     """Links in tokens/s, where they are no bottleneck: what the demo's are was never published."""
     return desk.once(pl.evaluate, desk.case("demo", 4, link_units="tokens"), placement)
 
 
-def _bottleneck(desk) -> str:
+def _bottleneck(desk: "Desk") -> str:
     """The GPU type of the slowest stage when each has one GPU."""
     judged = _judged(desk, ALONE)
     slowest = int(judged.bottlenecks[0].split()[1]) - 1
     return judged.stages[slowest].gpu_types[0]
 
 
-def _doubled(desk) -> float:
+def _doubled(desk: "Desk") -> float:
     """How much larger the original MILP of medium gets with twice as many GPUs."""
     medium = desk.case("medium")
     counts = {kind.type: 2 * int(n) for kind, n in zip(medium.cluster.kinds, medium.cluster.kind_count, strict=True)}
@@ -46,30 +52,30 @@ def _doubled(desk) -> float:
     return pl.single_gpu_size(twice)["variables"] / desk.original("all")["variables"]
 
 
-def _fastest_a10(desk) -> float:
+def _fastest_a10(desk: "Desk") -> float:
     """The most that an A10 yields with a batch of 100: all 14 layers and the shortest sequence there is."""
     demo = desk.case("demo")
     short = replace(demo.workload, sequence_length=1)
     return float(demo.costs.gpu_throughput("A10", short, demo.workload.batch_size, demo.model.layers))
 
 
-def _with_v100(desk, v100: int) -> float:
+def _with_v100(desk: "Desk", v100: int) -> float:
     """small with links an eighth as fast: six layers on A100 number 0, six on this V100."""
     small = desk.case("small")
     slow = replace(small, cluster=small.cluster.scaled_bandwidth(1 / 8))
     return pl.evaluate(slow, pl.Placement.of([(6, (0,)), (6, (v100,))])).throughput
 
 
-def _one_by_one(desk) -> tuple[float, float]:
+def _one_by_one(desk: "Desk") -> tuple[float, float]:
     """Segmentation first (evenly, over all GPUs), GPUs second; and both at once, on small."""
     small = desk.case("small")
-    return desk.once(pl.solve, small, "even").throughput, desk.best("small").throughput
+    return desk.once(pl.solve, small, "even").throughput, given(desk.best("small").throughput)
 
 
-def _fits(desk, gpus: tuple[int, ...]) -> str:
+def _fits(desk: "Desk", gpus: tuple[int, ...]) -> str:
     """Whether these GPUs of tiny can share all layers when each weighs 10 GB."""
     tiny = desk.tiny
-    heavy = replace(tiny, model=replace(tiny.model, layer_weight_gb=10))
+    heavy = replace(tiny, model=replace(cast(pl.Model, tiny.model), layer_weight_gb=10))
     try:
         pl.evaluate(heavy, pl.Placement.of([(heavy.model.layers, gpus)]))
     except pl.InvalidPlacement:
@@ -77,7 +83,7 @@ def _fits(desk, gpus: tuple[int, ...]) -> str:
     return "fits"
 
 
-def _types(desk, placement) -> str:
+def _types(desk: "Desk", placement: "Placement") -> str:
     """The GPUs of a placement in words."""
     stages = desk.once(pl.evaluate, desk.case("demo", 4), placement).stages
     return ", ".join(f"{len(s.stage.gpus)}×{s.gpu_types[0]}" for s in stages)
@@ -185,7 +191,7 @@ CLAIMS = (
     ),
     Claim(
         EXAMPLE, "Optimal would be: 1×H100, 2×A10, 4×T4", "1×H100, 2×A10, 4×T4",
-        lambda desk: _types(desk, desk.best("demo", 4).placement), "the demo's optimum with four GPUs per stage",
+        lambda desk: _types(desk, given(desk.best("demo", 4).placement)), "the demo's optimum with four GPUs per stage",
         "wrong",
         TEXT,
     ),

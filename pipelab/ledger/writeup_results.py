@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any, cast
 
 import pipelab as pl
 from pipelab.checked import given
@@ -13,6 +14,10 @@ from pipelab.ledger.writeup_joint import efficiency, left_out, limitless, three_
 from pipelab.ledger.writeup_problem import AS_RUN
 from pipelab.placement import show_layers
 
+if TYPE_CHECKING:
+    from pipelab.evaluate import StageReport
+    from pipelab.ledger.desk import Desk
+
 __all__ = ["CLAIMS"]
 
 RESULTS, DETAILS, OBSERVED = "Experimental Results", "Solution Details", "Key Observations"
@@ -20,41 +25,41 @@ DEMO, LESSONS, TABLE = "Demo Configuration Analysis", "Lessons Learned", "Compar
 FUTURE, END = "Future Directions", "Conclusion"
 
 
-def _original(desk):
+def _original(desk: "Desk") -> tuple[str, float, float]:
     """The original MILP of tiny as its author ran it: status, seconds, and the limit he set."""
     result = desk.once(pl.solve, desk.case("tiny"), "single_gpu", segments="as_run", links="all")
     return result.status, result.seconds, desk.once(author_settings, "tiny")["seconds"]
 
 
-def _gpus(desk) -> str:
+def _gpus(desk: "Desk") -> str:
     return f"{list(_stage(desk).stage.gpus)}"
 
 
-def _stage(desk):
+def _stage(desk: "Desk") -> "StageReport":
     """The one stage of the joint ILP's answer for tiny."""
-    return desk.joint(desk.tiny).evaluation.stages[0]
+    return given(desk.joint(desk.tiny).evaluation).stages[0]
 
 
-def _by_roofline(desk, phase: str) -> float:
+def _by_roofline(desk: "Desk", phase: str) -> float:
     """tokens/s of 4 layers of a model as wide as tiny's on two A100, by the physical model."""
     model = replace(pl.load_model("Llama-2-7B"), layers=desk.case("tiny").model.layers)
-    workload = replace(desk.case("tiny").workload, phase=phase)
+    workload = replace(desk.case("tiny").workload, phase=cast(Any, phase))
     gpus = [pl.GPU("A100-SXM-80", 80)] * 2
     return pl.Roofline().stage(model, workload, gpus, range(model.layers), "even").throughput
 
 
-def _too_low(desk, rate: float) -> float:
+def _too_low(desk: "Desk", rate: float) -> float:
     """How many times faster the physical model says that stage is, in prefill or in decode, whichever is nearer."""
     return min(desk.once(_by_roofline, desk, phase) for phase in ("prefill", "decode")) / rate
 
 
-def _named_and_counted(desk) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _named_and_counted(desk: "Desk") -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Optima of tiny by naming GPUs, and by counting them, for one to four per stage."""
-    named = tuple(round(desk.joint(desk.case("tiny", k), form="tight").throughput, 9) for k in (1, 2, 3, 4))
-    return named, tuple(round(desk.best("tiny", k).throughput, 9) for k in (1, 2, 3, 4))
+    named = tuple(round(given(desk.joint(desk.case("tiny", k), form="tight").throughput), 9) for k in (1, 2, 3, 4))
+    return named, tuple(round(given(desk.best("tiny", k).throughput), 9) for k in (1, 2, 3, 4))
 
 
-def _half_the_demo(desk) -> int:
+def _half_the_demo(desk: "Desk") -> int:
     """Variables of the joint ILP of the demo with five GPUs of each type."""
     demo = desk.case("demo", 3)
     kinds = demo.cluster.kinds
@@ -62,19 +67,19 @@ def _half_the_demo(desk) -> int:
     return pl.joint_size(replace(demo, cluster=half))["variables"]
 
 
-def _gaps(desk) -> tuple[float, float]:
+def _gaps(desk: "Desk") -> tuple[float, float]:
     """The largest gap at which a published configuration calls an answer optimal, and none."""
     gaps = [desk.once(author_settings, name).get("gap", 0.0) for name in pl.cases()]
     return max(gaps), 0.0
 
 
-def _sets(desk) -> tuple[int, ...]:
+def _sets(desk: "Desk") -> tuple[int, ...]:
     """GPU sets of exactly one, two and three of the demo's GPUs."""
     up_to = [0, *(limitless(desk, k) for k in (1, 2, 3))]
     return tuple(b - a for a, b in pairwise(up_to))
 
 
-def _stages(layers: int, free: tuple[int, ...]):
+def _stages(layers: int, free: tuple[int, ...]) -> Any:
     """Every way to lay so many layers on some of these GPUs, up to two per stage, as (layers, GPUs) pairs."""
     if not layers:
         yield ()
@@ -85,14 +90,14 @@ def _stages(layers: int, free: tuple[int, ...]):
                 yield ((first, gpus), *rest)
 
 
-def _best_of_all(desk) -> tuple[int, int]:
+def _best_of_all(desk: "Desk") -> tuple[int, int]:
     """How many placements of tiny reach its optimum, every one judged; and one."""
-    tiny, best = desk.tiny, desk.best("tiny", 2).throughput
+    tiny, best = desk.tiny, given(desk.best("tiny", 2).throughput)
     every = [pl.Placement.of(list(s)) for s in _stages(tiny.model.layers, tuple(range(len(tiny.cluster))))]
     return sum(pl.evaluate(tiny, placement).throughput >= best * (1 - 1e-9) for placement in every), 1
 
 
-def _average(desk) -> tuple[float, float]:
+def _average(desk: "Desk") -> tuple[float, float]:
     """The heuristic's rate for every link of tiny, and the mean over all links."""
     tiny = desk.tiny
     matrix = tiny.cluster.bandwidth_matrix()
@@ -100,7 +105,7 @@ def _average(desk) -> tuple[float, float]:
     return average_link(tiny), float(sum(pairs) / len(pairs))
 
 
-def _slopes(desk) -> tuple[float, float]:
+def _slopes(desk: "Desk") -> tuple[float, float]:
     """How much faster an A100 is with ten sequences more."""
     tiny = desk.case("tiny")
     at = [float(tiny.costs.gpu_throughput("A100", tiny.workload, batch, 4)) for batch in (10, 20, 30)]

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +24,9 @@ from pipelab.methods.solvers import check_solver, run_program
 from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram, RowBlock
 from pipelab.result import Result
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Certificate", "certificate"]
 
@@ -107,7 +111,7 @@ class Certificate:
         names = [t if types.count(t) == 1 else f"{t} ({k.memory_gb:g} GB)" for t, k in zip(types, kinds, strict=True)]
         return list(zip(self.problem.cluster.kind_count.tolist(), names, self.worth, strict=True))
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per kind of GPU: how many there are, what each is worth at the next rate, and together."""
         import pandas as pd
 
@@ -164,7 +168,7 @@ class Certificate:
             raise PipelabError(f"the GPUs are worth {self.total_worth} layers, which is no proof")
         return number
 
-    def _stages(self):
+    def _stages(self) -> Any:
         problem, kinds = self.problem, self.problem.cluster.kinds
         there = dict(zip(kinds, problem.cluster.kind_count, strict=True))
         largest = min(problem.max_gpus_per_stage, len(problem.cluster))

@@ -88,7 +88,13 @@ def cheapest(
 
 
 def cheapest_of(
-    rates: StageRates, at_least: float, solver: str, began: float, time_limit: float | None, stop, explain: bool = True
+    rates: StageRates,
+    at_least: float,
+    solver: str,
+    began: float,
+    time_limit: float | None,
+    stop: threading.Event | None,
+    explain: bool = True,
 ) -> Result:
     """The same where the rates are known; without `explain`, an infeasible floor has no reason."""
     prices = given(whole_prices(rates))

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from math import comb, factorial
 
@@ -120,7 +121,15 @@ def solve_exhaustive(
 class _Search:
     """Depth first over stages: which GPU set comes next, and how many layers it takes."""
 
-    def __init__(self, problem, sets, rate, began, time_limit, stop):
+    def __init__(
+        self,
+        problem: Problem,
+        sets: Sequence[tuple[int, ...]],
+        rate: np.ndarray,
+        began: float,
+        time_limit: float | None,
+        stop: threading.Event | None,
+    ) -> None:
         self.layers = problem.model.layers
         self.sets = sets
         self.rate = rate.tolist()  # [set][kind of span], negative where it does not fit
@@ -130,7 +139,9 @@ class _Search:
         self.mask = [sum(1 << g for g in s) for s in sets]
         self.deadline = np.inf if time_limit is None else began + time_limit
         self.stop = stop
-        self.best, self.best_rate, self.stopped, self.steps, self.tried = None, -1.0, None, 0, 0
+        self.best: Placement | None = None
+        self.stopped: str | None = None
+        self.best_rate, self.steps, self.tried = -1.0, 0, 0
 
     def extend(self, done: int, used: int, last: int, slowest: float, parts: tuple, stages: int) -> None:
         """Place what follows the first `done` layers in every way on `stages` sets free of the GPUs in `used`."""

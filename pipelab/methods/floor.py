@@ -1,11 +1,16 @@
 """A floor of throughput: where it lies among the possible rates, and what to say where nothing reaches it."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pipelab.checked import given
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.methods.aggregated import result_of
 from pipelab.methods.search import Search
+
+if TYPE_CHECKING:
+    import threading
 
 __all__ = ["REACHED", "floor_index", "why_out_of_reach"]
 
@@ -19,7 +24,14 @@ def floor_index(rates: StageRates, at_least: float) -> int:
     return int(np.searchsorted(rates.thresholds, at_least * REACHED))
 
 
-def why_out_of_reach(rates: StageRates, at_least: float, solver: str, time_limit, stop, began: float) -> str:
+def why_out_of_reach(
+    rates: StageRates,
+    at_least: float,
+    solver: str,
+    time_limit: float | None,
+    stop: "threading.Event | None",
+    began: float,
+) -> str:
     """The reason where no placement reaches the floor: the greatest throughput there is, by a search of its own.
 
     Without a floor, or where nothing fits at all, why nothing fits. Ended early, the search still knows

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
 from pipelab.solver_run import Progress
+
+if TYPE_CHECKING:
+    from pipelab.program import LinearProgram
+    from pipelab.solver_run import SolverRun
 
 __all__ = ["joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
 
@@ -54,7 +59,7 @@ def joint_capacity(form: str = "written") -> int:
     return int(free_gigabytes() * 1e9 / (per_variable + rows * per_row))
 
 
-def joint_program(problem: Problem, form: str = "written", big_m: str = "valid"):
+def joint_program(problem: Problem, form: str = "written", big_m: str = "valid") -> "tuple[LinearProgram, Candidates]":
     """The joint ILP as arrays: a `LinearProgram` and the candidates its columns stand for.
 
     Raises
@@ -134,17 +139,26 @@ def solve_joint(
     return _read(problem, candidates, program, run, size, big_m, built - began, began)
 
 
-def _build(candidates: Candidates, form: str, big_m: str):
+def _build(candidates: Candidates, form: str, big_m: str) -> "LinearProgram":
     module = joint_form(form, big_m)
     return module.build(candidates, big_m) if module is joint else module.build(candidates)
 
 
-def _infeasible(problem, reason: str, size, began: float, solver: str = "") -> Result:
+def _infeasible(problem: Problem, reason: str, size: dict[str, int], began: float, solver: str = "") -> Result:
     seconds = time.perf_counter() - began
     return Result(problem, "joint", "infeasible", None, None, None, seconds, size, solver, reason)
 
 
-def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Result:
+def _read(
+    problem: Problem,
+    candidates: Candidates,
+    program: "LinearProgram",
+    run: "SolverRun",
+    size: dict[str, int],
+    big_m: str,
+    prepared: float,
+    began: float,
+) -> Result:
     """From SCIP's columns back to stages on GPUs, judged by `evaluate`."""
     from pipelab import scip
 
@@ -154,7 +168,7 @@ def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Re
     if run.x is not None:
         found = candidates.placement(_whole(run.x[program.columns.slices["z"]]))
         yields = evaluate(problem, found).throughput
-        if yields < run.objective * (1 - 1e-5):
+        if yields < given(run.objective) * (1 - 1e-5):
             reason = f"SCIP's tolerance is too coarse for rates so far apart: it promised {run.objective:.7g}"
         # What a faulty M leads to is shown as it is; otherwise the better of two placements is kept.
         if not trusted or throughput is None or yields >= throughput:
@@ -181,7 +195,9 @@ def _read(problem, candidates, program, run, size, big_m, prepared, began) -> Re
     )  # fmt: skip
 
 
-def _prove(problem: Problem, candidates: Candidates, placement: Placement, bound: float):
+def _prove(
+    problem: Problem, candidates: Candidates, placement: Placement, bound: float
+) -> tuple[Placement, str, float | None]:
     """Settle by logic what SCIP's tolerance of 1e-6 left open: is any placement faster than this one?"""
     from pipelab import scip
 
@@ -225,7 +241,7 @@ def _whole(z: np.ndarray) -> np.ndarray:
     return np.flatnonzero(z > 0.5)
 
 
-def _not_trusted(run) -> str:
+def _not_trusted(run: "SolverRun") -> str:
     claim = f"SCIP calls {run.objective:.7g} {run.status} for this model" if run.objective else "SCIP finds nothing"
     return f"The write-up's M for links is too small here: {claim}. That is set aside; the fastest stage is the bound"
 

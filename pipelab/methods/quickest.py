@@ -86,7 +86,13 @@ def quickest(
 
 
 def quickest_of(
-    rates: StageRates, at_least: float, solver: str, began: float, time_limit: float | None, stop, explain: bool = True
+    rates: StageRates,
+    at_least: float,
+    solver: str,
+    began: float,
+    time_limit: float | None,
+    stop: threading.Event | None,
+    explain: bool = True,
 ) -> Result:
     """The same where the rates are known; without `explain`, an infeasible floor has no reason."""
     hunt = _Hunt(rates, at_least, solver, began, time_limit, stop or threading.Event())

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,11 +10,20 @@ from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.objective import PROVEN_WITHIN
 from pipelab.result import Result
 
+if TYPE_CHECKING:
+    import threading
+
 __all__ = ["raise_floor"]
 
 
 def raise_floor(
-    rates: StageRates, least: Callable, solver: str, began: float, time_limit: float | None, stop, on_point
+    rates: StageRates,
+    least: Callable,
+    solver: str,
+    began: float,
+    time_limit: float | None,
+    stop: "threading.Event | None",
+    on_point: Callable[[Result], None] | None,
 ) -> tuple[tuple[Result, ...], bool]:
     """Every placement that nothing beats in both throughput and what `least` makes least; slowest first.
 

@@ -7,6 +7,7 @@ not hold. Then there is no placement, and the reason says which GPU is short of 
 import time
 from collections.abc import Callable, Sequence
 from numbers import Integral
+from typing import Any
 
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluate import evaluate
@@ -32,7 +33,7 @@ def solve_even(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result
 def solve_proportional(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
     """Layers in proportion to each GPU's memory; see `solve_even` for `gpus`."""
 
-    def rule(order):
+    def rule(order: Any) -> Any:
         return split_proportional(problem.model.layers, [problem.cluster.gpus[g].memory_gb for g in order])
 
     return _by_rule(problem, "proportional", gpus, rule)
@@ -47,7 +48,7 @@ def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Re
 def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
     """By the bandwidth from each GPU to the next (the last to the first), from four GPUs on times its memory."""
 
-    def rule(order):
+    def rule(order: Any) -> Any:
         onward = [*order[1:], order[0]]
         # A single GPU sends to nobody, and gets every layer whatever the number.
         pairs = zip(order, onward, strict=True)
@@ -59,7 +60,7 @@ def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None
     return _by_rule(problem, "bandwidth_aware", gpus, rule)
 
 
-def _checked(problem: Problem, gpus) -> tuple[int, ...]:
+def _checked(problem: Problem, gpus: Any) -> tuple[int, ...]:
     """GPU ids of the cluster, at least one, none twice."""
     top = len(problem.cluster) - 1
     good = isinstance(gpus, Sequence) and all(isinstance(g, Integral) and 0 <= int(g) <= top for g in gpus)

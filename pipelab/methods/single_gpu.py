@@ -2,11 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipelab.checked import given
 from pipelab.errors import InvalidPlacement, UnknownName, nearest
 from pipelab.evaluate import evaluate
 from pipelab.formulations import single_gpu, threshold
@@ -15,6 +17,11 @@ from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.memory import refuse_if_too_large
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
+
+if TYPE_CHECKING:
+    from pipelab.formulations.candidates import Candidates
+    from pipelab.formulations.single_gpu import SegmentRules
+    from pipelab.solver_run import SolverRun
 
 __all__ = ["single_gpu_size", "solve_single_gpu"]
 
@@ -74,7 +81,7 @@ def solve_single_gpu(
     refuse_if_too_large(f"the single-GPU MILP of {problem.name}", size, "links='needed'", memory_limit_gb, links)
     candidates = single_gpu.segments(chosen)
 
-    def ask(segments, share):
+    def ask(segments: Any, share: float) -> Any:
         program = single_gpu.build(segments, bound, all_links=links == "all")
         left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began)) * share
         built = time.perf_counter()
@@ -111,7 +118,7 @@ def solve_single_gpu(
     )  # fmt: skip
 
 
-def _at_the_bound(candidates, bound: float):
+def _at_the_bound(candidates: "Candidates", bound: float) -> "Candidates | None":
     """The segments that reach the bound, where no link is slower than it; None otherwise.
 
     They are few, and a pipeline made of them needs no further proof: on medium SCIP finds one
@@ -123,18 +130,18 @@ def _at_the_bound(candidates, bound: float):
     return fast if len(fast.start) else None
 
 
-def _option(name: str, value: str, known) -> str:
+def _option(name: str, value: str, known: Iterable[str]) -> str:
     if value not in known:
         raise UnknownName(f"there is no {name}={value!r}; {nearest(value, known)}")
     return value
 
 
-def _size(chosen) -> dict[str, int]:
+def _size(chosen: "SegmentRules") -> dict[str, int]:
     counts = single_gpu.count_segments(chosen)
     return {name: counts[name] for name in ("segments", "connections")} | single_gpu.size(counts)
 
 
-def _infeasible(problem: Problem, chosen, size, began: float) -> Result:
+def _infeasible(problem: Problem, chosen: "SegmentRules", size: dict[str, int], began: float) -> Result:
     """With one GPU per stage; where a stage may have more, that is said and nothing is claimed for them."""
     alone = replace(problem, max_gpus_per_stage=1)
     sets = tuple((g,) for g in range(len(problem.cluster)))
@@ -147,13 +154,20 @@ def _infeasible(problem: Problem, chosen, size, began: float) -> Result:
     )  # fmt: skip
 
 
-def _what_is_proven(problem, chosen, candidates, run, throughput, bound) -> tuple[str, float | None, str]:
+def _what_is_proven(
+    problem: Problem,
+    chosen: "SegmentRules",
+    candidates: "Candidates",
+    run: "SolverRun",
+    throughput: float | None,
+    bound: float | None,
+) -> tuple[str, float | None, str]:
     """Status, bound for the problem, and a remark."""
     single = problem.max_gpus_per_stage == 1
     if chosen.restricted:
         proven = bound  # SCIP's own bound holds for the restricted model only
     else:
-        proven = min(bound, candidates.rate_at_most(run.bound))
+        proven = min(given(bound), given(candidates.rate_at_most(run.bound)))
     status, proven = status_and_bound(throughput, proven)
     if not single:
         remark = f"with one GPU per stage: {status}; more per stage may be faster"

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from numbers import Real
+from typing import Any
 
 from pipelab.checked import instance, real_number
 from pipelab.errors import InvalidValue, UnknownName, nearest
@@ -27,7 +28,9 @@ def check_solver(solver: str) -> str:
     return solver
 
 
-def check_asked(what: str, problem, solver: str, time_limit=None, at_least=0.0, stop=None) -> None:
+def check_asked(
+    what: str, problem: Any, solver: str, time_limit: Any = None, at_least: Any = 0.0, stop: Any = None
+) -> None:
     """Refuse what is no problem, limits and floors that are no numbers of at least 0, and a stop that is no event.
 
     Raises
@@ -46,7 +49,7 @@ def check_asked(what: str, problem, solver: str, time_limit=None, at_least=0.0, 
         raise InvalidValue(what, [("stop", stop, "expected a threading.Event, or None")])
 
 
-def run_program(solver: str, program: LinearProgram, **limits) -> SolverRun:
+def run_program(solver: str, program: LinearProgram, **limits: Any) -> SolverRun:
     """Hand a program to "scip" or "highs"; `limits` are `time_limit` and `stop`."""
     return import_module(f"pipelab.{check_solver(solver)}").run(program, **limits, **_SETTINGS[solver])
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import given
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
@@ -20,6 +20,9 @@ from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked
 from pipelab.problem import Problem
 from pipelab.result import Result
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame, Figure
 
 __all__ = ["TradeOff", "trade_off"]
 
@@ -48,7 +51,7 @@ class TradeOff:
     complete: bool
     seconds: float
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per point: GPUs, price, throughput, stages, bottleneck, placement."""
         import pandas as pd
 
@@ -71,7 +74,7 @@ class TradeOff:
             else frame.drop(columns="usd_per_hour", errors="ignore")
         )
 
-    def figure(self):
+    def figure(self) -> "Figure":
         """Throughput against what it costs, as steps: between two points nothing better exists."""
         from pipelab.plots import plot_trade_off
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def solve_type_count(
     )  # fmt: skip
 
 
-def _stage(options, o: int) -> TypeCounts:
+def _stage(options: Any, o: int) -> TypeCounts:
     layers = range(int(options.start[o]), int(options.start[o] + options.size[o]))
     return TypeCounts(layers, options.types[options.type_of[o]], int(options.number[o]), float(options.throughput[o]))
 
@@ -100,7 +101,7 @@ def _promised(problem: Problem, stages: tuple[TypeCounts, ...]) -> float | None:
     return min([stage.throughput for stage in stages] + links)
 
 
-def _reason(problem: Problem, status: str, promised: float | None, stages, most: int | None) -> str:
+def _reason(problem: Problem, status: str, promised: float | None, stages: Any, most: int | None) -> str:
     if most is not None:
         return (
             f"the heuristic lets each GPU type hold one stage, and so at most {most} of {problem.model.layers} layers "

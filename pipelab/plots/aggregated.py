@@ -1,17 +1,24 @@
 """The aggregated form in pictures: classes, the search, the proof, the cost against size."""
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, template
+
+if TYPE_CHECKING:
+    from pipelab.cluster import Cluster
+    from pipelab.kinds import DataFrame, Figure
+    from pipelab.methods.certificate import Certificate
+    from pipelab.result import Result
 
 __all__ = ["plot_classes", "plot_proof", "plot_run_times", "plot_search"]
 
 YES, NO, OPEN = "#009E73", WRONG, "#999999"
 
 
-def plot_classes(cluster):
+def plot_classes(cluster: "Cluster") -> "Figure":
     """Bandwidth from every GPU to every other, GPUs of one class side by side and framed."""
     import plotly.graph_objects as go
 
@@ -51,7 +58,7 @@ def plot_classes(cluster):
     return figure
 
 
-def plot_search(result):
+def plot_search(result: "Result") -> "Figure":
     """Every question of a search: the rate asked about, and the answer."""
     import plotly.graph_objects as go
 
@@ -88,7 +95,7 @@ def plot_search(result):
     return figure
 
 
-def plot_proof(proof):
+def plot_proof(proof: "Certificate") -> "Figure":
     """What all GPUs are worth at the next higher rate, beside the layers to be held."""
     import plotly.graph_objects as go
 
@@ -120,7 +127,7 @@ def plot_proof(proof):
     return figure
 
 
-def plot_run_times(frame, series):
+def plot_run_times(frame: "DataFrame", series: Any) -> "Figure":
     """Seconds against size for one or several series of a saved run: every problem a dot, medians joined.
 
     Parameters
@@ -159,7 +166,7 @@ def plot_run_times(frame, series):
     return figure
 
 
-def _add_series(figure, part, median, where) -> None:
+def _add_series(figure: "Figure", part: Any, median: Any, where: Any) -> None:
     import plotly.graph_objects as go
 
     figure.add_trace(

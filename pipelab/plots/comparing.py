@@ -1,13 +1,20 @@
 """Methods side by side: on one problem as bars, on many as a table of shares."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from pipelab.checked import given
 from pipelab.theme import WRONG, template
+
+if TYPE_CHECKING:
+    from pipelab.compare import Comparison
+    from pipelab.kinds import Figure
+    from pipelab.result import Result
 
 __all__ = ["plot_comparison", "plot_shares", "plot_split_costs"]
 
 
-def plot_comparison(comparison):
+def plot_comparison(comparison: "Comparison") -> "Figure":
     """Throughput of every method; what is proven is solid, what is not is hatched.
 
     Parameters
@@ -48,15 +55,15 @@ def plot_comparison(comparison):
     return figure
 
 
-def _comparison_title(comparison, results) -> str:
+def _comparison_title(comparison: "Comparison", results: "Mapping[str, Result]") -> str:
     best, name = comparison.optimum, comparison.problem.name
     infeasible = [m for m, r in comparison.results.items() if r.status == "infeasible"]
     if infeasible:
         return f"{name}: infeasible, proven by {' and '.join(infeasible)}"
     if best is None or not results:
         return f"{name}: no method proved its answer"
-    lost = {m: f"{1 - r.throughput / best:.0%}" for m, r in results.items()}
-    slowest = min(results, key=lambda m: results[m].throughput)
+    lost = {m: f"{1 - given(r.throughput) / best:.0%}" for m, r in results.items()}
+    slowest = min(results, key=lambda m: given(results[m].throughput))
     if lost[slowest] == "0%":
         return f"{name}: every method reaches the proven optimum of {best:.6g} tokens/s"
     note = f"the proven optimum is {best:.6g} tokens/s; hatched bars are not proven"
@@ -72,7 +79,7 @@ def _named(methods: list[str], one: str = "loses", several: str = "lose") -> str
     return f"{' and '.join(methods[:2])}{more} {several}"
 
 
-def plot_shares(shares: Mapping[str, Mapping[str, float | None]]):
+def plot_shares(shares: Mapping[str, Mapping[str, float | None]]) -> "Figure":
     """Every method's share of the proven optimum, GPU mixes down, methods across.
 
     Parameters
@@ -105,7 +112,7 @@ def plot_shares(shares: Mapping[str, Mapping[str, float | None]]):
     return figure
 
 
-def plot_split_costs(costs, splits: Mapping[str, tuple[range, ...]]):
+def plot_split_costs(costs: Any, splits: Mapping[str, tuple[range, ...]]) -> "Figure":
     """The cost of every stage under several splits of the same layers; the tallest bar is the bottleneck."""
     import plotly.graph_objects as go
 

@@ -1,11 +1,16 @@
 """A timeline as a Gantt chart: a lane per rank, one trace per kind of action; very long ones as an overview."""
 
+from typing import TYPE_CHECKING, Any
+
 from pipelab.checked import instance, is_list, numbered, real_number, true_or_false
 from pipelab.errors import InvalidValue
 from pipelab.plots import gantt_bars as bars
 from pipelab.plots.raster import lane_lines, raster_trace
 from pipelab.theme import GRID, template
 from pipelab.timeline import Timeline
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
 
 __all__ = ["MOST_BARS", "check_options", "gantt", "gantt_parts"]
 
@@ -14,7 +19,7 @@ MOST_LABELS = 500
 
 
 def gantt(
-    timeline,
+    timeline: Timeline,
     *,
     window: tuple[float, float] | None = None,
     transfers: bool = False,
@@ -23,7 +28,7 @@ def gantt(
     follow: int | None = None,
     overview: bool | None = None,
     finding: str | None = None,
-):
+) -> "Figure":
     """When every rank does what.
 
     Parameters
@@ -77,9 +82,16 @@ def gantt(
 
 
 def gantt_parts(
-    timeline, window=None, transfers=False, memory=False, critical_path=False, follow=None, overview=None, finding=None,
-    zoom="zoom with window=",
-) -> dict:  # fmt: skip
+    timeline: Timeline,
+    window: tuple[float, float] | None = None,
+    transfers: bool = False,
+    memory: bool = False,
+    critical_path: bool = False,
+    follow: int | None = None,
+    overview: bool | None = None,
+    finding: str | None = None,
+    zoom: str = "zoom with window=",
+) -> dict:
     """What `gantt` draws, as plain dicts and arrays, for a chart that is redrawn often; nothing is checked.
 
     Parameters
@@ -120,14 +132,14 @@ def gantt_parts(
     return {"data": data, "layout": layout}
 
 
-def check_options(timeline, follow: int | None = None, **switches: bool) -> int | None:
+def check_options(timeline: Timeline, follow: int | None = None, **switches: bool) -> int | None:
     """Refuse what is no switch, and a microbatch that is not there; the microbatch as a plain number."""
     for name, value in switches.items():
         true_or_false("gantt", name, value)
     return None if follow is None else numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
 
 
-def _check_window(timeline, window) -> tuple[float, float] | None:
+def _check_window(timeline: Timeline, window: Any) -> tuple[float, float] | None:
     if window is None:
         return None
     expected = f"expected (from, to) with from < to, within 0 and {timeline.makespan:g}"
@@ -141,7 +153,7 @@ def _check_window(timeline, window) -> tuple[float, float] | None:
     return low, high
 
 
-def _layout(timeline, window, memory: bool) -> dict:
+def _layout(timeline: Timeline, window: tuple[float, float] | None, memory: bool) -> dict:
     """Lanes above, memory below on the same time axis."""
     ranks, unit = timeline.schedule.ranks, timeline.costs.unit
     every = -(-ranks // 32)
@@ -171,7 +183,7 @@ def _layout(timeline, window, memory: bool) -> dict:
     return layout
 
 
-def _title(timeline, zoom: str | bool, finding: str | None) -> str:
+def _title(timeline: Timeline, zoom: str | bool, finding: str | None) -> str:
     schedule = timeline.schedule
     idle = timeline.bubble_fraction
     text = (

@@ -1,11 +1,17 @@
 """The traces of a Gantt chart: bars per kind of action, gaps, messages, one microbatch, the critical path, memory."""
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from pipelab.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
 from pipelab.theme import BOTTLENECK, KIND_COLOURS, WRONG, ink_on
 from pipelab.timeline.messages import messages
 from pipelab.timeline.path import names_waited_for
+
+if TYPE_CHECKING:
+    from pipelab.schedules.schedule import Schedule
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = [
     "action_traces", "critical_path_trace", "gap_trace", "memory_traces", "message_trace", "microbatch_trace",
@@ -22,13 +28,13 @@ _TRACES = (
 )
 
 
-def visible(timeline, window: tuple[float, float] | None) -> np.ndarray:
+def visible(timeline: "Timeline", window: tuple[float, float] | None) -> np.ndarray:
     """Entries that take time and touch the window."""
     low, high = window or (-np.inf, np.inf)
     return np.flatnonzero((timeline.end > timeline.start) & (timeline.end > low) & (timeline.start < high))
 
 
-def action_traces(timeline, chosen: np.ndarray, labels: bool, follow: int | None) -> list[dict]:
+def action_traces(timeline: "Timeline", chosen: np.ndarray, labels: bool, follow: int | None) -> list[dict]:
     """One bar trace per kind of action that occurs."""
     schedule, unit = timeline.schedule, timeline.costs.unit
     lane, height = _lanes(schedule)
@@ -59,14 +65,14 @@ def action_traces(timeline, chosen: np.ndarray, labels: bool, follow: int | None
     return traces
 
 
-def _lanes(schedule) -> tuple[np.ndarray, np.ndarray]:
+def _lanes(schedule: "Schedule") -> tuple[np.ndarray, np.ndarray]:
     """Where each bar stands and how high it is: the parts of a pair share their lane, forward above backward."""
     second = np.concatenate([[False], schedule.paired[:-1]])
     lane = schedule.rank + np.where(schedule.paired, -0.2, 0.0) + np.where(second, 0.2, 0.0)
     return lane, np.where(schedule.paired | second, 0.4, 0.8)
 
 
-def _shades(colour: str, chunk: np.ndarray, chunks: int):
+def _shades(colour: str, chunk: np.ndarray, chunks: int) -> Any:
     """One colour, or with several chunks a lighter shade for every later chunk."""
     if chunks == 1:
         return colour
@@ -76,7 +82,7 @@ def _shades(colour: str, chunk: np.ndarray, chunks: int):
     return names[chunk]
 
 
-def _waits(timeline, entries: np.ndarray) -> list[str]:
+def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
     """For each entry what it waited for last, in words."""
     ranks, own = timeline.schedule.rank, timeline.schedule.rank[entries]
     far = np.where(ranks[timeline.waited_for[entries]] == own, -1, ranks[timeline.waited_for[entries]])
@@ -90,7 +96,7 @@ def _waits(timeline, entries: np.ndarray) -> list[str]:
     ]
 
 
-def gap_trace(timeline, window: tuple[float, float] | None) -> dict:
+def gap_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
     """Idle time as pale bars: before an action they say what it waits for, behind the last that nothing is left."""
     low, high = window or (-np.inf, np.inf)
     ranks, end = timeline.schedule.ranks, timeline.makespan
@@ -116,7 +122,7 @@ def gap_trace(timeline, window: tuple[float, float] | None) -> dict:
     }  # fmt: skip
 
 
-def message_trace(timeline, window: tuple[float, float] | None) -> dict:
+def message_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
     """A line for every message, from rank to rank and from when it leaves to when it is used."""
     low, high = window or (-np.inf, np.inf)
     rank, sent = timeline.schedule.rank, messages(timeline)
@@ -133,7 +139,7 @@ def _broken(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second, np.full(len(first), np.nan)], axis=1).ravel()
 
 
-def critical_path_trace(timeline) -> dict:
+def critical_path_trace(timeline: "Timeline") -> dict:
     """The chain that decides the makespan: a black line along the lower edge of its bars."""
     path = timeline.critical_entries
     lane = timeline.schedule.rank[path] + 0.44
@@ -144,12 +150,12 @@ def critical_path_trace(timeline) -> dict:
     }  # fmt: skip
 
 
-def microbatch_trace(timeline, microbatch: int) -> dict:
+def microbatch_trace(timeline: "Timeline", microbatch: int) -> dict:
     """One microbatch's way down the ranks and back."""
     schedule = timeline.schedule
     mine = np.flatnonzero((schedule.microbatch == microbatch) & np.isin(schedule.kind, (F, I, B)))
     mine = mine[np.argsort(timeline.start[mine], kind="stable")]
-    text = [f"{schedule.action(i)}: {timeline.start[i]:.6g} to {timeline.end[i]:.6g}" for i in mine]
+    text = [f"{schedule.action(int(i))}: {timeline.start[i]:.6g} to {timeline.end[i]:.6g}" for i in mine]
     return {
         "type": "scatter", "name": f"microbatch {microbatch}", "mode": "lines+markers",
         "line": {"color": WRONG, "width": 2}, "marker": {"size": 6},
@@ -158,7 +164,7 @@ def microbatch_trace(timeline, microbatch: int) -> dict:
     }  # fmt: skip
 
 
-def memory_traces(timeline) -> list[dict]:
+def memory_traces(timeline: "Timeline") -> list[dict]:
     """Activation memory over time: every rank of a few, otherwise those with the highest and the lowest peak."""
     ranks, peaks = range(timeline.schedule.ranks), timeline.peak_memory
     shown = ranks if len(ranks) <= 8 else sorted({int(np.argmax(peaks)), int(np.argmin(peaks))})

@@ -1,13 +1,19 @@
 """A Gantt chart that changes with the zoom: a raster of the whole, bars once few enough are in view."""
 
+from typing import TYPE_CHECKING, Any
+
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import MOST_BARS, gantt
 from pipelab.plots.gantt_bars import visible
 
+if TYPE_CHECKING:
+    from pipelab.kinds import FigureWidget
+    from pipelab.timeline.timeline import Timeline
+
 __all__ = ["gantt_widget"]
 
 
-def gantt_widget(timeline, **options):
+def gantt_widget(timeline: "Timeline", **options: Any) -> "FigureWidget":
     """`gantt` as a widget: zoom in on a large schedule, and the raster gives way to bars; zoom out, and it is back.
 
     Parameters
@@ -37,7 +43,7 @@ def gantt_widget(timeline, **options):
     if not shown["overview"]:
         return widget  # bars all the way: nothing to exchange
 
-    def exchange(_layout, seen) -> None:
+    def exchange(_layout: Any, seen: Any) -> None:
         window = _inside(timeline, seen)
         overview = len(visible(timeline, window)) > MOST_BARS
         if overview and shown["overview"]:
@@ -52,7 +58,7 @@ def gantt_widget(timeline, **options):
     return widget
 
 
-def _inside(timeline, seen) -> tuple[float, float]:
+def _inside(timeline: "Timeline", seen: Any) -> tuple[float, float]:
     """The visible part of the time, with something of it left wherever the reader has dragged to."""
     low, high = sorted(float(edge) for edge in seen)
     low = min(max(low, 0.0), timeline.makespan * (1 - 1e-9))

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, template
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
 
 __all__ = ["plot_layer_times", "plot_stage_rates"]
 
@@ -18,7 +22,7 @@ _LINES = {
 }
 
 
-def plot_layer_times(costs, model, panels: Mapping[str, tuple]):
+def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Figure":
     """Time of one layer against the new tokens of a pass: computing, reading, and where they cross.
 
     Parameters
@@ -67,7 +71,7 @@ def _lines(times: list[dict[str, float]]) -> dict[str, np.ndarray]:
     return dict(zip(_LINES, values, strict=True))
 
 
-def _add_lines(figure, times: dict[str, np.ndarray], tokens: np.ndarray, column: int) -> None:
+def _add_lines(figure: "Figure", times: dict[str, np.ndarray], tokens: np.ndarray, column: int) -> None:
     import plotly.graph_objects as go
 
     for name, (colour, dash, width) in _LINES.items():
@@ -100,7 +104,7 @@ def _who_crosses(crossings: Mapping[str, float | None]) -> str:
     return text if first == last else f"{text} or only at {some[last]:,.0f} ({last})"
 
 
-def plot_stage_rates(layers: Sequence[int], rates: Mapping[str, Sequence[float]]):
+def plot_stage_rates(layers: Sequence[int], rates: Mapping[str, Sequence[float]]) -> "Figure":
     """How the rate of one GPU changes with the layers it holds, for several cost models.
 
     Parameters

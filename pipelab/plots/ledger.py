@@ -1,11 +1,17 @@
 """The ledger in one picture: how many of each verdict, document by document."""
 
+from typing import TYPE_CHECKING
+
 from pipelab.theme import VERDICT_COLOURS, ink_on, template
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
+    from pipelab.ledger.book import Ledger
 
 __all__ = ["plot_verdicts"]
 
 
-def plot_verdicts(ledger):
+def plot_verdicts(ledger: "Ledger") -> "Figure":
     """Stacked bars, one per document, one colour per verdict.
 
     Parameters
@@ -39,7 +45,7 @@ def plot_verdicts(ledger):
     return figure
 
 
-def _title(ledger) -> str:
+def _title(ledger: "Ledger") -> str:
     wrong = {d: counts["wrong"] / sum(counts.values()) for d, counts in ledger.counts.items()}
     worst, best = max(wrong, key=wrong.__getitem__), min(wrong, key=wrong.__getitem__)
     total = sum(counts["wrong"] for counts in ledger.counts.values())

@@ -8,10 +8,14 @@ part that is zoomed to.
 import base64
 import json
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelab.theme import template
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
 
 __all__ = ["as_json", "figure_of", "plotly_js", "template_json"]
 
@@ -33,7 +37,7 @@ def template_json() -> str:
     return json.dumps(template().to_plotly_json(), default=_encode)
 
 
-def as_json(parts) -> str:
+def as_json(parts: "dict | Figure") -> str:
     """A drawing as plotly.js reads it; arrays of numbers as base64, which neither side has to read number by number.
 
     Parameters
@@ -50,7 +54,7 @@ def as_json(parts) -> str:
     return json.dumps(_as_dict(parts), default=_encode, allow_nan=False)
 
 
-def figure_of(parts):
+def figure_of(parts: "dict | Figure") -> "Figure":
     """The drawing as a still figure, checked by plotly, in the house's template.
 
     Returns
@@ -63,7 +67,7 @@ def figure_of(parts):
     return go.Figure(parts["data"], {**parts["layout"], "template": template()})
 
 
-def _as_dict(parts) -> dict:
+def _as_dict(parts: "dict | Figure") -> dict:
     if isinstance(parts, dict):
         return parts
     plain = parts.to_plotly_json()
@@ -71,7 +75,7 @@ def _as_dict(parts) -> dict:
     return {"data": plain["data"], "layout": plain["layout"]}
 
 
-def _encode(value):
+def _encode(value: Any) -> Any:
     """What json does not know."""
     if isinstance(value, np.generic):
         return value.item()

@@ -1,11 +1,16 @@
 """Predicted times against measured ones."""
 
+from typing import TYPE_CHECKING
+
 from pipelab.theme import BOTTLENECK, GRID, WRONG, template
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame, Figure
 
 __all__ = ["plot_against_measured"]
 
 
-def plot_against_measured(table, explain_above: float = 0.2):
+def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Figure":
     """By how much each predicted time is off, as points beside a band of ±`explain_above`.
 
     Parameters

@@ -1,19 +1,25 @@
 """A placement's pipeline: lanes over time, and the steady rate against microbatches in flight."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pipelab.errors import InvalidValue
-from pipelab.plots.gantt import MOST_BARS, gantt
+from pipelab.plots.gantt import MOST_BARS
 from pipelab.plots.raster import lane_lines, raster_trace
 from pipelab.theme import BOTTLENECK, GRID, KIND_COLOURS, TYPE_COLOURS, WRONG, ink_on, template
 
-__all__ = ["placed_gantt", "plot_in_flight", "training_gantt"]
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
+    from pipelab.timeline.placed import PlacedTimeline
+
+__all__ = ["placed_gantt", "plot_in_flight"]
 
 _IDLE = "#F2F2F2"
 _MOST_LANES = 48  # with a label each
 
 
-def placed_gantt(placed, *, follow: int | None = 0, links: bool = True):
+def placed_gantt(placed: "PlacedTimeline", *, follow: int | None = 0, links: bool = True) -> "Figure":
     """When every stage and link of a placement works on which microbatch.
 
     Parameters
@@ -59,17 +65,17 @@ def placed_gantt(placed, *, follow: int | None = 0, links: bool = True):
     return figure
 
 
-def _drawn(placed, links: bool) -> np.ndarray:
+def _drawn(placed: "PlacedTimeline", links: bool) -> np.ndarray:
     """Lanes that are drawn, from top to bottom: all, or the stages alone."""
     return np.flatnonzero([links or not lane.link for lane in placed.lanes])
 
 
-def _row(placed, links: bool, lane: np.ndarray) -> np.ndarray:
+def _row(placed: "PlacedTimeline", links: bool, lane: np.ndarray) -> np.ndarray:
     """In which row these lanes stand."""
     return np.searchsorted(_drawn(placed, links), lane)
 
 
-def _gantt_layout(placed, links: bool) -> dict:
+def _gantt_layout(placed: "PlacedTimeline", links: bool) -> dict:
     lanes = [placed.lanes[i] for i in _drawn(placed, links)]
     end = _last_end(placed)
     every = -(-len(lanes) // _MOST_LANES)
@@ -87,29 +93,29 @@ def _gantt_layout(placed, links: bool) -> dict:
     }  # fmt: skip
 
 
-def _last_end(placed) -> float:
+def _last_end(placed: "PlacedTimeline") -> float:
     """When the last pass that is drawn is over."""
     return float(placed.timeline.end.reshape(len(placed.lanes), -1)[-1, _shown_passes(placed) - 1])
 
 
-def _shown_passes(placed) -> int:
+def _shown_passes(placed: "PlacedTimeline") -> int:
     """Few enough to tell apart and to redraw quickly, but three rounds where these can be drawn."""
     if _too_many(placed):
         return placed.microbatches
     return min(placed.microbatches, max(120, 3 * placed.in_flight), MOST_BARS // len(placed.lanes))
 
 
-def _too_many(placed) -> bool:
+def _too_many(placed: "PlacedTimeline") -> bool:
     """Whether not even two rounds could be drawn bar by bar."""
     return len(placed.lanes) * min(placed.microbatches, 2 * placed.in_flight) > MOST_BARS
 
 
-def _height(placed, lane: np.ndarray) -> np.ndarray:
+def _height(placed: "PlacedTimeline", lane: np.ndarray) -> np.ndarray:
     """Links are drawn thinner than stages."""
     return np.where(np.array([each.link for each in placed.lanes])[lane], 0.45, 0.8)
 
 
-def _add_idle(figure, placed, links: bool) -> None:
+def _add_idle(figure: "Figure", placed: "PlacedTimeline", links: bool) -> None:
     """A pale ground in every lane: what shows of it is idle time."""
     import plotly.graph_objects as go
 
@@ -122,7 +128,9 @@ def _add_idle(figure, placed, links: bool) -> None:
     )  # fmt: skip
 
 
-def _add_lane_bars(figure, placed, links: bool, link: bool, name: str, colour: str, shown: int) -> None:
+def _add_lane_bars(
+    figure: "Figure", placed: "PlacedTimeline", links: bool, link: bool, name: str, colour: str, shown: int
+) -> None:
     import plotly.graph_objects as go
 
     timeline, schedule = placed.timeline, placed.timeline.schedule
@@ -152,20 +160,20 @@ def _add_lane_bars(figure, placed, links: bool, link: bool, name: str, colour: s
     )  # fmt: skip
 
 
-def _numbers(placed, batch: np.ndarray, taken: np.ndarray) -> np.ndarray:
+def _numbers(placed: "PlacedTimeline", batch: np.ndarray, taken: np.ndarray) -> np.ndarray:
     """Microbatches' numbers, in bars that are long enough for any of them: a lane with some would puzzle."""
     needed = 6 + 6 * len(str(batch.max()))  # pixels, of about 900 for all of the time
     return np.where(900 * taken / _last_end(placed) >= needed, batch.astype(str), "")
 
 
-def _microbatch(placed, passes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _microbatch(placed: "PlacedTimeline", passes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which microbatch a pass belongs to, and its how many-th it is; in prefill every pass is one of its own."""
     if placed.returns:
         return passes % placed.in_flight, passes // placed.in_flight
     return passes, np.zeros_like(passes)
 
 
-def _reasons(placed, entries: np.ndarray) -> list[str]:
+def _reasons(placed: "PlacedTimeline", entries: np.ndarray) -> list[str]:
     """What each pass waited for last, in words."""
     timeline, schedule = placed.timeline, placed.timeline.schedule
     reasons = []
@@ -183,7 +191,7 @@ def _reasons(placed, entries: np.ndarray) -> list[str]:
     return reasons
 
 
-def _add_way(figure, placed, links: bool, follow: int, shown: int) -> None:
+def _add_way(figure: "Figure", placed: "PlacedTimeline", links: bool, follow: int, shown: int) -> None:
     """The way of one microbatch down the lanes and, where it goes round, back to the first."""
     import plotly.graph_objects as go
 
@@ -204,7 +212,7 @@ def _add_way(figure, placed, links: bool, follow: int, shown: int) -> None:
     )  # fmt: skip
 
 
-def _add_frames(figure, placed, links: bool, shown: int) -> None:
+def _add_frames(figure: "Figure", placed: "PlacedTimeline", links: bool, shown: int) -> None:
     """A black frame around each bottleneck, all in one trace."""
     import plotly.graph_objects as go
 
@@ -222,7 +230,7 @@ def _add_frames(figure, placed, links: bool, shown: int) -> None:
     )  # fmt: skip
 
 
-def _gantt_title(placed, links: bool) -> str:
+def _gantt_title(placed: "PlacedTimeline", links: bool) -> str:
     full = f"{placed.in_flight} in flight: {placed.steady_rate:.6g} tokens/s once the pipeline is full"
     slowest = [lane.name for lane in placed.lanes if lane.bottleneck]
     named = " and ".join(slowest) if len(slowest) < 3 else f"{slowest[0]}, {slowest[1]} and {len(slowest) - 2} more"
@@ -247,7 +255,7 @@ def _gantt_title(placed, links: bool) -> str:
     return f"{placed.problem.name}, {full}<br><sup>{note}; {number}; hover for what was waited for</sup>"
 
 
-def plot_in_flight(placed):
+def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     """The steady rate against microbatches in flight: simulated points, the promise, and the bound.
 
     Parameters
@@ -312,18 +320,3 @@ def _seconds(value: float) -> str:
     if value >= 600:
         return f"{value / 60:.3g} min"
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
-
-
-def training_gantt(training, **options):
-    """`pl.gantt` of a placement's training step, its ranks named by what they hold.
-
-    Parameters
-    ----------
-    training : TrainingTimeline
-    options
-        As for `pl.gantt`.
-    """
-    figure = gantt(training.timeline, **{"finding": f"{training.problem.name}: {training.sentence}", **options})
-    axis = figure.layout.yaxis
-    axis.update(ticktext=[training.labels[rank] for rank in axis.tickvals], automargin=True)
-    return figure

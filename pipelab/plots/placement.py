@@ -1,16 +1,21 @@
 """A placement as a picture: layers across, GPUs down, the bottleneck framed."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.placement import Placement, show_layers
 from pipelab.problem import Problem
 from pipelab.theme import BOTTLENECK, GRID, colour_of_types, ink_on, template
 
+if TYPE_CHECKING:
+    from pipelab.evaluate import StageReport
+    from pipelab.kinds import Figure
+
 __all__ = ["plot_placement"]
 
 
-def plot_placement(problem: Problem, placement: Placement | None = None):
+def plot_placement(problem: Problem, placement: Placement | None = None) -> "Figure":
     """A placement: layers across, GPUs down, each stage a block per GPU, the bottleneck framed.
 
     Parameters
@@ -63,7 +68,7 @@ def _shown_gpus(problem: Problem, placement: Placement | None) -> list[int]:
 
 
 def _add_blocks(
-    figure, judged: Evaluation | None, gpu_type: str, colour: str, row: Mapping[int, int], layers: int
+    figure: "Figure", judged: Evaluation | None, gpu_type: str, colour: str, row: Mapping[int, int], layers: int
 ) -> None:
     import plotly.graph_objects as go
 
@@ -94,7 +99,7 @@ def _add_blocks(
     )
 
 
-def _block_hover(i: int, report, j: int) -> str:
+def _block_hover(i: int, report: "StageReport", j: int) -> str:
     return (
         f"<b>stage {i + 1}: layers {show_layers(report.stage.layers)}</b><br>"
         f"GPU {report.stage.gpus[j]} ({report.gpu_types[j]}), {len(report.stage.gpus)} in this stage<br>"
@@ -104,7 +109,7 @@ def _block_hover(i: int, report, j: int) -> str:
     )
 
 
-def _mark_bottlenecks(figure, judged: Evaluation, row: Mapping[int, int]) -> None:
+def _mark_bottlenecks(figure: "Figure", judged: Evaluation, row: Mapping[int, int]) -> None:
     """Frame the slowest stages, and join the GPUs of the slowest links; words stand beside both."""
     import plotly.graph_objects as go
 
@@ -148,7 +153,7 @@ def _placement_title(problem: Problem, judged: Evaluation | None) -> str:
     )
 
 
-def _note_unused(figure, problem: Problem, placement: Placement | None, shown: list[int]) -> None:
+def _note_unused(figure: "Figure", problem: Problem, placement: Placement | None, shown: list[int]) -> None:
     hidden = len(problem.cluster) - len(shown)
     if hidden:
         text = f"{hidden} GPUs without a stage are not shown" if hidden > 1 else "1 GPU without a stage is not shown"

@@ -3,12 +3,19 @@
 Given as plain dicts: checked once, when they are put into a chart, and not once more before.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from pipelab.checked import given
 from pipelab.costs import MEMORY_SLACK
 from pipelab.evaluate import evaluate
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.theme import BOTTLENECK, GRID, WRONG, colour_of_types, ink_on, room_for
+
+if TYPE_CHECKING:
+    from pipelab.evaluate import Evaluation
+    from pipelab.placement import Stage
 
 __all__ = ["plan_parts"]
 
@@ -57,7 +64,7 @@ def plan_parts(
     }
 
 
-def _blocks(problem: Problem | None, blocks) -> dict:
+def _blocks(problem: Problem | None, blocks: "Sequence[tuple[int, Stage, int]]") -> dict:
     """A bar for every GPU of every stage; colour by type, hatched where its memory does not suffice."""
     colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus) if problem else {}
     fill, text, hover, hatch = [], [], [], []
@@ -91,7 +98,7 @@ def _blocks(problem: Problem | None, blocks) -> dict:
     }  # fmt: skip
 
 
-def _frames(blocks, slow) -> dict:
+def _frames(blocks: "Sequence[tuple[int, Stage, int]]", slow: Sequence[str]) -> dict:
     """A black frame around every GPU of the slowest stages."""
     framed = [(row, stage.layers) for row, (i, stage, _) in enumerate(blocks) if f"stage {i + 1}" in slow]
     return {
@@ -101,11 +108,12 @@ def _frames(blocks, slow) -> dict:
     }  # fmt: skip
 
 
-def _slow_links(judged, blocks) -> dict:
+def _slow_links(judged: "Evaluation | None", blocks: "Sequence[tuple[int, Stage, int]]") -> dict:
     """The links that are the bottleneck, from GPU to GPU along the boundary of their stages."""
     row = {g: r for r, (_, _, g) in enumerate(blocks)}
     xs, ys, texts = [], [], []
     for i, link in enumerate(judged.links if judged else ()):
+        assert judged is not None
         if f"link {i + 1}→{i + 2}" in judged.bottlenecks:
             edge = judged.stages[i].stage.layers.stop + 0.5
             xs += [edge, edge, None]
@@ -118,7 +126,9 @@ def _slow_links(judged, blocks) -> dict:
     }  # fmt: skip
 
 
-def _layout(problem: Problem | None, blocks, slow, title: str) -> dict:
+def _layout(
+    problem: Problem | None, blocks: "Sequence[tuple[int, Stage, int]]", slow: Sequence[str], title: str
+) -> dict:
     layers = problem.model.layers if problem else 1
     marks = ["<b>{} ◀</b>" if f"stage {i + 1}" in slow else "{}" for i, _, _ in blocks]
     types = [gpu.type for gpu in problem.cluster.gpus] if problem else []

@@ -1,9 +1,14 @@
 """Many thousand actions as a picture of fixed size: for every rank and moment what it does most."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pipelab.schedules.action import IDLE, B, F, I, W
 from pipelab.theme import KIND_COLOURS
+
+if TYPE_CHECKING:
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = ["busiest_kind", "lane_lines", "raster_trace"]
 
@@ -18,7 +23,7 @@ _SHOWN = (
 )
 
 
-def busiest_kind(timeline, low: float, high: float, columns: int = COLUMNS) -> np.ndarray:
+def busiest_kind(timeline: "Timeline", low: float, high: float, columns: int = COLUMNS) -> np.ndarray:
     """For every rank and column of time, what takes most of it.
 
     Returns
@@ -54,7 +59,7 @@ def lane_lines(ranks: int) -> dict:
     return {"type": "path", "path": path, "xref": "paper", "yref": "y", "line": {"color": "white", "width": 1}}
 
 
-def raster_trace(timeline, window: tuple[float, float] | None, columns: int = COLUMNS) -> dict:
+def raster_trace(timeline: "Timeline", window: tuple[float, float] | None, columns: int = COLUMNS) -> dict:
     """A heatmap of `busiest_kind` with one colour per kind."""
     low, high = window or (0.0, timeline.makespan)
     n = len(_SHOWN)

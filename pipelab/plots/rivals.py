@@ -1,6 +1,7 @@
 """Ways to place one problem as bars against the proven optimum, for the mix explorer. Always the same traces."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pipelab.theme import BOTTLENECK, GRID, ink_on, room_for
 
@@ -44,7 +45,7 @@ def rival_parts(rows: Sequence[tuple[str, float | None, bool, str]], optimum: fl
     return {"data": [*bars, notes, line], "layout": _layout(rows, optimum)}
 
 
-def _bars(rows, optimum: float | None, name: str, proven: bool, colour: str, shape: str) -> dict:
+def _bars(rows: Any, optimum: float | None, name: str, proven: bool, colour: str, shape: str) -> dict:
     mine = [(y, rate) for y, (_, rate, sure, _) in enumerate(rows) if rate is not None and sure == proven]
     share = [f" ({rate / optimum:.0%})" if optimum else "" for _, rate in mine]
     return {
@@ -62,7 +63,7 @@ def _short(note: str, most: int = 90) -> str:
     return first if len(first) <= most else first[: most - 1] + "…"
 
 
-def _layout(rows, optimum: float | None) -> dict:
+def _layout(rows: Any, optimum: float | None) -> dict:
     rates = [rate for _, rate, _, _ in rows if rate is not None]
     return {
         "title": {"text": _title(rows, optimum)}, "height": 118 + 26 * max(6, len(rows)), "barmode": "overlay",
@@ -80,7 +81,7 @@ def _layout(rows, optimum: float | None) -> dict:
     }  # fmt: skip
 
 
-def _title(rows, optimum: float | None) -> str:
+def _title(rows: Any, optimum: float | None) -> str:
     if not optimum:
         return "No proven optimum to compare with"
     others = [(rate, name) for name, rate, proven, _ in rows if rate is not None and not proven]

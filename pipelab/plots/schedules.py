@@ -1,12 +1,16 @@
 """Schedules side by side: Gantt charts on one time axis, and makespans while something changes."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import instance, is_list, real_number
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import check_options, gantt_parts
 from pipelab.theme import GRID, TYPE_COLOURS, template
 from pipelab.timeline import Timeline
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
 
 __all__ = ["plot_makespans", "plot_timelines", "timelines_parts"]
 
@@ -15,7 +19,7 @@ _LINES = (*(colour for colour in TYPE_COLOURS if colour != "#F0E442"), "#B34700"
 _SYMBOLS = ("circle", "diamond", "square", "x", "triangle-up", "star", "cross", "hexagon", "triangle-down")
 
 
-def plot_timelines(timelines, *, finding: str | None = None, **options):
+def plot_timelines(timelines: Mapping[str, Timeline], *, finding: str | None = None, **options: Any) -> "Figure":
     """Gantt charts one below the other on one time axis.
 
     Parameters
@@ -60,7 +64,7 @@ def plot_timelines(timelines, *, finding: str | None = None, **options):
     return go.Figure(parts["data"], {**parts["layout"], "template": template()})
 
 
-def timelines_parts(timelines: Mapping[str, Timeline], finding: str | None = None, **options) -> dict:
+def timelines_parts(timelines: Mapping[str, Timeline], finding: str | None = None, **options: Any) -> dict:
     """What `plot_timelines` draws, as plain dicts and arrays, for a chart that is redrawn often.
 
     Examples
@@ -98,7 +102,7 @@ def timelines_parts(timelines: Mapping[str, Timeline], finding: str | None = Non
     return {"data": data, "layout": layout}
 
 
-def _labelled(timelines) -> dict:
+def _labelled(timelines: Mapping[str, Timeline]) -> dict:
     """Timelines by label; of two with one name only one would be seen."""
     expected = "expected Timelines, or a mapping of label to Timeline; make them with pl.simulate(...)"
     if not isinstance(timelines, Mapping) and not is_list(timelines):
@@ -115,7 +119,7 @@ def _labelled(timelines) -> dict:
     return dict(zip(labels, found, strict=True))
 
 
-def _caption(label: str, timeline) -> str:
+def _caption(label: str, timeline: Timeline) -> str:
     held = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory[:8]) + (" …" if timeline.schedule.ranks > 8 else "")
     return (
         f"<b>{label}</b>: makespan {timeline.makespan:.6g}, longest span {timeline.span:.6g}, "
@@ -123,7 +127,7 @@ def _caption(label: str, timeline) -> str:
     )
 
 
-def _who_ends_first(timelines) -> str:
+def _who_ends_first(timelines: Mapping[str, Timeline]) -> str:
     ends = {label: t.makespan for label, t in timelines.items()}
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     if ends[last] - ends[first] > 1e-9 * ends[last]:
@@ -135,7 +139,9 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, *, finding: str | None = None):
+def plot_makespans(
+    values: Any, makespans: Mapping[str, Sequence[float]], axis: str, *, finding: str | None = None
+) -> "Figure":
     """Makespans of several schedules while something changes; a line that is called a bound is dotted.
 
     Parameters
@@ -166,13 +172,13 @@ def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, 
     """
     import plotly.graph_objects as go
 
-    values, makespans = _lines(values, makespans)
+    values, lines = _lines(values, makespans)
     instance("plot_makespans", "axis", axis, str, "text")
     _check_finding("plot_makespans", finding)
-    figure, bounds = go.Figure(), {name: ends for name, ends in makespans.items() if "bound" in name}
-    runners = {name: ends for name, ends in makespans.items() if name not in bounds}
+    figure, bounds = go.Figure(), {name: ends for name, ends in lines.items() if "bound" in name}
+    runners = {name: ends for name, ends in lines.items() if name not in bounds}
     if not runners:
-        raise InvalidValue("plot_makespans", [("makespans", makespans, "expected at least one line that is no bound")])
+        raise InvalidValue("plot_makespans", [("makespans", lines, "expected at least one line that is no bound")])
     looks = dict(zip(runners, zip(_LINES, _SYMBOLS, strict=True), strict=False))
     if len(runners) > len(looks):
         expected = f"expected at most {len(looks)} lines"
@@ -197,14 +203,14 @@ def plot_makespans(values, makespans: Mapping[str, Sequence[float]], axis: str, 
             go.Scatter(x=list(values), y=list(ends), name=name, line=line, mode="lines", hovertemplate=hover)
         )
     figure.update_layout(
-        template=template(), height=430, title=finding or _who_changes(values, makespans, axis),
+        template=template(), height=430, title=finding or _who_changes(values, lines, axis),
         xaxis={"title": {"text": axis}, "zeroline": False}, yaxis={"title": {"text": "makespan"}},
         legend={"orientation": "v", "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top"},
     )  # fmt: skip
     return figure
 
 
-def _lines(values, makespans) -> tuple[list, dict[str, list[float]]]:
+def _lines(values: Any, makespans: Any) -> tuple[list, dict[str, list[float]]]:
     """Both as plain lists, every makespan a number."""
     instance("plot_makespans", "makespans", makespans, Mapping, "a mapping of name to makespans")
     if not is_list(values):
@@ -221,12 +227,12 @@ def _lines(values, makespans) -> tuple[list, dict[str, list[float]]]:
     return values, found
 
 
-def _check_finding(what: str, finding) -> None:
+def _check_finding(what: str, finding: Any) -> None:
     if finding is not None:
         instance(what, "finding", finding, str, "text")
 
 
-def _who_changes(values, makespans, axis: str) -> str:
+def _who_changes(values: Any, makespans: dict[str, list[float]], axis: str) -> str:
     runners = {name: ends for name, ends in makespans.items() if "bound" not in name}
 
     def fastest(i: int) -> list[str]:

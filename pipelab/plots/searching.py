@@ -2,15 +2,19 @@
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pipelab.theme import TYPE_COLOURS, WRONG, template
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
 
 __all__ = ["plot_search_growth"]
 
 _YEAR = 3600 * 24 * 365
 
 
-def plot_search_growth(sizes, counts: Mapping[str, list[int]], per_second: float, axis: str):
+def plot_search_growth(sizes: Any, counts: Mapping[str, list[int]], per_second: float, axis: str) -> "Figure":
     """Numbers of candidates against size, with what one second and one year of search can try.
 
     Parameters

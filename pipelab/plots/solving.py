@@ -1,16 +1,20 @@
 """What a formulation costs: its size, the course of a solve, and what a faulty big-M claims."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import TYPE_CHECKING, Any
 
 from pipelab.result import Result
 from pipelab.theme import TYPE_COLOURS, WRONG, template
 
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
+
 __all__ = ["plot_claims", "plot_growth", "plot_progress"]
 
 
-def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None):
+def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None) -> "Figure":
     """How the joint ILP grows: allocations, connections and variables of several problems.
 
     Parameters
@@ -50,7 +54,7 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
     return figure
 
 
-def plot_progress(result: Result):
+def plot_progress(result: Result) -> "Figure":
     """What a solve knew and when: best placement so far and proven bound, the gap between shaded."""
     import plotly.graph_objects as go
 
@@ -89,7 +93,7 @@ def plot_progress(result: Result):
     return figure
 
 
-def _steps(points, end: float) -> tuple[list[float], list[float]]:
+def _steps(points: Any, end: float) -> tuple[list[float], list[float]]:
     """Only the moments at which a value changed, and the end."""
     kept = [(s, v) for s, v in points if v is not None]
     kept = [p for i, p in enumerate(kept) if i == 0 or p[1] != kept[i - 1][1]]
@@ -97,7 +101,7 @@ def _steps(points, end: float) -> tuple[list[float], list[float]]:
     return [s for s, _ in kept], [v for _, v in kept]
 
 
-def plot_claims(factors, claims: Mapping[str, list[float]], truth: list[float]):
+def plot_claims(factors: Sequence[float], claims: Mapping[str, list[float]], truth: list[float]) -> "Figure":
     """What a model claims as its links get slower, against the truth.
 
     Parameters

@@ -2,9 +2,14 @@
 
 from collections import Counter
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.theme import TYPE_COLOURS, template
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame, Figure
+    from pipelab.sweeps.sweep import Sweep
 
 __all__ = ["plot_sweep"]
 
@@ -20,7 +25,7 @@ _LESS_IS_BETTER = ("gpus_used", "usd_per_hour", "usd_per_million_tokens", "stage
 _EFFORT = ("gpus_used", "usd_per_hour")  # what one pays on the x axis: less for the same is better
 
 
-def plot_sweep(sweep, x: str | None = None, y: str = "throughput_tokens_per_s"):
+def plot_sweep(sweep: "Sweep", x: str | None = None, y: str = "throughput_tokens_per_s") -> "Figure":
     """One column of a sweep against another.
 
     Parameters
@@ -60,7 +65,7 @@ def plot_sweep(sweep, x: str | None = None, y: str = "throughput_tokens_per_s"):
     return figure
 
 
-def _check_columns(frame, *names: str) -> None:
+def _check_columns(frame: "DataFrame", *names: str) -> None:
     from pandas.api.types import is_numeric_dtype
 
     for name in names:
@@ -93,12 +98,12 @@ def _unit(name: str) -> str:
     return _UNITS.get(name, name.replace("_", " "))
 
 
-def _told(sweep, row: dict) -> str:
+def _told(sweep: "Sweep", row: dict) -> str:
     """The values of a point; numbers of GPUs that are 0 are left out."""
     return ", ".join(f"{name} = {row[name]}" for name in sweep.names if row[name] != 0)
 
 
-def _title(sweep, best: list[dict], y: str) -> str:
+def _title(sweep: "Sweep", best: list[dict], y: str) -> str:
     if not best:
         return f"None of {sweep.asked:,} points has a placement"
     top = (min if y in _LESS_IS_BETTER else max)(best, key=lambda row: row[y])
@@ -106,7 +111,7 @@ def _title(sweep, best: list[dict], y: str) -> str:
     return f"{top[y]:,.4g} {_unit(y)} {least}, with {_told(sweep, top)}"
 
 
-def _note(sweep, rows: list[dict], best: list[dict], x: str) -> str:
+def _note(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
     without = Counter(row["status"] for row in sweep.rows if row["placement"] == "")
     left_out = [f"{number:,} {status}" for status, number in without.items()]
     left_out += [] if sweep.complete else [f"{sweep.asked - len(sweep.rows):,} not reached"]

@@ -1,6 +1,12 @@
 """A trade-off in a picture: throughput against what it costs, as steps."""
 
+from typing import TYPE_CHECKING
+
 from pipelab.theme import TYPE_COLOURS, template
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
+    from pipelab.methods.trade_off import TradeOff
 
 __all__ = ["plot_trade_off"]
 
@@ -13,7 +19,7 @@ _UNITS = {
 _ADDING_UP = ("gpus", "usd_per_hour")  # amounts, of which one asks what each yields; the others are ratios and times
 
 
-def plot_trade_off(curve):
+def plot_trade_off(curve: "TradeOff") -> "Figure":
     """Throughput against GPUs, dollars or seconds, as steps: between two points nothing better exists."""
     import plotly.graph_objects as go
 
@@ -51,7 +57,7 @@ def _end(against: str, x: list[float]) -> float:
     return x[-1] * 1.15 if against in _ADDING_UP or len(x) == 1 else x[-1] + 0.15 * (x[-1] - x[0])
 
 
-def _finding(curve, unit: str, x: list[float], y: list[float]) -> str:
+def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> str:
     name = curve.problem.name
     if not x:
         return f"{name}: no placement exists" if curve.complete else f"{name}: no point was proven in time"

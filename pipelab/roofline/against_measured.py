@@ -1,7 +1,7 @@
 """Predicted against measured: the roofline held against times that others have published."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipelab.checked import Count, Positive, checked, instance
 from pipelab.cluster import GPU
@@ -11,6 +11,9 @@ from pipelab.paths import data_dir
 from pipelab.problem import Workload
 from pipelab.roofline.roofline import Roofline
 from pipelab.tables import Row, frame_of, number, path_of, place, read_rows
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["against_measured"]
 
@@ -56,7 +59,7 @@ class _Measurement:
         return self.workload.tokens / seconds if self.unit == "tokens/s" else 1000 * seconds
 
 
-def against_measured(costs: Roofline | None = None, file: str | Path | None = None):
+def against_measured(costs: Roofline | None = None, file: str | Path | None = None) -> "DataFrame":
     """One row per measurement: what was measured, what the roofline says, and by how much it is off.
 
     Parameters

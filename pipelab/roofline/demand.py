@@ -19,7 +19,7 @@ others on average, and brings s/o prompt tokens of other sequences with it.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,11 +72,11 @@ class Demand:
             return writing * s
         return writing * (s + o / 2) + reading * (s / o) * s / 2
 
-    def layer_flops(self, kind: Literal["ordinary", "dense"], b):
+    def layer_flops(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
         """FLOPs of one layer, "ordinary" or "dense", for b sequences."""
         return b * (2 * self.new_tokens * self.model.layer_parameters(kind, active=True) + self.attention_flops())
 
-    def layer_weight_bytes(self, kind: Literal["ordinary", "dense"], b):
+    def layer_weight_bytes(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
         """Weights of one layer that a pass with b sequences reads."""
         m = self.model
         everything = m.layer_parameters(kind) * m.weight_bytes
@@ -85,21 +85,21 @@ class Demand:
         missed = m.experts * (1 - m.experts_per_token / m.experts) ** (b * self.new_tokens)
         return everything - missed * m.expert_parameters * m.weight_bytes
 
-    def kv_bytes(self, b):
+    def kv_bytes(self, b: Any) -> Any:
         """Keys and values of one layer that a pass with b sequences reads or writes."""
         s, o = self.load.sequence_length, self.load.output_tokens
         tokens = s if self.load.phase != "mixed" else s + o / 2 + s / o
         return b * tokens * self.model.kv_bytes
 
-    def activation_bytes(self, b):
+    def activation_bytes(self, b: Any) -> Any:
         """Activations that one layer reads and writes for b sequences."""
         return b * self.new_tokens * ACTIVATION_PASSES * self.model.d_model * ACTIVATION_BYTES
 
-    def handed_on_bytes(self, b):
+    def handed_on_bytes(self, b: Any) -> Any:
         """The residual stream of b sequences: what stages send to each other, and what tensor parallelism adds up."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
-    def head_flops(self, b):
+    def head_flops(self, b: Any) -> Any:
         """Of the head for b sequences."""
         return 2 * b * self.answers * self.model.vocab * self.model.d_model
 
@@ -108,7 +108,9 @@ class Demand:
         """Weights of the head."""
         return self.model.vocab * self.model.d_model * self.model.weight_bytes
 
-    def kept_gb(self, weight_gb, layers, b, t) -> dict[str, np.ndarray]:
+    def kept_gb(
+        self, weight_gb: np.ndarray | float, layers: np.ndarray | float, b: Any, t: int
+    ) -> dict[str, np.ndarray]:
         """Memory on one GPU, in 10^9 bytes, by what it is for.
 
         Parameters

@@ -8,7 +8,7 @@ value per type of GPU or one for all.
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class Roofline:
     memory_share: Share = 0.9
     tensor_parallel: Flag = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("prefill_overlap", "decode_overlap"):
             if getattr(self, name) > 1:
                 raise InvalidValue("Roofline", [(name, getattr(self, name), "expected a share from 0 to 1")])
@@ -116,7 +116,7 @@ class Roofline:
             expected = "expected 'tokens': Roofline's stages count tokens, and links must count the same"
             raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
 
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s):
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """Tokens/s of a link that carries one microbatch after the other."""
         sent = Demand(_known(problem), problem.workload).handed_on_bytes(problem.workload.batch_size)
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
@@ -206,7 +206,9 @@ class Roofline:
         best = self._best(Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split)
         return StageTables(best.rate, best.memory_gb)
 
-    def _best(self, demand: Demand, kinds, composition, span: Span, batch_split: str) -> Table:
+    def _best(
+        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch_split: str
+    ) -> Table:
         """The fastest way among those that fit; where none fits, the one that lacks least memory."""
         best = self._shared(demand, kinds, composition, span, batch_split)
         limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
@@ -214,12 +216,14 @@ class Roofline:
             best = best.or_better(self._cut(demand, kinds, composition, span, t), limit)
         return best
 
-    def _shared(self, demand: Demand, kinds, composition, span: Span, batch_split: str) -> Table:
+    def _shared(
+        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch_split: str
+    ) -> Table:
         """Every GPU holds all layers of the stage and works on its share of the batch."""
         whole, size = demand.load.batch_size, composition.sum(axis=1)
         hardware = self._hardware(kinds)
 
-        def seconds(b, kind, which):
+        def seconds(b: Any, kind: Any, which: Any) -> np.ndarray:
             return self._seconds(demand, hardware.take(kind), span.take(which), b, 1)
 
         if batch_split == "even" or (size == 1).all():
@@ -228,7 +232,7 @@ class Roofline:
             batch = balanced_batches(seconds, composition, len(span), whole)
         return self._table(demand, kinds, composition, span, batch, 1)
 
-    def _cut(self, demand: Demand, kinds, composition, span: Span, t: int) -> Table:
+    def _cut(self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, t: int) -> Table:
         """Groups of t GPUs of one node cut each layer; groups share the batch evenly. Rate 0 where that cannot be."""
         size = composition.sum(axis=1)
         one_node = ((composition == size[:, None]) & [bool(kind.node) for kind in kinds]).any(axis=1)
@@ -239,7 +243,9 @@ class Roofline:
         memory = np.where(can[:, None, None], table.memory_gb, np.where(composition > 0, np.inf, 0.0)[:, :, None])
         return replace(table, rate=np.where(can[:, None], table.rate, 0.0), memory_gb=memory)
 
-    def _table(self, demand: Demand, kinds, composition, span: Span, batch: np.ndarray, t: int) -> Table:
+    def _table(
+        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch: np.ndarray, t: int
+    ) -> Table:
         """Rate and memory where a GPU of each kind works on `batch` sequences, shape (C, K, U)."""
         there = (composition > 0)[:, :, None]
         seconds = self._seconds(demand, self._hardware(kinds).take(np.s_[:, None]), span, batch, t)
@@ -256,7 +262,7 @@ class Roofline:
             np.array([(kind.node_gb_per_s or np.inf) * 1e9 for kind in kinds]),
         )
 
-    def _slower(self, demand: Demand, compute, move):
+    def _slower(self, demand: Demand, compute: np.ndarray | float, move: np.ndarray | float) -> Any:
         """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
         overlap = self.prefill_overlap if demand.load.phase == "prefill" else self.decode_overlap
         return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)

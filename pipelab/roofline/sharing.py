@@ -30,7 +30,7 @@ def balanced_batches(seconds: Callable, composition: np.ndarray, spans: int, who
     idle, alone = (seconds(np.full((kinds, spans), b), kind + 0 * span[:spans], kind * 0 + np.arange(spans))
                    for b in (0.0, whole))  # fmt: skip
 
-    def done_by(time, row, span):
+    def done_by(time: np.ndarray, row: np.ndarray, span: np.ndarray) -> np.ndarray:
         """Sequences that a GPU of each kind finishes by then, shape (n, K)."""
         time, which, at = np.broadcast_arrays(time[:, None], kind.T, span[:, None])
         start, end = idle[which, at], alone[which, at]
@@ -45,7 +45,7 @@ def balanced_batches(seconds: Callable, composition: np.ndarray, spans: int, who
             b[between] = found.x
         return b
 
-    def surplus(time, row, span):
+    def surplus(time: np.ndarray, row: np.ndarray, span: np.ndarray) -> np.ndarray:
         return (count[row] * done_by(time, row, span)).sum(axis=1) - whole
 
     there = count[row] > 0

@@ -1,6 +1,7 @@
 """Arrays that the roofline works on: spans of layers, rates of GPUs, and ways to run a stage."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class Span:
     def __len__(self) -> int:
         return np.size(self.layers)
 
-    def take(self, index) -> "Span":
+    def take(self, index: Any) -> "Span":
         """The spans of these numbers."""
         return Span(*(np.atleast_1d(getattr(self, f.name))[index] for f in fields(self)))
 
@@ -47,7 +48,7 @@ class Hardware:
     bandwidth: np.ndarray  # bytes/s of memory
     inside: np.ndarray  # bytes/s between GPUs of a node
 
-    def take(self, index) -> "Hardware":
+    def take(self, index: Any) -> "Hardware":
         """The kinds of these numbers."""
         return Hardware(*(getattr(self, f.name)[index] for f in fields(self)))
 

@@ -5,6 +5,8 @@ stage after, or on the last stage its own forward; a weight gradient needs its i
 Every action of these has at most one maker on another rank, which keeps everything below small.
 """
 
+from typing import Any
+
 import numpy as np
 
 from pipelab.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
@@ -40,7 +42,7 @@ def makers(schedule: Schedule) -> np.ndarray:
     return waits[:-1]
 
 
-def _through_messages(schedule, waits, made, send_kind, recv_kind, step) -> None:
+def _through_messages(schedule: Schedule, waits: Any, made: Any, send_kind: int, recv_kind: int, step: int) -> None:
     send, recv = where(schedule, send_kind), where(schedule, recv_kind)
     waits[send] = np.where(send >= 0, made, -1)
     sender = np.roll(send, step, axis=0)  # the message for stage s comes from stage s - step

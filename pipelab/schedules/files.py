@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
 from pipelab.schedules.action import IDLE, Action
@@ -16,7 +17,7 @@ __all__ = ["from_csv", "to_csv"]
 _ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD)")
 
 
-def to_csv(schedule: Schedule, path=None) -> str:
+def to_csv(schedule: Schedule, path: str | Path | None = None) -> str:
     """The schedule as text, written to `path` too where one is given."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -28,7 +29,9 @@ def to_csv(schedule: Schedule, path=None) -> str:
     return text.getvalue()
 
 
-def from_csv(source, *, name: str | None = None, microbatches: int | None = None, stage_rank=None) -> Schedule:
+def from_csv(
+    source: Any, *, name: str | None = None, microbatches: int | None = None, stage_rank: Any = None
+) -> Schedule:
     """Read a file, or text of more than one line; idle ticks are dropped, what remains is validated."""
     if isinstance(source, str) and "\n" in source:
         label, text, stem = "the CSV text", source, "from CSV"

@@ -2,6 +2,7 @@
 
 from bisect import bisect
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ __all__ = ["arrays_of", "first_holders", "ranks_of_stages"]
 _CODE = {name: code for code, name in enumerate(KINDS)}
 
 
-def arrays_of(rows) -> dict[str, np.ndarray]:
+def arrays_of(rows: Any) -> dict[str, np.ndarray]:
     """`kind`, `stage`, `microbatch`, `first` and `paired` of a schedule.
 
     Raises
@@ -44,7 +45,7 @@ def arrays_of(rows) -> dict[str, np.ndarray]:
     return {"kind": np.array(kind, np.int8), **numbers, "first": np.array(first), "paired": np.array(paired, bool)}
 
 
-def _each(field: str, values, expected: str):
+def _each(field: str, values: Any, expected: str) -> Any:
     if not is_list(values):
         raise InvalidValue("Schedule", [(field, values, f"expected {expected}")])
     return values
@@ -80,7 +81,7 @@ def first_holders(arrays: dict[str, np.ndarray]) -> list[int]:
     return [max(rank, 0) for rank in holder]
 
 
-def ranks_of_stages(stage_rank) -> tuple[int, ...]:
+def ranks_of_stages(stage_rank: Any) -> tuple[int, ...]:
     """`stage_rank` as a tuple of ints.
 
     Raises

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from pipelab.errors import InvalidValue
 from pipelab.schedules.action import IDLE, KINDS, TRANSFERS, Action, B, F
 from pipelab.schedules.limits import MOST_PASSES
 from pipelab.schedules.rows import arrays_of, first_holders, ranks_of_stages
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Schedule"]
 
@@ -54,7 +58,7 @@ class Schedule:
     first: np.ndarray
     paired: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         instance("Schedule", "name", self.name, str, "text")
         count = whole_number("Schedule", "microbatches", self.microbatches, most=MOST_PASSES)
         object.__setattr__(self, "microbatches", count)
@@ -231,7 +235,7 @@ class Schedule:
 
         return with_idle(self)
 
-    def to_csv(self, path=None) -> str:
+    def to_csv(self, path: str | Path | None = None) -> str:
         """The schedule as torch's CSV: a line per rank, a cell per action, idle ticks empty.
 
         Parameters
@@ -244,7 +248,7 @@ class Schedule:
         return to_csv(self, path)
 
     @classmethod
-    def from_csv(cls, source, **known) -> "Schedule":
+    def from_csv(cls, source: Any, **known: Any) -> "Schedule":
         """Read torch's CSV and validate it.
 
         Parameters
@@ -265,7 +269,7 @@ class Schedule:
 
         return from_csv(source, **known)
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per action, in order: rank, position, action, stage, kind, microbatch."""
         import pandas as pd
 
@@ -277,7 +281,7 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         """Same actions on every rank, same stages on the same ranks; the name does not matter."""
         if not isinstance(other, Schedule):
             return NotImplemented

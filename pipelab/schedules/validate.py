@@ -1,8 +1,8 @@
 """Can this schedule be run? Every missing, doubled or impossible action, or the edges of the deadlock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import SupportsInt
+from typing import Any, SupportsInt
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def refuse_impossible(schedule: Schedule) -> None:
         raise InvalidSchedule(found, f"schedule {schedule.name!r}")
 
 
-def _impossible(schedule: Schedule):
+def _impossible(schedule: Schedule) -> Iterator[str]:
     """Actions of stages or microbatches that do not exist, on a rank that does not hold the stage, or bad pairs."""
     working = schedule.kind != IDLE
     holders = schedule.holder
@@ -92,7 +92,7 @@ def _impossible(schedule: Schedule):
             yield f"{_place(schedule, i)}: a pair is a forward and a full backward"
 
 
-def _wrong_numbers(schedule: Schedule):
+def _wrong_numbers(schedule: Schedule) -> Iterator[str]:
     """Actions there twice or not at all: of every stage and microbatch one F, and one B or else one I and one W."""
     shape = schedule.stages, schedule.microbatches
     cell = schedule.stage * np.int64(shape[1]) + schedule.microbatch
@@ -132,7 +132,7 @@ def _first_gap(schedule: Schedule, cell: np.ndarray, cells: int) -> str:
     return f"{missing}: {counted} and there are {len(there):,}"
 
 
-def _doubled(schedule: Schedule, count: np.ndarray, code: np.ndarray):
+def _doubled(schedule: Schedule, count: np.ndarray, code: np.ndarray) -> Iterator[str]:
     order = np.argsort(code, kind="stable")
     ordered = code[order]
     for flat in np.flatnonzero(count.ravel() > 1):
@@ -142,7 +142,7 @@ def _doubled(schedule: Schedule, count: np.ndarray, code: np.ndarray):
         yield f"{stage}{KINDS[kind]}{batch} is there {len(entries)} times, expected once ({places})"
 
 
-def _wanted_messages(schedule: Schedule, shape) -> dict[int, np.ndarray]:
+def _wanted_messages(schedule: Schedule, shape: Any) -> dict[int, np.ndarray]:
     """Which sends and receives there must be, once any is shown."""
     across = schedule.holder[1:] != schedule.holder[:-1]
     after, before = np.append(across, False)[:, None], np.insert(across, 0, False)[:, None]
@@ -151,7 +151,7 @@ def _wanted_messages(schedule: Schedule, shape) -> dict[int, np.ndarray]:
     return {SEND_F: after & whole, RECV_F: before & whole, SEND_B: before & back, RECV_B: after & back}
 
 
-def _wrong_order(schedule: Schedule):
+def _wrong_order(schedule: Schedule) -> Iterator[str]:
     """Actions listed before what they need on their own rank."""
     pairs = [makers(schedule)]
     if not schedule.forward_only:

@@ -13,7 +13,7 @@ __all__ = ["dualpipev", "zbv"]
 class _Rank:
     """Writes down the actions of one rank; every kind of work counts its own microbatches."""
 
-    def __init__(self, rank: int, ranks: int):
+    def __init__(self, rank: int, ranks: int) -> None:
         self.stages = (rank, 2 * ranks - 1 - rank)  # on the way down and on the way back
         self.next: Counter[tuple[int, str]] = Counter()
         self.owed: deque = deque()  # weight gradients put off, oldest first

@@ -8,6 +8,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["noted_interrupts"]
 
@@ -24,7 +28,7 @@ def noted_interrupts() -> Iterator[Callable[[], None]]:
         return
     arrived = threading.Event()
 
-    def note(number, frame):
+    def note(number: Any, frame: "DataFrame") -> None:
         arrived.set()
         before(number, frame)
 

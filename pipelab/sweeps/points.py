@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -108,7 +109,9 @@ def mixes(
     return points
 
 
-def _mixes(numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpus, budget) -> Iterator[dict]:
+def _mixes(
+    numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpus: float, budget: float
+) -> Iterator[dict]:
     """Type by type, leaving out what the types before have used up."""
     if not numbers:
         yield {}
@@ -120,7 +123,7 @@ def _mixes(numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpu
                 yield {name: n, **rest}
 
 
-def _numbers(name: str, most) -> list[int]:
+def _numbers(name: str, most: Any) -> list[int]:
     whole = int(most) if isinstance(most, Integral) and not isinstance(most, bool) else None
     if whole is not None and whole > _MOST_POINTS:
         _refuse_too_many("mixes", whole)
@@ -132,7 +135,7 @@ def _numbers(name: str, most) -> list[int]:
     return [int(n) for n in choices]
 
 
-def _check_amount(name: str, value):
+def _check_amount(name: str, value: Any) -> float:
     expected = "expected a finite number, at least 0"
     if real_number("mixes", name, value, expected) < 0:
         raise InvalidValue("mixes", [(name, value, expected)])
@@ -173,7 +176,7 @@ def plain_points(points: Iterable[Mapping], taken: Sequence[str]) -> tuple[tuple
     return tuple(found[0]), found
 
 
-def plain(value, where: str):
+def plain(value: Any, where: str) -> Any:
     """The value as JSON knows it; numpy's numbers become Python's."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -191,7 +194,7 @@ def plain(value, where: str):
     raise InvalidValue("sweep", [(where, type(value).__name__, expected)])
 
 
-def cell(value) -> str:
+def cell(value: Any) -> str:
     """A plain value as the text of a table's cell, on one line; `value_of` gives it back.
 
     >>> cell(8), cell("fp8"), cell("8"), cell(None), cell({"H100": 2})
@@ -202,9 +205,9 @@ def cell(value) -> str:
     return json.dumps(value)
 
 
-def value_of(text: str):
+def value_of(text: str) -> Any:
     """What a cell stands for: JSON if it is that, else the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or brackets in brackets without end
         return text

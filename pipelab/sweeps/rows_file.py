@@ -11,10 +11,10 @@ import json
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from pipelab.checked import is_real
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.sweeps.points import cell, value_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, TEXTS
@@ -41,7 +41,7 @@ class RowsFile:
         Of the method, plain values.
     """
 
-    def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]):
+    def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]) -> None:
         self.path = path_of("sweep", path, "file").expanduser()
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
@@ -159,8 +159,7 @@ class RowsFile:
         for name in COLUMNS:
             value = value_of(texts[name])
             row[name] = value if name in TEXTS else None if value == "" else value
-            real = isinstance(row[name], int | float) and not isinstance(row[name], bool) and isfinite(row[name])
-            if not (isinstance(row[name], str) if name in TEXTS else row[name] is None or real):
+            if not (isinstance(row[name], str) if name in TEXTS else row[name] is None or is_real(row[name])):
                 raise InvalidData(f"{self.path}, row {number}, column {name!r}: {texts[name]!r}: not of a sweep")
         if row["status"] in ("optimal", "feasible") and row["throughput_tokens_per_s"] is None:
             expected = f"expected a number where the status is {row['status']}; remove the row"

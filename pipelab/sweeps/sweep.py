@@ -3,12 +3,12 @@
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
 from pipelab.html import table
@@ -17,6 +17,9 @@ from pipelab.sweeps.points import plain, plain_points
 from pipelab.sweeps.rows_file import RowsFile, key_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, Task
 from pipelab.sweeps.workers import answers, check_jobs
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame, Figure
 
 __all__ = ["Sweep", "sweep"]
 
@@ -62,7 +65,7 @@ class Sweep:
         open_points = f"; {missing:,} not reached" if missing else ""
         return f"{self.asked:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """The rows as a DataFrame; without the columns of prices where no GPU has one."""
         import pandas as pd
 
@@ -70,7 +73,7 @@ class Sweep:
         prices = [] if frame["usd_per_hour"].notna().any() else ["usd_per_hour", "usd_per_million_tokens"]
         return frame.drop(columns=prices)
 
-    def figure(self, x: str | None = None, y: str = "throughput_tokens_per_s"):
+    def figure(self, x: str | None = None, y: str = "throughput_tokens_per_s") -> "Figure":
         """Every point a dot, the best ones joined; see `plot_sweep`."""
         from pipelab.plots import plot_sweep
 
@@ -99,7 +102,7 @@ def sweep(
     time_limit: float | None = None,
     progress: bool = True,
     again: Iterable[str] = (),
-    **options,
+    **options: Any,
 ) -> Sweep:
     """Solve the problem of every point.
 
@@ -200,7 +203,7 @@ def sweep(
     return so_far()
 
 
-def _statuses(again) -> tuple[str, ...]:
+def _statuses(again: Any) -> tuple[str, ...]:
     if not isinstance(again, Iterable):
         expected = f"expected statuses among {', '.join(STATUSES)}"
         raise InvalidValue("sweep", [("again", again, expected)])
@@ -211,7 +214,7 @@ def _statuses(again) -> tuple[str, ...]:
     return again
 
 
-def _shown(found, done: int, total: int, progress: bool):
+def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
     """The same rows, with a progress bar that counts those that failed."""
     from tqdm.auto import tqdm
 
@@ -225,14 +228,14 @@ def _shown(found, done: int, total: int, progress: bool):
             bar.update()
 
 
-def _interrupted(partial: Sweep, file) -> SweepInterrupted:
+def _interrupted(partial: Sweep, file: Any) -> SweepInterrupted:
     kept = f"they are kept in {file}, and the same call goes on from there" if file else (
         "they are in this error's .sweep; with file=… a sweep keeps them and goes on where it stopped"
     )  # fmt: skip
     return SweepInterrupted(f"stopped with {len(partial.rows):,} of {partial.asked:,} rows; {kept}", partial)
 
 
-def _refuse_all_failed(whole: Sweep, file) -> None:
+def _refuse_all_failed(whole: Sweep, file: Any) -> None:
     reasons = {row["reason"] for row in whole.rows}
     if len(whole.rows) < 2 or len(reasons) > 1 or any(row["status"] != "failed" for row in whole.rows):
         return

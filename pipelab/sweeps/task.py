@@ -39,7 +39,7 @@ class Task:
     method: str | Callable
     options: Mapping[str, Any]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not callable(self.make):
             expected = "expected a function that turns a point's values into a Problem"
             raise InvalidValue("sweep", [("make", self.make, expected)])

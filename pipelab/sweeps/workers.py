@@ -1,6 +1,6 @@
 """A task on many points at once: joblib, with whatever backend and number of jobs is configured."""
 
-from collections.abc import Generator, Hashable, Mapping
+from collections.abc import Generator, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
 from numbers import Integral
 from typing import Any
@@ -11,7 +11,7 @@ from pipelab.sweeps.task import Task, failed
 __all__ = ["answers", "check_jobs"]
 
 
-def check_jobs(jobs) -> None:
+def check_jobs(jobs: Any) -> None:
     """Refuse what joblib does not know as a number of jobs."""
     if jobs is None or (isinstance(jobs, Integral) and not isinstance(jobs, bool) and jobs != 0):
         return
@@ -45,7 +45,7 @@ def _parallel(task: Task, points: Mapping[Any, dict], jobs: int | None, begun: l
     from joblib import Parallel, delayed
     from joblib.parallel import get_active_backend
 
-    def calls():
+    def calls() -> Iterator:
         for key, point in list(points.items()):
             begun.append(key)
             yield delayed(_keyed)(task, key, point)

@@ -62,7 +62,7 @@ class StageCosts:
     optimizer: float = 0.0
     unit: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.unit, str) or self.unit not in _UNITS:
             raise InvalidValue("StageCosts", [("unit", self.unit, 'expected "", "s", "ms" or "us"')])
         one_number = ("overlap", "optimizer")
@@ -159,11 +159,11 @@ class StageCosts:
         return result
 
 
-def _check_schedule(what: str, schedule) -> None:
+def _check_schedule(what: str, schedule: Any) -> None:
     instance(what, "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
 
 
-def _times(name: str, value, *, one_number: bool) -> float | tuple[float, ...]:
+def _times(name: str, value: Any, *, one_number: bool) -> float | tuple[float, ...]:
     """A number, or a list of numbers, as floats that can be added up."""
     value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     several = is_list(value)
@@ -182,7 +182,7 @@ def _times(name: str, value, *, one_number: bool) -> float | tuple[float, ...]:
     return numbers if several else numbers[0]
 
 
-def _float(value) -> float | None:
+def _float(value: Any) -> float | None:
     """None for what is no number; True is none."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return None
@@ -192,7 +192,7 @@ def _float(value) -> float | None:
         return float(np.copysign(1e300, -1 if value < 0 else 1))
 
 
-def _spread(name: str, value, count: int, what: str) -> np.ndarray:
+def _spread(name: str, value: Any, count: int, what: str) -> np.ndarray:
     if isinstance(value, tuple) and len(value) != count:
         expected = f"expected one number, or {count} for {count} {what}; got {len(value)}"
         raise InvalidValue("StageCosts", [(name, value, expected)])

@@ -1,10 +1,14 @@
 """Why ranks idle: before their first backward, in steady state, after their last forward, or for the network."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pipelab.schedules.action import TRANSFERS, B, F, I
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = ["Idle", "idle"]
 
@@ -28,7 +32,7 @@ class Idle(NamedTuple):
         """All idle time of every rank."""
         return self.warm_up + self.steady + self.cool_down + self.network
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per rank."""
         import pandas as pd
 
@@ -40,7 +44,7 @@ class Idle(NamedTuple):
         return table(self.frame())
 
 
-def idle(timeline) -> Idle:
+def idle(timeline: "Timeline") -> Idle:
     """Sort every gap before an action, and the one behind the last, by its cause."""
     graph, rank, ranks = timeline.graph, timeline.node_rank, timeline.schedule.ranks
     before = np.append(timeline.node_end, 0.0)[graph.waits[0]]
@@ -67,13 +71,13 @@ def idle(timeline) -> Idle:
     )
 
 
-def _worked_until(timeline) -> np.ndarray:
+def _worked_until(timeline: "Timeline") -> np.ndarray:
     """For every node, when the last of all that it waits for ended, messages not counted."""
     known = np.append(timeline.node_end, 0.0)
     return np.maximum.reduce([known[waits] for waits in timeline.graph.waits])
 
 
-def _turning_points(timeline) -> tuple[np.ndarray, np.ndarray]:
+def _turning_points(timeline: "Timeline") -> tuple[np.ndarray, np.ndarray]:
     """Start of every rank's first backward and end of its last forward."""
     schedule = timeline.schedule
     first, last = np.full(schedule.ranks, np.inf), np.full(schedule.ranks, -np.inf)

@@ -1,12 +1,15 @@
 """Activations that wait for their backward: how many, and how much memory over time."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pipelab.checked import numbered
 from pipelab.schedules.action import B, F, I, W
 from pipelab.schedules.schedule import Schedule
+
+if TYPE_CHECKING:
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = ["Steps", "memory", "peak_in_flight"]
 
@@ -34,7 +37,7 @@ def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
     return tuple(int(held[low:high].max(initial=base)) - base for low, high, base in ranges)
 
 
-def memory(timeline, rank: int) -> Steps:
+def memory(timeline: "Timeline", rank: int) -> Steps:
     """What `rank` holds over time: a forward's activations from its start to the end of its backward.
 
     An input gradient leaves `weight_activation` behind until the weight gradient ends. Without backwards

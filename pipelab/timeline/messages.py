@@ -1,10 +1,13 @@
 """What goes from rank to rank, and when: between two actions, or between a send and its receive."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pipelab.schedules.dependencies import makers
+
+if TYPE_CHECKING:
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = ["Messages", "messages"]
 
@@ -28,7 +31,7 @@ class Messages(NamedTuple):
     arrives: np.ndarray
 
 
-def messages(timeline) -> Messages:
+def messages(timeline: "Timeline") -> Messages:
     """All messages of a timeline, in the order of their takers."""
     schedule = timeline.schedule
     needs = makers(schedule)

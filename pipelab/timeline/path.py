@@ -1,8 +1,11 @@
 """What each action waited for last, and the chain of these from the end back to the start."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pipelab.timeline.timeline import Timeline
 
 __all__ = ["Binding", "binding", "critical_entries", "names_waited_for"]
 
@@ -29,7 +32,7 @@ class Binding(NamedTuple):
     second: np.ndarray
 
 
-def binding(timeline) -> Binding:
+def binding(timeline: "Timeline") -> Binding:
     """For every node what it waited for last. Of several that end together, the one on the same rank is named."""
     graph, n = timeline.graph, len(timeline.graph)
     known, first = np.append(timeline.node_end, 0.0), np.append(timeline.node_entry, -1)
@@ -47,7 +50,7 @@ def binding(timeline) -> Binding:
     return Binding(node, entry, whole, second)
 
 
-def names_waited_for(timeline, entries: np.ndarray) -> list[str]:
+def names_waited_for(timeline: "Timeline", entries: np.ndarray) -> list[str]:
     """What each of these entries waited for last, as text: "" for nothing, a pair where a rank was busy with one."""
     bound, schedule, node = timeline.binding, timeline.schedule, timeline.graph.node[entries]
     asked = list(zip(bound.entry[node].tolist(), bound.whole[node].tolist(), strict=True))
@@ -58,7 +61,7 @@ def names_waited_for(timeline, entries: np.ndarray) -> list[str]:
     ]
 
 
-def critical_entries(timeline) -> np.ndarray:
+def critical_entries(timeline: "Timeline") -> np.ndarray:
     """Entries of the critical path, first to last; it ends with the action that ends last.
 
     Of a pair, the half whose result is needed next; where nothing is but the rank, the half that had to wait.

@@ -1,9 +1,10 @@
 """A placement run as an inference pipeline: its lanes, its steady rate, and how many in flight that takes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.checked import whole_number
 from pipelab.evaluate import Evaluation, tally
@@ -12,6 +13,9 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 from pipelab.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame, Figure
 
 __all__ = ["Lane", "PlacedTimeline", "lanes_of", "placed_timeline", "stage_label"]
 
@@ -111,7 +115,7 @@ class PlacedTimeline:
         """The fewest microbatches in flight for which the steady rate equals the promise to 1e-6."""
         return least_in_flight(self.timeline.costs, self.promise / self.problem.workload.tokens)
 
-    def sweep(self, in_flight=None):
+    def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
         """The steady rate against microbatches in flight, simulated one by one.
 
         Parameters
@@ -158,7 +162,7 @@ class PlacedTimeline:
             text += f" Memory was judged for Workload.in_flight = {counted}."
         return text
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per lane: seconds per microbatch, rate, share of the time it works once the pipeline is full."""
         import pandas as pd
 
@@ -173,7 +177,7 @@ class PlacedTimeline:
             }
         )
 
-    def gantt(self, *, follow: int | None = 0, links: bool = True):
+    def gantt(self, *, follow: int | None = 0, links: bool = True) -> "Figure":
         """When every stage and link works on which microbatch, the bottleneck framed.
 
         Parameters
@@ -187,7 +191,7 @@ class PlacedTimeline:
 
         return placed_gantt(self, follow=follow, links=links)
 
-    def figure(self):
+    def figure(self) -> "Figure":
         """The steady rate against microbatches in flight, and how many keep the promise."""
         from pipelab.plots import plot_in_flight
 
@@ -207,7 +211,7 @@ def stage_label(evaluation: Evaluation, index: int) -> str:
     return f"stage {index + 1}: {layers} layer{'s' * (layers > 1)} on {tally(report.gpu_types)}"
 
 
-def lanes_of(evaluation: Evaluation, seconds) -> tuple[Lane, ...]:
+def lanes_of(evaluation: Evaluation, seconds: Any) -> tuple[Lane, ...]:
     """The lanes of a judged placement, with their times."""
     lanes = []
     for position, each in enumerate(seconds):
@@ -219,7 +223,12 @@ def lanes_of(evaluation: Evaluation, seconds) -> tuple[Lane, ...]:
 
 
 def placed_timeline(
-    problem: Problem, placement: Placement, evaluation: Evaluation, costs, microbatches: int | None, in_flight
+    problem: Problem,
+    placement: Placement,
+    evaluation: Evaluation,
+    costs: Any,
+    microbatches: int | None,
+    in_flight: int | None,
 ) -> PlacedTimeline:
     """Simulate; where it is not said how many are in flight, as many as the promise needs."""
     if in_flight is None:

@@ -1,7 +1,7 @@
 """From a placement to its pipeline: what the judge says of stages and links as costs, and as a timeline."""
 
 from numbers import Real
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from pipelab.checked import instance, real_number, true_or_false
 from pipelab.errors import InvalidValue
@@ -166,7 +166,7 @@ def timeline_of(
     return placed_timeline(problem, placement, judged, costs, microbatches, in_flight)
 
 
-def _refuse_mixture(training: bool, in_flight, schedule, backward) -> None:
+def _refuse_mixture(training: bool, in_flight: int | None, schedule: Any, backward: Any) -> None:
     """An option that would be ignored is a misunderstanding."""
     if training and in_flight is not None:
         expected = "expected None with training=True: there the schedule decides how many are in flight"

@@ -88,7 +88,7 @@ def timed(
     return Timeline(schedule, costs, transfers, synchronous_optimizer, start, end, graph, delays)
 
 
-def check_transfers(transfers) -> None:
+def check_transfers(transfers: str) -> None:
     """Raise `UnknownName` for a way of handing over that there is not."""
     if not isinstance(transfers, str) or transfers not in TRANSFER_MODES:
         raise UnknownName(f"transfers {shown(transfers)} is not known; {nearest(transfers, TRANSFER_MODES)}")
@@ -101,7 +101,7 @@ def _slowest(comm: np.ndarray, link: np.ndarray | None) -> np.ndarray | None:
     return comm[link] if link.ndim == 1 else comm[link].max(axis=1)
 
 
-def _node_durations(schedule: Schedule, costs: StageCosts, table: dict, graph) -> np.ndarray:
+def _node_durations(schedule: Schedule, costs: StageCosts, table: dict, graph: Graph) -> np.ndarray:
     """How long every node takes; a pair its share of the sum of its parts; messages and idle ticks nothing."""
     lookup = np.zeros((len(KINDS), schedule.stages))
     lookup[F], lookup[I], lookup[W] = table["forward"], table["backward_input"], table["backward_weight"]

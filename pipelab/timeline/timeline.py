@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +11,12 @@ from pipelab.schedules.action import TRANSFERS, Action
 from pipelab.schedules.order import Graph
 from pipelab.schedules.schedule import Schedule
 from pipelab.timeline.costs import StageCosts
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
+    from pipelab.timeline.idle import Idle
+    from pipelab.timeline.memory import Steps
+    from pipelab.timeline.path import Binding
 
 __all__ = ["Timeline"]
 
@@ -143,7 +151,7 @@ class Timeline:
 
         return tuple(float(memory(self, rank).amount.max(initial=0.0)) for rank in range(self.schedule.ranks))
 
-    def memory(self, rank: int):
+    def memory(self, rank: int) -> "Steps":
         """Memory held for activations over time.
 
         Returns
@@ -161,7 +169,7 @@ class Timeline:
         return memory(self, rank)
 
     @cached_property
-    def idle(self):
+    def idle(self) -> "Idle":
         """Idle time of every rank by its cause; see `pipelab.timeline.idle.Idle`."""
         from pipelab.timeline.idle import idle
 
@@ -177,7 +185,7 @@ class Timeline:
         return self.binding.entry[self.graph.node]
 
     @cached_property
-    def binding(self):
+    def binding(self) -> "Binding":
         """What every node waited for last; see `pipelab.timeline.path.Binding`."""
         from pipelab.timeline.path import binding
 
@@ -195,7 +203,7 @@ class Timeline:
         """The chain of actions that decides the makespan: speed up none of them and nothing is gained."""
         return tuple(self.schedule.action(i) for i in self.critical_entries)
 
-    def save_chrome_trace(self, path) -> None:
+    def save_chrome_trace(self, path: str | Path) -> None:
         """Write the timeline for chrome://tracing, Perfetto and other viewers; a lane per rank."""
         from pipelab.timeline.trace import save_chrome_trace
 
@@ -207,7 +215,7 @@ class Timeline:
 
         return chrome_trace(self)
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per action: rank, action, stage, kind, microbatch, start, end, waited_for."""
         from pipelab.timeline.path import names_waited_for
 

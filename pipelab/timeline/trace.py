@@ -1,6 +1,7 @@
 """A timeline as a Chrome trace: a lane per rank, an arrow per message between ranks."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from pipelab.timeline.timeline import Timeline
 __all__ = ["chrome_trace", "save_chrome_trace"]
 
 
-def chrome_trace(timeline) -> dict:
+def chrome_trace(timeline: Timeline) -> dict:
     """Plain data in Chrome's trace event format; times in microseconds (a unit-less time counts as one)."""
     schedule, scale = timeline.schedule, timeline.costs.microseconds
     events = [
@@ -37,7 +38,7 @@ def chrome_trace(timeline) -> dict:
     return {"traceEvents": events + _arrows(timeline, rank), "displayTimeUnit": "ms"}
 
 
-def _arrows(timeline, rank: list[int]) -> list[dict]:
+def _arrows(timeline: Timeline, rank: list[int]) -> list[dict]:
     found, sent, scale = [], messages(timeline), timeline.costs.microseconds
     columns = sent.maker, sent.taker, sent.leaves * scale, sent.arrives * scale
     for maker, taker, leaves, arrives in zip(*(column.tolist() for column in columns), strict=True):
@@ -47,7 +48,7 @@ def _arrows(timeline, rank: list[int]) -> list[dict]:
     return found
 
 
-def save_chrome_trace(timeline, path) -> None:
+def save_chrome_trace(timeline: Timeline, path: str | Path) -> None:
     """Write the trace to a file.
 
     Parameters

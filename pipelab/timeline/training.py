@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import real_number, whole_number
 from pipelab.errors import InvalidValue
@@ -16,6 +17,9 @@ from pipelab.timeline.costs import StageCosts
 from pipelab.timeline.placed import stage_label
 from pipelab.timeline.simulate import simulate
 from pipelab.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame, Figure
 
 __all__ = ["TrainingTimeline", "training_timeline"]
 
@@ -71,13 +75,13 @@ class TrainingTimeline:
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
-    def gantt(self, **options):
+    def gantt(self, **options: Any) -> "Figure":
         """`pl.gantt` of the step, its ranks named by what they hold; takes the same options."""
         from pipelab.plots import training_gantt
 
         return training_gantt(self, **options)
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per rank: seconds of a forward and a backward of one microbatch, share of the step it works."""
         import pandas as pd
 
@@ -134,7 +138,7 @@ def training_timeline(
     return TrainingTimeline(problem, placement, evaluation, simulate(order, costs))
 
 
-def _multiple(field: str, value) -> float:
+def _multiple(field: str, value: Any) -> float:
     expected = "expected a multiple of the forward, at least 0"
     if real_number("timeline_of", field, value, expected) < 0:
         raise InvalidValue("timeline_of", [(field, value, expected)])

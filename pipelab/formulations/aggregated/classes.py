@@ -8,11 +8,15 @@ directions are alike. Swapping them changes no placement's throughput.
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.html import table
+
+if TYPE_CHECKING:
+    from pipelab.kinds import DataFrame
 
 __all__ = ["Classes", "gpu_classes"]
 
@@ -66,7 +70,7 @@ class Classes:
         """What every GPU of class `a` is."""
         return self.cluster.kinds[self.kind[a]]
 
-    def frame(self):
+    def frame(self) -> "DataFrame":
         """One row per class: type, memory, number of GPUs, their ids, bandwidth among themselves."""
         import pandas as pd
 

@@ -1,6 +1,7 @@
 """From counts back to a placement: the layers of every stage, and its GPUs by id."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def assign(found: Recipes, stages: Sequence[Recipe], prices: Sequence[int] | Non
     return [tuple(g) for g in gpus]
 
 
-def _shared_out(demand: dict[tuple[int, ...], int], count, prices) -> dict[tuple[int, ...], list[int]]:
+def _shared_out(demand: dict[tuple[int, ...], int], count: Any, prices: Any) -> dict[tuple[int, ...], list[int]]:
     """The class of every GPU that each set of classes gives, within what every class has.
 
     Who draws how many GPUs from which class is a transport problem: its matrix is totally

@@ -8,6 +8,7 @@ is left out: that stage can replace it in any placement.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def patterns_at(rates: StageRates, threshold: float) -> list[tuple[list[tuple[in
     return list(_pure_patterns(rates, good) if rates.pure else _listed_patterns(rates, good))
 
 
-def _drawn(rates: StageRates, order: Order, eligible, parts) -> Iterator[tuple[tuple, int, np.ndarray]]:
+def _drawn(rates: StageRates, order: Order, eligible: Any, parts: Any) -> Iterator[tuple[tuple, int, np.ndarray]]:
     """From kinds of GPU to classes: the largest sets of classes for every link kind."""
     by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
     everything = np.any([classes for _, classes in by_class], axis=0)
@@ -113,7 +114,9 @@ def _drawn(rates: StageRates, order: Order, eligible, parts) -> Iterator[tuple[t
         yield draws, link_kind, kinds
 
 
-def _drawn_loosely(rates: StageRates, order: Order, eligible, parts) -> Iterator[tuple[tuple, int, np.ndarray]]:
+def _drawn_loosely(
+    rates: StageRates, order: Order, eligible: Any, parts: Any
+) -> Iterator[tuple[tuple, int, np.ndarray]]:
     """One GPU of the stage stands for all of it towards its neighbours; the others come from anywhere."""
     by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
     all_kinds = np.any([kinds for _, kinds in parts], axis=0)
@@ -124,7 +127,7 @@ def _drawn_loosely(rates: StageRates, order: Order, eligible, parts) -> Iterator
             yield (one, *(draw for draw in others if draw[0])), link_kind, all_kinds
 
 
-def _pure_patterns(rates: StageRates, good: np.ndarray):
+def _pure_patterns(rates: StageRates, good: np.ndarray) -> Any:
     """(GPUs, kinds they may be of) for every size, and every largest set of kinds that share a span."""
     problem, largest = rates.problem, rates.largest
     kinds = len(problem.cluster.kinds)
@@ -146,7 +149,7 @@ def _pure_spans(good: np.ndarray, largest: int, size: int, kinds: np.ndarray) ->
     return np.flatnonzero(here[size - 1] & ~here[: size - 1].any(axis=0))
 
 
-def _listed_patterns(rates: StageRates, good: np.ndarray):
+def _listed_patterns(rates: StageRates, good: np.ndarray) -> Any:
     """One per mixture, without the spans that it reaches with a GPU less (or several)."""
     number = {tuple(row): i for i, row in enumerate(rates.composition.tolist())}
     reached = np.zeros_like(good)  # by the mixture or by a part of it; smaller ones come first

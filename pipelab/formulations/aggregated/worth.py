@@ -10,6 +10,7 @@ links aside: minimise Σ N_k w_k.
 """
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def worths(rates: StageRates, threshold: float) -> tuple[Fraction, ...]:
     return _rounded_safely(answer.x[:kinds], patterns)
 
 
-def _rounded_safely(values: np.ndarray, patterns) -> tuple[Fraction, ...]:
+def _rounded_safely(values: np.ndarray, patterns: Any) -> tuple[Fraction, ...]:
     """The fractions that the solver's decimals stand for; where one is too small, rounded up instead."""
     simple = tuple(Fraction(max(0.0, v)).limit_denominator(1000) for v in values)
     if _hold(simple, patterns):
@@ -57,7 +58,7 @@ def _rounded_safely(values: np.ndarray, patterns) -> tuple[Fraction, ...]:
     return upward
 
 
-def _hold(worth: tuple[Fraction, ...], patterns) -> bool:
+def _hold(worth: tuple[Fraction, ...], patterns: Any) -> bool:
     """Whether no pattern holds more layers than its GPUs are worth, in exact arithmetic."""
     return all(
         sum(number * min(worth[k] for k in np.flatnonzero(own)) for number, own in parts) >= layers

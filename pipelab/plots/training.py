@@ -1,0 +1,26 @@
+"""A placement's training step as the schedule's chart."""
+
+from typing import TYPE_CHECKING, Any
+
+from pipelab.plots.gantt import gantt
+
+if TYPE_CHECKING:
+    from pipelab.kinds import Figure
+    from pipelab.timeline.training import TrainingTimeline
+
+__all__ = ["training_gantt"]
+
+
+def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
+    """`pl.gantt` of a placement's training step, its ranks named by what they hold.
+
+    Parameters
+    ----------
+    training : TrainingTimeline
+    options
+        As for `pl.gantt`.
+    """
+    figure = gantt(training.timeline, **{"finding": f"{training.problem.name}: {training.sentence}", **options})
+    axis = figure.layout.yaxis
+    axis.update(ticktext=[training.labels[rank] for rank in axis.tickvals], automargin=True)
+    return figure

@@ -1,0 +1,277 @@
+"""The static copy: pages that need no kernel and no network, whole links, live figures, or nothing written at all."""
+
+import base64
+import re
+from pathlib import Path
+from posixpath import normpath
+from urllib.parse import unquote
+
+import ipywidgets as widgets
+import nbformat
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+import pipelab as pl
+from lab_session import CHROMIUM
+from pipelab.explore.chart import LiveChart
+from pipelab.paths import notebooks_dir
+from pipelab.static import site, static_copy
+from pipelab.static.figures import figure_html, figure_of_state
+from pipelab.static.formulas import typeset, typeset_html
+from pipelab.static.page import page
+from pipelab.static.stills import NOTE, still
+
+EVERY = sorted(
+    p.relative_to(notebooks_dir()).with_suffix("").as_posix()
+    for p in notebooks_dir().rglob("*.ipynb")
+    if ".ipynb_checkpoints" not in p.parts
+)
+PAGES = ["index.html", *(f"{name}.html" for name in EVERY)]
+
+
+def _read(name):
+    return nbformat.read(notebooks_dir() / f"{name}.ipynb", as_version=4)
+
+
+# formulas
+
+
+def test_formulas_become_mathml_and_code_stays():
+    made = typeset("It costs $n_s$ and `$n$`.\n\n```\n$x$\n```\n\n$$\\sum_a x_a$$\n")
+    assert made.count("<math") == 2
+    assert "<msub><mi>n</mi><mi>s</mi></msub>" in made
+    assert 'display="block"' in made
+    assert "`$n$`" in made
+    assert "```\n$x$\n```" in made
+
+
+def test_dollars_of_money_stay():
+    assert typeset("from 5 $ to 7 $ per hour") == "from 5 $ to 7 $ per hour"
+    assert "$ per hour" in typeset(r"$$\text{\$ per hour}$$").replace("&#x000A0;", " ")
+
+
+def test_formulas_in_tables_are_unescaped_first():
+    assert "<mo>&#x0003C;</mo>" in typeset_html("<td>$\\ell &lt; M$</td>")
+    assert typeset_html("<pre>$x$</pre>") == "<pre>$x$</pre>"
+
+
+def test_every_formula_of_the_notebooks_can_be_typeset():
+    count = 0
+    for name in EVERY:
+        for cell in _read(name).cells:
+            if cell.cell_type == "markdown":
+                made = typeset(cell.source)
+                count += made.count("<math")
+                left = re.sub(r"```.*?```|`[^`]*`|<math.*?</math>", "", made, flags=re.S)
+                assert not re.search(r"\\[a-z]", left), (name, left)
+    assert count > 100
+    for formulation in (pl.joint_formulation(pl.load_case("tiny")), pl.single_gpu_formulation(pl.load_case("tiny"))):
+        assert "$" not in typeset_html(formulation._repr_html_())
+
+
+# figures and widgets
+
+
+def test_a_figure_cannot_end_its_script():
+    text = figure_html({"data": [], "layout": {"title": {"text": "</script><b>"}, "width": 700}})
+    assert text.count("</script>") == 1
+    assert "width:100%" in text
+    assert '"width": 700' not in text
+
+
+def _states():
+    return widgets.Widget.get_manager_state()["state"]
+
+
+def test_a_figure_widget_is_its_figure():
+    y = np.array([1.5, 2.5, 3.5])
+    chart = go.FigureWidget(go.Bar(y=y, x=["a", "b", "c"]), {"title": {"text": "three bars"}})
+    saved = _states()[chart.model_id]
+    figure = figure_of_state(saved["state"], saved.get("buffers", []))
+    assert figure["layout"]["title"]["text"] == "three bars"
+    assert figure["data"][0]["y"]["dtype"] == "f8"
+    assert np.frombuffer(base64.b64decode(figure["data"][0]["y"]["bdata"])).tolist() == [1.5, 2.5, 3.5]
+
+
+def test_a_chart_that_is_kept_as_text_is_its_figure():
+    state = {"drawing": '{"data": [{"type": "bar"}], "layout": {"height": 300}}', "look": '{"layout": {}}'}
+    figure = figure_of_state(state, [])
+    assert figure == {"data": [{"type": "bar"}], "layout": {"height": 300, "template": {"layout": {}}}}
+    assert figure_of_state({"value": 3}, []) is None
+
+
+def test_a_live_chart_is_its_figure():
+    chart = LiveChart({"data": [{"type": "bar", "y": np.array([1.5, 2.5])}], "layout": {"title": {"text": "two bars"}}})
+    figure = go.Figure(figure_of_state(_states()[chart.model_id]["state"], []))
+    assert figure.layout == chart.figure.layout
+    assert figure.data[0].y.tolist() == [1.5, 2.5]
+
+
+def test_buffers_of_a_state_that_is_gone_are_left_out():
+    state = {"_widget_data": [{"y": [1, 2]}], "_widget_layout": {}}
+    buffers = [
+        {"path": path, "data": "AAAA"} for path in (["_widget_data", 3, "y", "buffer"], ["_widget_data", 0, "y", 0])
+    ]
+    assert figure_of_state(state, buffers) == {"data": [{"y": [1, 2]}], "layout": {}}
+
+
+def test_controls_are_shown_with_their_values():
+    hidden = widgets.HTML("not this", layout={"display": "none"})
+    box = widgets.VBox([
+        widgets.IntSlider(description="T4", value=6), widgets.HTML("<b>limited</b>"), hidden,
+        widgets.HBox([widgets.Dropdown(description="phase", options=["prefill", "decode"], value="decode")]),
+        widgets.Checkbox(description="mixed", value=True), widgets.Button(description="Stop"),
+    ])  # fmt: skip
+    output = widgets.Output(outputs=({"output_type": "stream", "name": "stdout", "text": "five stages"},))
+    text = still(box.model_id, _states(), lambda inner: "")
+    for part in (NOTE, "T4 <b>6</b>", "<b>limited</b>", "phase <b>decode</b>", "mixed <b>yes</b>", 'class="row"'):
+        assert part in text
+    assert "Stop" not in text
+    assert "not this" not in text
+    assert "five stages" in still(output.model_id, _states(), lambda inner: inner["text"])
+    assert still("gone", {}, lambda inner: "") == f'<div class="still"><p class="note">{NOTE}</p></div>'
+
+
+# pages
+
+
+def _notebook():
+    hidden = new_code_cell("pl.guess('how many?', 3)", metadata={"jupyter": {"source_hidden": True}})
+    hidden.outputs = [new_output("display_data", {"text/html": "<details>folded</details>"})]
+    drawn = new_code_cell("figure")
+    drawn.outputs = [
+        new_output("display_data", {"application/vnd.plotly.v1+json": {"data": [], "layout": {}}, "text/html": "no"}),
+        new_output("stream", name="stderr", text="a warning of the machine's"),
+    ]
+    text = "# Title & more\n\nTo [01](b.ipynb#A-part), [02](gone.ipynb), $x$ and [up](../c.ipynb).\n\n## A part"
+    return new_notebook(cells=[new_markdown_cell(text), hidden, drawn])
+
+
+def test_a_page_has_text_figures_and_links_to_the_pages_there_are():
+    text = page(_notebook(), "solutions/a.html", ["index.html", "c.html", "solutions/a.html", "solutions/b.html"])
+    assert "<title>Title &amp; more</title>" in text
+    assert '<a href="b.html#A-part">01</a>' in text
+    assert '<span title="not in this copy">02</span>' in text
+    assert '<a href="../c.html">up</a>' in text
+    assert '<script src="../plotly.min.js"></script>' in text
+    assert "Plotly.newPlot" in text
+    assert "folded" in text
+    for left_out in ("pl.guess", "how many?", "a warning", ">no<"):
+        assert left_out not in text
+    assert text.count("<script") == 2
+
+
+def test_links_of_all_pages_are_whole_and_nothing_comes_from_elsewhere():
+    texts = {f"{name}.html": page(_read(name), f"{name}.html", PAGES) for name in EVERY}
+    anchors = {name: set(re.findall(r'id="([^"]+)"', text)) for name, text in texts.items()}
+    links = 0
+    for name, text in texts.items():
+        assert not re.search(r'(src|href)="(https?:)?//', text)
+        assert "not in this copy" not in text
+        for target in re.findall(r'href="([^"]+)"', text):
+            book, _, anchor = target.partition("#")
+            there = normpath(Path(name).parent / book) if book else name
+            assert there in PAGES, (name, target)
+            links += 1
+            if anchor and there != "index.html":
+                assert {anchor, unquote(anchor)} & anchors[there], (name, target)
+    assert links > 200
+
+
+# the whole copy
+
+
+@pytest.fixture
+def two(monkeypatch, tmp_path):
+    """Two tiny notebooks instead of the real ones."""
+    root = tmp_path / "notebooks"
+    root.mkdir()
+    first = new_notebook(cells=[new_markdown_cell("# First\n\nA question.\n\n[on](b.ipynb)"), new_code_cell("1 + 1")])
+    second = new_notebook(cells=[new_markdown_cell("# Second\n\n[back](a.ipynb)"), new_code_cell("print(6 * 7)")])
+    nbformat.write(first, root / "a.ipynb")
+    nbformat.write(second, root / "b.ipynb")
+    monkeypatch.setattr(site, "notebooks_dir", lambda: root)
+    return root
+
+
+def test_a_copy_is_written_whole_and_replaced_whole(two, tmp_path):
+    target = tmp_path / "new" / "copy"
+    pages = static_copy(target)
+    assert [p.name for p in pages] == ["index.html", "a.html", "b.html"]
+    assert "<pre>42" in pages[2].read_text(encoding="utf-8")
+    assert "A question." in pages[0].read_text(encoding="utf-8")
+    assert (target / "plotly.min.js").stat().st_size > 1e6
+    assert [p.name for p in static_copy(target, ["a"])] == ["index.html", "a.html"]
+    assert not (target / "b.html").exists()
+    assert [p.name for p in target.parent.iterdir()] == ["copy"]
+
+
+def test_nothing_is_written_where_a_notebook_fails(two, tmp_path):
+    nbformat.write(new_notebook(cells=[new_markdown_cell("# B"), new_code_cell("1 / 0")]), two / "b.ipynb")
+    with pytest.raises(pl.PipelabError, match=r"b\.ipynb: a cell failed with ZeroDivisionError: division by zero"):
+        static_copy(tmp_path / "copy")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notebooks"]
+
+
+def test_somebodys_folder_is_left_alone(two, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter.txt").write_text("dear")
+    with pytest.raises(pl.InvalidValue, match="this one holds something else"):
+        static_copy(mine)
+    with pytest.raises(pl.InvalidValue, match="this one holds something else"):
+        static_copy(mine / "letter.txt")
+    with pytest.raises(pl.UnknownName, match="no notebook 'aa'; did you mean 'a'"):
+        static_copy(tmp_path / "copy", ["aa"])
+    assert [p.name for p in mine.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt install chromium")
+def test_the_pages_live_in_a_browser(tmp_path):
+    from playwright.sync_api import sync_playwright
+
+    pages = static_copy(tmp_path / "copy", ["01_splitting_layers", "02_exhaustive_search", "glossary"])
+    errors, asked = [], set()
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1200, "height": 900})
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        tab.on("request", lambda request: asked.add(request.url))
+        drawn, formulas = {}, {}
+        for path in pages:
+            tab.goto(path.as_uri())
+            tab.wait_for_function(
+                "() => [...document.querySelectorAll('.figure')].every(f => f.querySelector('.main-svg .gtitle'))"
+            )
+            drawn[path.stem] = tab.locator(".figure").evaluate_all("all => all.map(f => f.clientWidth)")
+            formulas[path.stem] = tab.locator("math").evaluate_all(
+                "all => all.map(m => m.getBoundingClientRect().width)"
+            )
+            for link in tab.locator("a[href]").evaluate_all("all => all.map(a => a.href)"):
+                place, _, anchor = link.partition("#")
+                assert Path(unquote(place.removeprefix("file://"))).is_file(), link
+                text = Path(unquote(place.removeprefix("file://"))).read_text(encoding="utf-8")
+                assert not anchor or f'id="{unquote(anchor)}"' in text or f'id="{anchor}"' in text, link
+        # A figure answers: hovering a bar says what it is.
+        tab.goto(pages[1].as_uri())
+        tab.wait_for_selector(".figure .barlayer path", state="attached")
+        tab.locator(".figure").first.scroll_into_view_if_needed()
+        box = tab.locator(".figure .barlayer path").first.bounding_box()
+        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
+        tab.wait_for_selector(".hoverlayer .hovertext")
+        # A term is one click away.
+        tab.get_by_role("link", name="glossary").first.click()
+        tab.wait_for_url("**/glossary.html")
+        browser.close()
+    assert errors == []
+    assert all(url.startswith(("file://", "data:", "blob:")) for url in asked)
+    assert {name: len(widths) for name, widths in drawn.items()} == {
+        "index": 0, "01_splitting_layers": 3, "02_exhaustive_search": 2, "glossary": 0,
+    }  # fmt: skip
+    assert all(width > 900 for widths in drawn.values() for width in widths)
+    assert len(formulas["01_splitting_layers"]) > 8
+    assert all(width > 4 for widths in formulas.values() for width in widths)
