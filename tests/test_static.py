@@ -104,9 +104,9 @@ def test_a_chart_that_is_kept_as_text_is_its_figure():
 
 def test_a_live_chart_is_its_figure():
     chart = LiveChart({"data": [{"type": "bar", "y": np.array([1.5, 2.5])}], "layout": {"title": {"text": "two bars"}}})
-    figure = go.Figure(figure_of_state(_states()[chart.model_id]["state"], []))
-    assert figure.layout == chart.figure.layout
-    assert figure.data[0].y.tolist() == [1.5, 2.5]
+    figure = figure_of_state(_states()[chart.model_id]["state"], [])
+    assert go.Figure(figure).layout == chart.figure.layout
+    assert np.frombuffer(base64.b64decode(figure["data"][0]["y"]["bdata"])).tolist() == [1.5, 2.5]
 
 
 def test_buffers_of_a_state_that_is_gone_are_left_out():
