@@ -1,5 +1,6 @@
 """The GPU mix explorer without a browser: values in, problem, numbers, words and traces out."""
 
+import asyncio
 import dataclasses
 import threading
 
@@ -10,6 +11,7 @@ from pipelab.explore.chart import LiveChart
 from pipelab.explore.mix_answer import answer, answered, money, one_gpu_per_stage, one_more, own_plan, stage_gpus
 from pipelab.explore.mix_values import Mix, beginning, code_of, problem_of, sources, types_of
 from pipelab.explore.mix_words import compared, gains_line, parse_layers, rows_of
+from pipelab.explore.work import SIGN_AFTER_S, Beside
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.rivals import rival_parts
 
@@ -174,6 +176,27 @@ def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
     parts = rival_parts(rows_of(tiny), tiny.result.throughput)
     assert parts["data"][1]["x"] == [r.throughput for r in tiny.rivals]
     assert "loses 56% against the optimum" in parts["layout"]["title"]["text"]
+
+
+# work beside the kernel's loop
+
+
+def test_what_takes_longer_says_so_and_only_the_newest_answer_arrives():
+    signs, answers = [], []
+
+    async def reader():
+        beside = Beside(signs.append)
+        beside.run(lambda stop: "quick", lambda value, error: answers.append(value))
+        await asyncio.sleep(SIGN_AFTER_S / 2)
+        assert (answers, signs) == (["quick"], [False])
+        beside.run(lambda stop: stop.wait(60), lambda value, error: answers.append("unwanted"))
+        await asyncio.sleep(SIGN_AFTER_S * 2)
+        assert signs == [False, True]  # at work
+        beside.run(lambda stop: 1 / 0, lambda value, error: answers.append(type(error)))
+        await asyncio.sleep(SIGN_AFTER_S)
+        assert (answers, signs) == (["quick", ZeroDivisionError], [False, True, False])
+
+    asyncio.run(reader())
 
 
 # the widget
