@@ -1,6 +1,7 @@
 """GPUs and the links between them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
 
 __all__ = ["GPU", "Cluster"]
+
+_MOST_LATENCY_MS = 1e9  # eleven days
 
 
 @checked
@@ -31,7 +34,8 @@ class GPU:
         What it costs to rent. Only the choice between equally fast placements depends on it.
     node : str
         Name of the node it shares with others; empty where it stands alone. Only GPUs of one node can
-        cut a layer among them (tensor parallelism).
+        cut a layer among them (tensor parallelism), and only equal ones: where two of a node differ in type,
+        memory or price, they share a stage's batch and never its layers.
     node_gb_per_s : float, optional
         Bandwidth to the others of its node, per direction.
     """
@@ -63,15 +67,27 @@ class Cluster:
         The row of each GPU in `bandwidth_gb_per_s`. By default every GPU has its own row
         (G = N). Large clusters share rows, so that memory grows with the number of
         groups and not with the square of the number of GPUs.
+    latency_ms : array, shape (G, G), or number, optional
+        From the moment a byte is sent to the moment it is there, by the same rows; a number holds for every link.
+        By default 0. It delays a message and takes nothing from the bandwidth: the next message can be
+        sent meanwhile. So it counts in the time of a pass and in how many microbatches must be in flight,
+        and not in the rate of a link.
 
     Notes
     -----
     Without `group` the diagonal is never read: no GPU sends to itself.
+
+    Examples
+    --------
+    >>> pair = Cluster((GPU("T4", 16), GPU("T4", 16)), [[0, 2], [1, 0]], latency_ms=0.5)
+    >>> pair.bandwidth_between(0, 1), pair.latency_between(0, 1)
+    (2.0, 0.5)
     """
 
     gpus: tuple[GPU, ...]
     bandwidth_gb_per_s: Matrix
     group: Annotated[Indices, Later] = cast(np.ndarray, None)
+    latency_ms: Matrix = cast(np.ndarray, 0.0)
 
     def __post_init__(self) -> None:
         if not self.gpus:
@@ -79,8 +95,10 @@ class Cluster:
         bandwidth = self.bandwidth_gb_per_s
         group = np.arange(len(self.gpus)) if self.group is None else self.group
         _check_groups(group, len(self.gpus), bandwidth.shape, own_rows=self.group is None)
-        _check_bandwidth(bandwidth, np.bincount(group, minlength=len(bandwidth)) > 1)
-        for name, array in (("bandwidth_gb_per_s", bandwidth), ("group", group)):
+        several = np.bincount(group, minlength=len(bandwidth)) > 1
+        _check_bandwidth(bandwidth, several)
+        latency = _latencies(np.asarray(self.latency_ms), bandwidth.shape, several)
+        for name, array in (("bandwidth_gb_per_s", bandwidth), ("group", group), ("latency_ms", latency)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
 
@@ -91,6 +109,7 @@ class Cluster:
         memory_gb: Mapping[str, float] | float,
         bandwidth_gb_per_s: Mapping[tuple[str, str], float] | float,
         usd_per_hour: Mapping[str, float] | float | None = None,
+        latency_ms: Mapping[tuple[str, str], float] | float = 0.0,
     ) -> "Cluster":
         """A cluster without files: so many GPUs of each type, ids in the order of `counts`.
 
@@ -101,6 +120,7 @@ class Cluster:
         bandwidth_gb_per_s : one number, or one per pair of types
             `{("A100", "V100"): 200}` also serves the way back unless that is given too.
         usd_per_hour : one number, or one per type, optional
+        latency_ms : as the bandwidth; 0 by default
 
         Examples
         --------
@@ -111,17 +131,23 @@ class Cluster:
         bad: list[tuple[str, object, str]]
         bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
                if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
-        named = [t for pair in bandwidth_gb_per_s for t in pair] if isinstance(bandwidth_gb_per_s, Mapping) else []
-        bad += [("bandwidth_gb_per_s", t, f"names no type; {nearest(t, counts)}") for t in named if t not in counts]
+        tables = {"bandwidth_gb_per_s": bandwidth_gb_per_s, "latency_ms": latency_ms}
+        for name, values in tables.items():
+            named = [t for pair in values for t in pair] if isinstance(values, Mapping) else []
+            bad += [(name, t, f"names no type; {nearest(t, counts)}") for t in named if t not in counts]
         if bad:
             raise InvalidValue("Cluster.from_counts", bad)
         types = [t for t, n in counts.items() if n > 0]
         memory = {t: _lookup(memory_gb, t, "memory_gb") for t in types}
         price = {t: _lookup(usd_per_hour, t, "usd_per_hour") for t in types}
-        links = [[_link(bandwidth_gb_per_s, a, b, counts[a] > 1) for b in types] for a in types]
+        links, latency = (
+            np.array([[_link(name, values, a, b, counts[a] > 1) for b in types] for a in types], dtype=float)
+            for name, values in tables.items()
+        )
         gpus = tuple(gpu for t in types for gpu in (GPU(t, memory[t], price[t]),) * counts[t])
         group = np.repeat(np.arange(len(types)), [counts[t] for t in types])
-        return cls(gpus, np.array(links, dtype=float).reshape(len(types), len(types)), group)
+        shape = len(types), len(types)
+        return cls(gpus, links.reshape(shape), group, latency.reshape(shape))
 
     def bandwidth_between(self, sender: int, receiver: int) -> float:
         """Bandwidth of the directed link from one GPU id to another, in GB/s."""
@@ -131,11 +157,19 @@ class Cluster:
         """Bandwidth between all GPUs, shape (N, N), in GB/s; row = sender."""
         return self.bandwidth_gb_per_s[np.ix_(self.group, self.group)]
 
+    def latency_between(self, sender: int, receiver: int) -> float:
+        """Latency of the directed link from one GPU id to another, in ms."""
+        return float(self.latency_ms[self.group[sender], self.group[receiver]])
+
+    def latency_matrix(self) -> np.ndarray:
+        """Latency between all GPUs, shape (N, N), in ms; row = sender."""
+        return self.latency_ms[np.ix_(self.group, self.group)]
+
     def scaled_bandwidth(self, factor: float) -> "Cluster":
         """The same GPUs with every link `factor` times as fast."""
         if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < factor < np.inf:
             raise InvalidValue("scaled_bandwidth", [("factor", factor, "expected a finite number above 0")])
-        return Cluster(self.gpus, self.bandwidth_gb_per_s * factor, self.group)
+        return replace(self, bandwidth_gb_per_s=self.bandwidth_gb_per_s * factor)
 
     def with_counts(self, counts: Mapping[str, int]) -> "Cluster":
         """The same types in other numbers, with the links there are.
@@ -161,7 +195,7 @@ class Cluster:
         if bad:
             raise InvalidValue("with_counts", bad)
         chosen = [places[t][k % len(places[t])] for t in places for k in range(counts.get(t, 0))]
-        return Cluster(tuple(self.gpus[i] for i in chosen), self.bandwidth_gb_per_s, self.group[np.array(chosen, int)])
+        return replace(self, gpus=tuple(self.gpus[i] for i in chosen), group=self.group[np.array(chosen, int)])
 
     @cached_property
     def kinds(self) -> tuple[GPU, ...]:
@@ -189,7 +223,7 @@ class Cluster:
         return hash(self._key())
 
     def _key(self) -> tuple:
-        return self.gpus, self.bandwidth_gb_per_s.tobytes(), self.group.tobytes()
+        return self.gpus, *(array.tobytes() for array in (self.bandwidth_gb_per_s, self.group, self.latency_ms))
 
     def frame(self) -> "DataFrame":
         """One row per kind of GPU: type, number, memory, ids."""
@@ -217,8 +251,8 @@ def _lookup(values: Any, key: str, what: str) -> float:
     return values[key]
 
 
-def _link(values: Any, sender: str, receiver: str, several: bool) -> float:
-    """Bandwidth between two types; a type with one GPU needs no entry for itself."""
+def _link(name: str, values: Any, sender: str, receiver: str, several: bool) -> float:
+    """Bandwidth or latency between two types; a type with one GPU needs no entry for itself."""
     if not isinstance(values, Mapping):
         return values
     for pair in ((sender, receiver), (receiver, sender)):
@@ -226,7 +260,7 @@ def _link(values: Any, sender: str, receiver: str, several: bool) -> float:
             return values[pair]
     if sender == receiver and not several:
         return 0.0
-    problem = ("bandwidth_gb_per_s", dict(values), f"nothing is given for {(sender, receiver)!r}")
+    problem = (name, dict(values), f"nothing is given for {(sender, receiver)!r}")
     raise InvalidValue("Cluster.from_counts", [problem])
 
 
@@ -251,9 +285,26 @@ def _check_groups(group: np.ndarray, gpus: int, shape: Sequence[int], own_rows: 
 
 def _check_bandwidth(bandwidth: np.ndarray, diagonal_used: np.ndarray) -> None:
     """Every link that can be used is finite and positive; an unused diagonal may be anything."""
-    used = ~np.eye(len(bandwidth), dtype=bool) | np.diag(diagonal_used)
-    bad = np.argwhere(used & ~(np.isfinite(bandwidth) & (bandwidth > 0)))
+    fine = np.isfinite(bandwidth) & (bandwidth > 0)
+    _check_links("bandwidth_gb_per_s", bandwidth, fine, diagonal_used, "expected a finite number above 0")
+
+
+def _latencies(latency: np.ndarray, shape: Sequence[int], diagonal_used: np.ndarray) -> np.ndarray:
+    """One for every entry of the bandwidth; 0 on an unused diagonal, so that equal clusters are equal."""
+    if latency.ndim and latency.shape != tuple(shape):
+        expected = f"expected one number, or an array of shape {tuple(shape)} like bandwidth_gb_per_s"
+        raise InvalidValue("Cluster", [("latency_ms", f"shape {latency.shape}", expected)])
+    latency = np.broadcast_to(latency, shape) + 0.0
+    fine = np.isfinite(latency) & (latency >= 0) & (latency <= _MOST_LATENCY_MS)
+    expected = f"expected a number from 0 to {_MOST_LATENCY_MS:g}"
+    _check_links("latency_ms", latency, fine, diagonal_used, expected)
+    np.fill_diagonal(latency, np.where(diagonal_used, np.diagonal(latency), 0.0))
+    return latency
+
+
+def _check_links(name: str, values: np.ndarray, fine: np.ndarray, diagonal_used: np.ndarray, expected: str) -> None:
+    used = ~np.eye(len(values), dtype=bool) | np.diag(diagonal_used)
+    bad = np.argwhere(used & ~fine)
     if len(bad):
         i, j = bad[0]
-        problem = (f"bandwidth_gb_per_s[{i}, {j}]", float(bandwidth[i, j]), "expected a finite number above 0")
-        raise InvalidValue("Cluster", [problem])
+        raise InvalidValue("Cluster", [(f"{name}[{i}, {j}]", float(values[i, j]), expected)])

@@ -19,6 +19,7 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue
 from pipelab.facts.transformer import Transformer
 from pipelab.problem import Model, Problem, Workload
+from pipelab.turns import pass_time, whole_sequences
 
 __all__ = ["MEMORY_SLACK", "Coefficients", "LinearThroughput", "StageCost", "StageTables"]
 
@@ -43,9 +44,10 @@ class StageCost(NamedTuple):
     """One stage: its rate, and per GPU its share of the batch and the memory it needs."""
 
     throughput: float  # tokens/s
-    batch: tuple[float, ...]  # sequences on each GPU
+    batch: tuple[float, ...]  # sequences on each GPU, on average
     memory_gb: tuple[float, ...]  # needed on each GPU
     degree: int = 1  # GPUs that cut each layer among them (tensor parallelism); 1: each holds its layers whole
+    pass_seconds: float | None = None  # of whole sequences (`turns`); None: tokens of a pass over the throughput
 
 
 class StageTables(NamedTuple):
@@ -56,6 +58,7 @@ class StageTables(NamedTuple):
 
     throughput: np.ndarray  # (C, U) tokens/s
     memory_gb: np.ndarray  # (C, K, U) needed on a GPU of kind K; 0 where the composition has none
+    pass_seconds: np.ndarray | None = None  # (C, U) as `StageCost.pass_seconds`
 
     def fits(self, kinds: Sequence[GPU]) -> np.ndarray:
         """Which candidates every GPU of theirs has the memory for; bool, shape (C, U)."""
@@ -88,6 +91,10 @@ class LinearThroughput:
     `A = overhead · (3·B·L·d_model + B·L·d_hidden) · bytes / 2^30` GiB. A counts one layer's
     activations, however many layers the stage has. Where layers differ, n is the work of the
     stage's layers in the first formula and their weight in the second.
+
+    A pass takes tokens / throughput where all b_i are whole. Elsewhere it takes longer by as much as the
+    slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.turns`): the write-up has no times,
+    so this is one reading of its rates.
     """
 
     coefficients: Mapping[str, Coefficients]
@@ -179,16 +186,15 @@ class LinearThroughput:
         work = model.work(layers)
         batch = self._shares(workload, gpus, work, batch_split)
         rates = [float(self.gpu_throughput(g.type, workload, b, work)) for g, b in zip(gpus, batch, strict=True)]
-        if len(gpus) == 1:
-            throughput = rates[0]
-        elif batch_split == "even":
-            throughput = max(1.0, self.efficiency * len(gpus) * min(rates))
-        else:
-            throughput = max(1.0, self.efficiency * sum(rates))
+        total = len(gpus) * min(rates) if batch_split == "even" else sum(rates)
+        throughput = rates[0] if len(gpus) == 1 else max(1.0, self.efficiency * total)
+        turns = [self._turn(g.type, workload, b, work) for g, b in zip(gpus, batch, strict=True)]
+        # Alone at its own rate, in company at the stage's: `efficiency` and the least of 1 hold for both.
+        passes = pass_time(workload.tokens / throughput, max(turns) * total / throughput)
         activation = self.activation_gb(model, workload)
         weights = model.weight_gb(layers)
         memory = tuple(weights + activation * (b / workload.batch_size) for b in batch)
-        return StageCost(throughput, tuple(batch), memory)
+        return StageCost(throughput, tuple(batch), memory, pass_seconds=float(passes))
 
     def stage_tables(
         self,
@@ -220,9 +226,17 @@ class LinearThroughput:
         else:
             total = (rate * composition[:, :, None]).sum(axis=1)
         throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, self.efficiency * total))
+        turns = np.stack([self._turn(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1)
+        longest = np.where(present, turns, 0.0).max(axis=1) * total / throughput
         activation = self.activation_gb(model, workload)
         memory = weight * model.layer_weight_gb + activation * (batch / workload.batch_size)
-        return StageTables(throughput, np.where(present, memory, 0.0))
+        passes = pass_time(workload.tokens / throughput, longest)
+        return StageTables(throughput, np.where(present, memory, 0.0), passes)
+
+    def _turn(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
+        """Seconds of one GPU alone with the whole sequences of its share."""
+        whole = whole_sequences(batch)
+        return whole * workload.sequence_length / self.gpu_throughput(gpu_type, workload, whole, layers)
 
     @staticmethod
     def _without_batch(c: Coefficients, workload: Workload, layers: Any) -> Any:

@@ -148,11 +148,21 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
 
     Every file is replaced whole. The coefficients are written beside the three files, so
     that the folder stands alone. The problem's name becomes that of the folder.
+
+    Raises
+    ------
+    NotApplicable
+        The format cannot hold this cost model, this model, or a cluster's latencies.
     """
     folder = Path(folder)
     if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):
         expected = "expected LinearThroughput and a Model: the write-up's format knows no others; see save_placement"
         raise NotApplicable("save_case", [("costs", type(problem.costs).__name__, expected)])
+    if problem.cluster.latency_ms.any():
+        expected = (
+            "expected none: the write-up's format has no place for them; dataclasses.replace(cluster, latency_ms=0)"
+        )
+        raise NotApplicable("save_case", [("latency_ms", float(problem.cluster.latency_ms.max()), expected)])
     parts = ((_MODEL, problem.model), (_WORKLOAD, problem.workload), (_COSTS, problem.costs), (_RULES, problem))
     config = [(column, getattr(part, field)) for names, part in parts for field, column in names.items()]
     pool: list[list[Any]] = []

@@ -31,17 +31,19 @@ class StageReport:
     memory_gb: tuple[float, ...]  # needed on each GPU
     memory_limit_gb: tuple[float, ...]  # offered by each GPU
     throughput: float  # tokens/s
+    seconds: float  # of one pass; more than tokens over throughput where GPUs take turns (`pipelab.turns`)
     degree: int = 1  # GPUs that cut each layer among them; 1: each holds its layers whole
 
 
 @dataclass(frozen=True)
 class LinkReport:
-    """The link between two neighbouring stages: its slowest pair of GPUs counts."""
+    """The link between two neighbouring stages: its slowest pair of GPUs counts, for the rate and for the time."""
 
     sender: int
     receiver: int
     bandwidth_gb_per_s: float
     throughput: float  # tokens/s, or transfers/s where the problem keeps the write-up's units
+    seconds: float  # of one message, latency included
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ class Evaluation:
     def seconds_per_pass(self) -> float:
         """Time of one microbatch from the first stage to the end of the last: all stages and links, one after another.
 
-        In decode that is the time per output token of every stream, in prefill the time to the first token.
+        In decode that is the time per output token of every stream, in prefill the time to the first token, where
+        nothing waits. No sequence is shared: a stage whose GPUs share a batch unevenly takes longer for a pass than
+        its rate says (`pipelab.turns`).
 
         Raises
         ------
@@ -79,10 +83,10 @@ class Evaluation:
         if self.links and self.link_unit != "tokens":
             expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
             raise InvalidValue("seconds_per_pass", [("problem.link_units", self.link_unit, expected)])
-        return math.fsum(self.tokens / part.throughput for parts in (self.stages, self.links) for part in parts)
+        return math.fsum(part.seconds for parts in (self.stages, self.links) for part in parts)
 
     def frame(self) -> "DataFrame":
-        """One row per stage."""
+        """One row per stage; where a pass takes longer than the rate says (`pipelab.turns`), also how long."""
         import pandas as pd
 
         frame = pd.DataFrame(
@@ -100,14 +104,19 @@ class Evaluation:
         )
         if any(s.degree > 1 for s in self.stages):
             frame.insert(5, "gpus_per_layer", [s.degree for s in self.stages])
+        if any(self._waits(s) for s in self.stages):
+            frame.insert(len(frame.columns) - 1, "seconds_per_pass", [s.seconds for s in self.stages])
         return frame
 
+    def _waits(self, part: StageReport | LinkReport) -> bool:
+        return part.seconds > self.tokens / part.throughput * (1 + 1e-9)
+
     def links_frame(self) -> "DataFrame":
-        """One row per link between neighbouring stages."""
+        """One row per link between neighbouring stages; where links have latencies, also a message's time."""
         import pandas as pd
 
         names = [f"{i + 1}→{i + 2}" for i in range(len(self.links))]
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             {
                 "link": names,
                 "slowest_pair": [f"{x.sender}→{x.receiver}" for x in self.links],
@@ -116,6 +125,9 @@ class Evaluation:
                 "bottleneck": [self._mark(f"link {name}") for name in names],
             }
         )
+        if self.link_unit == "tokens" and any(self._waits(x) for x in self.links):
+            frame.insert(4, "seconds_per_message", [x.seconds for x in self.links])
+        return frame
 
     def _mark(self, name: str) -> str:
         return "◀" if name in self.bottlenecks else ""
@@ -231,16 +243,19 @@ def _memory_defects(problem: Problem, placement: Placement, index: int, cost: St
 def _stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport:
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
     types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
-    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, cost.degree)
+    seconds = problem.workload.tokens / cost.throughput if cost.pass_seconds is None else cost.pass_seconds
+    return StageReport(stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, seconds, cost.degree)
 
 
 def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:
     """The whole tensor crosses the slowest pair of GPUs, as the write-up has it."""
-    pairs = [(i, j) for i in sender.gpus for j in receiver.gpus]
-    i, j = min(pairs, key=lambda pair: problem.cluster.bandwidth_between(*pair))
-    bandwidth = problem.cluster.bandwidth_between(i, j)
+    pairs, cluster = [(i, j) for i in sender.gpus for j in receiver.gpus], problem.cluster
+    i, j = min(pairs, key=lambda pair: cluster.bandwidth_between(*pair))
+    bandwidth = cluster.bandwidth_between(i, j)
     rate = problem.link_throughput(bandwidth)
-    return LinkReport(i, j, bandwidth, rate)
+    # The pair that arrives last need not be the one of the least bandwidth.
+    seconds = max(problem.message_seconds(cluster.bandwidth_between(*p), cluster.latency_between(*p)) for p in pairs)
+    return LinkReport(i, j, bandwidth, rate, float(seconds))
 
 
 def tally(types: tuple[str, ...]) -> str:

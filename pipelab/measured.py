@@ -15,6 +15,7 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.problem import Problem
 from pipelab.roofline import Roofline
 from pipelab.tables import number, path_of, read_rows
+from pipelab.turns import pass_time, whole_sequences
 
 if TYPE_CHECKING:
     from pipelab.facts.transformer import Transformer
@@ -64,6 +65,8 @@ class Measured:
     Notes
     -----
     Between measured points time is linear in layers and in batch. Beyond them nothing is guessed.
+    A stage's rate comes from shares that need not be whole, the time of a pass from whole sequences
+    (`pipelab.turns`); a stage of which either was not measured is not considered.
 
     Examples
     --------
@@ -144,9 +147,12 @@ class Measured:
         """Rate, batch shares and memory of one stage; the rate is 0 where it was not measured."""
         layers = range(layers) if isinstance(layers, int) else layers
         share = workload.batch_size / len(gpus)
-        seconds = max(float(self._seconds(g.type, len(layers), share)) for g in gpus)
+        interval, longest = (
+            max(float(self._seconds(g.type, len(layers), b)) for g in gpus) for b in (share, whole_sequences(share))
+        )
         memory = self.needs.stage(model, workload, gpus, layers, batch_split).memory_gb
-        return StageCost(workload.tokens / seconds, (share,) * len(gpus), memory)
+        rate = workload.tokens / interval if np.isfinite(longest) else 0.0
+        return StageCost(rate, (share,) * len(gpus), memory, pass_seconds=float(pass_time(interval, longest)))
 
     def stage_tables(
         self,
@@ -158,10 +164,16 @@ class Measured:
     ) -> StageTables:
         """`stage` for every composition, shape (C, K), and every kind of span at once."""
         share = (workload.batch_size / composition.sum(axis=1))[:, None]
-        seconds = np.stack([self._seconds(kind.type, model.spans.layers, share) for kind in kinds], axis=1)
-        slowest = np.where((composition > 0)[:, :, None], seconds, 0.0).max(axis=1)
+        there = (composition > 0)[:, :, None]
+
+        def longest(b: np.ndarray) -> np.ndarray:
+            seconds = np.stack([self._seconds(kind.type, model.spans.layers, b) for kind in kinds], axis=1)
+            return np.where(there, seconds, 0.0).max(axis=1)
+
+        interval, passes = longest(share), longest(whole_sequences(share))
         memory = self.needs.stage_tables(model, workload, kinds, composition, batch_split).memory_gb
-        return StageTables(workload.tokens / slowest, memory)
+        rate = np.where(np.isfinite(passes), workload.tokens / interval, 0.0)
+        return StageTables(rate, memory, pass_time(interval, passes))
 
     def _seconds(self, gpu_type: str, layers: Any, batch: Any) -> np.ndarray:
         grid = self._grids[gpu_type]

@@ -108,7 +108,7 @@ class Workload:
     in_flight : int
         Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts for memory
         alone: throughput is that of a full pipeline, which takes about as many as there are stages and links
-        (`timeline_of` says how many, and what fewer yield).
+        (`timeline_of` says how many, and what fewer yield; `solve_in_flight` finds what is best with both).
 
     Examples
     --------
@@ -200,6 +200,13 @@ class Problem:
     def link_throughput(self, bandwidth_gb_per_s: "np.ndarray | float") -> Any:
         """Tokens/s (or transfers/s, see `link_units`) over links of these bandwidths; a number or an array."""
         return self.costs.link_throughput(self, bandwidth_gb_per_s)
+
+    def message_seconds(self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float") -> Any:
+        """From the first byte sent to the last received, of one microbatch's message; numbers or arrays.
+
+        The link is taken for what its rate says; the latency only delays. For links counted in tokens/s.
+        """
+        return self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000
 
     def frame(self) -> "DataFrame":
         """The problem as a table of names and values."""

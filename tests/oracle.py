@@ -74,11 +74,41 @@ def stage(problem, gpus, span):
     return max(1.0, problem.costs.efficiency * sum(rates))
 
 
-def measured(problem, gpus, span):
+def tokens_of(load):
+    return load.batch_size * (load.sequence_length if load.phase == "prefill" else 1)
+
+
+def pass_seconds(problem, gpus, span):
+    """Time of one pass through a stage that fits: sequences stay whole, whoever has its turn."""
+    load = problem.workload
+    interval = tokens_of(load) / stage(problem, gpus, span)
+    if isinstance(problem.costs, pl.Roofline):
+        return roofline_oracle.way(problem, [problem.cluster.gpus[g] for g in gpus], span)[1]
+    if isinstance(problem.costs, TableCosts):
+        return interval
+    if isinstance(problem.costs, pl.Measured):
+        whole = dataclasses.replace(load, batch_size=roofline_oracle.whole(load.batch_size / len(gpus)) * len(gpus))
+        return tokens_of(whole) / measured(problem, gpus, span, whole)
+    layers = sum(problem.model.work_factors[i] if problem.model.work_factors else 1.0 for i in span)
+    turns, alone, rates = [], [], []
+    for g, b in zip(gpus, shares(problem, gpus, layers), strict=True):
+        kind, turn = problem.cluster.gpus[g].type, roofline_oracle.whole(b - 1e-9 * b)
+        rates.append(theta(problem, kind, b, layers))
+        alone.append(b / rates[-1])
+        turns.append(turn / theta(problem, kind, turn, layers) if turn else 0.0)
+    if len(gpus) == 1:
+        return interval
+    # By as much as a turn takes longer than a share, where shares take what the stage's rate says.
+    share = max(alone) if problem.batch_split == "even" else load.batch_size / sum(rates)
+    return max(interval, interval * max(turns) / share)
+
+
+def measured(problem, gpus, span, load=None):
     """Rate from a table of stage times, by one interpolation after the other; memory from another model."""
     if stage(dataclasses.replace(problem, costs=problem.costs.needs), gpus, span) is None:
         return None
-    share, slowest = problem.workload.batch_size / len(gpus), 0.0
+    load = load or problem.workload
+    share, slowest = load.batch_size / len(gpus), 0.0
     for g in gpus:
         table = problem.costs.milliseconds[problem.cluster.gpus[g].type]
         layers, batches = (sorted({key[i] for key in table}) for i in (0, 1))
@@ -86,17 +116,26 @@ def measured(problem, gpus, span):
             return None
         by_layers = [np.interp(share, batches, [table[n, b] for b in batches]) for n in layers]
         slowest = max(slowest, float(np.interp(len(span), layers, by_layers)))
-    return problem.workload.batch_size * problem.workload.sequence_length / (slowest / 1000)
+    return tokens_of(load) / (slowest / 1000)
 
 
 def link(problem, senders, receivers):
     matrix = problem.cluster.bandwidth_matrix()
+    if isinstance(problem.costs, pl.Measured):  # times of stages alone were measured
+        return link(dataclasses.replace(problem, costs=problem.costs.needs), senders, receivers)
     if isinstance(problem.costs, pl.Roofline):
         return roofline_oracle.link(problem, min(matrix[i][j] for i in senders for j in receivers))
     w, m = problem.workload, problem.model
     tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / 1024**3
     rate = min(matrix[i][j] for i in senders for j in receivers) / tensor
     return rate if problem.link_units == "transfers" else rate * w.batch_size * w.sequence_length
+
+
+def message_seconds(problem, senders, receivers):
+    """Until the last of all pairs of GPUs has the whole tensor; links in tokens."""
+    late = problem.cluster.latency_matrix()
+    tokens = tokens_of(problem.workload)
+    return max(tokens / link(problem, [i], [j]) + late[i][j] / 1000 for i in senders for j in receivers)
 
 
 def gpu_sets(problem):
@@ -255,9 +294,7 @@ def passes(problem):
     sets, total = list(gpu_sets(problem)), problem.model.layers
     spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
     rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
-    tokens = problem.workload.batch_size
-    if problem.workload.phase == "prefill":
-        tokens *= problem.workload.sequence_length
+    time = {key: pass_seconds(problem, key[0], range(*key[1:])) for key, own in rate.items() if own is not None}
 
     def extend(done, used, last, slowest, seconds):
         if done == total:
@@ -266,10 +303,11 @@ def passes(problem):
         for s in sets:
             if not used & set(s):
                 hop = link(problem, last, s) if last else np.inf
+                sent = message_seconds(problem, last, s) if last else 0.0
                 for end in range(done + 1, total + 1):
                     own = rate[s, done, end]
                     if own is not None:
-                        took = seconds + tokens / own + (tokens / hop if last else 0.0)
+                        took = seconds + time[s, done, end] + sent
                         yield from extend(end, used | set(s), s, min(slowest, hop, own), took)
 
     return extend(0, frozenset(), None, np.inf, 0.0)

@@ -4,6 +4,7 @@ Nothing here calls pipelab's cost models.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 from scipy.optimize import brentq
@@ -11,6 +12,10 @@ from scipy.optimize import brentq
 import pipelab as pl
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
+
+
+# A hundred steps, brentq's own limit, are too few where a GPU's share is next to nothing.
+_EXACT = {"xtol": 1e-300, "rtol": 1e-14, "maxiter": 2000}
 
 
 def attention_parameters(m):
@@ -110,16 +115,21 @@ def balanced(problem, gpus, span):
             return 0.0
         if seconds(problem, gpu, span, whole, 1) <= time:
             return whole
-        return brentq(lambda b: seconds(problem, gpu, span, b, 1) - time, 0.0, whole, xtol=1e-300, rtol=1e-14)
+        return brentq(lambda b: seconds(problem, gpu, span, b, 1) - time, 0.0, whole, **_EXACT)
 
     alone = [seconds(problem, g, span, whole, 1) for g in gpus]
     start = min(seconds(problem, g, span, 0.0, 1) for g in gpus)
-    time = brentq(lambda t: sum(finished(g, t) for g in gpus) - whole, start, min(alone), xtol=1e-300, rtol=1e-14)
+    time = brentq(lambda t: sum(finished(g, t) for g in gpus) - whole, start, min(alone), **_EXACT)
     return [finished(g, time) for g in gpus]
 
 
+def whole(b):
+    """Sequences in a turn of a GPU whose share is b."""
+    return max(0, math.ceil(b - 1e-9))
+
+
 def ways(problem, gpus, span):
-    """(rate, GB lacking on the worst GPU, degree) of every way to run a stage."""
+    """(rate, GB lacking on the worst GPU, degree, seconds of one pass) of every way to run a stage."""
     w, k = problem.workload, len(gpus)
     tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
     even = problem.batch_split == "even" or k == 1
@@ -129,6 +139,7 @@ def ways(problem, gpus, span):
         tokens / slowest,
         max(memory_gb(problem, g, span, b, 1) - g.memory_gb for g, b in zip(gpus, batch, strict=True)),
         1,
+        max(seconds(problem, g, span, whole(b), 1) for g, b in zip(gpus, batch, strict=True) if whole(b)),
     )
     if problem.costs.tensor_parallel and len(set(gpus)) == 1 and gpus[0].node:
         m, parts = problem.model, problem.model.kv_heads if problem.model.latent is None else 1
@@ -136,13 +147,23 @@ def ways(problem, gpus, span):
             if k % t == 0 and m.heads % t == 0 and (parts % t == 0 or t % parts == 0):
                 b = w.batch_size * t / k
                 lack = memory_gb(problem, gpus[0], span, b, t) - gpus[0].memory_gb
-                yield tokens / seconds(problem, gpus[0], span, b, t), lack, t
+                one, turn = (seconds(problem, gpus[0], span, x, t) for x in (b, whole(b)))
+                yield tokens / one, lack, t, turn
+
+
+def way(problem, gpus, span):
+    """(rate, seconds of one pass) of the best way that fits, by rate or by time as the costs prefer, or None."""
+    fits = [w for w in ways(problem, gpus, span) if w[1] <= 1e-9 * max(g.memory_gb for g in gpus)]
+    if not fits:
+        return None
+    best = max(fits) if problem.costs.prefer == "rate" else min(fits, key=lambda w: w[3])
+    return best[0], best[3]
 
 
 def stage(problem, gpus, span):
-    """Rate of the fastest way that fits, or None."""
-    fitting = [rate for rate, lack, _ in ways(problem, gpus, span) if lack <= 1e-9 * max(g.memory_gb for g in gpus)]
-    return max(fitting, default=None)
+    """Rate of the best way that fits, or None."""
+    best = way(problem, gpus, span)
+    return None if best is None else best[0]
 
 
 def link(problem, bandwidth_gb_per_s):
@@ -205,4 +226,5 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
     half = seconds(problem, pool[0], range((m + 1) // 2), workload.batch_size, 1)
     sent = workload.tokens / link(problem, 1.0) - costs.hop_latency_s  # seconds at 1 GB/s
     speed = 10.0 ** rng.uniform(-0.5, 1, (n, n)) if rng.random() < 0.6 else np.full((n, n), 100.0)
-    return dataclasses.replace(problem, cluster=pl.Cluster(tuple(pool), speed * sent / half))
+    costs = dataclasses.replace(costs, prefer=str(rng.choice(["rate", "time"])))
+    return dataclasses.replace(problem, cluster=pl.Cluster(tuple(pool), speed * sent / half), costs=costs)

@@ -197,6 +197,19 @@ def test_a_link_that_differs_in_one_direction_parts_two_gpus():
     assert len(pl.gpu_classes(pl.Cluster(priced_pool, np.full((2, 2), 100.0)))) == 2
 
 
+def test_gpus_whose_links_differ_in_latency_are_of_different_classes():
+    pool, fast = (pl.GPU("A", 80),) * 4, np.full((4, 4), 100.0)
+    node = np.array([0, 0, 1, 1])
+    late = np.where(node[:, None] == node, 0.0, 20.0)
+    classes = pl.gpu_classes(pl.Cluster(pool, fast, None, late))
+    assert [m.tolist() for m in classes.members] == [[0, 1], [2, 3]]
+    assert classes.latency_ms.tolist() == [[0, 20], [20, 0]]
+    assert classes.bandwidth_gb_per_s.tolist() == [[100, 100], [100, 100]]
+    late[3, 0] = 21  # one way from one GPU to one other
+    assert [m.tolist() for m in pl.gpu_classes(pl.Cluster(pool, fast, None, late)).members] == [[0], [1], [2], [3]]
+    assert len(pl.gpu_classes(pl.Cluster(pool, fast, None, 20.0))) == 1
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_swapping_gpus_of_a_class_changes_no_throughput(seed):
     problem = oracle.random_problem(seed, gpus=6, twins=True)
@@ -364,7 +377,14 @@ def test_near_ties_do_not_hide_the_smaller_placement(step):
     assert len(pl.trade_off(problem).points) == 1
 
 
-@pytest.mark.parametrize("prices", [[3.123457, 3.123456], [2e-7, 1e-7]])
+def test_prices_a_millionth_apart_are_told_apart():
+    problem = made("AB", {"A": (10, 100), "B": (10, 100)}, 3, 1000, 1, prices=[3.123457, 3.123456])
+    result = solved(problem)
+    assert (result.details["fewest"], result.placement.gpus) == (True, (1,))
+    assert [p.placement.gpus for p in pl.trade_off(problem, "usd_per_hour").points] == [(1,)]
+
+
+@pytest.mark.parametrize("prices", [[3.1234567, 3.123456], [2e-7, 1e-7]])
 def test_prices_finer_than_a_solver_sees_are_refused(prices):
     problem = made("AB", {"A": (10, 60), "B": (-10, 100)}, 3, 1000, 2, prices=prices, efficiency=0.6)
     with pytest.raises(pl.InvalidValue, match=r"round GPU\.usd_per_hour to cents"):

@@ -74,6 +74,7 @@ def test_one_stage_and_many_stages_agree(seed, split):
             assert tables.throughput[c, layers - 1] == pytest.approx(stage.throughput, rel=1e-12)
             memory = [tables.memory_gb[c, kinds.index(g), layers - 1] for g in gpus]
             assert memory == pytest.approx(stage.memory_gb, rel=1e-12)
+            assert tables.pass_seconds[c, layers - 1] == pytest.approx(stage.pass_seconds, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -86,6 +87,21 @@ def test_a_stage_is_what_the_write_up_says(seed):
         expected = oracle.stage(problem, gpus, range(1))
         if expected is not None:
             assert stage.throughput == pytest.approx(expected, rel=1e-9)
+            assert stage.pass_seconds == pytest.approx(oracle.pass_seconds(problem, gpus, range(1)), rel=1e-6)
+
+
+def test_a_pass_of_whole_sequences_takes_what_the_rate_says_and_no_other_is_cut():
+    tiny = pl.load_case("tiny", max_gpus_per_stage=3, link_units="tokens")
+    two, three = (pl.evaluate(tiny, pl.Placement.of([(4, range(n))])) for n in (2, 3))
+    assert two.seconds_per_pass == 16 * 2048 / two.throughput  # 8 sequences each
+    # 5⅓ sequences each: in a turn of six the slowest GPU, a V100, needs 6 L / θ(6), slowed by the efficiency.
+    v100 = tiny.costs.gpu_throughput("V100", tiny.workload, 6, 4)
+    assert three.seconds_per_pass == pytest.approx(6 * 2048 / (0.85 * v100))
+    assert three.seconds_per_pass > 1.05 * 16 * 2048 / three.throughput
+    # Coefficients that make longer batches quicker: the rate's own time counts, and is never undercut.
+    odd = pl.LinearThroughput({t: pl.Coefficients(0, 50, 0, -240) for t in ("A100", "V100")})
+    strange = pl.evaluate(dataclasses.replace(tiny, costs=odd), pl.Placement.of([(4, range(3))]))
+    assert strange.seconds_per_pass == 16 * 2048 / strange.throughput
 
 
 def test_coefficients_that_stand_twice_are_refused(tmp_path):

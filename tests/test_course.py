@@ -1,5 +1,6 @@
 """The notebooks as one course: one template through all of them, a glossary whose links lead somewhere."""
 
+import itertools
 import re
 from urllib.parse import unquote
 
@@ -73,6 +74,21 @@ def test_a_notebook_asks_shows_changes_fails_and_closes(path):
     last = [source for source in code if "Markdown(f" in source]
     assert len(last) == 1
     assert len(re.findall(r"^- .*\{", last[0], flags=re.M)) >= 3, "takeaways without a computed number"
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_every_figure_has_a_sentence_under_it(path):
+    cells = nbformat.read(path, as_version=4).cells
+    drawn = [
+        (cell.source, below)
+        for cell, below in itertools.pairwise(cells)
+        if cell.cell_type == "code" and re.search(r"pl\.(plot_|gantt\()|\.figure\(\)|\.gantt\(", cell.source)
+        if not re.search(r"\b(def|import) ", cell.source)
+    ]
+    assert drawn
+    for source, below in drawn:
+        assert below.cell_type == "markdown", source
+        assert not below.source.startswith("#"), source
 
 
 @pytest.mark.parametrize("path", COURSE, ids=_name)

@@ -57,6 +57,37 @@ def test_nothing_is_extrapolated_in_silence():
     assert result.throughput < pl.solve(_tiny(), "aggregated").throughput * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_a_pass_is_one_of_whole_sequences(k):
+    """Sixteen sequences on three GPUs: a rate from five and a third each, a pass from six."""
+    problem = _tiny(max_gpus_per_stage=k)
+    stage = problem.costs.stage(problem.model, problem.workload, problem.cluster.gpus[:k], 2, "even")
+    slowest = 1.7 if k > 2 else 1.0
+    assert problem.workload.tokens / stage.throughput == pytest.approx(slowest * 2 * (5 + 16 / k) / 1000)
+    assert stage.pass_seconds == pytest.approx(slowest * 2 * (5 + {2: 8, 3: 6, 4: 4}[k]) / 1000)
+    least = min(seconds for _, _, seconds in oracle.passes(problem))
+    assert pl.quickest(problem).objective.value == pytest.approx(least, rel=1e-9)
+    turns = _tiny({t: {(n, b): table[n, min(table, key=lambda key: abs(key[1] - b))[1]] for n in (1, 4)
+                       for b in (5.0, 5.5, 16.0)} for t, table in TABLE.items()},
+                  beyond="leave out", max_gpus_per_stage=3)  # fmt: skip
+    assert turns.costs.stage(turns.model, turns.workload, turns.cluster.gpus[:3], 2, "even").throughput > 0
+    short = dataclasses.replace(turns, costs=dataclasses.replace(turns.costs, milliseconds={
+        t: {key: ms for key, ms in table.items() if key[1] < 6} for t, table in turns.costs.milliseconds.items()
+    }))  # fmt: skip
+    assert short.costs.stage(short.model, short.workload, short.cluster.gpus[:3], 2, "even").throughput == 0
+
+
+def test_over_a_roofline_in_decode_it_is_solved_like_any_other():
+    roof, gpus = pl.Roofline(), pl.Cluster.from_counts({"A100-SXM-40": 2, "L4": 2}, {"A100-SXM-40": 40, "L4": 24}, 0.02)
+    table = {t: {(n, b): f * n * (3 + b) for n in (1, 8) for b in (1, 8)} for t, f in (("A100-SXM-40", 1), ("L4", 2.2))}
+    small = dataclasses.replace(pl.load_model("Llama-3-8B"), layers=8)
+    problem = pl.Problem(gpus, small, pl.Workload(2048, 8, "decode"), pl.Measured(table, roof),
+                         max_gpus_per_stage=3, link_units="tokens")  # fmt: skip
+    assert pl.solve(problem, "aggregated").throughput == pytest.approx(oracle.best(problem), rel=1e-9)
+    least = min(seconds for _, _, seconds in oracle.passes(problem))
+    assert pl.quickest(problem).objective.value == pytest.approx(least, rel=1e-9)
+
+
 def test_one_layer_may_stand_for_many():
     single = {t: {k: ms for k, ms in table.items() if k[0] == 1} for t, table in TABLE.items()}
     assert pl.solve(_tiny(single, per_layer=True), "aggregated").throughput == pytest.approx(

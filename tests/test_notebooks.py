@@ -8,6 +8,7 @@ from nbclient import NotebookClient
 
 from pipelab.paths import notebooks_dir
 
+FIGURE = "application/vnd.plotly.v1+json"
 NOTEBOOKS = sorted(p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 
 # Statements that must hold in the notebook's own variables once it has run.
@@ -126,14 +127,15 @@ RESULTS = {
         "result.status == paired.status == best.status == 'optimal' and result.seconds < 10",
         "abs(result.throughput - 923.2966) < 1e-3 and paired.throughput == result.throughput",
         "len(result.placement.stages[0].layers) == 2 and len(result.placement.stages[-1].layers) == 1",
-        "[(m, p.in_flight_needed) for m, p in rounds.items()] == [(1, 22), (22, 20), (20, 20)] and n == 20",
+        "(needed, second.in_flight_needed, n) == (23, 21, 21) and found.status == 'optimal' and len(found.rounds) > 6",
+        "abs(found.steady_rate / best.throughput - 1) < 1e-9 and found.steady_rate < 0.8 * result.throughput",
         "placed.keeps_promise and final.keeps_promise and abs(final.steady_rate / best.throughput - 1) < 1e-6",
         "abs(best.throughput - 690.5167) < 1e-3 and not pl.score(full, result).valid",
         "all(c.results['single_gpu'].status == 'optimal' for c in (whole, part)) and len(methods) == 9",
         "part.results['exhaustive'].throughput == part.results['aggregated'].throughput",
         "0.5 < shares['24 GPUs, Llama-3-70B']['proportional'] < 0.9 and whole.optimum == best.throughput",
         "len(chosen.placement.gpus) == 4 and len(verdict.misfits) == 4 and dreamt.share < 0.6",
-        "front.complete and len(front.points) == 4 and cheap.idxmin() == 1 and abs(cheap[1] - 6.8726) < 1e-3",
+        "front.complete and len(front.points) == 3 and cheap.idxmin() == 1 and abs(cheap[1] - 7.2828) < 1e-3",
         "cheapest.status == 'optimal' and abs(cheapest.objective.value - cheap.min()) < 1e-9",
         "abs(offers[-1]['reached'] / offers[-1]['promised'] - 1) < 1e-6",
         "offers[5]['reached'] < offers[5]['promised']",
@@ -191,6 +193,14 @@ def test_notebook(path):
         NotebookClient(notebook, timeout=300).execute()
     outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     assert [o.text for o in outputs if o.get("name") == "stderr"] == []
+    figures = [o.data[FIGURE] for o in outputs if FIGURE in o.get("data", {})]
+    assert figures or path.parent != notebooks_dir() or path.name == "glossary.ipynb"
+    for figure in figures:
+        layout, kinds = figure["layout"], {trace["type"] for trace in figure["data"]}
+        assert len(layout["title"]["text"].split()) >= 4, layout["title"]
+        axes = {name: axis.get("title", {}).get("text") for name, axis in layout.items() if "axis" in name}
+        # Rows of names and panels with a title of their own need none; everything else says what it counts.
+        assert any(axes.values()) or "heatmap" in kinds or layout.get("annotations"), layout["title"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)

@@ -10,9 +10,13 @@ import pytest
 
 import oracle
 import pipelab as pl
+import roofline_oracle
+from pipelab.formulations.aggregated.rates import stage_rates
+from pipelab.formulations.aggregated.usage import price_step
 from pipelab.formulations.quickest.path import Path
 from pipelab.formulations.quickest.sequence import Sequence
 from pipelab.formulations.quickest.times import pass_times
+from pipelab.methods.prices import whole_prices
 from pipelab.methods.raise_floor import raise_floor
 from pipelab.methods.solvers import run_program
 from pipelab.objective import Objective, status_and_least
@@ -33,6 +37,19 @@ def small(seed, **fixed):
     if seed % 5 == 0:
         problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest=seed % 10 == 0))
     return problem
+
+
+def late(problem, seed):
+    """The same with latencies about as long as a message takes, of few kinds, so that some GPUs stay alike."""
+    rng, n = np.random.default_rng(seed), len(problem.cluster)
+    matrix = problem.cluster.bandwidth_matrix()
+    sent = 1000 * float(np.median(problem.message_seconds(matrix, 0.0)))
+    node = rng.integers(0, 2, n)
+    if seed % 3:
+        latency = rng.choice([0.0, 0.3, 2.0], (2, 2))[np.ix_(node, node)]
+    else:
+        latency = rng.choice([0.0, 1.0], (n, n))
+    return dataclasses.replace(problem, cluster=pl.Cluster(problem.cluster.gpus, matrix, None, sent * latency))
 
 
 def floors(rates, seed):
@@ -75,6 +92,53 @@ def test_the_cheapest_is_the_cheapest_of_all(seed):
             assert result.objective.value == pytest.approx(paid, rel=1e-12)
 
 
+FINE = [0.350001, 0.500003, 1.250007, 2.990011]  # sums of a few have millions of units: more than a solver tells apart
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_prices_of_millionths_of_a_dollar_are_told_apart(seed):
+    """Few prices that differ, so that near ties are common; both solvers; budgets of every size."""
+    near = [0.5, 0.500001, 0.500002, 0.999999] if seed % 2 else FINE
+    problem = priced(small(seed, link_units="tokens"), seed, near)
+    every = [(rate, dollars(problem, gpus, rate), gpus) for rate, gpus, _ in oracle.placements(problem)]
+    solver = "highs" if seed % 3 == 0 else "scip"
+    for floor in floors([r for r, *_ in every], seed):
+        check_against([e[:2] for e in every], pl.cheapest(problem, floor, solver=solver), floor)
+    curve = pl.trade_off(problem, "usd_per_hour", solver=solver)
+    paid = {(round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6), round(r, 6)) for r, _, gpus in every}
+    front = {p for p in paid if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in paid)}
+    assert curve.complete
+    found = [(p.throughput, sum(problem.cluster.gpus[g].usd_per_hour for g in p.placement.gpus)) for p in curve.points]
+    assert found == [(pytest.approx(r, rel=1e-6), pytest.approx(d, abs=1e-9)) for d, r in sorted(front)[::-1]]
+
+
+def test_cents_over_a_thousand_gpus_are_no_obstacle():
+    """As many units as a solver tells apart, and half as many again; the same answer as by ten cents where both go."""
+
+    def rented(prices, each):
+        kinds = {"A100": (80, 300), "V100": (32, 300), "T4": (16, 300)}
+        links = pl.Cluster.from_counts(dict.fromkeys(kinds, each), {t: m for t, (m, _) in kinds.items()}, 300, prices)
+        model = dataclasses.replace(pl.load_case("tiny").model, layers=each * 3, layer_weight_gb=4.0)
+        case = pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")
+        costs = pl.load_coefficients()
+        return dataclasses.replace(case, cluster=links, costs=costs, model=model, name=f"{3 * each} GPUs")
+
+    prices = {"A100": 2.99, "V100": 1.27, "T4": 0.41}
+    problem = rented(prices, 400)
+    rates = stage_rates(problem)
+    assert price_step(rates, whole_prices(rates)) > 1  # 1,200 GPUs at up to 299 cents
+    result = pl.cheapest(problem, at_least=50)
+    assert result.status == "optimal"
+    assert result.objective.bound == result.objective.value
+    few = rented(prices, 100)
+    assert price_step(stage_rates(few), whole_prices(stage_rates(few))) == 1
+    cents = rented({t: p + 1e-6 * (t == "T4") for t, p in prices.items()}, 100)  # the same but for a millionth
+    assert price_step(stage_rates(cents), whole_prices(stage_rates(cents))) > 1
+    plain, split = pl.cheapest(few, 50), pl.cheapest(cents, 50)
+    assert split.status == plain.status == "optimal"
+    assert split.objective.value == pytest.approx(plain.objective.value, rel=1e-5)
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_the_quickest_is_the_quickest_of_all(seed):
     problem = small(seed, link_units="tokens")
@@ -84,6 +148,24 @@ def test_the_quickest_is_the_quickest_of_all(seed):
         check_against(every, result, floor)
         if result.placement:
             assert result.objective.value == result.evaluation.seconds_per_pass == result.details["seconds_per_pass"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_quickest_knows_the_latency_of_every_link(seed):
+    if seed % 2:
+        problem = late(small(seed, link_units="tokens"), seed)
+    else:
+        problem = late(roofline_oracle.random_problem(seed, layers=4, gpus=4), seed)
+    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    for floor in floors([r for r, _ in every], seed)[:2]:
+        result = pl.quickest(problem, floor)
+        check_against(every, result, floor)
+        if result.placement:
+            placed = pl.timeline_of(problem, result)
+            assert placed.latency_s == pytest.approx(result.objective.value, rel=1e-9)
+            assert placed.steady_rate == pytest.approx(result.throughput, rel=1e-6)
+    best = pl.solve(problem, "aggregated")  # latencies delay, and take nothing from any rate
+    assert best.throughput == pytest.approx(max(r for r, _ in every), rel=1e-9) if every else best.placement is None
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -375,7 +457,8 @@ def test_a_pass_takes_as_long_as_its_timeline(seed):
         pytest.skip("no placement fits")
     costs = pl.inference_costs(problem, result.placement, problem.workload.tokens)
     one = pl.simulate(pl.schedule("Inference", len(costs.forward), 1), costs)
-    assert one.makespan == pytest.approx(result.evaluation.seconds_per_pass, rel=1e-12)
+    leaving = pl.timeline_of(problem, result).leaving  # nothing comes after the last stage, where that could stand
+    assert one.makespan + leaving == pytest.approx(result.evaluation.seconds_per_pass, rel=1e-12)
 
 
 def test_the_figures_state_what_they_show():

@@ -1,5 +1,6 @@
 """The house: one list of dependencies, two commands, no addresses, notebooks stored clean, style kept."""
 
+import ast
 import os
 import re
 import subprocess
@@ -83,10 +84,31 @@ def test_imports_point_one_way():
             assert name == "sweeps/workers.py", name
         if "import cvxpy" in text:
             assert name.startswith("formulations/"), name
-    heavy = ("plotly", "cvxpy", "pyscipopt", "pandas", "joblib", "tqdm")
+    heavy = ("numpy", "pydantic", "scipy", "plotly", "cvxpy", "pyscipopt", "pandas", "joblib", "tqdm", "ipywidgets")
     code = f"import sys, pipelab; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "[]"  # speed is measured by tests/benchmarks/imports.py
+
+
+def test_a_public_name_is_the_function_even_where_a_module_is_called_the_same():
+    code = (
+        "import pipelab as pl, pipelab.solve, pipelab.evaluate, pipelab.compare, pipelab.plots.gantt; "
+        "from pipelab import solve; "
+        "print(all(callable(f) for f in (pl.solve, pl.evaluate, pl.compare, pl.gantt, pl.sweep, solve)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
+def test_type_checkers_are_told_the_same_names_as_python():
+    """What `if TYPE_CHECKING:` imports in `pipelab/__init__.py` is what is imported when first used."""
+    import pipelab as pl
+
+    tree = ast.parse((ROOT / "pipelab" / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    told = {alias.name: line.module for line in block.body for alias in line.names}
+    assert told == pl._LATER
+    assert len(set(pl.__all__)) == len(pl.__all__)
 
 
 def test_every_public_name_exists_and_is_explained():

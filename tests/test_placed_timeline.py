@@ -12,34 +12,38 @@ import pipelab as pl
 from pipelab.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 
 
-def events(times, passes, in_flight):
+def events(times, passes, in_flight, waits=None):
     """An independent truth: jobs stand in queues, and a heap of ends decides what happens next.
 
+    `waits`: behind each lane, so long until the next lane (or the way out) has the job; the lane goes on meanwhile.
     Returns the end of every pass on every lane, in the order in which the last lane lets them go.
     """
     queues = [deque() for _ in times]
     ends = {}  # (lane, pass) → time
     running, heap, entered = [None] * len(times), [], min(in_flight, passes)
     queues[0].extend(range(entered))
+    waits = np.zeros(len(times)) if waits is None else waits
 
     def begin(lane, now):
         if running[lane] is None and queues[lane]:
             running[lane] = queues[lane].popleft()
-            heapq.heappush(heap, (now + times[lane], lane))
+            heapq.heappush(heap, (now + times[lane], 0, lane, running[lane]))
 
     begin(0, 0.0)
     while heap:
-        now, lane = heapq.heappop(heap)
-        job, running[lane] = running[lane], None
-        ends[lane, job] = now
-        if lane + 1 < len(times):
+        now, arrived, lane, job = heapq.heappop(heap)
+        if not arrived:
+            ends[lane, job] = now
+            running[lane] = None
+            heapq.heappush(heap, (now + waits[lane], 1, lane, job))
+            begin(lane, now)
+        elif lane + 1 < len(times):
             queues[lane + 1].append(job)
             begin(lane + 1, now)
         elif entered < passes:  # one has left, so the next may enter
             queues[0].append(entered)
             entered += 1
             begin(0, now)
-        begin(lane, now)
     return np.array([[ends[lane, job] for job in range(passes)] for lane in range(len(times))])
 
 
@@ -84,6 +88,30 @@ def test_the_full_pipelines_rate_is_the_lesser_of_the_slowest_lane_and_the_laten
         assert np.allclose(leaves[in_flight:] - leaves[:-in_flight], in_flight / exact, rtol=1e-9), seed
 
 
+def random_waits(rng, times):
+    """Waits behind the lanes: none, some, or one that outlasts everything."""
+    return rng.choice([0.0, 0.5, 3.0], len(times)) * times * rng.choice([1, 1, 10])
+
+
+def test_waits_behind_lanes_delay_and_keep_no_other_from_the_lane():
+    """As a stage whose GPUs take turns, or a message on the wire; the last wait is on the way out."""
+    more = 0
+    for seed in range(600):
+        rng = np.random.default_rng(seed)
+        times = random_times(rng)
+        waits, passes, in_flight = random_waits(rng, times), int(rng.integers(1, 40)), int(rng.integers(1, 20))
+        costs, leaving = pl.StageCosts(tuple(times), comm=tuple(waits[:-1])), float(waits[-1])
+        found = simulate_in_flight(costs, passes, in_flight, leaving).end.reshape(len(times), passes)
+        assert np.allclose(found, events(times, passes, in_flight, waits), rtol=1e-12, atol=0), seed
+        latency = times.sum() + waits.sum()
+        exact = min(1 / times.max(), in_flight / latency)
+        assert in_flight / round_time(costs, in_flight, leaving) == pytest.approx(exact, rel=1e-9), seed
+        least = least_in_flight(costs, 1 / times.max(), leaving)
+        assert least == max(1, np.ceil(latency / times.max() * (1 - 1e-6))), seed
+        more += least > len(times)
+    assert more > 50
+
+
 def test_without_a_limit_it_is_the_inference_schedule():
     for seed in range(100):
         rng = np.random.default_rng(seed)
@@ -121,8 +149,9 @@ def test_every_bundled_case_keeps_its_promise(case, gpus):
         assert placed.steady_rate == pytest.approx(judged.throughput, rel=1e-6)
         assert placed.keeps_promise
         assert placed.in_flight == placed.in_flight_needed
-        times = np.array([lane.seconds for lane in placed.lanes])
+        times = np.array([lane.seconds + lane.wait for lane in placed.lanes])
         assert placed.latency_s == pytest.approx(times.sum(), rel=1e-12)
+        assert placed.latency_s == pytest.approx(judged.seconds_per_pass, rel=1e-12)
         if placed.in_flight_needed > 1:
             fewer = pl.timeline_of(problem, placement, in_flight=placed.in_flight_needed - 1)
             assert not fewer.keeps_promise
@@ -164,6 +193,31 @@ def test_random_placements_keep_the_judges_promise():
     assert checked > 100
     assert several > 50
     assert links > 10
+
+
+def test_a_stage_whose_gpus_take_turns_keeps_the_promise_and_hands_on_later():
+    """One sequence on two GPUs: as many passes as two begin, each as long as one GPU needs."""
+    problem = pl.Problem(
+        pl.Cluster.from_counts({"A100-SXM-40": 4}, 40, 25.0), pl.load_model("Llama-3-8B"),
+        pl.Workload(2048, 1, "decode"), pl.Roofline(), max_gpus_per_stage=2, link_units="tokens",
+    )  # fmt: skip
+    both, alone = ((g, g + 1) for g in (0, 2)), ((0,), (1,))
+    turns, single = (pl.Placement.of([(16, s) for s in sets]) for sets in (both, alone))
+    placed = pl.timeline_of(problem, turns)
+    judged, one = placed.evaluation, pl.evaluate(problem, single)
+    assert judged.seconds_per_pass == pytest.approx(one.seconds_per_pass, rel=1e-12)
+    assert judged.throughput > one.throughput
+    assert placed.latency_s == pytest.approx(judged.seconds_per_pass, rel=1e-12)
+    assert placed.steady_rate == pytest.approx(judged.throughput, rel=1e-9)
+    for lane, report in zip(placed.lanes[::2], judged.stages, strict=True):
+        assert lane.seconds == pytest.approx(1 / report.throughput)
+        assert lane.seconds + lane.wait == pytest.approx(report.seconds)
+        assert lane.wait > 0
+    frame = placed.frame()
+    assert list(frame["handed_on_after_seconds"]) == pytest.approx([lane.seconds + lane.wait for lane in placed.lanes])
+    assert "handed_on_after_seconds" not in pl.timeline_of(problem, single).frame()
+    few = pl.timeline_of(problem, turns, in_flight=1)
+    assert few.steady_rate == pytest.approx(1 / judged.seconds_per_pass)
 
 
 class Halves:

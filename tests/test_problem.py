@@ -26,6 +26,25 @@ def test_a_link_may_differ_by_direction():
     assert (cluster.bandwidth_between(0, 1), cluster.bandwidth_between(1, 0)) == (10, 30)
 
 
+def test_latencies_go_with_their_links():
+    kinds = pl.Cluster.from_counts({"A": 2, "B": 1}, 16, 10, latency_ms={("A", "A"): 0.1, ("A", "B"): 5, ("B", "A"): 7})
+    assert kinds.latency_matrix().tolist() == [[0.1, 0.1, 5], [0.1, 0.1, 5], [7, 7, 0]]
+    assert (kinds.latency_between(0, 2), kinds.latency_between(2, 1)) == (5, 7)
+    more = kinds.with_counts({"A": 1, "B": 2}).scaled_bandwidth(2)
+    assert more.latency_between(0, 2) == 5
+    one = pl.Cluster.from_counts({"A": 2, "B": 1}, 16, 10, latency_ms=3)
+    assert (one.latency_between(0, 1), one.latency_between(2, 0)) == (3, 3)
+    plain, zero = (pl.Cluster.from_counts({"A": 2}, 16, 10, **extra) for extra in ({}, {"latency_ms": 0}))
+    assert plain == zero != pl.Cluster.from_counts({"A": 2}, 16, 10, latency_ms=1)
+    assert hash(plain) == hash(zero)
+
+
+def test_a_case_cannot_hold_latencies(tiny, tmp_path):
+    late = dataclasses.replace(tiny, cluster=dataclasses.replace(tiny.cluster, latency_ms=2))
+    with pytest.raises(pl.NotApplicable, match=r"latency_ms = 2\.0: expected none"):
+        pl.save_case(late, tmp_path / "late")
+
+
 def test_scaled_bandwidth_scales_every_link(tiny):
     slower = tiny.cluster.scaled_bandwidth(1 / 8)
     assert np.allclose(slower.bandwidth_matrix() * 8, tiny.cluster.bandwidth_matrix())
@@ -63,6 +82,20 @@ BAD = {
         r"bandwidth_gb_per_s\[0, 1\] = 0.0: expected a finite number above 0",
     ),
     "bandwidth negative inside a group": (lambda: pl.Cluster.from_counts({"A": 2}, 80, -1), "above 0"),
+    "latency negative": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((2, 2)), None, [[0, 1], [-1, 0]]),
+        r"latency_ms\[1, 0\] = -1.0: expected a number from 0 to 1e\+09",
+    ),
+    "latency not finite": (lambda: pl.Cluster.from_counts({"A": 2}, 80, 1, latency_ms=float("inf")), "expected a num"),
+    "latencies of another shape": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((2, 2)), None, [1, 2]),
+        r"latency_ms = 'shape \(2,\)': expected one number, or an array of shape \(2, 2\)",
+    ),
+    "latency in words": (lambda: pl.Cluster((pl.GPU("A", 1),), [[1]], None, "near"), "expected an array of numbers"),
+    "latency of a pair misspelt": (
+        lambda: pl.Cluster.from_counts({"A100": 2}, 80, 1, latency_ms={("A100", "A100"): 1, ("A100", "A10"): 2}),
+        "latency_ms = 'A10': names no type",
+    ),
     "count negative": (lambda: pl.Cluster.from_counts({"A": -2}, 80, 1), "A = -2: expected a whole number"),
     "no link given": (lambda: pl.Cluster.from_counts({"A": 1, "B": 1}, 80, {}), r"nothing is given for \('A', 'B'\)"),
     "matrix too large": (lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((3, 3))), "a row for each of the 2 GPUs"),

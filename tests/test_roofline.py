@@ -33,6 +33,8 @@ def test_every_stage_is_what_the_formulas_say(seed):
             assert fits == (expected is not None)
             if fits:
                 assert cost.throughput == pytest.approx(expected, rel=1e-9)
+                turn = roofline_oracle.way(problem, chosen, span)[1]
+                assert cost.pass_seconds == pytest.approx(turn, rel=1e-9)
                 mine = zip(chosen, cost.batch, cost.memory_gb, strict=True)
                 for gpu, b, need in mine:
                     assert need == pytest.approx(
@@ -40,7 +42,7 @@ def test_every_stage_is_what_the_formulas_say(seed):
                     )
             else:  # what is reported as missing is what the best way lacks
                 lack = max(need - g.memory_gb for need, g in zip(cost.memory_gb, chosen, strict=True))
-                least = min(x for _, x, _ in roofline_oracle.ways(problem, chosen, span))
+                least = min(x for _, x, *_ in roofline_oracle.ways(problem, chosen, span))
                 assert lack == pytest.approx(least, rel=1e-6)
 
 
@@ -59,6 +61,7 @@ def test_tables_are_the_stages(seed):
             kind = model.spans.kind[first, last - first - 1]
             cost = problem.costs.stage(model, problem.workload, gpus, range(first, last), problem.batch_split)
             assert tables.throughput[c, kind] == pytest.approx(cost.throughput, rel=1e-9)
+            assert tables.pass_seconds[c, kind] == pytest.approx(cost.pass_seconds, rel=1e-9)
             need = dict(zip(gpus, cost.memory_gb, strict=True))
             for k, gpu in enumerate(kinds):
                 assert tables.memory_gb[c, k, kind] == pytest.approx(need.get(gpu, 0.0), rel=1e-7)
@@ -108,7 +111,50 @@ def _problem(**changes):
     return pl.Problem(**options)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_turns_at_whole_batches_are_no_slower_than_shares(seed):
+    """What makes a rate from shares that are not whole no fiction: T(c·b) ≤ c·T(b)."""
+    problem = roofline_oracle.random_problem(seed)
+    gpu, span, rng = problem.cluster.gpus[0], range(problem.model.layers), np.random.default_rng(seed)
+    for b, times in zip(rng.uniform(0.01, 20, 20), rng.uniform(1, 20, 20), strict=True):
+        share, turn = (roofline_oracle.seconds(problem, gpu, span, x, 1) for x in (b, times * b))
+        assert turn <= times * share * (1 + 1e-12)
+
+
+def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
+    """Sharing one sequence has a greater rate than cutting layers, over a link that is slow; and a longer pass."""
+    gpus = tuple(pl.GPU("A100-SXM-40", 40, None, "node", 0.5) for _ in range(2))
+    problem = _problem(
+        cluster=pl.Cluster(gpus, np.full((2, 2), 0.5)), model=pl.load_model("Llama-3-8B"), max_gpus_per_stage=2,
+        workload=pl.Workload(2048, 1),
+    )  # fmt: skip
+    both = pl.Placement.of([(32, (0, 1))])
+    decode = {"workload": pl.Workload(2048, 1, "decode"), "costs": pl.Roofline(tensor_parallel=False)}
+    for fewer in (problem, dataclasses.replace(problem, **decode)):
+        shared = pl.evaluate(fewer, both)
+        alone = pl.evaluate(fewer, pl.Placement.of([(32, (0,))]))
+        assert shared.stages[0].degree == 1
+        assert shared.throughput > alone.throughput
+        assert shared.seconds_per_pass == pytest.approx(alone.seconds_per_pass, rel=1e-9)
+        assert pl.quickest(fewer).placement.gpus == (0,)
+        assert list(shared.frame()["seconds_per_pass"]) == [shared.seconds_per_pass]
+        assert "seconds_per_pass" not in alone.frame()
+    # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take turns.
+    quick = tuple(dataclasses.replace(g, node_gb_per_s=100.0) for g in gpus)
+    nearby = dataclasses.replace(problem, cluster=pl.Cluster(quick, np.full((2, 2), 100.0)))
+    timely = dataclasses.replace(nearby, costs=pl.Roofline(prefer="time"))
+    by_rate, by_time = (pl.evaluate(p, both) for p in (nearby, timely))
+    assert (by_rate.stages[0].degree, by_time.stages[0].degree) == (1, 2)
+    assert by_time.seconds_per_pass < 0.7 * by_rate.seconds_per_pass
+    assert by_time.throughput < by_rate.throughput
+    assert pl.quickest(timely).placement.gpus == (0, 1)
+    placed = pl.timeline_of(timely, both)
+    assert placed.in_flight_needed == 1
+    assert placed.latency_s == pytest.approx(by_time.seconds_per_pass)
+
+
 BAD = {
+    "a preference that is none": (lambda: pl.Roofline(prefer="speed"), "prefer = 'speed'"),
     "a model without dimensions": (
         lambda: _problem(model=pl.Model("m", 4, 64, 64, 1.0)),
         "expected a Transformer",
@@ -125,6 +171,18 @@ BAD = {
     "more experts visited than there are": (
         lambda: pl.Transformer("m", 4, 64, 64, 8, 8, 8, 100, experts=2, experts_per_token=4),
         "experts_per_token = 4: expected at most experts = 2",
+    ),
+    "memory of light's own speed": (
+        lambda: _problem(
+            costs=pl.Roofline(
+                {t: pl.GPUFacts(40, 1e300, 1e300) for t in ("A100-SXM-40", "L4", "T4")}, layer_overhead_s=0
+            )
+        ),
+        "costs.gpus = 'A100-SXM-40': expected rates from 1e-9 to 1e15 tokens/s",
+    ),
+    "memory that stands still": (
+        lambda: _problem(costs=pl.Roofline({t: pl.GPUFacts(40, 1e-300, 1) for t in ("A100-SXM-40", "L4", "T4")})),
+        "expected rates from 1e-9 to 1e15 tokens/s; A100-SXM-40 has",
     ),
     "an unknown precision": (lambda: pl.load_model("Llama-3-8B", precision="fp7"), "there is no precision='fp7'"),
     "an unknown model": (lambda: pl.load_model("Llama-3-80B"), "Llama-3-70B"),
@@ -175,9 +233,38 @@ def test_prices_and_networks_come_from_the_files():
     assert {g.usd_per_hour for g in cluster.gpus if g.type == "L4"} == {0.98}
     assert cluster.bandwidth_between(0, 4) == pytest.approx(0.1 / 8)  # between regions
     assert cluster.bandwidth_between(0, 1) == pytest.approx(10 / 8)
+    assert (cluster.latency_between(0, 4), cluster.latency_between(0, 1)) == (50, 1)
+    several = pl.load_cluster("helix-hetero42")
+    node = [i for i, g in enumerate(several.gpus) if g.node == next(g.node for g in several.gpus if g.node)]
+    assert (several.latency_between(*node[:2]), several.latency_between(node[0], 0)) == (0, 1)
+    assert not pl.load_cluster("tandemn-pool44").latency_ms.any()
     nodes = pl.load_cluster("helix-hetero42")
     assert len({g.node for g in nodes.gpus if g.node}) == 4 + 6 + 4
     assert len(pl.load_cluster("helix-hetero42", nodes=False).kinds) == 4
+
+
+def test_a_far_away_site_delays_and_keeps_its_rate():
+    """Fifty milliseconds between sites: the same rate, a longer pass, and more in flight to reach it."""
+    problem = _problem(cluster=pl.load_cluster("helix-geo24"), model=pl.load_model("Llama-3-8B"),
+                       workload=pl.Workload(1000, 8, "decode"))  # fmt: skip
+    near = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, latency_ms=0))
+    plan = pl.Placement.of([(16, (0,)), (8, (4,)), (8, (14,))])  # r1, r2, r3
+    there, here = (pl.timeline_of(p, plan) for p in (problem, near))
+    assert there.promise == here.promise == pytest.approx(here.steady_rate) == pytest.approx(there.steady_rate)
+    assert there.latency_s - here.latency_s == pytest.approx(0.1)
+    assert there.in_flight_needed > here.in_flight_needed
+    assert [lane.wait for lane in there.lanes] == pytest.approx([0, 0.05, 0, 0.05, 0])
+    # By hand: 8 · 4096 · 2 bytes over 0.1 Gbit/s, 10 µs to send, 50 ms on the way.
+    link = there.evaluation.links[0]
+    assert link.seconds == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
+    assert 8 / link.throughput == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5)
+    assert list(there.evaluation.links_frame()["seconds_per_message"]) == [x.seconds for x in there.evaluation.links]
+    assert "seconds_per_message" not in here.evaluation.links_frame()
+    hover = there.gantt().data[1].hovertext
+    assert any(text.endswith("handed on by link 1→2, 0.05 s after that was free again") for text in hover)
+    train = dataclasses.replace(problem, workload=pl.Workload(1000, 1))
+    hops = pl.timeline_of(train, plan, training=True).timeline.costs.comm
+    assert hops[0] == pytest.approx(1000 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
 
 
 def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physical_reason():

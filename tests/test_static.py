@@ -119,8 +119,9 @@ def test_buffers_of_a_state_that_is_gone_are_left_out():
 
 def test_controls_are_shown_with_their_values():
     hidden = widgets.HTML("not this", layout={"display": "none"})
+    live = widgets.HTML("nor this").add_class("pipelab-live-only")
     box = widgets.VBox([
-        widgets.IntSlider(description="T4", value=6), widgets.HTML("<b>limited</b>"), hidden,
+        widgets.IntSlider(description="T4", value=6), widgets.HTML("<b>limited</b>"), hidden, live,
         widgets.HBox([widgets.Dropdown(description="phase", options=["prefill", "decode"], value="decode")]),
         widgets.Checkbox(description="mixed", value=True), widgets.Button(description="Stop"),
     ])  # fmt: skip
@@ -130,6 +131,7 @@ def test_controls_are_shown_with_their_values():
         assert part in text
     assert "Stop" not in text
     assert "not this" not in text
+    assert "nor this" not in text
     assert "five stages" in still(output.model_id, _states(), lambda inner: inner["text"])
     assert still("gone", {}, lambda inner: "") == f'<div class="still"><p class="note">{NOTE}</p></div>'
 
@@ -201,7 +203,7 @@ def test_a_copy_is_written_whole_and_replaced_whole(two, tmp_path):
     pages = static_copy(target)
     assert [p.name for p in pages] == ["index.html", "a.html", "b.html"]
     assert "<pre>42" in pages[2].read_text(encoding="utf-8")
-    assert "A question." in pages[0].read_text(encoding="utf-8")
+    assert "<p>A question.</p>" in pages[0].read_text(encoding="utf-8")
     assert (target / "plotly.min.js").stat().st_size > 1e6
     assert [p.name for p in static_copy(target, ["a"])] == ["index.html", "a.html"]
     assert not (target / "b.html").exists()

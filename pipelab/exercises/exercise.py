@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 __all__ = ["Exercise", "Mistake"]
 
@@ -53,7 +54,7 @@ class Exercise:
     def judge(self, value: object) -> tuple[bool, str]:
         """Whether a reader's value is right, and a sentence that says what is off."""
         try:
-            number = float(value)  # type: ignore[arg-type]
+            number = float(cast(Any, value))
         except (TypeError, ValueError, OverflowError):
             return False, f"Expected a number, yours is {value!r}"
         if not math.isfinite(number):

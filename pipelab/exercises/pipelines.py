@@ -62,7 +62,7 @@ def _prices(precision: str) -> tuple[tuple[float, float], ...]:
     from pipelab.problem import Problem, Workload
     from pipelab.roofline import Roofline
 
-    llama, load = load_model("Llama-3-70B", precision=precision), Workload(2048, 16, "decode", in_flight=20)
+    llama, load = load_model("Llama-3-70B", precision=precision), Workload(2048, 16, "decode", in_flight=21)
     problem = Problem(load_cluster("helix-single24"), llama, load, Roofline(), link_units="tokens")
     points = trade_off(problem, "usd_per_hour").points
     rates = [given(p.throughput) for p in points]

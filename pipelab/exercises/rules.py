@@ -254,7 +254,6 @@ RULES = {
         (
             Mistake(lambda: _promise(factor=False), "that is without the factor (2 - 1/k); it is asked as written"),
             Mistake(lambda: _promise(max_gpus_per_stage=2), "that is with two GPUs per stage; allow four"),
-            Mistake(lambda: _promise(max_gpus_per_stage=1), "that is with one GPU per stage; allow four"),
         ),
     ),
     "04.2": Exercise(

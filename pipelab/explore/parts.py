@@ -68,4 +68,5 @@ class Words(widgets.HTML):
 def reload_note() -> widgets.HTML:
     """What to do when the page was loaded anew."""
     text = "If controls or charts are missing after a reload of the page: Run ▸ Run All Cells."
-    return widgets.HTML(f"<div style='color:#555;font-size:12px'>{text}</div>")
+    note = widgets.HTML(f"<div style='color:#555;font-size:12px'>{text}</div>")
+    return note.add_class("pipelab-live-only")  # a static copy leaves it out

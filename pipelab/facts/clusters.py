@@ -74,9 +74,9 @@ def load_cluster(
     -------
     Cluster
         Links in GB/s per direction: inside a node the GPUs' own, between nodes the slower network of
-        the two, between sites what the file says. The file's latencies are for the reader: a `Cluster`
-        holds none. `Roofline(hop_latency_s=…)` has one for all links; where hops of many milliseconds
-        count, as in `quickest`, give it there.
+        the two, between sites what the file says. Latencies likewise, the greater of the two; 0 where the file
+        states none, and inside a node, where a hop takes no more than what sending takes
+        (`Roofline.hop_latency_s`).
 
     Raises
     ------
@@ -88,8 +88,8 @@ def load_cluster(
     Examples
     --------
     >>> cluster = load_cluster("helix-single24")
-    >>> len(cluster), cluster.bandwidth_between(0, 23)
-    (24, 1.0)
+    >>> len(cluster), cluster.bandwidth_between(0, 23), cluster.latency_between(0, 23)
+    (24, 1.0, 1.0)
     """
     nodes = true_or_false("load_cluster", "nodes", nodes)
     facts = load_gpus() if gpus is None else _checked_facts(gpus)
@@ -103,7 +103,7 @@ def load_cluster(
     for row in table[name]:
         made += _nodes(path, name, row, facts, network_gbit_per_s, nodes, len(made))
     group = np.repeat(np.arange(len(made)), [n.count for n in made])
-    return Cluster(tuple(g for n in made for g in (n.gpu,) * n.count), _bandwidth(made), group)
+    return Cluster(tuple(g for n in made for g in (n.gpu,) * n.count), _bandwidth(made), group, _latency(made))
 
 
 def _read(path: Path) -> dict[str, list[_Nodes]]:
@@ -167,6 +167,19 @@ def _bandwidth(nodes: list[_Node]) -> np.ndarray:
     far = sites[:, None] != sites
     matrix = np.where(far, np.minimum(matrix, np.minimum(between[:, None], between)), matrix)
     np.fill_diagonal(matrix, [n.inside for n in nodes])
+    return matrix
+
+
+def _latency(nodes: list[_Node]) -> np.ndarray:
+    """Milliseconds between nodes; nothing inside one."""
+    network, between = (
+        np.array([getattr(n.facts, name) or 0.0 for n in nodes])
+        for name in ("network_latency_ms", "between_sites_latency_ms")
+    )
+    sites = np.array([n.facts.site for n in nodes])
+    near, far = np.maximum(network[:, None], network), np.maximum(between[:, None], between)
+    matrix = np.where(sites[:, None] != sites, np.maximum(near, far), near)
+    np.fill_diagonal(matrix, 0.0)
     return matrix
 
 

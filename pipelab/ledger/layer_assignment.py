@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
 from pipelab import seeds
+from pipelab.checked import given
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import EQUAL, NUMBERS, TEXT
 
@@ -33,10 +34,8 @@ def _bottlenecks(layers: int, bandwidth: Sequence[int]) -> tuple[float, float]:
     """The largest n / b of its split and of the best, over nodes of equal memory."""
     ones, megabytes = [1] * layers, [b * 10**6 for b in bandwidth]
     own = seeds.seed_bandwidth_aware(layers, [16 * 10**9] * len(bandwidth), megabytes)
-    return tuple(
-        round(pl.bottleneck(split, ones, bandwidth), 12)
-        for split in (own, pl.split_minmax(ones, len(bandwidth), speeds=bandwidth))
-    )
+    best = given(pl.split_minmax(ones, len(bandwidth), speeds=bandwidth))
+    return round(pl.bottleneck(own, ones, bandwidth), 12), round(pl.bottleneck(best, ones, bandwidth), 12)
 
 
 def _share_best(nodes: int) -> tuple[int, int]:
@@ -72,7 +71,7 @@ def _exhaustive(layers: int, bandwidth: list[int]) -> tuple[float, float]:
     ones = [1] * layers
     tried = pl.split_exhaustive(ones, len(bandwidth), speeds=bandwidth)
     return pl.bottleneck(tried, ones, bandwidth), pl.bottleneck(
-        pl.split_minmax(ones, len(bandwidth), speeds=bandwidth), ones, bandwidth
+        given(pl.split_minmax(ones, len(bandwidth), speeds=bandwidth)), ones, bandwidth
     )
 
 

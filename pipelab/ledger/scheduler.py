@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pipelab as pl
 from pipelab import seeds
 from pipelab import seeds_schedules as published
+from pipelab.checked import given
 from pipelab.ledger.claims import Claim
 from pipelab.ledger.comparisons import EQUAL, NUMBERS
 
@@ -50,7 +51,7 @@ def _refused(attempt: Callable, *arguments: Any) -> str:
 def _flops_cut(amounts: list[int], stages: int) -> tuple[float, float]:
     """Its most expensive stage and the least possible."""
     return pl.bottleneck(seeds.seed_by_flops(amounts, stages), amounts), pl.bottleneck(
-        pl.split_minmax(amounts, stages), amounts
+        given(pl.split_minmax(amounts, stages)), amounts
     )
 
 

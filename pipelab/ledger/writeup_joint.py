@@ -10,9 +10,9 @@ from pipelab.ledger.comparisons import ABOVE, EQUAL, NUMBERS, TEXT, TIME, UNLIKE
 from pipelab.methods.memory import gigabytes
 
 if TYPE_CHECKING:
+    from pipelab.formulations.ablation import LeftOut
     from pipelab.ledger.desk import Desk
     from pipelab.problem import Problem
-    from pipelab.result import Result
 
 __all__ = ["CLAIMS", "efficiency", "left_out", "limitless", "three_unlike"]
 
@@ -80,7 +80,7 @@ def three_unlike(desk: "Desk") -> "Problem":
     )
 
 
-def left_out(desk: "Desk", *families: str) -> "Result":
+def left_out(desk: "Desk", *families: str) -> "LeftOut":
     """Those, by the joint ILP in cvxpy without some families of rows."""
     return pl.leave_out(three_unlike(desk), *families)
 

@@ -117,8 +117,8 @@ def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
         return prices
     missing = sorted({g.type for g in rates.problem.cluster.kinds if g.usd_per_hour is None})
     expected = (
-        f"expected coarser prices: all GPUs of a placement may cost {MOST_PRICE_UNITS:,} times the prices' greatest "
-        "common divisor, no more; round GPU.usd_per_hour to cents, or to ten cents where there are many GPUs"
+        "expected prices in whole millionths of a dollar, all GPUs of a placement costing at most "
+        f"{MOST_PRICE_UNITS:,} times their greatest common divisor; round GPU.usd_per_hour to cents"
     )
     if missing:
         expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"

@@ -3,17 +3,19 @@
 import numpy as np
 
 from pipelab.formulations.aggregated.rates import StageRates
+from pipelab.formulations.aggregated.usage import COARSE_UNITS, price_step
 
 __all__ = ["MOST_PRICE_UNITS", "whole_prices"]
 
-MOST_PRICE_UNITS = 200_000
+# Prices are split in two places (`formulations.aggregated.usage`); each stays below what a solver tells apart.
+MOST_PRICE_UNITS = COARSE_UNITS * 20_000
 
 
 def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
     """Price of one GPU of each class in whole units of the finest price step; None where a price is missing.
 
-    None also where prices are so fine (below a millionth of a dollar, or a common step that the
-    total holds more than 200,000 times) that a solver's tolerance of 1e-6 could not tell them apart.
+    None also where prices are no whole millionths of a dollar, or their common step is so fine that the total
+    holds more than 4 · 10^9 of it.
     """
     prices = [rates.classes.gpu(a).usd_per_hour for a in range(len(rates.classes))]
     if None in prices:
@@ -24,6 +26,5 @@ def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
     micro = np.rint(exact).astype(np.int64)
     if (micro == 0).any() or (np.abs(micro - exact) > 1e-3).any():
         return None
-    units = micro // np.gcd.reduce(micro)
-    used = min(len(rates.problem.cluster), rates.problem.model.layers * rates.largest)
-    return tuple(units.tolist()) if int(units.max()) * used <= MOST_PRICE_UNITS else None
+    units = tuple((micro // np.gcd.reduce(micro)).tolist())
+    return units if price_step(rates, units) * COARSE_UNITS <= MOST_PRICE_UNITS else None

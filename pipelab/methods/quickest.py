@@ -36,9 +36,10 @@ def quickest(
     """The placement with the lowest time per pass among those of at least so many tokens/s.
 
     One pass takes a microbatch through all stages and links, one after another. In decode that is
-    the time per output token of every stream, in prefill the time to the first token. Where a batch has
-    fewer sequences than a stage has GPUs that each hold its layers whole, a cost model may share single
-    sequences (`Roofline` does), which no real stage can: keep `max_gpus_per_stage` within `batch_size` there.
+    the time per output token of every stream, in prefill the time to the first token. No sequence is shared
+    in a pass (`pipelab.turns`), so more GPUs that each hold a stage's layers whole than there are sequences
+    save no time. Each stage is run the way its cost model runs it everywhere: with `Roofline` the one of the
+    greatest rate, whose pass need not be the shortest; `Roofline(prefer="time")` takes the shortest pass.
 
     Parameters
     ----------

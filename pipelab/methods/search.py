@@ -17,7 +17,7 @@ from pipelab.formulations.aggregated.layered import Layered
 from pipelab.formulations.aggregated.order import number_of_sets
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
-from pipelab.formulations.aggregated.usage import Limits
+from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.methods.prices import whole_prices
 from pipelab.methods.solvers import run_program
 from pipelab.placement import Placement
@@ -188,6 +188,19 @@ class Search:
     def least(self, wanted: str, index: int) -> tuple[Placement | None, bool]:
         """The placement of at least this rate that uses least of "gpus" or "price"; and whether that was settled.
 
+        Solvers find the least price to within 1e-6. Where a unit is finer, that a unit less is too little is asked.
+        """
+        placement, settled = self._least(wanted, index)
+        limits, closer = self.limits, placement
+        while closer is not None and settled and wanted == "price" and price_step(self.rates, limits.prices) > 1:
+            self.limits = replace(limits, price=self.used("price", closer) - 1)
+            placement, (closer, settled) = closer, self._least(wanted, index)
+        self.limits = limits
+        return placement, settled
+
+    def _least(self, wanted: str, index: int) -> tuple[Placement | None, bool]:
+        """The same within a solver's tolerance.
+
         Without links, and with stages inside one class, the programs are small: where both use
         equally much, or the first respects the links anyway, nothing lies between them. None and
         settled: there is no such placement.
@@ -196,11 +209,8 @@ class Search:
         amounts = {"price": -1.0} if wanted == "price" else {"gpus": -(layers + 1.0), "stages": -1.0}
         threshold, least = float(self.thresholds[index]), None
         single = recipes_at(self.rates, threshold, widest=1)
-        steps: list[dict[str, Any]] = [{"links": False}, {"widest": 1}, {}]
-        if single.order.free:
-            steps = [{"widest": 1}]
-        elif not _many_sets(single):
-            steps.remove({"widest": 1})
+        every: list[dict[str, Any]] = [{"links": False}, {"widest": 1}, {}]
+        steps = every[1:2] if single.order.free else every if _many_sets(single) else every[::2]
         for step in steps:
             found = recipes_at(self.rates, threshold, **step)
             answer, placement = self._ask(found, f"least {wanted}", amounts)

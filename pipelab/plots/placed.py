@@ -178,7 +178,8 @@ def _reasons(placed: "PlacedTimeline", entries: np.ndarray) -> list[str]:
     timeline, schedule = placed.timeline, placed.timeline.schedule
     reasons = []
     for i, waited in zip(entries.tolist(), timeline.waited_for[entries].tolist(), strict=True):
-        own, lane = int(schedule.rank[i]), placed.lanes[int(schedule.rank[waited])].name
+        before = placed.lanes[int(schedule.rank[waited])]
+        own, lane = int(schedule.rank[i]), before.name
         batch = int(_microbatch(placed, schedule.microbatch[[waited]])[0][0])
         if waited < 0:
             reasons.append("waited for nothing")
@@ -187,7 +188,8 @@ def _reasons(placed: "PlacedTimeline", entries: np.ndarray) -> list[str]:
         elif own == 0:
             reasons.append(f"waited for microbatch {batch} to leave {lane}")
         else:
-            reasons.append(f"went on at once from {lane}")
+            late = f", {before.wait:.3g} s after that was free again" if before.wait else ""
+            reasons.append(f"handed on by {lane}{late}" if late else f"went on at once from {lane}")
     return reasons
 
 

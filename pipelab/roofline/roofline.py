@@ -21,7 +21,8 @@ from pipelab.facts.transformer import Transformer
 from pipelab.problem import Problem, Workload
 from pipelab.roofline.demand import Demand
 from pipelab.roofline.sharing import balanced_batches
-from pipelab.roofline.table import Hardware, Span, Table
+from pipelab.roofline.table import Hardware, Span, Table, degrees
+from pipelab.turns import pass_time, whole_sequences
 
 __all__ = ["Roofline"]
 
@@ -43,11 +44,17 @@ class Roofline:
     layer_overhead_s : float
         `τ0`, launches and waits per layer: 0.02 ms with CUDA graphs, 0.3 ms with eager kernels.
     hop_latency_s : float
-        `α`, before the first byte of a message arrives.
+        `α`, what sending a message takes besides its bytes; the link is taken for that long. How long a byte is on
+        the way is the link's own (`Cluster.latency_ms`), and keeps no other message from it.
     memory_share : float
         Share of a GPU's memory that may be used.
     tensor_parallel : bool
-        Whether the GPUs of a stage that share a node may also cut each layer among them.
+        Whether the GPUs of a stage that share a node, and are alike in all (`GPU`), may also cut each layer among
+        them.
+    prefer : "rate" or "time"
+        Which of the ways to run a stage that fit in memory is taken: the one with the greatest rate, or the one
+        whose pass is shortest. Every method and `evaluate` take the same; they differ only where a batch is
+        shared unevenly. Where the time of a pass is the goal (`quickest`), "time" is what to ask for.
 
     Notes
     -----
@@ -61,11 +68,17 @@ class Roofline:
     and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`; arithmetic
     runs at 16 bits whatever the weights are stored in. k GPUs of a stage share the batch (each
     holds all layers of the stage), or cut the layers k ways, or form groups that do both: what is
-    fastest among what fits in memory. Shared evenly, the slowest GPU counts; balanced by speed, all
-    finish together. Shares need not be whole: GPUs that take turns at whole sequences do at least as
-    well in the long run. For the time of a single pass that is optimistic wherever a batch has fewer
-    sequences than the stage has groups of GPUs: no one prompt can be shared without cutting layers.
-    A message takes α + bytes / bandwidth, and occupies its link for that long.
+    best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts; balanced by speed, all
+    finish together.
+
+    Shares b need not be whole in the rate: GPUs that take turns at whole batches do at least as well in the
+    long run, as T_stage(k·b) ≤ k·T_stage(b). No sequence is shared in a single pass without cutting layers, so
+    a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups of GPUs (`pipelab.turns`). Both hold at
+    once wherever T_stage is straight between ⌊b⌋ and ⌈b⌉; at the bend from reading to computing, a full pipeline
+    may need turns at whole batches, and longer passes, for the rate. Memory is judged for b: with several
+    microbatches in flight, turns even out.
+
+    A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
 
     Examples
     --------
@@ -85,6 +98,7 @@ class Roofline:
     hop_latency_s: NotNegative = 1e-5
     memory_share: Share = 0.9
     tensor_parallel: Flag = True
+    prefer: Literal["rate", "time"] = "rate"
 
     def __post_init__(self) -> None:
         for name in ("prefill_overlap", "decode_overlap"):
@@ -115,6 +129,13 @@ class Roofline:
         if problem.link_units != "tokens":
             expected = "expected 'tokens': Roofline's stages count tokens, and links must count the same"
             raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
+        load, spans = problem.workload, (range(1), range(problem.model.layers))
+        for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
+            with np.errstate(all="ignore"):
+                rates = [load.tokens / self.pass_seconds(problem.model, load, gpu, span) for span in spans]
+            if not 1e-9 < min(rates) <= max(rates) < 1e15:  # no GPU's, and beyond what solvers compute with
+                expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
+                raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """Tokens/s of a link that carries one microbatch after the other."""
@@ -204,16 +225,16 @@ class Roofline:
     ) -> StageTables:
         """`stage` for every composition, shape (C, K), and every kind of span at once."""
         best = self._best(Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split)
-        return StageTables(best.rate, best.memory_gb)
+        return StageTables(best.rate, best.memory_gb, best.seconds)
 
     def _best(
         self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch_split: str
     ) -> Table:
-        """The fastest way among those that fit; where none fits, the one that lacks least memory."""
+        """The preferred way among those that fit; where none fits, the one that lacks least memory."""
         best = self._shared(demand, kinds, composition, span, batch_split)
         limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-        for t in _degrees(demand.model, kinds, composition) if self.tensor_parallel else ():
-            best = best.or_better(self._cut(demand, kinds, composition, span, t), limit)
+        for t in degrees(demand.model, kinds, composition) if self.tensor_parallel else ():
+            best = best.or_better(self._cut(demand, kinds, composition, span, t), limit, self.prefer)
         return best
 
     def _shared(
@@ -241,18 +262,24 @@ class Roofline:
         batch = np.broadcast_to((demand.load.batch_size * t / size)[:, None, None], shape)
         table = self._table(demand, kinds, composition, span, batch, t)
         memory = np.where(can[:, None, None], table.memory_gb, np.where(composition > 0, np.inf, 0.0)[:, :, None])
-        return replace(table, rate=np.where(can[:, None], table.rate, 0.0), memory_gb=memory)
+        rate, seconds = np.where(can[:, None], [table.rate, table.seconds], [[[0.0]], [[np.inf]]])
+        return replace(table, rate=rate, seconds=seconds, memory_gb=memory)
 
     def _table(
         self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch: np.ndarray, t: int
     ) -> Table:
         """Rate and memory where a GPU of each kind works on `batch` sequences, shape (C, K, U)."""
-        there = (composition > 0)[:, :, None]
-        seconds = self._seconds(demand, self._hardware(kinds).take(np.s_[:, None]), span, batch, t)
-        rate = demand.load.tokens / np.where(there & (batch > 0), seconds, 0.0).max(axis=1)
+        there, hardware = (composition > 0)[:, :, None], self._hardware(kinds).take(np.s_[:, None])
+
+        def longest(b: np.ndarray) -> np.ndarray:
+            return np.where(there & (b > 0), self._seconds(demand, hardware, span, b, t), 0.0).max(axis=1)
+
+        interval, whole = longest(batch), whole_sequences(batch)
+        passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
         reserve = np.array([(1 - self.memory_share) * kind.memory_gb for kind in kinds])[:, None]
         memory = sum(demand.kept_gb(span.weight_gb, span.layers, batch, t).values()) + reserve
-        return Table(rate, np.where(there, memory, 0.0), np.where(there, batch, 0.0), np.full(rate.shape, t))
+        memory, batch, degree = np.where(there, memory, 0.0), np.where(there, batch, 0.0), np.full(interval.shape, t)
+        return Table(demand.load.tokens / interval, passes, memory, batch, degree)
 
     def _hardware(self, kinds: Sequence[GPU]) -> Hardware:
         facts = [self.gpus[kind.type] for kind in kinds]
@@ -292,16 +319,8 @@ def _stage(costs: Roofline, demand: Demand, gpus: tuple[GPU, ...], span: Span, b
     best = costs._best(demand, kinds, composition, span, batch_split)
     of = [kinds.index(gpu) for gpu in gpus]
     batch, memory = best.batch[0, of, 0].tolist(), best.memory_gb[0, of, 0].tolist()
-    return StageCost(float(best.rate[0, 0]), tuple(batch), tuple(memory), int(best.degree[0, 0]))
-
-
-def _degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) -> list[int]:
-    """Ways to cut a layer that some stage of one node allows: heads, and what is cached, must come out even."""
-    alone = composition.max(axis=1) == composition.sum(axis=1)
-    sizes = {int(n) for n in composition[alone][:, [bool(kind.node) for kind in kinds]].ravel() if n > 1}
-    ways = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
-    parts = model.kv_parts
-    return sorted(t for t in ways if model.heads % t == 0 and (parts % t == 0 or t % parts == 0))
+    rate, seconds, degree = (float(array[0, 0]) for array in (best.rate, best.seconds, best.degree))
+    return StageCost(rate, tuple(batch), tuple(memory), int(degree), seconds)
 
 
 def _known(problem: Problem) -> Transformer:

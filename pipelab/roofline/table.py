@@ -1,13 +1,15 @@
 """Arrays that the roofline works on: spans of layers, rates of GPUs, and ways to run a stage."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from pipelab.cluster import GPU
 from pipelab.facts.transformer import Transformer
 
-__all__ = ["Hardware", "Span", "Table"]
+__all__ = ["Hardware", "Span", "Table", "degrees"]
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,24 @@ class Table:
     """One way to run each candidate stage: C compositions of K kinds of GPU times U kinds of span."""
 
     rate: np.ndarray  # (C, U) tokens/s
+    seconds: np.ndarray  # (C, U) of one pass
     memory_gb: np.ndarray  # (C, K, U); 0 where the composition has none of that kind
     batch: np.ndarray  # (C, K, U) sequences on each GPU
     degree: np.ndarray  # (C, U) GPUs that cut a layer among them
 
-    def or_better(self, other: "Table", limit: np.ndarray) -> "Table":
-        """Per stage the faster of what fits `limit` GB, shape (1, K, 1); where neither fits, what lacks less."""
+    def or_better(self, other: "Table", limit: np.ndarray, prefer: str) -> "Table":
+        """Per stage the better of what fits `limit` GB, shape (1, K, 1), by "rate" or "time" of a pass.
+
+        Where neither fits, what lacks less.
+        """
         mine, theirs = (table.lack(limit) for table in (self, other))
         fits = (mine <= 0) & (theirs <= 0)
-        better = np.where(fits, other.rate > self.rate, theirs < np.maximum(mine, 0))
+        preferred = other.rate > self.rate if prefer == "rate" else other.seconds < self.seconds
+        better = np.where(fits, preferred, theirs < np.maximum(mine, 0))
         pick = better[:, None, :]
         return Table(
             np.where(better, other.rate, self.rate),
+            np.where(better, other.seconds, self.seconds),
             np.where(pick, other.memory_gb, self.memory_gb),
             np.where(pick, other.batch, self.batch),
             np.where(better, other.degree, self.degree),
@@ -78,3 +86,12 @@ class Table:
     def lack(self, limit: np.ndarray) -> np.ndarray:
         """GB missing on the GPU that lacks most; 0 or less where all fits; shape (C, U)."""
         return np.where(self.memory_gb > 0, self.memory_gb - limit, -np.inf).max(axis=1)
+
+
+def degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) -> list[int]:
+    """Ways to cut a layer that some stage of one node allows: heads, and what is cached, must come out even."""
+    alone = composition.max(axis=1) == composition.sum(axis=1)
+    sizes = {int(n) for n in composition[alone][:, [bool(kind.node) for kind in kinds]].ravel() if n > 1}
+    ways = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
+    parts = model.kv_parts
+    return sorted(t for t in ways if model.heads % t == 0 and (parts % t == 0 or t % parts == 0))

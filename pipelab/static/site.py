@@ -9,7 +9,6 @@ from pathlib import Path
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.paths import notebooks_dir
 from pipelab.plots.live import plotly_js
-from pipelab.static.formulas import typeset
 from pipelab.static.page import page, shell, title_of
 from pipelab.static.run import executed
 
@@ -101,14 +100,19 @@ def _put(path: Path, text: str) -> None:
 
 
 def _index(heads: list[tuple[str, str, str]]) -> str:
+    """Every notebook with its title and the question it asks; below them the solutions."""
+    from nbconvert.filters import markdown2html
+
     rows = []
     for name, title, head in heads:
-        if "/" in name:
-            continue
-        paragraphs = head.split("\n\n")
-        about = escape(paragraphs[1]) if len(paragraphs) > 1 else ""
-        rows.append(f'<p><a href="{name}.html"><b>{escape(title)}</b></a><br>{about}</p>')
-    solutions = " · ".join(f'<a href="{name}.html">{name[10:12]}</a>' for name, *_ in heads if "/" in name)
-    more = f"<p>Solutions: {solutions}</p>" if solutions else ""
-    told = typeset("A copy of pipelab's notebooks to read. To move the sliders, open them live.")
+        if "/" not in name:
+            about = markdown2html((head.split("\n\n") + [""])[1])
+            rows.append(f'<h3><a href="{name}.html">{escape(_numbered(name, title))}</a></h3>{about}')
+    solutions = " ".join(f'<a href="{name}.html">{name[10:12]}</a>' for name, *_ in heads if "/" in name)
+    more = f"<h3>Solutions of the exercises</h3><p>{solutions}</p>" if solutions else ""
+    told = "A copy of pipelab's notebooks to read. Sliders and buttons are still here, and move in the live notebooks."
     return f"<h1>Which GPUs should hold which layers?</h1><p>{told}</p>{''.join(rows)}{more}"
+
+
+def _numbered(name: str, title: str) -> str:
+    return f"{name[:2]} {title}" if name[:2].isdigit() else title

@@ -34,7 +34,7 @@ def _parts(model: str, models: Mapping, show: Callable, seen: set[str]) -> str:
         return ""
     seen.add(model)
     state = known["state"]
-    if state.get("layout") and _hidden(state["layout"], models):
+    if "pipelab-live-only" in state.get("_dom_classes", ()) or _hidden(state.get("layout") or "", models):
         return ""
     figure = figure_of_state(state, known.get("buffers", []))
     if figure is not None:

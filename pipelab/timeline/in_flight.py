@@ -4,7 +4,13 @@ Lanes (stages and links) work on one microbatch at a time, in order. With n in f
 the first lane until microbatch q - n has left the last. In decode that is the same microbatch, whose next token
 can only start once its last one is known: n of them go round in a closed loop. In prefill they are n places of
 an open stream. Both are one more edge in the graph of what waits for what.
+
+A lane may be free for the next microbatch before the last one is through: its GPUs take turns (`pipelab.turns`),
+or the message is still on the wire. Such a wait (`StageCosts.comm`, and `leaving` behind the last lane) delays the
+microbatch and keeps no other one from the lane.
 """
+
+from math import ceil
 
 import numpy as np
 
@@ -19,16 +25,19 @@ from pipelab.timeline.timeline import Timeline
 __all__ = ["least_in_flight", "round_time", "simulate_in_flight"]
 
 
-def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int) -> Timeline:
+def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int, leaving: float = 0.0) -> Timeline:
     """Passes of microbatches through lanes of which at most `in_flight` are under way at any time.
 
     Parameters
     ----------
     costs : StageCosts
-        `forward` holds one time per lane; links are lanes of their own (`pl.inference_costs`).
+        `forward` holds one time per lane; links are lanes of their own (`pl.inference_costs`). `comm` is what
+        passes between a lane's end and the next one's start.
     microbatches : int
         Passes in all; in decode pass q is token q // in_flight of microbatch q mod in_flight.
     in_flight : int
+    leaving : float
+        From the end of the last lane to the moment a microbatch has left.
 
     Returns
     -------
@@ -56,40 +65,45 @@ def simulate_in_flight(costs: StageCosts, microbatches: int, in_flight: int) -> 
     leaves = np.full(nothing, nothing)
     leaves[in_flight:microbatches] = np.arange(max(0, microbatches - in_flight)) + (lanes - 1) * microbatches
     graph = Graph(graph.first, graph.node, (*graph.waits, leaves), graph.meant)
-    return timed(schedule, costs, graph, (None,) * 3, np.repeat(costs.forward, microbatches))
+    between = np.concatenate([[0.0], costs.arrays(lanes, None)["comm"]])
+    waits = np.repeat(between, microbatches) if between.any() else None
+    outside = np.where(leaves < nothing, leaving, 0.0) if leaving else None
+    return timed(schedule, costs, graph, (None, waits, outside), np.repeat(costs.forward, microbatches))
 
 
-def round_time(costs: StageCosts, in_flight: int) -> float:
+def round_time(costs: StageCosts, in_flight: int, leaving: float = 0.0) -> float:
     """How long a full pipeline takes for `in_flight` completions, measured in a simulation, in the costs' unit.
 
     Three rounds of `in_flight` microbatches are simulated, and the time from the last completion of the
     second to the last of the third is taken. No round differs from another: whatever leaves the last lane
     was delayed either by the slowest lane, which then never idles, or by nothing but its own way.
     """
-    timeline = simulate_in_flight(costs, 3 * in_flight, in_flight)
+    timeline = simulate_in_flight(costs, 3 * in_flight, in_flight, leaving)
     leaves = timeline.node_end[-3 * in_flight :]
     return float(leaves[-1] - leaves[-1 - in_flight])
 
 
-def least_in_flight(costs: StageCosts, rate: float, tolerance: float = 1e-6) -> int:
+def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0, tolerance: float = 1e-6) -> int:
     """The fewest microbatches in flight with which a full pipeline completes `rate` of them per unit of time.
 
-    Found by bisection over simulations: more in flight are never slower, and as many as there are lanes keep
-    the slowest lane busy.
+    Found by bisection over simulations: more in flight are never slower, and as many as there are lanes, and as
+    the slowest lane could begin during all waits, keep the slowest lane busy.
 
     Raises
     ------
     InvalidValue
         The rate is beyond the slowest lane's.
     """
-    low, high = 1, np.size(costs.forward)
-    if not _reaches(costs, high, rate, tolerance):
-        raise InvalidValue("least_in_flight", [("rate", rate, f"expected at most {1 / np.max(costs.forward):.9g}")])
+    lanes, slowest = np.size(costs.forward), float(np.max(costs.forward))
+    waits = float(np.sum(costs.arrays(lanes, None)["comm"])) + leaving
+    low, high = 1, lanes + (ceil(waits / slowest) if waits else 0)
+    if not _reaches(costs, high, rate, leaving, tolerance):
+        raise InvalidValue("least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")])
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _reaches(costs, middle, rate, tolerance) else (middle + 1, high)
+        low, high = (low, middle) if _reaches(costs, middle, rate, leaving, tolerance) else (middle + 1, high)
     return low
 
 
-def _reaches(costs: StageCosts, in_flight: int, rate: float, tolerance: float) -> bool:
-    return in_flight / round_time(costs, in_flight) >= rate * (1 - tolerance)
+def _reaches(costs: StageCosts, in_flight: int, rate: float, leaving: float, tolerance: float) -> bool:
+    return in_flight / round_time(costs, in_flight, leaving) >= rate * (1 - tolerance)

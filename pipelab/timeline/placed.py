@@ -6,6 +6,8 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from pipelab.checked import whole_number
 from pipelab.evaluate import Evaluation, tally
 from pipelab.html import table
@@ -28,8 +30,9 @@ class Lane(NamedTuple):
     name: str  # "stage 1", "link 1→2", as `Evaluation.bottlenecks` has them
     label: str  # "stage 1: 20 layers on 2 × A100"
     link: bool
-    seconds: float  # for one microbatch
+    seconds: float  # for which one microbatch takes it up
     bottleneck: bool
+    wait: float = 0.0  # seconds from there until the microbatch is handed on, with the next one already at work
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,8 @@ class PlacedTimeline:
         Most microbatches in the pipeline at any time.
     timeline : Timeline
         The simulated passes; its ranks are the lanes: stage 1, link 1→2, stage 2, …
+    leaving : float
+        Seconds from the end of the last lane to the moment a microbatch has left.
 
     Examples
     --------
@@ -61,6 +66,7 @@ class PlacedTimeline:
     evaluation: Evaluation
     in_flight: int
     timeline: Timeline
+    leaving: float = 0.0
 
     @property
     def microbatches(self) -> int:
@@ -75,7 +81,9 @@ class PlacedTimeline:
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
         """Stages and links in pipeline order, one for each rank of `timeline`."""
-        return lanes_of(self.evaluation, self.timeline.costs.forward)
+        costs = self.timeline.costs
+        waits = [*costs.arrays(np.size(costs.forward), None)["comm"].tolist(), self.leaving]
+        return lanes_of(self.evaluation, costs.forward, waits)
 
     @property
     def promise(self) -> float:
@@ -92,7 +100,7 @@ class PlacedTimeline:
         return self._rate(self.in_flight)
 
     def _rate(self, in_flight: int) -> float:
-        return in_flight * self.problem.workload.tokens / round_time(self.timeline.costs, in_flight)
+        return in_flight * self.problem.workload.tokens / round_time(self.timeline.costs, in_flight, self.leaving)
 
     @property
     def keeps_promise(self) -> bool:
@@ -103,17 +111,17 @@ class PlacedTimeline:
     def latency_s(self) -> float:
         """From a microbatch's entry into an empty pipeline to its exit: every stage and link once, no waiting."""
         lanes = self.timeline.schedule.ranks
-        return float(self.timeline.end.reshape(lanes, self.microbatches)[-1, 0])
+        return float(self.timeline.end.reshape(lanes, self.microbatches)[-1, 0]) + self.leaving
 
     @property
     def time_per_token_s(self) -> float | None:
         """From one token of a sequence to its next, waiting included; None in prefill, which writes none."""
-        return round_time(self.timeline.costs, self.in_flight) if self.returns else None
+        return round_time(self.timeline.costs, self.in_flight, self.leaving) if self.returns else None
 
     @cached_property
     def in_flight_needed(self) -> int:
         """The fewest microbatches in flight for which the steady rate equals the promise to 1e-6."""
-        return least_in_flight(self.timeline.costs, self.promise / self.problem.workload.tokens)
+        return least_in_flight(self.timeline.costs, self.promise / self.problem.workload.tokens, self.leaving)
 
     def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
         """The steady rate against microbatches in flight, simulated one by one.
@@ -163,11 +171,14 @@ class PlacedTimeline:
         return text
 
     def frame(self) -> "DataFrame":
-        """One row per lane: seconds per microbatch, rate, share of the time it works once the pipeline is full."""
+        """One row per lane: seconds per microbatch, rate, share of the time it works once the pipeline is full.
+
+        Where some lane hands a microbatch on later than it takes the next one, also when that is.
+        """
         import pandas as pd
 
         tokens = self.problem.workload.tokens
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             {
                 "lane": [lane.label for lane in self.lanes],
                 "seconds_per_microbatch": [lane.seconds for lane in self.lanes],
@@ -176,6 +187,9 @@ class PlacedTimeline:
                 "bottleneck": ["◀" if lane.bottleneck else "" for lane in self.lanes],
             }
         )
+        if any(lane.wait for lane in self.lanes):
+            frame.insert(2, "handed_on_after_seconds", [lane.seconds + lane.wait for lane in self.lanes])
+        return frame
 
     def gantt(self, *, follow: int | None = 0, links: bool = True) -> "Figure":
         """When every stage and link works on which microbatch, the bottleneck framed.
@@ -211,14 +225,14 @@ def stage_label(evaluation: Evaluation, index: int) -> str:
     return f"stage {index + 1}: {layers} layer{'s' * (layers > 1)} on {tally(report.gpu_types)}"
 
 
-def lanes_of(evaluation: Evaluation, seconds: Any) -> tuple[Lane, ...]:
+def lanes_of(evaluation: Evaluation, seconds: Any, waits: Any) -> tuple[Lane, ...]:
     """The lanes of a judged placement, with their times."""
     lanes = []
-    for position, each in enumerate(seconds):
+    for position, (each, wait) in enumerate(zip(seconds, waits, strict=True)):
         stage, link = divmod(position, 2)
         name = f"link {stage + 1}→{stage + 2}" if link else f"stage {stage + 1}"
         label = name if link else stage_label(evaluation, stage)
-        lanes.append(Lane(name, label, bool(link), each, name in evaluation.bottlenecks))
+        lanes.append(Lane(name, label, bool(link), each, name in evaluation.bottlenecks, wait))
     return tuple(lanes)
 
 
@@ -227,13 +241,14 @@ def placed_timeline(
     placement: Placement,
     evaluation: Evaluation,
     costs: Any,
+    leaving: float,
     microbatches: int | None,
     in_flight: int | None,
 ) -> PlacedTimeline:
     """Simulate; where it is not said how many are in flight, as many as the promise needs."""
     if in_flight is None:
-        in_flight = least_in_flight(costs, evaluation.throughput / problem.workload.tokens)
+        in_flight = least_in_flight(costs, evaluation.throughput / problem.workload.tokens, leaving)
     in_flight = whole_number("timeline_of", "in_flight", in_flight)
     microbatches = 3 * in_flight if microbatches is None else whole_number("timeline_of", "microbatches", microbatches)
-    timeline = simulate_in_flight(costs, microbatches, in_flight)
-    return PlacedTimeline(problem, placement, evaluation, in_flight, timeline)
+    timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
+    return PlacedTimeline(problem, placement, evaluation, in_flight, timeline, leaving)

@@ -1,5 +1,6 @@
 """From a placement to its pipeline: what the judge says of stages and links as costs, and as a timeline."""
 
+from itertools import zip_longest
 from numbers import Real
 from typing import Any, Literal, overload
 
@@ -20,7 +21,9 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     """Forward times of a placement's stages and links, for microbatches of so many tokens.
 
     Every link is a stage of its own here: it carries one microbatch at a time, just as a stage computes one, and
-    can therefore be the bottleneck. (`comm` is a latency; messages do not queue for it.)
+    can therefore be the bottleneck. `comm` is what a microbatch waits besides, while the next one may begin: a
+    stage whose GPUs take turns (`pipelab.turns`) is through with it later than it is free. Of the last
+    stage that is not in here, as nothing comes after it; `pl.timeline_of` and `seconds_per_pass` count it.
 
     Parameters
     ----------
@@ -33,7 +36,7 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     Returns
     -------
     StageCosts
-        In seconds: stage 1, link 1→2, stage 2, …
+        In seconds: stage 1, link 1→2, stage 2, …; `comm` from each of these to the next.
 
     Raises
     ------
@@ -55,22 +58,24 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     instance("inference_costs", "placement", placement, Placement, "a Placement, such as pl.solve(problem).placement")
     if real_number("inference_costs", "tokens", tokens) <= 0:
         raise InvalidValue("inference_costs", [("tokens", tokens, "expected more than 0")])
-    return _costs(evaluate(problem, placement), tokens, "inference_costs")
+    return _costs(evaluate(problem, placement), tokens, "inference_costs")[0]
 
 
-def _costs(judged: Evaluation, tokens: float, what: str) -> StageCosts:
+def _costs(judged: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
+    """The lanes' times, and what passes between the end of the last lane and the moment a microbatch has left."""
     if judged.links and judged.link_unit != "tokens":
         expected = (
             "expected 'tokens': the time of a message of so many tokens is not known from transfers/s; "
             "take dataclasses.replace(problem, link_units='tokens')"
         )
         raise InvalidValue(what, [("problem.link_units", judged.link_unit, expected)])
-    times = []
-    for i, report in enumerate(judged.stages):
-        times.append(tokens / report.throughput)
-        if i < len(judged.links):
-            times.append(tokens / judged.links[i].throughput)
-    return StageCosts(tuple(times), unit="s")
+    lanes = [lane for pair in zip_longest(judged.stages, judged.links) for lane in pair if lane is not None]
+    share = tokens / judged.tokens
+    times = [tokens / lane.throughput for lane in lanes]
+    waits = [share * lane.seconds - time for lane, time in zip(lanes, times, strict=True)]
+    # Where a pass takes what the rate says, the difference is a rounding error.
+    waits = [wait if wait > 1e-9 * time else 0.0 for wait, time in zip(waits, times, strict=True)]
+    return StageCosts(tuple(times), comm=tuple(waits[:-1]) if any(waits[:-1]) else 0.0, unit="s"), waits[-1]
 
 
 @overload
@@ -110,7 +115,8 @@ def timeline_of(
     In inference every stage and every link is a lane that works on one microbatch (the workload's batch) at a
     time. At most `in_flight` of them are in the pipeline: the next enters when one has left. In decode it is
     the same one that comes back for its next token, so that they go round in a closed loop; the token itself
-    is taken to reach the first stage in no time.
+    is taken to reach the first stage in no time. A lane is taken for as long as its rate says; a stage whose GPUs
+    take turns at whole sequences hands on later than that, while the next microbatch is already on it.
 
     Parameters
     ----------
@@ -159,11 +165,11 @@ def timeline_of(
     training = true_or_false("timeline_of", "training", training)
     _refuse_mixture(training, in_flight, schedule, (backward_input, backward_weight))
     judged = evaluate(problem, placement)
-    costs = _costs(judged, problem.workload.tokens, "timeline_of")
+    costs, leaving = _costs(judged, problem.workload.tokens, "timeline_of")
     if training:
         options = "1F1B" if schedule is None else schedule, microbatches, backward_input, backward_weight
         return training_timeline(problem, placement, judged, *options)
-    return placed_timeline(problem, placement, judged, costs, microbatches, in_flight)
+    return placed_timeline(problem, placement, judged, costs, leaving, microbatches, in_flight)
 
 
 def _refuse_mixture(training: bool, in_flight: int | None, schedule: Any, backward: Any) -> None:

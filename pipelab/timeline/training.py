@@ -156,7 +156,9 @@ def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float
 
 def _hop(problem: Problem, one: Stage, other: Stage) -> float:
     """Activations go one way and gradients of the same size the other: the slowest pair of GPUs either way."""
-    pairs = [(i, j) for i in one.gpus for j in other.gpus]
-    between = problem.cluster.bandwidth_between
-    slowest = min(min(between(i, j), between(j, i)) for i, j in pairs)
-    return problem.workload.tokens / float(problem.link_throughput(slowest))
+    pairs = [pair for i in one.gpus for j in other.gpus for pair in ((i, j), (j, i))]
+    cluster = problem.cluster
+    return max(
+        float(problem.message_seconds(cluster.bandwidth_between(*pair), cluster.latency_between(*pair)))
+        for pair in pairs
+    )

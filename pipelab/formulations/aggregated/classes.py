@@ -1,8 +1,8 @@
 """What do two H100s differ in? Classes of interchangeable GPUs.
 
 Two GPUs are interchangeable if they are of one kind (type, memory, price) and every other
-GPU sends to both, and receives from both, at the same speed; between themselves both
-directions are alike. Swapping them changes no placement's throughput.
+GPU sends to both, and receives from both, at the same speed and latency; between themselves both
+directions are alike. Swapping them changes no placement's throughput, and no time of a pass.
 """
 
 from collections import defaultdict
@@ -34,12 +34,15 @@ class Classes:
     bandwidth_gb_per_s : float array, shape (A, A)
         Between a GPU of one class and a GPU of another, sender first; on the diagonal between
         two GPUs of one class, infinite where the class has only one.
+    latency_ms : float array, shape (A, A)
+        The same for latencies; 0 on the diagonal of a class of one.
     """
 
     cluster: Cluster
     members: tuple[np.ndarray, ...]
     kind: np.ndarray
     bandwidth_gb_per_s: np.ndarray
+    latency_ms: np.ndarray
 
     def __len__(self) -> int:
         return len(self.members)
@@ -106,7 +109,7 @@ def gpu_classes(cluster: Cluster) -> Classes:
     ids = _atoms(cluster)
     row = np.array([cluster.group[m[0]] for m in ids])
     kind = np.array([cluster.kind_of[m[0]] for m in ids])
-    links = cluster.bandwidth_gb_per_s[np.ix_(row, row)]
+    links = _links(cluster)[np.ix_(row, row)]
     several = np.array([len(m) > 1 for m in ids])
     leaders: list[int] = []  # the first atom of each class
     parts: list[list[int]] = []
@@ -124,7 +127,15 @@ def gpu_classes(cluster: Cluster) -> Classes:
     among = links[np.ix_(leaders, leaders)]
     np.fill_diagonal(among, [_inside(links, several, part) for part in parts])
     order = np.argsort([m[0] for m in members])
-    return Classes(cluster, tuple(members[i] for i in order), kind[leaders][order], among[np.ix_(order, order)])
+    among = among[np.ix_(order, order)]
+    return Classes(cluster, tuple(members[i] for i in order), kind[leaders][order], among.real, among.imag)
+
+
+def _links(cluster: Cluster) -> np.ndarray:
+    """Bandwidth and latency of every link as one complex number: links are alike where both are."""
+    links = np.empty(cluster.bandwidth_gb_per_s.shape, dtype=complex)
+    links.real, links.imag = cluster.bandwidth_gb_per_s, cluster.latency_ms
+    return links
 
 
 def _atoms(cluster: Cluster) -> list[np.ndarray]:
@@ -135,7 +146,7 @@ def _atoms(cluster: Cluster) -> list[np.ndarray]:
 
 
 def _keys(links: np.ndarray, kind: np.ndarray) -> list[tuple]:
-    """Equal for interchangeable atoms: the kind, and the sorted speeds to and from all others."""
+    """Equal for interchangeable atoms: the kind, and the sorted links to and from all others."""
     others = ~np.eye(len(links), dtype=bool)
     shape = (len(links), len(links) - 1)
     out = np.sort(links[others].reshape(shape), axis=1)
@@ -153,8 +164,8 @@ def _interchangeable(links: np.ndarray, several: np.ndarray, i: int, j: int) -> 
     return bool((links[i, others] == links[j, others]).all() and (links[others, i] == links[others, j]).all())
 
 
-def _inside(links: np.ndarray, several: np.ndarray, part: list[int]) -> float:
-    """Speed between two GPUs of a class; infinite where there is only one."""
+def _inside(links: np.ndarray, several: np.ndarray, part: list[int]) -> complex:
+    """The link between two GPUs of a class; infinite where there is only one."""
     if len(part) > 1:
         return links[part[0], part[1]]
     return links[part[0], part[0]] if several[part[0]] else np.inf

@@ -69,10 +69,13 @@ class Counting:
 
     @cached_property
     def columns(self) -> Columns:
-        """n: stages of each piece; u: GPUs of each class in mixed draws; y: stages on each arc; f: flow on it."""
+        """n: stages of each piece; u: GPUs of each class in mixed draws; y: stages on each arc; f: flow on it.
+
+        z: what is carried from one place of a price to the next (`Usage`).
+        """
         arcs = 0 if self.found.order.free else len(self.order.arcs[0])
         sizes = {"n": len(self.pieces[0]), "u": self.usage.drawn, "y": arcs}
-        return Columns(sizes | ({"f": arcs} if self.strict else {}))
+        return Columns(sizes | ({"f": arcs} if self.strict else {}) | ({"z": 1} if self.usage.carries else {}))
 
     @cached_property
     def order(self) -> Order | Ended:
@@ -95,6 +98,8 @@ class Counting:
         # With whole n, GPUs that can be shared out at all can be shared out whole, and so can arcs: both are
         # flows in a network. Only the demand that no circuit stands apart breaks that.
         integer[c.slices["y"]] = self.strict == 2
+        for name in ("u", "z") if self.usage.carries else ():
+            integer[c.slices[name]] = True
         objective = np.zeros(c.total) if objective is None else objective
         return LinearProgram(c, np.zeros(c.total), upper, integer, objective, self.blocks())
 

@@ -54,8 +54,9 @@ class Layered:
 
     @cached_property
     def columns(self) -> Columns:
-        """n: which stages are chosen; u: GPUs of each class in mixed draws; y: which hops are taken."""
-        return Columns({"n": len(self.arcs[0]), "u": self.usage.drawn, "y": len(self.hops[0])})
+        """n: which stages are chosen; u: GPUs of each class in mixed draws; y: which hops are taken; z: carried."""
+        sizes = {"n": len(self.arcs[0]), "u": self.usage.drawn, "y": len(self.hops[0])}
+        return Columns(sizes | ({"z": 1} if self.usage.carries else {}))
 
     @cached_property
     def usage(self) -> Usage:
@@ -67,6 +68,8 @@ class Layered:
         c = self.columns
         upper, integer = np.full(c.total, np.inf), np.zeros(c.total, dtype=bool)
         upper[c.slices["n"]], integer[c.slices["n"]] = 1, True
+        for name in ("u", "z") if self.usage.carries else ():
+            integer[c.slices[name]] = True
         objective = np.zeros(c.total) if objective is None else objective
         return LinearProgram(c, np.zeros(c.total), upper, integer, objective, self.blocks())
 

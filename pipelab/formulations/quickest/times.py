@@ -1,7 +1,8 @@
 """What every stage and every hop adds to the time of a pass.
 
-A stage is a composition (so many GPUs of each class) with a kind of span. Its time is the tokens
-of a pass over its rate. Left out, because no quickest placement needs it:
+A stage is a composition (so many GPUs of each class) with a kind of span. Its time is that of a pass of
+whole sequences; its rate, which the floor is about, may be that of GPUs that take turns (`turns`). Left out,
+because no quickest placement needs it:
 
 - a stage or link below the floor: it may not be used at all;
 - a stage that is no quicker than one with a part of its GPUs: the others can be sent home, and
@@ -131,6 +132,8 @@ def _stage_times(problem: Problem, classes: Classes, composition: np.ndarray, fl
         tables = problem.costs.stage_tables(problem.model, problem.workload, kinds, part, problem.batch_split)
         fine = tables.fits(kinds) & (tables.throughput > 0) & (tables.throughput >= floor)
         seconds[i : i + step] = problem.workload.tokens / np.where(fine, tables.throughput, 1.0)
+        if tables.pass_seconds is not None:
+            seconds[i : i + step] = tables.pass_seconds
         seconds[i : i + step][~fine] = np.inf
     return seconds[which.reshape(-1)]
 
@@ -152,7 +155,8 @@ def _without_the_idle(composition: np.ndarray, stage: np.ndarray) -> np.ndarray:
 def _class_hops(problem: Problem, classes: Classes, floor: float) -> np.ndarray:
     """Seconds from a GPU of one class to a GPU of another; shape (A, A)."""
     rate = problem.link_throughput(classes.bandwidth_gb_per_s)
-    hop = np.where(rate >= floor, problem.workload.tokens / rate, np.inf)
+    seconds = problem.message_seconds(classes.bandwidth_gb_per_s, classes.latency_ms)
+    hop = np.where(rate >= floor, seconds, np.inf)
     for a in np.flatnonzero(classes.count == 1):
         # Nobody stands on both sides, so any number will do; this one makes classes look alike that are.
         others = np.delete(np.concatenate([hop[a], hop[:, a]]), [a, len(hop) + a])
