@@ -3,14 +3,14 @@
 The colours are Okabe and Ito's, which stay apart for the colour-blind and in print.
 """
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 __all__ = [
-    "BOTTLENECK", "GRID", "KIND_COLOURS", "NEUTRAL", "NEUTRAL_LIGHT",
-    "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
-    "template",
+    "BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
+    "room_for", "template",
 ]  # fmt: skip
 
 TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999", "#5D3A9B")
@@ -49,6 +49,16 @@ def ink_on(colour: str) -> str:
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
+
+
+def room_for(labels: Iterable[str], size: int) -> int:
+    """Pixels of margin that the longest of these labels takes in a font of this size, bold or not.
+
+    >>> room_for(["GPU 12 · A100"], 12) > room_for(["GPU 1"], 12) > 60
+    True
+    """
+    longest = max((len(re.sub("<[^>]*>", "", label)) for label in labels), default=0)
+    return max(72, round(26 + 0.68 * size * longest))
 
 
 @lru_cache(maxsize=1)  # making one takes plotly 20 ms, and a figure copies what it is given

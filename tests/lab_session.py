@@ -51,6 +51,16 @@ _WATCH = """(figure) => {
     window.pipelabDrawn = performance.now(); g.removeListener('plotly_afterplot', drawn); };
   g.on('plotly_afterplot', drawn); }"""
 
+# Notes when a key or button went down, and when the page says something.
+_WATCH_TEXT = """(text) => {
+  window.pipelabSaid = null; window.pipelabPressed = null;
+  const down = () => { window.pipelabPressed ??= performance.now(); };
+  for (const kind of ['keydown', 'mousedown']) document.addEventListener(kind, down, {capture: true, once: true});
+  const watch = new MutationObserver(() => {
+    if (window.pipelabPressed === null || !document.body.innerText.includes(text)) return;
+    window.pipelabSaid = performance.now(); watch.disconnect(); });
+  watch.observe(document.body, {childList: true, subtree: true, characterData: true}); }"""
+
 _BAD_OUTPUT = (
     ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr'], "
     ".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']"
@@ -81,7 +91,16 @@ class LabPage:
         """Run every cell; the execution counts of the code cells."""
         counts = self.page.evaluate(_RUN_ALL)
         self.page.wait_for_timeout(1500)  # the last figures and formulas settle
+        self.charts_drawn()
         return counts
+
+    def charts_drawn(self, least: int = 0, timeout: float = 60_000) -> None:
+        """Wait until no chart of an explorer is still to be drawn, and there are so many at least."""
+        self.page.wait_for_function(
+            """least => document.querySelectorAll('.pipelab-chart[data-drawn=yes]').length >= least
+                 && !document.querySelector('.pipelab-chart[data-drawn=no]')""",
+            arg=least, timeout=timeout,
+        )  # fmt: skip
 
     def bad_outputs(self) -> list[str]:
         """Text of every stderr or error output."""
@@ -106,6 +125,13 @@ class LabPage:
         act()
         self.page.wait_for_function("() => window.pipelabDrawn !== null", timeout=timeout)
         return self.page.evaluate("() => window.pipelabDrawn - window.pipelabPressed")
+
+    def time_until(self, act, text: str, timeout: float = 60_000) -> float:
+        """Milliseconds from the key press or click in `act()` until the page says so."""
+        self.page.evaluate(_WATCH_TEXT, text)
+        act()
+        self.page.wait_for_function("() => window.pipelabSaid !== null", timeout=timeout)
+        return self.page.evaluate("() => window.pipelabSaid - window.pipelabPressed")
 
     def handle(self, label: str):
         """The handle of the slider with this label; it takes the arrow keys."""

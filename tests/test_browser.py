@@ -41,6 +41,8 @@ EXPECTED = {
         [
             "medium: 264.236 tokens/s",
             "layers of 14 GB: 219.52 tokens/s in 3 stages",
+            "medium_small, 8 GPUs: 249.52 tokens/s in 1 stage, proven optimal",
+            "by_flops comes nearest and loses 63%",
             "tiny: even loses 56% against the optimum",
         ],
         None,
@@ -56,6 +58,8 @@ EXPECTED = {
             "medium: 287.04 tokens/s in 8 stages",
             "At 271.04 tokens/s all GPUs are worth 45 layers: 35 layers short",
             "your mix: 196.452 tokens/s in 5 stages",
+            "medium, 65 GPUs: 287.04 tokens/s in 8 stages, proven optimal",
+            "comes nearest and loses",
             "medium: 443.5 tokens/s at most",
             "demo: 1047 tokens/s at most",
             "demo, heavy ends:",
@@ -71,11 +75,11 @@ EXPECTED = {
             "Slow links make the claim fall to 36% of the truth",
             "small, heavy layers: 215.52 tokens/s",
             "small, heavy layers: 215.52 tokens/s in 4 stages",
-            "small, heavy layers, joint: ",
-            "",  # watched, and so as far as it has come
+            "small, heavy layers, joint: ",  # within its 20 seconds proven or not
+            "tokens/s in ",
             "Connections, not allocations, fill the model: 14,310 for each allocation of demo, 3",
         ],
-        None,
+        None,  # the watched placement is as good as its time allows
     ),
     "07_pipeline_schedules.ipynb": (
         [
@@ -129,6 +133,10 @@ EXPECTED = {
 }
 
 
+# What stands below a chart once work beside the kernel is done.
+ENDS_WITH = {"05_joint_ilp.ipynb": "ended after", "08_from_placement_to_timeline.ipynb": "in flight:"}
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_notebook_runs_and_draws(name):
     titles, bars = EXPECTED[name]
@@ -137,8 +145,11 @@ def test_a_notebook_runs_and_draws(name):
         counts = opened.run_all()
         assert counts == list(range(1, len(counts) + 1))
         assert opened.bad_outputs() == []
+        if name in ENDS_WITH:
+            _wait_for(opened.page, ENDS_WITH[name])
+            opened.page.wait_for_timeout(1000)
         figures = opened.figures()
-        assert len(figures) == len(titles)
+        assert len(figures) == len(titles), [figure["title"] for figure in figures]
         for figure, title in zip(figures, titles, strict=True):
             assert title in figure["title"].replace("\u200b", " ")
             assert figure["bars"] or figure["lines"] or figure["points"] or figure["cells"]

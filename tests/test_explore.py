@@ -1,13 +1,19 @@
 """Schedules side by side, the explorer's widget, and the contests that the simulator judges."""
 
+import base64
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import pipelab as pl
 from pipelab.exercises import EXERCISES
+from pipelab.explore.chart import LiveChart
 from pipelab.explore.schedule_words import Measure, measures, measures_html
 from pipelab.explore.schedules import ScheduleValues, timeline_for
+from pipelab.plots.gantt import gantt_parts
+from pipelab.plots.live import as_json
 from pipelab.schedules import RULES
 
 ONES = pl.StageCosts(1, 1, 1)
@@ -208,8 +214,11 @@ def test_two_schedules_share_the_time_axis_and_large_ones_say_so():
     explorer.controls["ranks"].value = 32
     explorer.controls["microbatches"].value = 256
     assert explorer.chart.data[0].type == "heatmap"
-    explorer.chart.layout.xaxis.range = (100, 130)  # as a reader zooms in
+    explorer.chart.zoomed = [100, 130]  # as a reader zooms in
     assert "bar" in {t.type for t in explorer.chart.data}
+    assert tuple(explorer.chart.layout.xaxis.range) == (100, 130)
+    explorer.chart.zoomed = None  # and out again
+    assert explorer.chart.data[0].type == "heatmap"
     explorer.controls["other"].value = "ZBH1"
     assert "Too many bars" in explorer.words.value
     assert explorer.measures.value.count("<table>") == 2
@@ -277,3 +286,42 @@ def test_the_family_holds_zbh1_and_the_message_time_is_where_two_lines_cross():
     assert target == pytest.approx(0.8)
     costs = pl.StageCosts(1, 1, 1, comm=target)
     assert run("ZBH1", costs).makespan == pytest.approx(run("GPipe", costs).makespan)
+
+
+# live charts
+
+
+def test_a_live_chart_tells_the_page_what_the_still_figure_holds():
+    """Arrays arrive as plotly itself would have written them, whatever numbers they are of."""
+    arrays = {
+        "i1": np.array([1, -2], dtype="i1"), "i4": np.array([1, 2**31 - 1]), "f8": np.array([2**40, 1]),
+        "f4": np.array([0.5, 1], dtype="f4"), "two": np.arange(6).reshape(2, 3), "text": np.array(["a", "b"]),
+        "gap": np.array([1.0, np.nan]), "one": np.float64(0.25), "yes": np.array([True, False]), "none": np.arange(0),
+    }  # fmt: skip
+    told = json.loads(as_json({"data": [arrays], "layout": {}}))["data"][0]
+    assert {name: value["dtype"] for name, value in told.items() if isinstance(value, dict)} == {
+        "i1": "i1", "i4": "i4", "f8": "f8", "f4": "f4", "two": "i4", "gap": "f8", "none": "i4",
+    }  # fmt: skip
+    for name, value in told.items():
+        if isinstance(value, dict):
+            flat = np.frombuffer(base64.b64decode(value["bdata"]), dtype="<" + value["dtype"])
+            shape = [int(n) for n in value["shape"].split(",")] if "shape" in value else [-1]
+            assert np.array_equal(flat.reshape(shape), arrays[name], equal_nan=True), name
+    assert (told["text"], told["one"], told["yes"]) == (["a", "b"], 0.25, [True, False])
+    with pytest.raises(TypeError, match="cannot hold a set"):
+        as_json({"data": [{"x": {1}}], "layout": {}})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        as_json({"data": [{"x": [float("nan")]}], "layout": {}})
+
+
+@pytest.mark.parametrize("options", [{}, {"memory": True}, {"critical_path": True, "follow": 1, "transfers": True},
+                                     {"overview": True}, {"window": (3.0, 9.0)}])  # fmt: skip
+def test_gantt_is_its_parts_in_the_houses_template(options):
+    timeline = run("ZBH1")
+    figure, parts = pl.gantt(timeline, **options), gantt_parts(timeline, **options)
+    assert "template" not in parts["layout"]
+    assert LiveChart(parts).figure == figure
+    live = LiveChart(figure)
+    assert live.figure == figure
+    assert json.loads(live.drawing)["layout"].keys() == parts["layout"].keys()
+    assert json.loads(live.look)["layout"]["font"] == figure.layout.template.layout.font.to_plotly_json()

@@ -1,15 +1,17 @@
 """The GPU mix explorer without a browser: values in, problem, numbers, words and traces out."""
 
+import asyncio
 import dataclasses
 import threading
 
 import pytest
 
 import pipelab as pl
+from pipelab.explore.chart import LiveChart
 from pipelab.explore.mix_answer import answer, answered, money, one_gpu_per_stage, one_more, own_plan, stage_gpus
 from pipelab.explore.mix_values import Mix, beginning, code_of, problem_of, sources, types_of
 from pipelab.explore.mix_words import compared, gains_line, parse_layers, rows_of
-from pipelab.plots.live import live_figure, put_figure
+from pipelab.explore.work import SIGN_AFTER_S, Beside
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.rivals import rival_parts
 
@@ -124,25 +126,26 @@ def test_layers_dealt_by_hand_are_judged_with_their_deficit():
     assert [i for i, shape in enumerate(blocks["marker"]["pattern"]["shape"]) if shape] == [t4]
     assert f"{own.misfits[0].deficit_gb:.3g} GB too much" in blocks["hovertext"][t4]
     assert blocks["text"][t4] == f"✗ stage {t4 + 1}"
+    assert [text for text in blocks["text"] if text.isdigit()] == [
+        str(i + 1) for i, n in enumerate(n for n in layers if n) if n < 0.07 * 80
+    ]
     assert parts["data"][1]["y"] == []  # nothing limits what does not run
 
 
 def test_the_chart_has_the_same_traces_whatever_the_values():
     first = answer(STATES[0])
-    chart = live_figure(plan_parts(first.problem, first.result.placement, "first"))
-    rivals = live_figure(rival_parts(rows_of(first), first.result.throughput))
+    chart = LiveChart(plan_parts(first.problem, first.result.placement, "first"))
+    rivals = LiveChart(rival_parts(rows_of(first), first.result.throughput))
     before = [[t.type for t in c.data] for c in (chart, rivals)]
-    identity = [t.uid for t in chart.data]
     for mix in STATES:
         found = answer(mix)
-        put_figure(chart, plan_parts(found.problem, found.result.placement, "now"))
-        put_figure(rivals, rival_parts(rows_of(found), found.result.throughput))
+        chart.put(plan_parts(found.problem, found.result.placement, "now"))
+        rivals.put(rival_parts(rows_of(found), found.result.throughput))
         assert [[t.type for t in c.data] for c in (chart, rivals)] == before
         used = found.result.placement.gpus if found.result.placement else ()
         assert len(chart.data[0].y) == len(used)
         layers = sum(chart.data[0].x[i] / len(s.gpus) for i, s in _rows(found))
         assert layers == pytest.approx(found.problem.model.layers if used else 0)
-    assert [t.uid for t in chart.data] == identity  # changed in place
 
 
 def _rows(found):
@@ -173,6 +176,27 @@ def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
     parts = rival_parts(rows_of(tiny), tiny.result.throughput)
     assert parts["data"][1]["x"] == [r.throughput for r in tiny.rivals]
     assert "loses 56% against the optimum" in parts["layout"]["title"]["text"]
+
+
+# work beside the kernel's loop
+
+
+def test_what_takes_longer_says_so_and_only_the_newest_answer_arrives():
+    signs, answers = [], []
+
+    async def reader():
+        beside = Beside(signs.append)
+        beside.run(lambda stop: "quick", lambda value, error: answers.append(value))
+        await asyncio.sleep(SIGN_AFTER_S / 2)
+        assert (answers, signs) == (["quick"], [False])
+        beside.run(lambda stop: stop.wait(60), lambda value, error: answers.append("unwanted"))
+        await asyncio.sleep(SIGN_AFTER_S * 2)
+        assert signs == [False, True]  # at work
+        beside.run(lambda stop: 1 / 0, lambda value, error: answers.append(type(error)))
+        await asyncio.sleep(SIGN_AFTER_S)
+        assert (answers, signs) == (["quick", ZeroDivisionError], [False, True, False])
+
+    asyncio.run(reader())
 
 
 # the widget

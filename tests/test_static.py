@@ -15,8 +15,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import pipelab as pl
 from lab_session import CHROMIUM
+from pipelab.explore.chart import LiveChart
 from pipelab.paths import notebooks_dir
-from pipelab.plots.live import live_figure
 from pipelab.static import site, static_copy
 from pipelab.static.figures import figure_html, figure_of_state
 from pipelab.static.formulas import typeset, typeset_html
@@ -87,7 +87,7 @@ def _states():
 
 def test_a_figure_widget_is_its_figure():
     y = np.array([1.5, 2.5, 3.5])
-    chart = live_figure(go.Figure(go.Bar(y=y, x=["a", "b", "c"]), {"title": {"text": "three bars"}}))
+    chart = go.FigureWidget(go.Bar(y=y, x=["a", "b", "c"]), {"title": {"text": "three bars"}})
     saved = _states()[chart.model_id]
     figure = figure_of_state(saved["state"], saved.get("buffers", []))
     assert figure["layout"]["title"]["text"] == "three bars"
@@ -100,6 +100,13 @@ def test_a_chart_that_is_kept_as_text_is_its_figure():
     figure = figure_of_state(state, [])
     assert figure == {"data": [{"type": "bar"}], "layout": {"height": 300, "template": {"layout": {}}}}
     assert figure_of_state({"value": 3}, []) is None
+
+
+def test_a_live_chart_is_its_figure():
+    chart = LiveChart({"data": [{"type": "bar", "y": np.array([1.5, 2.5])}], "layout": {"title": {"text": "two bars"}}})
+    figure = figure_of_state(_states()[chart.model_id]["state"], [])
+    assert go.Figure(figure).layout == chart.figure.layout
+    assert np.frombuffer(base64.b64decode(figure["data"][0]["y"]["bdata"])).tolist() == [1.5, 2.5]
 
 
 def test_buffers_of_a_state_that_is_gone_are_left_out():

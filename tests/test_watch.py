@@ -6,7 +6,7 @@ import time
 import pytest
 
 import pipelab as pl
-from pipelab.plots.live import live_figure, put_figure
+from pipelab.explore.chart import LiveChart
 from pipelab.plots.progress import progress_parts
 from pipelab.solver_run import Progress
 
@@ -93,10 +93,10 @@ def test_the_gap_has_its_numbers_put_in_and_is_infinite_before_the_first_placeme
 
 
 def test_the_traces_are_the_same_however_much_is_known():
-    chart = live_figure(progress_parts((), 0.0, "nothing yet"))
-    identity = [t.uid for t in chart.data]
+    chart = LiveChart(progress_parts((), 0.0, "nothing yet"))
+    before = [(t.type, t.name) for t in chart.data]
     for moments in ((), (Progress(0.1, None, 90.0, 1),), (Progress(0.1, None, 90.0, 1), Progress(0.3, 60.0, 80.0, 7))):
-        put_figure(chart, progress_parts(moments, 0.5, "now"))
-        assert [t.uid for t in chart.data] == identity
+        chart.put(progress_parts(moments, 0.5, "now"))
+        assert [(t.type, t.name) for t in chart.data] == before
     assert chart.data[3].x == (0.3, 0.5)
     assert chart.data[2].y == (90.0, 80.0, 80.0)

@@ -8,6 +8,7 @@ import ipywidgets as widgets
 from pipelab.checked import given
 from pipelab.errors import PipelabError
 from pipelab.explore import mix_words as words
+from pipelab.explore.chart import LiveChart
 from pipelab.explore.mix_answer import Answer, Rival, answer, answered, one_gpu_per_stage, one_more
 from pipelab.explore.mix_controls import MixControls
 from pipelab.explore.mix_own import OwnPlan
@@ -15,7 +16,6 @@ from pipelab.explore.mix_values import Mix, beginning, code_of
 from pipelab.explore.parts import CopyCode, Words, reload_note, shared
 from pipelab.explore.work import Beside
 from pipelab.placement import Placement
-from pipelab.plots.live import live_figure, put_figure
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.rivals import rival_parts
 
@@ -47,8 +47,8 @@ class MixExplorer(widgets.VBox):
         self.own = OwnPlan(self._own_changed)
         self.busy = widgets.HTML(layout={"height": "24px"})
         self.text, self.code = Words(), CopyCode()
-        self.chart = live_figure(plan_parts(None, None, "No placement yet"))
-        self.rivals = live_figure(rival_parts([], None))
+        self.chart = LiveChart(plan_parts(None, None, "No placement yet"))
+        self.rivals = LiveChart(rival_parts([], None))
         self._beside = Beside(self._show_busy)
         self._draw_first(mix)
         super().__init__(
@@ -92,8 +92,8 @@ class MixExplorer(widgets.VBox):
         self.found = None
         self.text.explain(given(error))
         self.code.code = code_of(self.controls.mix)
-        put_figure(self.chart, plan_parts(None, None, "These values make no problem", "the reason stands above"))
-        put_figure(self.rivals, rival_parts([], None))
+        self.chart.put(plan_parts(None, None, "These values make no problem", "the reason stands above"))
+        self.rivals.put(rival_parts([], None))
         self.own.forget()
         self._tell()
 
@@ -131,7 +131,7 @@ class MixExplorer(widgets.VBox):
             parts = plan_parts(found.problem, found.result.placement, *words.headline(found))
         else:
             parts = plan_parts(found.problem, own.placement, *words.own_headline(own), fits=own.valid)
-        put_figure(self.chart, parts)
+        self.chart.put(parts)
         self._say()
         self._draw_rivals()
         self.code.code = code_of(found.mix, own.placement if own else None)
@@ -140,7 +140,7 @@ class MixExplorer(widgets.VBox):
         found = given(self.found)
         extra = [*self.own.rivals(), given(self._single)]
         optimum = found.result.throughput if found.result.status == "optimal" else None
-        put_figure(self.rivals, rival_parts(words.rows_of(found, extra), optimum))
+        self.rivals.put(rival_parts(words.rows_of(found, extra), optimum))
 
     def _say(self) -> None:
         found, own = given(self.found), self.own.score

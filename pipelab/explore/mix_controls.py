@@ -35,7 +35,7 @@ class MixControls:
     def __init__(self, mix: Mix, changed: Callable[[], None]) -> None:
         self._changed, self._quiet = changed, False
         self.source = widgets.Dropdown(options=sources(), value=mix.source, description="model or case", **_LOOK)
-        self.costs = widgets.HTML(layout={"width": "700px"})
+        self.costs = widgets.HTML(layout={"margin": "2px 2px 2px 16px"})
         self.counts: dict[str, widgets.IntSlider] = {}
         self.more = widgets.Dropdown(description="add a GPU type", **_LOOK)
         self.phase = widgets.Dropdown(options=["prefill", "decode", "mixed"], description="phase", **_LOOK)

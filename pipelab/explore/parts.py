@@ -1,4 +1,4 @@
-"""Small parts that every explorer has: a progress sign, text in place, code to copy, charts that fit."""
+"""Small parts that every explorer has: a progress sign, text in place, code to copy, what charts share."""
 
 from html import escape
 
@@ -6,38 +6,21 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 
-from pipelab.plots.live import chart_bundle
+from pipelab.plots.live import plotly_js
 
 __all__ = ["CopyCode", "Shared", "Words", "reload_note", "shared"]
 
 
 class Shared(anywidget.AnyWidget):
-    """Invisible: brings plotly.js to the page once for all charts, and makes them fill their width.
-
-    Attributes
-    ----------
-    ready : bool
-        Whether a page has drawn the charts beside it.
-    """
+    """Invisible: brings plotly.js to the page, once for all charts of a kernel."""
 
     bundle = traitlets.Unicode().tag(sync=True)
-    ready = traitlets.Bool(False).tag(sync=True)
+    # As a module of its own, plotly.js finds neither `module` nor `define`, and leaves itself with the window.
     _esm = """
     const load = (text) => {
       const url = URL.createObjectURL(new Blob([text], {type: "text/javascript"}));
-      return import(url).then(module => module.default).finally(() => URL.revokeObjectURL(url)); };
-    export default {
-      initialize({ model }) { globalThis.pipelabPlotly ??= load(model.get("bundle")); },
-      render({ model, el }) {
-        const plots = () => [...(el.closest(".jp-OutputArea-output") ?? document).querySelectorAll(".js-plotly-plot")];
-        const fit = () => {
-          const drawn = plots().filter(g => g._fullLayout && g.clientWidth);
-          if (drawn.some(g => Math.abs(g._fullLayout.width - g.clientWidth) > 2))
-            window.dispatchEvent(new Event("resize"));
-          if (drawn.length && !model.get("ready")) { model.set("ready", true); model.save_changes(); } };
-        const often = setInterval(fit, 300); setTimeout(() => clearInterval(often), 60000);
-        const watch = new ResizeObserver(fit); watch.observe(el.parentElement ?? document.body);
-        return () => { clearInterval(often); watch.disconnect(); }; } }"""
+      return import(url).then(() => globalThis.Plotly).finally(() => URL.revokeObjectURL(url)); };
+    export default { initialize({ model }) { globalThis.pipelabPlotly ??= load(model.get("bundle")); } };"""
 
 
 _shared: list[Shared] = []
@@ -46,7 +29,7 @@ _shared: list[Shared] = []
 def shared() -> Shared:
     """The one of this kernel; every explorer shows it."""
     if not _shared:
-        _shared.append(Shared(bundle=chart_bundle()))
+        _shared.append(Shared(bundle=plotly_js()))
     return _shared[0]
 
 

@@ -7,10 +7,10 @@ import ipywidgets as widgets
 
 from pipelab.checked import given
 from pipelab.errors import PipelabError
+from pipelab.explore.chart import LiveChart
 from pipelab.explore.mix import MixExplorer
 from pipelab.explore.mix_values import beginning
 from pipelab.explore.parts import Words
-from pipelab.plots.live import live_figure, put_figure
 from pipelab.plots.plan import plan_parts
 from pipelab.timeline import PlacedTimeline, timeline_of
 
@@ -37,7 +37,7 @@ class PipelineExplorer(widgets.VBox):
         self.in_flight = widgets.IntSlider(min=0, max=64, description="in flight here (0: as many as needed)", **look)
         self.words = Words()
         empty = plan_parts(None, None, "No pipeline without a placement")
-        self.gantt, self.rate = live_figure(empty), live_figure(empty)
+        self.gantt, self.rate = LiveChart(empty), LiveChart(empty)
         self._empty = empty
         self.redraw()
         mix.on_answer(lambda _found: self.redraw())
@@ -53,12 +53,12 @@ class PipelineExplorer(widgets.VBox):
             self.placed = None
             self.words.explain(error)
         if self.placed is None:
-            put_figure(self.gantt, self._empty)
-            put_figure(self.rate, self._empty)
+            self.gantt.put(self._empty)
+            self.rate.put(self._empty)
             return
         self.words.say(self.placed.sentence)
-        put_figure(self.gantt, self.placed.gantt())
-        put_figure(self.rate, self.placed.figure())
+        self.gantt.put(self.placed.gantt())
+        self.rate.put(self.placed.figure())
 
     def _run(self) -> PlacedTimeline | None:
         placement = self.mix.placement

@@ -7,17 +7,18 @@ import ipywidgets as widgets
 
 from pipelab.checked import whole_number
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
+from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import CopyCode, Words, reload_note, shared
 from pipelab.explore.schedule_words import measures_html
-from pipelab.plots import gantt, plot_timelines
-from pipelab.plots.gantt import MOST_BARS
-from pipelab.plots.live import live_figure, put_figure
+from pipelab.plots.gantt import MOST_BARS, gantt_parts
+from pipelab.plots.schedules import timelines_parts
 from pipelab.schedules import RULES, schedule
 from pipelab.timeline import StageCosts, Timeline, simulate
 
 __all__ = ["ScheduleExplorer", "ScheduleValues", "explore_schedules", "timeline_for"]
 
 _NONE = "none"
+_ZOOM = "drag across a part to see its bars, double-click for all of it"
 _LOOK = {"style": {"description_width": "130px"}, "layout": {"width": "330px"}}
 _RELEASED = {**_LOOK, "continuous_update": False}
 
@@ -96,14 +97,13 @@ class ScheduleExplorer(widgets.VBox):
 
     def __init__(self, values: ScheduleValues) -> None:
         self.timelines: tuple[Timeline, ...] = ()
-        self._drawing = False
         self.controls = _controls(values)
         self.measures, self.words, self.code = widgets.HTML(), Words(), CopyCode()
-        self.chart = live_figure(gantt(timeline_for(replace(values, other=_NONE))))
+        self.chart = LiveChart(gantt_parts(timeline_for(replace(values, other=_NONE))))
         self.redraw()
         for control in self.controls.values():
             control.observe(lambda _change: self.redraw(), "value")
-        self.chart.layout.on_change(self._zoomed, "xaxis.range")
+        self.chart.observe(self._zoomed, "zoomed")
         panel = widgets.Box(list(self.controls.values()), layout={"flex_flow": "row wrap"})
         super().__init__([panel, self.words, self.chart, self.measures, self.code, reload_note(), shared()])
 
@@ -130,38 +130,37 @@ class ScheduleExplorer(widgets.VBox):
         self.words.value = ""
         for refusal in refused.values():
             self.words.explain(refusal)
-        self._draw(values)
         tables = "".join(measures_html(timeline) for timeline in self.timelines)
         self.measures.value = f"<div style='display:flex;flex-wrap:wrap'>{tables}</div>"
+        self._draw(values)
 
     def _draw(self, values: ScheduleValues) -> None:
-        self._drawing = True
         if not self.timelines:
             empty = f"There is no {values.name} for these numbers"
-            put_figure(self.chart, {"data": [], "layout": {"title": {"text": empty}, "height": 430}})
+            self.chart.put({"data": [], "layout": {"title": {"text": empty}, "height": 430}})
         elif len(self.timelines) == 2 and _bars(self.timelines) <= MOST_BARS:
             labels = {t.schedule.name + (" again" if i else ""): t for i, t in enumerate(self.timelines)}
             if len({t.schedule.name for t in self.timelines}) == 2:
                 labels = {t.schedule.name: t for t in self.timelines}
-            put_figure(self.chart, plot_timelines(labels, critical_path=values.critical_path))
+            self.chart.put(timelines_parts(labels, critical_path=values.critical_path))
         else:
             if len(self.timelines) == 2:
                 self.words.say("Too many bars to stand beside each other: the first is drawn, both are measured below.")
-            put_figure(self.chart, gantt(self.timelines[0], critical_path=values.critical_path, memory=values.memory))
-        self._drawing = False
+            self.chart.put(
+                gantt_parts(self.timelines[0], critical_path=values.critical_path, memory=values.memory, zoom=_ZOOM)
+            )
 
-    def _zoomed(self, _layout: Any, seen: Any) -> None:
-        """A raster gives way to bars once few enough are in view."""
-        if self._drawing or len(self.timelines) != 1 or _bars(self.timelines) <= MOST_BARS:
+    def _zoomed(self, change: Any) -> None:
+        """A raster gives way to bars once few enough are in view, and comes back with all of the time."""
+        if not self.timelines or _bars(self.timelines[:1]) <= MOST_BARS:
             return
-        (timeline,) = self.timelines
-        low, high = sorted(min(max(float(edge), 0.0), timeline.makespan) for edge in seen)
-        if low < high:
-            values = self.values
-            self._drawing = True
+        timeline, values, seen = self.timelines[0], self.values, change["new"]
+        window = None
+        if seen:
+            low, high = sorted(min(max(float(edge), 0.0), timeline.makespan) for edge in seen)
             window = (low, high)
-            put_figure(self.chart, gantt(timeline, window=window, critical_path=values.critical_path))
-            self._drawing = False
+        if window is None or window[0] < window[1]:
+            self.chart.put(gantt_parts(timeline, window, critical_path=values.critical_path, zoom=_ZOOM), seen)
 
 
 def _bars(timelines: tuple[Timeline, ...]) -> int:

@@ -10,9 +10,9 @@ import ipywidgets as widgets
 from pipelab.checked import given
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
+from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import Words, reload_note, shared
 from pipelab.placement import Placement
-from pipelab.plots.live import live_figure, put_figure
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.progress import progress_parts
 from pipelab.problem import Problem
@@ -49,8 +49,8 @@ class WatchedSolve(widgets.VBox):
         )
         self.status = Words()
         self.solving = solve_in_background(problem, method, **options)
-        self.progress = live_figure(progress_parts((), 0.0, *self._title()))
-        self.chart = live_figure(plan_parts(problem, None, "No placement yet"))
+        self.progress = LiveChart(progress_parts((), 0.0, *self._title()))
+        self.chart = LiveChart(plan_parts(problem, None, "No placement yet"))
         self.refresh()
         parts = [widgets.HBox([self.stop_button, self.used]), self.status, self.progress, self.chart]
         super().__init__([*parts, reload_note(), shared()])
@@ -87,7 +87,7 @@ class WatchedSolve(widgets.VBox):
             return
         seconds = elapsed - (elapsed if self._lead is None else self._lead)
         self.used.value = min(elapsed, self.used.max) if self.limit else 1.0
-        put_figure(self.progress, progress_parts(moments, seconds, *self._title(moments)))
+        self.progress.put(progress_parts(moments, seconds, *self._title(moments)))
         self._draw_placement(moments)
         if not self.stop_button.disabled:
             self.status.say(self._news(moments, elapsed))
@@ -100,12 +100,12 @@ class WatchedSolve(widgets.VBox):
             result = self.solving.result()
         except Exception as error:  # too large, or not applicable: the reason belongs here, not into a log
             self.status.explain(error)
-            put_figure(self.chart, plan_parts(None, None, "There was nothing to solve", "the reason stands above"))
+            self.chart.put(plan_parts(None, None, "There was nothing to solve", "the reason stands above"))
             return
         moments = result.details.get("progress") or moments
         end = moments[-1].seconds if moments else 0.0
         title = f"{self.problem.name}, {self.method}: {result.status}"
-        put_figure(self.progress, progress_parts(moments, end, title, self._gap(moments)))
+        self.progress.put(progress_parts(moments, end, title, self._gap(moments)))
         self.used.value = min(result.seconds, self.used.max) if self.limit else 1.0
         self.used.description = f"ended after {result.seconds:.3g} s"
         self.status.say(result.sentence)
@@ -113,7 +113,7 @@ class WatchedSolve(widgets.VBox):
             proof = "proven optimal" if result.status == "optimal" else "the best that was found"
             self._draw(result.placement, given(result.throughput), proof)
         else:
-            put_figure(self.chart, plan_parts(self.problem, None, "No placement", result.reason[:110]))
+            self.chart.put(plan_parts(self.problem, None, "No placement", result.reason[:110]))
 
     def _title(self, moments: "Sequence[Progress]" = ()) -> tuple[str, str]:
         return f"{self.problem.name}, {self.method}: at work", self._gap(moments)
@@ -148,7 +148,7 @@ class WatchedSolve(widgets.VBox):
         self._drawn = (placement, proof)
         slow = evaluate(self.problem, placement).bottlenecks
         title = f"{throughput:.6g} tokens/s in {len(placement)} stage{'s' * (len(placement) > 1)}, {proof}"
-        put_figure(self.chart, plan_parts(self.problem, placement, title, f"limited by {', '.join(slow[:3])} (framed)"))
+        self.chart.put(plan_parts(self.problem, placement, title, f"limited by {', '.join(slow[:3])} (framed)"))
 
 
 def watch_solve(

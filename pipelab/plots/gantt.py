@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 from pipelab.checked import instance, is_list, numbered, real_number, true_or_false
 from pipelab.errors import InvalidValue
 from pipelab.plots import gantt_bars as bars
-from pipelab.plots.raster import add_raster
+from pipelab.plots.raster import lane_lines, raster_trace
 from pipelab.theme import GRID, template
 from pipelab.timeline import Timeline
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
 
-__all__ = ["MOST_BARS", "gantt"]
+__all__ = ["MOST_BARS", "check_options", "gantt", "gantt_parts"]
 
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_LABELS = 500
@@ -72,32 +72,71 @@ def gantt(
 
     instance("gantt", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
     window = _check_window(timeline, window)
-    if follow is not None:
-        follow = numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
-    given = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
-    for name, value in (given if overview is None else given | {"overview": overview}).items():
-        true_or_false("gantt", name, value)
+    follow = check_options(timeline, follow, transfers=transfers, memory=memory, critical_path=critical_path)
+    if overview is not None:
+        true_or_false("gantt", "overview", overview)
     if finding is not None:
         instance("gantt", "finding", finding, str, "text")
-    figure = go.Figure(layout=_layout(timeline, window, memory))
+    parts = gantt_parts(timeline, window, transfers, memory, critical_path, follow, overview, finding)
+    return go.Figure(parts["data"], {**parts["layout"], "template": template()})
+
+
+def gantt_parts(
+    timeline: Timeline,
+    window: tuple[float, float] | None = None,
+    transfers: bool = False,
+    memory: bool = False,
+    critical_path: bool = False,
+    follow: int | None = None,
+    overview: bool | None = None,
+    finding: str | None = None,
+    zoom: str = "zoom with window=",
+) -> dict:
+    """What `gantt` draws, as plain dicts and arrays, for a chart that is redrawn often; nothing is checked.
+
+    Parameters
+    ----------
+    As for `gantt`; `window` lies within the makespan, and `zoom` is what an overview says of how to see more.
+
+    Returns
+    -------
+    dict
+        "data": traces; and "layout", without the template.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> timeline = pl.simulate(pl.schedule("GPipe", 2, 2), pl.StageCosts(1, 1, 1))
+    >>> [len(trace["y"]) for trace in gantt_parts(timeline)["data"]]
+    [3, 4, 4]
+    """
     chosen = bars.visible(timeline, window)
     if overview is None:
         overview = len(chosen) > MOST_BARS
     if overview:
-        add_raster(figure, timeline, window)
+        data = [raster_trace(timeline, window)]
     else:
-        bars.add_gaps(figure, timeline, window)
-        bars.add_bars(figure, timeline, chosen, len(chosen) <= MOST_LABELS, follow)
+        data = [bars.gap_trace(timeline, window)]
+        data += bars.action_traces(timeline, chosen, len(chosen) <= MOST_LABELS, follow)
     if transfers and not overview:
-        bars.add_messages(figure, timeline, window)
+        data.append(bars.message_trace(timeline, window))
     if critical_path:
-        bars.add_critical_path(figure, timeline)
+        data.append(bars.critical_path_trace(timeline))
     if follow is not None:
-        bars.add_microbatch(figure, timeline, follow)
+        data.append(bars.microbatch_trace(timeline, follow))
     if memory:
-        bars.add_memory(figure, timeline)
-    figure.layout.title.text = _title(timeline, overview, finding)
-    return figure
+        data += bars.memory_traces(timeline)
+    layout = _layout(timeline, window, memory) | {"title": {"text": _title(timeline, overview and zoom, finding)}}
+    if overview:
+        layout["shapes"] = [lane_lines(timeline.schedule.ranks)]
+    return {"data": data, "layout": layout}
+
+
+def check_options(timeline: Timeline, follow: int | None = None, **switches: bool) -> int | None:
+    """Refuse what is no switch, and a microbatch that is not there; the microbatch as a plain number."""
+    for name, value in switches.items():
+        true_or_false("gantt", name, value)
+    return None if follow is None else numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
 
 
 def _check_window(timeline: Timeline, window: Any) -> tuple[float, float] | None:
@@ -114,23 +153,25 @@ def _check_window(timeline: Timeline, window: Any) -> tuple[float, float] | None
     return low, high
 
 
-def _layout(timeline: Timeline, window: Any, memory: bool) -> dict:
-    """Lanes above, memory below on the same time axis; given to the figure at once, which is quicker than updates."""
+def _layout(timeline: Timeline, window: tuple[float, float] | None, memory: bool) -> dict:
+    """Lanes above, memory below on the same time axis."""
     ranks, unit = timeline.schedule.ranks, timeline.costs.unit
     every = -(-ranks // 32)
     shown = range(0, ranks, every)
     lanes = min(30 * max(ranks, 3), 640)
     layout = {
-        "template": template(), "barmode": "overlay", "hovermode": "closest",
+        "barmode": "overlay", "hovermode": "closest",
         "uniformtext": {"minsize": 8, "mode": "hide"},  # a label too small to read is none
         "height": lanes + 150 + (250 if memory else 0), "legend": {"traceorder": "normal"},
         "xaxis": {
             "range": list(window or (0.0, timeline.makespan)), "gridcolor": GRID, "zeroline": False,
             "title": {"text": f"time ({unit})" if unit else "time"}, "anchor": "y2" if memory else "y",
+            "ticklabeloverflow": "allow",
         },
         "yaxis": {
             "range": [ranks - 0.4, -0.6], "tickvals": list(shown), "ticktext": [f"rank {r}" for r in shown],
             "showgrid": False, "zeroline": False, "ticklabelstandoff": 8, "domain": [0.38 if memory else 0, 1],
+            "ticklabeloverflow": "allow",  # measuring every label takes longer than drawing it
         },
     }  # fmt: skip
     if memory:
@@ -142,7 +183,7 @@ def _layout(timeline: Timeline, window: Any, memory: bool) -> dict:
     return layout
 
 
-def _title(timeline: Timeline, overview: bool, finding: str | None) -> str:
+def _title(timeline: Timeline, zoom: str | bool, finding: str | None) -> str:
     schedule = timeline.schedule
     idle = timeline.bubble_fraction
     text = (
@@ -150,9 +191,5 @@ def _title(timeline: Timeline, overview: bool, finding: str | None) -> str:
     )
     size = f"{schedule.ranks} ranks, {schedule.microbatches} microbatch{'es' * (schedule.microbatches > 1)}"
     spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
-    note = (
-        "each pixel shows what takes most of its time; zoom with window="
-        if overview
-        else "hover for what was waited for"
-    )
+    note = f"each pixel shows what takes most of its time; {zoom}" if zoom else "hover for what was waited for"
     return f"{finding or text}<br><sup>{size}; {spans}; {note}</sup>"

@@ -10,11 +10,13 @@ from pipelab.timeline.messages import messages
 from pipelab.timeline.path import names_waited_for
 
 if TYPE_CHECKING:
-    from pipelab.kinds import Figure
     from pipelab.schedules.schedule import Schedule
     from pipelab.timeline.timeline import Timeline
 
-__all__ = ["add_bars", "add_critical_path", "add_gaps", "add_memory", "add_messages", "add_microbatch", "visible"]
+__all__ = [
+    "action_traces", "critical_path_trace", "gap_trace", "memory_traces", "message_trace", "microbatch_trace",
+    "visible",
+]  # fmt: skip
 
 # One trace per entry: legend, kinds, colour, hatch. Hatches keep them apart in grey print.
 _TRACES = (
@@ -32,12 +34,11 @@ def visible(timeline: "Timeline", window: tuple[float, float] | None) -> np.ndar
     return np.flatnonzero((timeline.end > timeline.start) & (timeline.end > low) & (timeline.start < high))
 
 
-def add_bars(figure: "Figure", timeline: "Timeline", chosen: np.ndarray, labels: bool, follow: int | None) -> None:
+def action_traces(timeline: "Timeline", chosen: np.ndarray, labels: bool, follow: int | None) -> list[dict]:
     """One bar trace per kind of action that occurs."""
-    import plotly.graph_objects as go
-
     schedule, unit = timeline.schedule, timeline.costs.unit
     lane, height = _lanes(schedule)
+    traces = []
     for name, kinds, colour, hatch in _TRACES:
         mine = chosen[np.isin(schedule.kind[chosen], kinds)]
         if not len(mine):
@@ -49,19 +50,19 @@ def add_bars(figure: "Figure", timeline: "Timeline", chosen: np.ndarray, labels:
         if follow is not None:
             marker["opacity"] = np.where(batch == follow, 1.0, 0.25)
         marker["line"] = {"color": "white", "width": 1 if len(chosen) <= 500 else 0}
-        figure.add_trace(
-            go.Bar(
-                name=name, legendgroup=name, orientation="h", y=lane[mine], width=height[mine],
-                base=timeline.start[mine], x=timeline.end[mine] - timeline.start[mine], marker=marker,
-                text=batch.astype(str) if labels else None, textposition="inside" if labels else "none", textangle=0,
-                insidetextanchor="middle", textfont={"color": ink_on(colour), "size": 11}, constraintext="both",
-                customdata=np.stack([stage, batch, schedule.rank[mine]], axis=1), hovertext=_waits(timeline, mine),
-                hovertemplate=(
-                    f"<b>{name}</b>, stage %{{customdata[0]}}, microbatch %{{customdata[1]}}, rank %{{customdata[2]}}"
-                    f"<br>%{{base:.6g}} to %{{value:.6g}} {unit}<br>%{{hovertext}}<extra></extra>"
-                ),
-            )
-        )  # fmt: skip
+        traces.append({
+            "type": "bar", "name": name, "legendgroup": name, "orientation": "h", "y": lane[mine],
+            "width": height[mine], "base": timeline.start[mine], "x": timeline.end[mine] - timeline.start[mine],
+            "marker": marker, "text": batch.astype(str) if labels else None,
+            "textposition": "inside" if labels else "none", "textangle": 0, "insidetextanchor": "middle",
+            "textfont": {"color": ink_on(colour), "size": 11}, "constraintext": "both",
+            "customdata": np.stack([stage, batch, schedule.rank[mine]], axis=1), "hovertext": _waits(timeline, mine),
+            "hovertemplate": (
+                f"<b>{name}</b>, stage %{{customdata[0]}}, microbatch %{{customdata[1]}}, rank %{{customdata[2]}}"
+                f"<br>%{{base:.6g}} to %{{value:.6g}} {unit}<br>%{{hovertext}}<extra></extra>"
+            ),
+        })  # fmt: skip
+    return traces
 
 
 def _lanes(schedule: "Schedule") -> tuple[np.ndarray, np.ndarray]:
@@ -95,10 +96,8 @@ def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
     ]
 
 
-def add_gaps(figure: "Figure", timeline: "Timeline", window: tuple[float, float] | None) -> None:
+def gap_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
     """Idle time as pale bars: before an action they say what it waits for, behind the last that nothing is left."""
-    import plotly.graph_objects as go
-
     low, high = window or (-np.inf, np.inf)
     ranks, end = timeline.schedule.ranks, timeline.makespan
     before = np.append(timeline.node_end, 0.0)[timeline.graph.waits[0]]
@@ -110,33 +109,29 @@ def add_gaps(figure: "Figure", timeline: "Timeline", window: tuple[float, float]
     inner = timeline.node_entry[shown[shown < len(before)]]
     done = len(shown) - len(inner)
     names = [f"before {timeline.schedule.whole(i)}" for i in inner.tolist()] + ["at the end"] * done
-    figure.add_trace(
-        go.Bar(
-            name="idle", orientation="h", y=lane[shown], width=0.8, base=begin[shown], x=stop[shown] - begin[shown],
-            marker={"color": "#F2F2F2", "line": {"width": 0}}, textposition="none",
-            text=_waits(timeline, inner) + ["nothing left to do"] * done,
-            hovertext=[f"rank {r} idle {name}" for r, name in zip(lane[shown].tolist(), names, strict=True)],
-            hovertemplate=(
-                f"<b>%{{hovertext}}</b><br>%{{base:.6g}} to %{{value:.6g}} {timeline.costs.unit}<br>%{{text}}"
-                "<extra></extra>"
-            ),
-        )
-    )  # fmt: skip
+    return {
+        "type": "bar", "name": "idle", "orientation": "h", "y": lane[shown], "width": 0.8,
+        "base": begin[shown],
+        "x": stop[shown] - begin[shown], "marker": {"color": "#F2F2F2", "line": {"width": 0}}, "textposition": "none",
+        "text": _waits(timeline, inner) + ["nothing left to do"] * done,
+        "hovertext": [f"rank {r} idle {name}" for r, name in zip(lane[shown].tolist(), names, strict=True)],
+        "hovertemplate": (
+            f"<b>%{{hovertext}}</b><br>%{{base:.6g}} to %{{value:.6g}} {timeline.costs.unit}<br>%{{text}}"
+            "<extra></extra>"
+        ),
+    }  # fmt: skip
 
 
-def add_messages(figure: "Figure", timeline: "Timeline", window: tuple[float, float] | None) -> None:
+def message_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
     """A line for every message, from rank to rank and from when it leaves to when it is used."""
-    import plotly.graph_objects as go
-
     low, high = window or (-np.inf, np.inf)
     rank, sent = timeline.schedule.rank, messages(timeline)
     seen = (sent.arrives >= low) & (sent.leaves <= high)
-    figure.add_trace(
-        go.Scatter(
-            name="message", mode="lines", hoverinfo="skip", line={"color": "#555555", "width": 1},
-            x=_broken(sent.leaves[seen], sent.arrives[seen]), y=_broken(rank[sent.maker[seen]], rank[sent.taker[seen]]),
-        )
-    )  # fmt: skip
+    return {
+        "type": "scatter", "name": "message", "mode": "lines", "hoverinfo": "skip",
+        "line": {"color": "#555555", "width": 1}, "x": _broken(sent.leaves[seen], sent.arrives[seen]),
+        "y": _broken(rank[sent.maker[seen]], rank[sent.taker[seen]]),
+    }  # fmt: skip
 
 
 def _broken(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -144,54 +139,46 @@ def _broken(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second, np.full(len(first), np.nan)], axis=1).ravel()
 
 
-def add_critical_path(figure: "Figure", timeline: "Timeline") -> None:
+def critical_path_trace(timeline: "Timeline") -> dict:
     """The chain that decides the makespan: a black line along the lower edge of its bars."""
-    import plotly.graph_objects as go
-
     path = timeline.critical_entries
     lane = timeline.schedule.rank[path] + 0.44
-    figure.add_trace(
-        go.Scatter(
-            name="critical path", mode="lines", line={"color": BOTTLENECK, "width": 4}, hoverinfo="skip",
-            x=np.stack([timeline.start[path], timeline.end[path]], axis=1).ravel(), y=np.repeat(lane, 2),
-        )
-    )  # fmt: skip
+    return {
+        "type": "scatter", "name": "critical path", "mode": "lines", "line": {"color": BOTTLENECK, "width": 4},
+        "hoverinfo": "skip",
+        "x": np.stack([timeline.start[path], timeline.end[path]], axis=1).ravel(), "y": np.repeat(lane, 2),
+    }  # fmt: skip
 
 
-def add_microbatch(figure: "Figure", timeline: "Timeline", microbatch: int) -> None:
+def microbatch_trace(timeline: "Timeline", microbatch: int) -> dict:
     """One microbatch's way down the ranks and back."""
-    import plotly.graph_objects as go
-
     schedule = timeline.schedule
     mine = np.flatnonzero((schedule.microbatch == microbatch) & np.isin(schedule.kind, (F, I, B)))
     mine = mine[np.argsort(timeline.start[mine], kind="stable")]
     text = [f"{schedule.action(int(i))}: {timeline.start[i]:.6g} to {timeline.end[i]:.6g}" for i in mine]
-    figure.add_trace(
-        go.Scatter(
-            name=f"microbatch {microbatch}", mode="lines+markers", line={"color": WRONG, "width": 2},
-            marker={"size": 6}, x=(timeline.start[mine] + timeline.end[mine]) / 2, y=schedule.rank[mine],
-            hovertext=text, hoverinfo="text",
-        )
-    )  # fmt: skip
+    return {
+        "type": "scatter", "name": f"microbatch {microbatch}", "mode": "lines+markers",
+        "line": {"color": WRONG, "width": 2}, "marker": {"size": 6},
+        "x": (timeline.start[mine] + timeline.end[mine]) / 2, "y": schedule.rank[mine],
+        "hovertext": text, "hoverinfo": "text",
+    }  # fmt: skip
 
 
-def add_memory(figure: "Figure", timeline: "Timeline") -> None:
+def memory_traces(timeline: "Timeline") -> list[dict]:
     """Activation memory over time: every rank of a few, otherwise those with the highest and the lowest peak."""
-    import plotly.graph_objects as go
-
     ranks, peaks = range(timeline.schedule.ranks), timeline.peak_memory
     shown = ranks if len(ranks) <= 8 else sorted({int(np.argmax(peaks)), int(np.argmin(peaks))})
     dashes = ("solid", "dash", "dot", "dashdot")
+    traces = []
     for rank in shown:
         steps = timeline.memory(rank)
         shade = 0 if len(ranks) == 1 else int(150 * rank / (len(ranks) - 1))
-        figure.add_trace(
-            go.Scatter(
-                name=f"memory of rank {rank}", x=np.append(steps.time, timeline.makespan),
-                y=np.append(steps.amount, steps.amount[-1]), line={
-                    "shape": "hv", "width": 2, "dash": dashes[rank % 4], "color": f"rgb({shade},{shade},{shade})",
-                },
-                hovertemplate=f"rank {rank} holds %{{y:.6g}} from %{{x:.6g}}<extra></extra>", mode="lines",
-                showlegend=len(shown) <= 4, yaxis="y2",
-            )
-        )  # fmt: skip
+        traces.append({
+            "type": "scatter", "name": f"memory of rank {rank}", "x": np.append(steps.time, timeline.makespan),
+            "y": np.append(steps.amount, steps.amount[-1]), "line": {
+                "shape": "hv", "width": 2, "dash": dashes[rank % 4], "color": f"rgb({shade},{shade},{shade})",
+            },
+            "hovertemplate": f"rank {rank} holds %{{y:.6g}} from %{{x:.6g}}<extra></extra>", "mode": "lines",
+            "showlegend": len(shown) <= 4, "yaxis": "y2",
+        })  # fmt: skip
+    return traces

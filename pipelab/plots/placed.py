@@ -6,7 +6,7 @@ import numpy as np
 
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import MOST_BARS
-from pipelab.plots.raster import add_raster
+from pipelab.plots.raster import lane_lines, raster_trace
 from pipelab.theme import BOTTLENECK, GRID, KIND_COLOURS, TYPE_COLOURS, WRONG, ink_on, template
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def placed_gantt(placed: "PlacedTimeline", *, follow: int | None = 0, links: boo
     figure = go.Figure(layout=_gantt_layout(placed, links))
     shown = _shown_passes(placed)
     if _too_many(placed):
-        add_raster(figure, placed.timeline, None)
+        figure.add_trace(raster_trace(placed.timeline, None))
+        figure.layout.shapes = [lane_lines(len(placed.lanes))]
     else:
         _add_idle(figure, placed, links)
         _add_lane_bars(figure, placed, links, False, "stage computes", KIND_COLOURS["F"], shown)

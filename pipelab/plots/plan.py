@@ -11,7 +11,7 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.evaluate import evaluate
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
-from pipelab.theme import BOTTLENECK, GRID, WRONG, colour_of_types, ink_on
+from pipelab.theme import BOTTLENECK, GRID, WRONG, colour_of_types, ink_on, room_for
 
 if TYPE_CHECKING:
     from pipelab.evaluate import Evaluation
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["plan_parts"]
 
 _TALL, _LOW = 26, 11  # pixels of a row with few GPUs, and with many
+_NAMED = 0.07  # of all layers: a bar at least so long has room for more than its stage's number
 _CLEAR = "rgba(0,0,0,0)"
 
 
@@ -76,7 +77,8 @@ def _blocks(problem: Problem | None, blocks: "Sequence[tuple[int, Stage, int]]")
         over = need > gpu.memory_gb * MEMORY_SLACK
         fill.append(colours[gpu.type])
         hatch.append("x" if over else "")
-        text.append(f"✗ stage {i + 1}" if over else f"stage {i + 1}")
+        name = f"stage {i + 1}" if len(stage.layers) >= _NAMED * problem.model.layers else f"{i + 1}"
+        text.append(f"✗ {name}" if over else name)
         hover.append(
             f"<b>stage {i + 1}: {named_layers(stage.layers)}</b><br>GPU {g} ({gpu.type}), {len(gpus)} in this stage"
             f"<br>stage rate {cost.throughput:.6g} tokens/s<br>memory {need:.4g} of {gpu.memory_gb:g} GB"
@@ -133,16 +135,20 @@ def _layout(
     labels = [m.format(f"GPU {g} · {types[g]}") for m, (_, _, g) in zip(marks, blocks, strict=True)]
     room = max(6, 4 * -(-len(blocks) // 4))  # in steps, so that the page does not jump with every GPU
     each = _TALL if room <= 16 else max(_LOW, 416 // room)
+    size = 12 if each > 13 else 9
+    # What plotly would find out by drawing twice: "automargin" takes a third of the browser's time.
+    left = room_for(labels, size)
     return {
-        "title": {"text": title}, "height": 130 + each * room, "showlegend": False, "margin": {"t": 66, "b": 52},
-        "barmode": "overlay", "bargap": 0.15, "uniformtext": {"minsize": 8, "mode": "hide"},
+        "title": {"text": title}, "height": 130 + each * room, "showlegend": False,
+        "margin": {"t": 66, "b": 52, "l": left}, "barmode": "overlay", "bargap": 0.15,
+        "uniformtext": {"minsize": 8, "mode": "hide"},
         "xaxis": {
             "title": {"text": "decoder layer"}, "range": [0.5, layers + 0.5], "gridcolor": GRID, "zeroline": False,
-            "dtick": max(1, -(-layers // 20)), "tick0": 1,
+            "dtick": max(1, -(-layers // 20)), "tick0": 1, "ticklabeloverflow": "allow",
         },
         "yaxis": {
             "tickvals": list(range(len(labels))), "ticktext": labels, "range": [max(len(labels), 1) - 0.5, -0.5],
-            "showgrid": False, "zeroline": False, "automargin": True, "ticklabelstandoff": 8,
-            "tickfont": {"size": 12 if each > 13 else 9},
+            "showgrid": False, "zeroline": False, "ticklabelstandoff": 8, "ticklabeloverflow": "allow",
+            "tickfont": {"size": size},
         },
     }  # fmt: skip

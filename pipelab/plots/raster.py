@@ -8,10 +8,9 @@ from pipelab.schedules.action import IDLE, B, F, I, W
 from pipelab.theme import KIND_COLOURS
 
 if TYPE_CHECKING:
-    from pipelab.kinds import Figure
     from pipelab.timeline.timeline import Timeline
 
-__all__ = ["add_raster", "busiest_kind"]
+__all__ = ["busiest_kind", "lane_lines", "raster_trace"]
 
 COLUMNS = 1800  # about as many as a wide figure has pixels
 _SHOWN = (
@@ -54,25 +53,25 @@ def busiest_kind(timeline: "Timeline", low: float, high: float, columns: int = C
     return result
 
 
-def add_raster(
-    figure: "Figure", timeline: "Timeline", window: tuple[float, float] | None, columns: int = COLUMNS
-) -> None:
-    """A heatmap of `busiest_kind` with one colour per kind."""
-    import plotly.graph_objects as go
+def lane_lines(ranks: int) -> dict:
+    """White lines between the lanes as one shape; gaps of the raster itself would be painted cell by cell."""
+    path = "".join(f"M0,{rank + 0.5}L1,{rank + 0.5}" for rank in range(ranks - 1)) or "M0,0"
+    return {"type": "path", "path": path, "xref": "paper", "yref": "y", "line": {"color": "white", "width": 1}}
 
+
+def raster_trace(timeline: "Timeline", window: tuple[float, float] | None, columns: int = COLUMNS) -> dict:
+    """A heatmap of `busiest_kind` with one colour per kind."""
     low, high = window or (0.0, timeline.makespan)
     n = len(_SHOWN)
     # In steps: a colour from i/n to (i+1)/n.
     scale = [[(i + end) / n, colour] for i, (_, _, colour) in enumerate(_SHOWN) for end in (0, 1)]
     step = (high - low) / columns
-    figure.add_trace(
-        go.Heatmap(
-            z=busiest_kind(timeline, low, high, columns), x0=low + step / 2, dx=step, y0=0, dy=1, ygap=1,
-            zmin=-0.5, zmax=n - 0.5, colorscale=scale, hoverongaps=False,
-            colorbar={
-                "tickvals": list(range(n)), "ticktext": [name for name, _, _ in _SHOWN], "thickness": 12,
-                "title": {"text": "most of<br>the time"},
-            },
-            hovertemplate=f"rank %{{y}}, about %{{x:.6g}} {timeline.costs.unit}<extra></extra>",
-        )
-    )  # fmt: skip
+    return {
+        "type": "heatmap", "z": busiest_kind(timeline, low, high, columns), "x0": low + step / 2, "dx": step, "y0": 0,
+        "dy": 1, "zmin": -0.5, "zmax": n - 0.5, "colorscale": scale, "hoverongaps": False,
+        "colorbar": {
+            "tickvals": list(range(n)), "ticktext": [name for name, _, _ in _SHOWN], "thickness": 12,
+            "title": {"text": "most of<br>the time"},
+        },
+        "hovertemplate": f"rank %{{y}}, about %{{x:.6g}} {timeline.costs.unit}<extra></extra>",
+    }  # fmt: skip

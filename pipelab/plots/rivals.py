@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipelab.theme import BOTTLENECK, GRID, ink_on
+from pipelab.theme import BOTTLENECK, GRID, ink_on, room_for
 
 __all__ = ["rival_parts"]
 
@@ -67,14 +67,16 @@ def _layout(rows: Any, optimum: float | None) -> dict:
     rates = [rate for _, rate, _, _ in rows if rate is not None]
     return {
         "title": {"text": _title(rows, optimum)}, "height": 118 + 26 * max(6, len(rows)), "barmode": "overlay",
-        "bargap": 0.2, "showlegend": False, "margin": {"t": 56, "b": 48},
+        "bargap": 0.2, "showlegend": False,
+        "margin": {"t": 56, "b": 48, "l": room_for([name for name, *_ in rows], 13)},
         "xaxis": {
             "title": {"text": "tokens/s"}, "range": [0, 1.04 * max([*rates, optimum or 0.0], default=0.0) or 1.0],
-            "gridcolor": GRID,
+            "gridcolor": GRID, "ticklabeloverflow": "allow",
         },
         "yaxis": {
             "tickvals": list(range(len(rows))), "ticktext": [name for name, *_ in rows], "showgrid": False,
-            "range": [max(6, len(rows)) - 0.5, -0.5], "automargin": True, "ticklabelstandoff": 8, "zeroline": False,
+            "range": [max(6, len(rows)) - 0.5, -0.5], "ticklabelstandoff": 8, "zeroline": False,
+            "ticklabeloverflow": "allow",
         },
     }  # fmt: skip
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import instance, is_list, real_number
 from pipelab.errors import InvalidValue
-from pipelab.plots.gantt import gantt
+from pipelab.plots.gantt import check_options, gantt_parts
 from pipelab.theme import GRID, TYPE_COLOURS, template
 from pipelab.timeline import Timeline
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
 
-__all__ = ["plot_makespans", "plot_timelines"]
+__all__ = ["plot_makespans", "plot_timelines", "timelines_parts"]
 
 MOST_CHARTS = 6
 _LINES = (*(colour for colour in TYPE_COLOURS if colour != "#F0E442"), "#B34700", "#111111")  # yellow is too pale
@@ -58,32 +58,48 @@ def plot_timelines(timelines: Mapping[str, Timeline], *, finding: str | None = N
     if not 1 <= len(timelines) <= MOST_CHARTS:
         expected = f"expected 1 to {MOST_CHARTS} of them"
         raise InvalidValue("plot_timelines", [("timelines", f"{len(timelines)} timelines", expected)])
+    for timeline in timelines.values():
+        check_options(timeline, **options)
+    parts = timelines_parts(timelines, finding, **options)
+    return go.Figure(parts["data"], {**parts["layout"], "template": template()})
+
+
+def timelines_parts(timelines: Mapping[str, Timeline], finding: str | None = None, **options: Any) -> dict:
+    """What `plot_timelines` draws, as plain dicts and arrays, for a chart that is redrawn often.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> two = {n: pl.simulate(pl.schedule(n, 2, 4), pl.StageCosts(1, 1, 1)) for n in ("GPipe", "1F1B")}
+    >>> {trace["yaxis"] for trace in timelines_parts(two)["data"]} == {"y", "y2"}
+    True
+    """
     end, unit = max(t.makespan for t in timelines.values()), next(iter(timelines.values())).costs.unit
     heights = [26 * max(3, t.schedule.ranks) + 30 for t in timelines.values()]  # a chart and the line above it
-    figure, named, below = go.Figure(), set(), sum(heights)
+    data, named, below = [], set(), sum(heights)
     axes = {"xaxis": {"range": [0, end], "zeroline": False, "gridcolor": GRID}}
     notes = []
     for i, (label, height) in enumerate(zip(timelines, heights, strict=True), 1):
         timeline, axis, top = timelines[label], "" if i == 1 else str(i), below
         below -= height
-        single = gantt(timeline, overview=False, **options)
-        for trace in single.data:
-            trace.update(yaxis=f"y{axis}", legendgroup=trace.name, showlegend=trace.name not in named)
-            named.add(trace.name)
-        figure.add_traces(single.data)
+        single = gantt_parts(timeline, overview=False, **options)
+        for trace in single["data"]:
+            name = trace["name"]
+            data.append(trace | {"yaxis": f"y{axis}", "legendgroup": name, "showlegend": name not in named})
+            named.add(name)
         low, high = below / sum(heights), (top - 30) / sum(heights)
-        axes[f"yaxis{axis}"] = {**single.layout.yaxis.to_plotly_json(), "domain": [low, high]}
+        axes[f"yaxis{axis}"] = single["layout"]["yaxis"] | {"domain": [low, high]}
         notes.append({
             "text": _caption(label, timeline), "x": 0, "xref": "paper", "xanchor": "left", "y": high, "yref": "paper",
             "yanchor": "bottom", "showarrow": False,
         })  # fmt: skip
     axes["xaxis"] |= {"anchor": f"y{axis}", "title": {"text": f"time ({unit})" if unit else "time"}}
-    figure.update_layout(
-        template=template(), barmode="overlay", hovermode="closest", height=sum(heights) + 120,
-        uniformtext={"minsize": 8, "mode": "hide"}, annotations=notes,
-        legend={"traceorder": "normal"}, margin={"t": 72, "b": 48}, title=finding or _who_ends_first(timelines), **axes,
-    )  # fmt: skip
-    return figure
+    layout = {
+        "barmode": "overlay", "hovermode": "closest", "height": sum(heights) + 120,
+        "uniformtext": {"minsize": 8, "mode": "hide"}, "annotations": notes, "legend": {"traceorder": "normal"},
+        "margin": {"t": 72, "b": 48}, "title": {"text": finding or _who_ends_first(timelines)}, **axes,
+    }  # fmt: skip
+    return {"data": data, "layout": layout}
 
 
 def _labelled(timelines: Mapping[str, Timeline]) -> dict:

@@ -1,0 +1,29 @@
+"""The README shows every explorer, in pictures that are small and say what is in them."""
+
+import re
+import struct
+
+import pytest
+
+from make_pictures import FOLDER, MOST_BYTES, PICTURES, WIDTH
+from pipelab.paths import in_clone
+
+pytestmark = pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package")
+
+
+def test_the_readme_shows_every_explorer():
+    text = (FOLDER.parent.parent / "README.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"!\[([^\]]+)\]\(docs/img/(\w+)\.png\)", text))
+    assert sorted(shown.values()) == sorted(PICTURES) == sorted(path.stem for path in FOLDER.glob("*.png"))
+    assert all(len(description.split()) > 12 for description in shown)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_small_and_whole(name):
+    data = (FOLDER / f"{name}.png").read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert data[-8:-4] == b"IEND"
+    width, height = struct.unpack(">II", data[16:24])
+    assert 0.7 * WIDTH < width <= WIDTH
+    assert height > 400
+    assert len(data) < MOST_BYTES
