@@ -59,7 +59,7 @@ EXPECTED = {
             "At 271.04 tokens/s all GPUs are worth 45 layers: 35 layers short",
             "your mix: 196.452 tokens/s in 5 stages",
             "medium, 65 GPUs: 287.04 tokens/s in 8 stages, proven optimal",
-            "comes nearest and loses",
+            "No rule of thumb finds a placement that fits",
             "medium: 443.5 tokens/s at most",
             "demo: 1047 tokens/s at most",
             "demo, heavy ends:",
