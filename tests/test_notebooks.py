@@ -4,9 +4,9 @@ import warnings
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from pipelab.paths import notebooks_dir
+from pipelab.static.client import notebook_client
 
 FIGURE = "application/vnd.plotly.v1+json"
 NOTEBOOKS = sorted(p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
@@ -190,7 +190,7 @@ def test_notebook(path):
     notebook.cells.append(nbformat.v4.new_code_cell(asserts))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the client's own machinery; the kernel's are checked below
-        NotebookClient(notebook, timeout=300).execute()
+        notebook_client(notebook, timeout=300).execute()
     outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     assert [o.text for o in outputs if o.get("name") == "stderr"] == []
     figures = [o.data[FIGURE] for o in outputs if FIGURE in o.get("data", {})]

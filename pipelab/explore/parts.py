@@ -12,7 +12,10 @@ __all__ = ["CopyCode", "Shared", "Words", "reload_note", "shared"]
 
 
 class Shared(anywidget.AnyWidget):
-    """Invisible: brings plotly.js to the page, once for all charts of a kernel."""
+    """Invisible: brings plotly.js to the page, once for all charts of a kernel, and keeps keys for the controls.
+
+    Without the mark, JupyterLab takes arrow keys and letters in a menu or on a slider for its own shortcuts.
+    """
 
     bundle = traitlets.Unicode().tag(sync=True)
     # As a module of its own, plotly.js finds neither `module` nor `define`, and leaves itself with the window.
@@ -20,7 +23,16 @@ class Shared(anywidget.AnyWidget):
     const load = (text) => {
       const url = URL.createObjectURL(new Blob([text], {type: "text/javascript"}));
       return import(url).then(() => globalThis.Plotly).finally(() => URL.revokeObjectURL(url)); };
-    export default { initialize({ model }) { globalThis.pipelabPlotly ??= load(model.get("bundle")); } };"""
+    const mark = ({ target }) => {
+      if (target.matches("select, .noUi-handle")) target.dataset.lmSuppressShortcuts = "true"; };
+    const keep = (el) => {
+      if (!el.isConnected) return setTimeout(keep, 50, el);
+      let root = el;
+      for (let up = el; up; up = up.parentElement?.closest(".jupyter-widgets")) root = up;
+      root.addEventListener("focusin", mark); };
+    export default {
+      initialize({ model }) { globalThis.pipelabPlotly ??= load(model.get("bundle")); },
+      render({ el }) { keep(el); } };"""
 
 
 _shared: list[Shared] = []

@@ -27,15 +27,16 @@ def executed(path: Path) -> "NotebookNode":
         A cell failed, or took too long.
     """
     import nbformat
-    from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    from pipelab.static.client import notebook_client
 
     notebook = nbformat.read(path, as_version=4)
     # A figure is kept as its data alone, without a copy of plotly.js.
     environment = dict(os.environ, PLOTLY_RENDERER="plotly_mimetype")
     with tempfile.TemporaryDirectory() as scratch:
         notebook.cells.append(nbformat.v4.new_code_cell(_SETTLE))
-        client = NotebookClient(notebook, timeout=_LIMIT_S, resources={"metadata": {"path": scratch}})
+        client = notebook_client(notebook, timeout=_LIMIT_S, resources={"metadata": {"path": scratch}})
         try:
             client.execute(env=environment, stderr=subprocess.DEVNULL)  # the kernel's own log
         except CellExecutionError as error:
