@@ -28,7 +28,7 @@ def whole_sequences(batch: Any) -> Any:
     >>> whole_sequences(np.array([0.0, 0.5, 2.0, 2.5])).tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    return np.maximum(0.0, np.ceil(batch - _SAME * np.maximum(1.0, batch)))
+    return np.ceil(np.maximum(0.0, batch - _SAME * np.maximum(1.0, batch)))
 
 
 def pass_time(interval: Any, longest: Any) -> Any:
