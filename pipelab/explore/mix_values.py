@@ -58,11 +58,6 @@ class Mix:
         """Whether the source is a bundled case and not a model."""
         return self.source in _cases()
 
-    @property
-    def cost_model(self) -> str:
-        """Which cost model the source brings with it."""
-        return "LinearThroughput" if self.is_case else "Roofline"
-
     def with_one_more(self, gpu_type: str) -> "Mix":
         """The same with one GPU more of this type."""
         return replace(self, counts=tuple((t, n + (t == gpu_type)) for t, n in self.counts))
