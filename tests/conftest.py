@@ -5,15 +5,23 @@ import dataclasses
 import pytest
 
 import pipelab as pl
+from lab_server import lab_server
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Browser tests come first and in one process: they take longest, and two browsers would share the cores."""
-    for item in items:
-        if item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.xdist_group("browser"))
+    """Browser tests come first: they take longest, and `--dist worksteal` then gives them to one process.
+
+    It deals out the tests in one run after the other and lets an idle process take from another's end. So two
+    browsers share the cores only at the end, if at all, and what a file sets up once is set up once.
+    """
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
+
+
+@pytest.fixture(scope="session")
+def jupyterlab():
+    """One JupyterLab for all browser tests; each opens a page, a folder and a kernel of its own."""
+    with lab_server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,23 +1,16 @@
-"""A real JupyterLab on loopback, seen through a real Chromium, for the browser tests.
+"""A page of a real JupyterLab, seen through a real Chromium, for the browser tests.
 
 Also a camera: `python tests/lab_session.py NOTEBOOK PICTURE.png` runs a notebook and takes
 one picture of all of it.
 """
 
-import json
-import os
-import secrets
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from lab_server import LabServer, lab_server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _FLAGS = [
@@ -70,8 +63,8 @@ _BAD_OUTPUT = (
 class LabPage:
     """One notebook open in JupyterLab."""
 
-    def __init__(self, page, address: str, token: str):
-        self.page, self._address, self._token = page, address, token
+    def __init__(self, page, address: str, token: str, folder: str):
+        self.page, self._address, self._token, self._folder = page, address, token, folder
         self.errors: list[str] = []
         self.requests_elsewhere: set[str] = set()
         page.on("pageerror", lambda e: self.errors.append(str(e)))
@@ -83,8 +76,10 @@ class LabPage:
             self.requests_elsewhere.add(request.url.split("?")[0])
 
     def open(self, name: str) -> None:
-        """Open a notebook in single-document mode."""
-        self.page.goto(f"{self._address}/doc/tree/{name}?token={self._token}", wait_until="domcontentloaded")
+        """Open a notebook in single-document mode, with nothing left of the one before (`reset`)."""
+        self.page.goto(
+            f"{self._address}/doc/tree/{self._folder}/{name}?reset&token={self._token}", wait_until="domcontentloaded"
+        )
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
 
     def run_all(self) -> list[int | None]:
@@ -107,7 +102,7 @@ class LabPage:
         return self.page.eval_on_selector_all(_BAD_OUTPUT, "es => es.map(e => e.textContent.slice(0, 400))")
 
     def figures(self) -> list[dict]:
-        """Of every plotly figure: its title, and the outlines of what it draws."""
+        """Of every plotly figure: its title, what its axes say, and the outlines of what it draws."""
         return self.page.evaluate(
             """() => [...document.querySelectorAll('.js-plotly-plot')].map(g => ({
                  title: (g.querySelector('.gtitle') || {}).textContent || '',
@@ -116,6 +111,9 @@ class LabPage:
                  points: g.querySelectorAll('.scatterlayer .points path').length,
                  cells: g.querySelectorAll('.heatmaplayer image').length,
                  frames: g.querySelectorAll('.shapelayer path').length,
+                 axes: Object.keys(g.layout).filter(k => k.includes('axis')).map(k => g.layout[k].title?.text || ''),
+                 kinds: g.data.map(trace => trace.type || 'scatter'),
+                 annotations: (g.layout.annotations || []).length,
                  width: g.getBoundingClientRect().width }))"""
         )
 
@@ -157,77 +155,38 @@ class LabPage:
 
 
 @contextmanager
-def lab(notebooks: Path) -> Iterator[LabPage]:
-    """Serve a copy of a folder of notebooks and open a page on it."""
+def lab(server: LabServer, notebooks: Path) -> Iterator[LabPage]:
+    """A page on a copy of a folder of notebooks."""
     from playwright.sync_api import sync_playwright
 
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch) / "notebooks"
-        shutil.copytree(notebooks, root)
-        token, port = secrets.token_hex(16), _free_port()
-        server = _start(root, Path(scratch), token, port)
-        try:
-            address = f"http://127.0.0.1:{port}"
-            _wait_until_up(f"{address}/api/status?token={token}", server, Path(scratch) / "lab.log")
-            with sync_playwright() as p:
-                browser = p.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
-                yield LabPage(browser.new_page(viewport={"width": 1400, "height": 1000}), address, token)
-                browser.close()
-        finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            try:
-                server.wait(15)
-            except subprocess.TimeoutExpired:
-                os.killpg(server.pid, signal.SIGKILL)
+    with server.serving(notebooks) as folder, sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        yield LabPage(page, server.address, server.token, folder)
+        browser.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+@contextmanager
+def explorer(server: LabServer, folder: Path, *cells: str) -> Iterator[LabPage]:
+    """A page on a notebook of these cells, run, its charts drawn; nothing may have gone wrong in the end."""
+    import nbformat
 
-
-def _start(root: Path, scratch: Path, token: str, port: int) -> subprocess.Popen:
-    folders = {name: str(scratch / name) for name in ("config", "settings", "workspaces")}
-    environment = dict(
-        os.environ,
-        JUPYTER_CONFIG_DIR=folders["config"],
-        JUPYTERLAB_SETTINGS_DIR=folders["settings"],
-        JUPYTERLAB_WORKSPACES_DIR=folders["workspaces"],
-    )
-    # No news pop-up over the page, no look for updates; all cells drawn, not only those in sight.
-    _settings(scratch, "apputils-extension", "notification",
-              {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True})  # fmt: skip
-    _settings(scratch, "notebook-extension", "tracker", {"windowingMode": "none"})
-    command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
-        f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={root}", "--ServerApp.port_retries=0",
-        "--LabApp.expose_app_in_browser=True",
-    ]  # fmt: skip
-    with (scratch / "lab.log").open("w") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-
-
-def _settings(scratch: Path, extension: str, plugin: str, values: dict) -> None:
-    folder = scratch / "settings" / "@jupyterlab" / extension
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{plugin}.jupyterlab-settings").write_text(json.dumps(values))
-
-
-def _wait_until_up(url: str, server: subprocess.Popen, log: Path) -> None:
-    end = time.time() + 90
-    while time.time() < end and server.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=2).close()
-            return
-        except OSError:
-            time.sleep(0.3)
-    raise RuntimeError(f"JupyterLab did not come up:\n{log.read_text()[-2000:]}")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, folder / "explorer.ipynb")
+    with lab(server, folder) as page:
+        page.open("explorer.ipynb")
+        assert page.run_all() == list(range(1, len(cells) + 1))
+        page.charts_drawn(least=1)
+        yield page
+        assert page.bad_outputs() == []
+        assert page.errors == []
+        assert page.requests_elsewhere == set()
 
 
 if __name__ == "__main__":
     notebook, picture = Path(sys.argv[1]), Path(sys.argv[2])
-    with lab(notebook.parent) as opened:
+    with lab_server() as server, lab(server, notebook.parent) as opened:
         opened.open(notebook.name)
         print("execution counts", opened.run_all())
         print("stderr or errors", opened.bad_outputs())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 
+from lab_server import LabServer, lab_server
 from lab_session import LabPage, lab
 
 FOLDER = Path(__file__).parent.parent / "docs" / "img"
@@ -49,7 +50,7 @@ PICTURES = {
 }
 
 
-def take(name: str, folder: Path) -> Path:
+def take(server: LabServer, name: str, folder: Path) -> Path:
     """One picture, of the explorer alone."""
     picture = PICTURES[name]
     with tempfile.TemporaryDirectory() as scratch:
@@ -58,7 +59,7 @@ def take(name: str, folder: Path) -> Path:
         )
         notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
         nbformat.write(notebook, Path(scratch) / "picture.ipynb")
-        with lab(Path(scratch)) as page:
+        with lab(server, Path(scratch)) as page:
             page.page.set_viewport_size({"width": WIDTH, "height": 2600})
             page.open("picture.ipynb")
             page.run_all()
@@ -76,7 +77,8 @@ def take(name: str, folder: Path) -> Path:
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for wanted in sys.argv[1:] or PICTURES:
-        made = take(wanted, FOLDER)
-        print(made.name, made.stat().st_size // 1000, "kB")
-        assert made.stat().st_size < MOST_BYTES, "too large for a README"
+    with lab_server() as one:
+        for wanted in sys.argv[1:] or PICTURES:
+            made = take(one, wanted, FOLDER)
+            print(made.name, made.stat().st_size // 1000, "kB")
+            assert made.stat().st_size < MOST_BYTES, "too large for a README"

@@ -1,17 +1,13 @@
-"""Every explorer in a real JupyterLab: keys change values, drawings and words; Stop stops; times are printed.
+"""Every explorer in a real JupyterLab: keys change values, drawings and words; Stop stops.
 
-Times are printed and never asserted (`pytest -m browser -s` shows them): they say as much of the machine as of
-the code.
+How long a key takes is measured by `python tests/benchmarks/keys.py`.
 """
 
 import os
-import statistics
-from contextlib import contextmanager
 
-import nbformat
 import pytest
 
-from lab_session import CHROMIUM, lab
+from lab_session import CHROMIUM, explorer
 
 REQUIRED = os.environ.get("PIPELAB_BROWSER_REQUIRED") == "1"
 
@@ -19,23 +15,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not CHROMIUM and not REQUIRED, reason="no Chromium on this machine: apt install chromium"),
 ]
-
-
-@contextmanager
-def opened(folder, *cells):
-    """A notebook of these cells, run in a JupyterLab; nothing may have gone wrong in the end."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    (folder / "notebooks").mkdir()
-    nbformat.write(notebook, folder / "notebooks" / "explorer.ipynb")
-    with lab(folder / "notebooks") as page:
-        page.open("explorer.ipynb")
-        assert page.run_all() == list(range(1, len(cells) + 1))
-        page.charts_drawn(least=1)
-        yield page
-        assert page.bad_outputs() == []
-        assert page.errors == []
-        assert page.requests_elsewhere == set()
 
 
 def wait_for(page, text):
@@ -47,18 +26,8 @@ def choose(page, label, option):
     page.page.locator(".widget-dropdown", has_text=label).locator("select").select_option(option)
 
 
-def told(name, times):
-    """Print what a series of key presses took, with the worst of them."""
-    ordered = sorted(times.values())
-    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-    worst = max(times, key=times.get)
-    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    print(f"\n{name}: {len(times)} presses, p50 {statistics.median(ordered):.0f} ms, p95 {p95:.0f} ms; "
-          f"slowest {worst}, {times[worst]:.0f} ms; {load}")  # fmt: skip
-
-
-def test_the_mix_follows_its_controls(tmp_path):
-    with opened(tmp_path, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')") as page:
+def test_the_mix_follows_its_controls(jupyterlab, tmp_path):
+    with explorer(jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')") as page:
         before = page.figures()
         assert "Llama-3-8B, 10 GPUs: " in before[0]["title"]
         assert 900 < before[0]["width"] < 1400
@@ -85,9 +54,9 @@ def test_the_mix_follows_its_controls(tmp_path):
         wait_for(page, "tiny, 4 GPUs: ")
 
 
-def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(tmp_path):
+def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(jupyterlab, tmp_path):
     start = "pl.explore_mix('Llama-3-8B', {'A100-SXM-40': 2, 'L4': 2, 'T4': 2})"
-    with opened(tmp_path, "import pipelab as pl", start) as page:
+    with explorer(jupyterlab, tmp_path, "import pipelab as pl", start) as page:
         best = page.figures()[0]
         page.time_of(lambda: page.press("lies after layer"))
         own = page.figures()[0]
@@ -108,14 +77,14 @@ def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(tmp_path):
         assert "pl.solve(problem" in page.page.locator(".pipelab-code").inner_text()
 
 
-def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(tmp_path):
+def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(jupyterlab, tmp_path):
     problem = (
         "import dataclasses, pipelab as pl\n"
         "small = pl.load_case('small')\n"
         "small = dataclasses.replace(small, cluster=small.cluster.scaled_bandwidth(1 / 8),"
         " model=dataclasses.replace(small.model, layer_weight_gb=30.0))"
     )
-    with opened(tmp_path, problem, "watched = pl.watch_solve(small, time_limit=None)\nwatched",
+    with explorer(jupyterlab, tmp_path, problem, "watched = pl.watch_solve(small, time_limit=None)\nwatched",
                 "pl.explore_schedules()") as page:  # fmt: skip
         wait_for(page, "best so far")
         first = page.figures()
@@ -136,8 +105,8 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(tmp_path)
         assert stopped < 5000  # one second where nothing else uses the cores; a solver that goes on never stops
 
 
-def test_the_mix_flows_into_the_pipeline(tmp_path):
-    with opened(tmp_path, "import pipelab as pl", "pl.explore_pipeline('Llama-3-8B')") as page:
+def test_the_mix_flows_into_the_pipeline(jupyterlab, tmp_path):
+    with explorer(jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_pipeline('Llama-3-8B')") as page:
         before = page.figures()
         assert len(before) == 4
         wait_for(page, "in flight:")
@@ -149,8 +118,8 @@ def test_the_mix_flows_into_the_pipeline(tmp_path):
         wait_for(page, "1 microbatch in flight")
 
 
-def test_two_schedules_beside_each_other(tmp_path):
-    with opened(tmp_path, "import pipelab as pl", "pl.explore_schedules('1F1B', other='ZBH1')") as page:
+def test_two_schedules_beside_each_other(jupyterlab, tmp_path):
+    with explorer(jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_schedules('1F1B', other='ZBH1')") as page:
         before = page.figures()[0]
         assert before["title"] == "ZBH1 ends at 27, 18% before 1F1B"
         assert page.page.inner_text("body").count("✓ agree") > 4
@@ -169,6 +138,28 @@ def test_two_schedules_beside_each_other(tmp_path):
         wait_for(page, "needs at least")
 
 
+def test_one_schedule_follows_its_controls(jupyterlab, tmp_path):
+    with explorer(jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_schedules('ZBH2')") as page:
+        before = page.figures()[0]
+        choose(page, "schedule", "InterleavedZeroBubble")
+        wait_for(page, "InterleavedZeroBubble: 5.9% of")
+        page.handle("message").focus()
+        for _ in range(6):
+            page.page.keyboard.press("ArrowRight")
+        wait_for(page, "InterleavedZeroBubble: 22.1% of")
+        wait_for(page, "0.2833")  # bubble_ratio
+        after = page.figures()[0]
+        assert after["bars"] != before["bars"]
+        choose(page, "schedule", "DualPipeV")
+        wait_for(page, "DualPipeV: 27.5% of")
+        page.press("ranks")
+        wait_for(page, "There is no DualPipeV for these numbers")
+        wait_for(page, "needs at least 10 microbatches")
+        last = page.figures()[0]
+        assert last["bars"] == []
+        assert last["width"] > 900
+
+
 EXPLORERS = {
     "mix": "pl.explore_mix('Llama-3-8B')",
     "pipeline": "pl.explore_pipeline('Llama-3-8B')",
@@ -177,9 +168,9 @@ EXPLORERS = {
 }
 
 
-def test_every_explorer_fits_a_narrow_and_a_wide_page(tmp_path):
+def test_every_explorer_fits_a_narrow_and_a_wide_page(jupyterlab, tmp_path):
     """All of it is in sight without scrolling sideways, and the charts use the room."""
-    with opened(tmp_path, "import pipelab as pl", *EXPLORERS.values()) as page:
+    with explorer(jupyterlab, tmp_path, "import pipelab as pl", *EXPLORERS.values()) as page:
         for width in (1600, 1000):
             page.page.set_viewport_size({"width": width, "height": 1000})
             page.page.wait_for_function(
@@ -197,9 +188,11 @@ def test_every_explorer_fits_a_narrow_and_a_wide_page(tmp_path):
                 assert chart > 0.95 * client > 0.75 * width
 
 
-def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(tmp_path):
+def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(jupyterlab, tmp_path):
     """As long as the notebook was saved; what else may be missing is told below every explorer."""
-    with opened(tmp_path, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')", "pl.explore_schedules()") as page:
+    with explorer(
+        jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')", "pl.explore_schedules()"
+    ) as page:
         page.time_of(lambda: page.press("T4"))
         page.time_of(lambda: page.press("ranks"), figure=2)
         wait_for(page, "would help most")
@@ -220,8 +213,9 @@ def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(tmp_path
         assert page.page.locator("text=Run ▸ Run All Cells").count() == 2
 
 
-def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(tmp_path):
-    with opened(tmp_path, "import pipelab as pl", "pl.explore_mix('tiny')") as page:
+def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(jupyterlab, tmp_path):
+    cells = "import pipelab as pl", "pl.explore_mix('tiny')", "pl.guess('How many stages?', 'One.')"
+    with explorer(jupyterlab, tmp_path, *cells) as page:
         focused = """() => { const e = document.activeElement;
           if (['BUTTON', 'SUMMARY'].includes(e.tagName)) return e.textContent;
           return e.closest('.jupyter-widgets, .widget-slider')?.querySelector('label')?.textContent; }"""
@@ -244,11 +238,16 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(tmp_path)
         page.press("GPUs per stage, up to")
         wait_for(page, "cost model: linear throughput")
         page.page.wait_for_function("() => document.querySelector('.pipelab-chart').ariaLabel.includes('8 GPUs')")
+        answer = page.page.locator("details:has-text('Predict:')")
+        assert not answer.evaluate("d => d.open")
+        answer.locator("summary").focus()
+        page.page.keyboard.press("Enter")
+        assert answer.evaluate("d => d.open")
 
 
 @pytest.mark.parametrize("name", ["mix", "schedules"])
-def test_the_state_is_copied_out_as_code_that_makes_it_again(tmp_path, name):
-    with opened(tmp_path, "import pipelab as pl", EXPLORERS[name]) as page:
+def test_the_state_is_copied_out_as_code_that_makes_it_again(jupyterlab, tmp_path, name):
+    with explorer(jupyterlab, tmp_path, "import pipelab as pl", EXPLORERS[name]) as page:
         page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.time_of(lambda: page.press("T4" if name == "mix" else "ranks"))
         page.page.locator("summary", has_text="Copy as code").press("Enter")
@@ -261,39 +260,3 @@ def test_the_state_is_copied_out_as_code_that_makes_it_again(tmp_path, name):
             assert f"Llama-3-8B, 11 GPUs: {space['result'].throughput:.6g} tokens/s" in title
         else:
             assert f"ZBH1 ends at {space['timelines'][1].makespan:g}" in title
-
-
-MIXES = {
-    "medium, 65 GPUs": ("'medium', gpus_per_stage=2", ("T4", "A40", "batch (sequences)", "L20")),
-    "Llama-3-70B, 65 GPUs": (
-        "'Llama-3-70B', dict.fromkeys(['H100-SXM', 'A100-SXM-80', 'L40S', 'L4', 'T4'], 13)",
-        ("T4", "H100-SXM", "batch (sequences)", "L4"),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MIXES)
-def test_how_long_a_key_takes_in_the_mix(tmp_path, name):
-    start, labels = MIXES[name]
-    times = {}
-    with opened(tmp_path, "import pipelab as pl", f"pl.explore_mix({start})") as page:
-        for label in labels:
-            for turn, key in enumerate(("ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight")):
-                times[f"{label} {key} {turn}"] = page.time_of(lambda label=label, key=key: page.press(label, key))
-                page.page.wait_for_timeout(250)
-        assert len(page.figures()[0]["bars"]) > 3
-    told(f"mix, {name}", times)
-
-
-@pytest.mark.parametrize(("ranks", "microbatches"), [(8, 64), (32, 250)])
-def test_how_long_a_key_takes_in_the_schedules(tmp_path, ranks, microbatches):
-    times = {}
-    start = f"pl.explore_schedules('ZBH1', ranks={ranks}, microbatches={microbatches})"
-    with opened(tmp_path, "import pipelab as pl", start) as page:
-        for label in ("weight gradient W", "message", "microbatches", "how slow"):
-            for turn in range(5):
-                times[f"{label} {turn}"] = page.time_of(lambda label=label: page.press(label))
-                page.page.wait_for_timeout(150)
-        drawn = page.figures()[0]
-        assert drawn["bars"] or drawn["cells"]
-    told(f"schedule {ranks} × {microbatches}", times)

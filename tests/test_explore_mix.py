@@ -11,7 +11,7 @@ from pipelab.explore.chart import LiveChart
 from pipelab.explore.mix_answer import answer, answered, money, one_gpu_per_stage, one_more, own_plan, stage_gpus
 from pipelab.explore.mix_values import Mix, beginning, code_of, problem_of, sources, types_of
 from pipelab.explore.mix_words import compared, gains_line, parse_layers, rows_of
-from pipelab.explore.work import SIGN_AFTER_S, Beside
+from pipelab.explore.work import SIGN_AFTER_S, Beside, at_rest
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.rivals import rival_parts
 
@@ -195,6 +195,25 @@ def test_what_takes_longer_says_so_and_only_the_newest_answer_arrives():
         beside.run(lambda stop: 1 / 0, lambda value, error: answers.append(type(error)))
         await asyncio.sleep(SIGN_AFTER_S)
         assert (answers, signs) == (["quick", ZeroDivisionError], [False, True, False])
+
+    asyncio.run(reader())
+
+
+def test_at_rest_is_only_who_has_shown_everything():
+    async def reader():
+        mix = pl.explore_mix("tiny", gpus_per_stage=2)
+        assert "being solved" in mix.text.value
+        await at_rest()
+        assert "being solved" not in mix.text.value
+        assert "One GPU more of a type brings nothing" in mix.text.value
+        beside, answers = Beside(lambda on: None), []
+        beside.later(lambda stop: ["unwanted"], answers.append, wait_s=0.2)
+        beside.run(lambda stop: stop.wait(0.5), lambda value, error: answers.append(value))
+        await at_rest()
+        assert answers == [False]
+        watched = pl.watch_solve(pl.load_case("tiny", max_gpus_per_stage=2))
+        await at_rest()
+        assert not watched.solving.running
 
     asyncio.run(reader())
 

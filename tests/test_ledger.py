@@ -55,6 +55,13 @@ def test_the_numbers_that_matter_are_there(ledger):
     assert {says: ledger.find(says).value for says in wanted} == pytest.approx(wanted, rel=1e-6)
 
 
+def test_an_entry_says_itself_in_a_notebook(ledger):
+    shown = ledger.find("more nodes ({world_size}) than layers")._repr_html_()
+    assert "so the verdict is: wrong." in shown
+    entry = replace(ledger.entries[0], claim=replace(ledger.entries[0].claim, says="a < b"))
+    assert "“a &lt; b”" in entry._repr_html_()
+
+
 # Perturbations of what lies under the rows. Each must leave the honest rows computable, and none knows a row.
 
 

@@ -139,4 +139,4 @@ def _networks(mix: Mix) -> list[tuple[str, float]]:
     """Bandwidths to choose from, in GB/s; a case's own links come first."""
     own = [] if mix.network_gb_per_s is None else [mix.network_gb_per_s]
     numbers = [(f"{x:g} GB/s", x) for x in sorted({*_NETWORKS, *own})]
-    return ([("as in the case", _AS_GIVEN)] if mix.is_case else []) + numbers
+    return ([("the case's", _AS_GIVEN)] if mix.is_case else []) + numbers

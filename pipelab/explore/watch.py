@@ -12,6 +12,7 @@ from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import Words, reload_note, shared
+from pipelab.explore.work import under_way
 from pipelab.placement import Placement
 from pipelab.plots.plan import plan_parts
 from pipelab.plots.progress import progress_parts
@@ -56,6 +57,8 @@ class WatchedSolve(widgets.VBox):
         super().__init__([*parts, reload_note(), shared()])
         try:  # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
             self._task: asyncio.Task | None = asyncio.get_running_loop().create_task(self._follow())
+            under_way.add(self._task)
+            self._task.add_done_callback(under_way.discard)
         except RuntimeError:
             self._task = None
 

@@ -6,9 +6,16 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["SIGN_AFTER_S", "Beside"]
+__all__ = ["SIGN_AFTER_S", "Beside", "at_rest", "under_way"]
 
 SIGN_AFTER_S = 0.3  # what takes longer says that it is at work
+under_way: set[object] = set()  # one mark for whatever is at work in this kernel and has not been shown yet
+
+
+async def at_rest() -> None:
+    """Wait until every explorer of this kernel shows all that it was going to show by itself."""
+    while under_way:
+        await asyncio.sleep(0.1)
 
 
 class Beside:
@@ -45,8 +52,12 @@ class Beside:
 
         timer = loop.call_later(SIGN_AFTER_S, too_long)
 
+        mark = object()
+        under_way.add(mark)
+
         def done(value: Any, error: BaseException | None) -> None:
             timer.cancel()
+            under_way.discard(mark)
             if number == self._number:
                 self._sign(False)
                 then(value, error)
@@ -65,19 +76,27 @@ class Beside:
         except RuntimeError:
             return
 
+        mark = object()
+        under_way.add(mark)
+
         def arrived(item: Any) -> None:
             if number == self._number:
                 each(item)
 
         def work() -> None:
-            for item in items(stop):
-                if stop.is_set():
-                    return
-                loop.call_soon_threadsafe(arrived, item)
+            try:
+                for item in items(stop):
+                    if stop.is_set():
+                        return
+                    loop.call_soon_threadsafe(arrived, item)
+            finally:
+                loop.call_soon_threadsafe(under_way.discard, mark)
 
         def start() -> None:
             if number == self._number:
                 self._threads.submit(work)
+            else:
+                under_way.discard(mark)
 
         loop.call_later(wait_s, start)
 

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING
 
 from pipelab.errors import UnknownName, nearest
@@ -42,6 +43,9 @@ class Entry:
         return (
             f"“{told['it says']}”: {told['computed']} is computed ({told['how']}), so the verdict is: {self.verdict}."
         )
+
+    def _repr_html_(self) -> str:
+        return escape(self.sentence)
 
     def row(self) -> dict[str, object]:
         """As one row of a table."""

@@ -16,7 +16,8 @@ _UNITS = {
     "usd_per_million_tokens": "$ per million tokens",
     "seconds_per_pass": "seconds per pass",
 }
-_ADDING_UP = ("gpus", "usd_per_hour")  # amounts, of which one asks what each yields; the others are ratios and times
+# Amounts, of which one asks what each yields; the others are ratios and times.
+_ADDING_UP = {"gpus": "GPU", "usd_per_hour": "dollar"}
 
 
 def plot_trade_off(curve: "TradeOff") -> "Figure":
@@ -63,7 +64,7 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> st
         return f"{name}: no placement exists" if curve.complete else f"{name}: no point was proven in time"
     if curve.against in _ADDING_UP:
         best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
-        return f"{name}: {y[-1]:.4g} tokens/s at most, most per unit at {x[best]:g} {unit}"
+        return f"{name}: {y[-1]:.4g} tokens/s at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
     if len(x) == 1:
         return f"{name}: one placement is best in both, {y[0]:.4g} tokens/s at {x[0]:.4g} {unit}"
     least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "quickest"}[curve.against]

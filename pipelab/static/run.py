@@ -15,7 +15,10 @@ __all__ = ["executed"]
 
 _LIMIT_S = 900  # for one cell
 # Explorers look further when nobody touches them; what they find is heard only while a cell runs.
-_SETTLE = "import asyncio\nimport sys\n\nif 'ipywidgets' in sys.modules:\n    await asyncio.sleep(5)"
+_SETTLE = (
+    "import sys\n\nif 'pipelab.explore.work' in sys.modules:\n"
+    "    from pipelab.explore.work import at_rest\n\n    await at_rest()"
+)
 
 
 def executed(path: Path) -> "NotebookNode":
