@@ -109,6 +109,7 @@ def test_type_checkers_are_told_the_same_names_as_python():
     (block,) = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     told = {alias.name: line.module for line in block.body for alias in line.names}
     assert told == pl._LATER
+    assert all(module.startswith("pipelab.") for module in told.values())  # nobody else's names
     assert len(set(pl.__all__)) == len(pl.__all__)
 
 
