@@ -28,9 +28,6 @@ from pipelab.errors import (
 )
 
 if TYPE_CHECKING:  # the same names for editors and type checkers
-    from importlib import import_module
-    from typing import Any
-
     from pipelab.bounds import lower_bound
     from pipelab.cluster import GPU, Cluster
     from pipelab.compare import Comparison, compare
@@ -135,8 +132,6 @@ __version__ = "0.1.0"
 
 # Public name → module; imported when first used.
 _LATER = {
-    "import_module": "importlib",
-    "Any": "typing",
     "GPU": "pipelab.cluster",
     "Cluster": "pipelab.cluster",
     "Comparison": "pipelab.compare",

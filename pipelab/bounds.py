@@ -28,11 +28,22 @@ def lower_bound(
     ranks, microbatches : int
         At most 5 million ranks.
     costs : StageCosts
-    in_flight : int or one per rank, optional
+        Of one stage per rank; `comm` of the links between them.
+    in_flight : int or sequence of int, one per rank, optional
         Most microbatches a rank may hold between forward and backward; without it, all of them.
     split_backward : bool
         False where the gradient is sent on only after B and W, as in GPipe and 1F1B: a higher bound for these,
         max over s of Σ_{k<s}(F+B+W)_k + m·(F+B+W)_s and more.
+
+    Returns
+    -------
+    float
+        In the unit of the costs.
+
+    Raises
+    ------
+    InvalidValue
+        A number is none, the costs do not fit the ranks, or a rank may hold nothing.
 
     Notes
     -----
@@ -41,11 +52,6 @@ def lower_bound(
     more forwards than it may hold. Nor can the last gradient reach rank 0 before rank s has run all its
     F and B. The largest of these, over the ranks, is the bound. Where overlapped pairs take less than their
     parts (`overlap` below 1), all work is counted as if it were done in pairs.
-
-    Raises
-    ------
-    InvalidValue
-        A number is none, the costs do not fit the ranks, or a rank may hold nothing.
 
     Examples
     --------

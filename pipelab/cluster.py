@@ -31,13 +31,19 @@ class GPU:
     memory_gb : float
         Memory available to a stage. The write-up says GB and computes in GiB (2^30 bytes).
     usd_per_hour : float, optional
-        What it costs to rent. Only the choice between equally fast placements depends on it.
+        What it costs to rent, in $ per hour. `solve` looks at it only where placements are equally fast and have
+        equally many GPUs and stages (method "aggregated"); `cheapest`, `trade_off` and `sweep` count in it.
     node : str
         Name of the node it shares with others; empty where it stands alone. Only GPUs of one node can
         cut a layer among them (tensor parallelism), and only equal ones: where two of a node differ in type,
         memory or price, they share a stage's batch and never its layers.
     node_gb_per_s : float, optional
-        Bandwidth to the others of its node, per direction.
+        Bandwidth to the others of its node in GB/s, per direction; needed where `node` is given.
+
+    Raises
+    ------
+    InvalidValue
+        The type is empty, a number is not finite and above 0, or a node comes without its bandwidth.
     """
 
     type: str
@@ -60,18 +66,23 @@ class Cluster:
     Parameters
     ----------
     gpus : tuple of GPU
-        The GPU with id `i` is `gpus[i]`.
-    bandwidth_gb_per_s : array, shape (G, G)
-        Entry (i, j) is the bandwidth from group i to group j, sender first.
+        The GPU with id `i` is `gpus[i]`; at least one.
+    bandwidth_gb_per_s : array of float, shape (G, G)
+        Entry (i, j) is the bandwidth from group i to group j in GB/s, sender first; finite and above 0.
     group : array of int, shape (N,), optional
         The row of each GPU in `bandwidth_gb_per_s`. By default every GPU has its own row
         (G = N). Large clusters share rows, so that memory grows with the number of
         groups and not with the square of the number of GPUs.
-    latency_ms : array, shape (G, G), or number, optional
-        From the moment a byte is sent to the moment it is there, by the same rows; a number holds for every link.
-        By default 0. It delays a message and takes nothing from the bandwidth: the next message can be
+    latency_ms : array of float, shape (G, G), or number, optional
+        From the moment a byte is sent to the moment it is there, by the same rows; a number from 0 to 10^9 holds for
+        every link. By default 0. It delays a message and takes nothing from the bandwidth: the next message can be
         sent meanwhile. So it counts in the time of a pass and in how many microbatches must be in flight,
         and not in the rate of a link.
+
+    Raises
+    ------
+    InvalidValue
+        No GPU, a matrix that is not square or has no row for some GPU, or a link that is used and has no such number.
 
     Notes
     -----
@@ -115,12 +126,28 @@ class Cluster:
 
         Parameters
         ----------
-        counts : mapping of type to number of GPUs
-        memory_gb : one number, or one per type
-        bandwidth_gb_per_s : one number, or one per pair of types
-            `{("A100", "V100"): 200}` also serves the way back unless that is given too.
-        usd_per_hour : one number, or one per type, optional
-        latency_ms : as the bandwidth; 0 by default
+        counts : mapping of type to int
+            Number of GPUs of each type, at least 0.
+        memory_gb : float, or mapping of type to float
+            Of a GPU, in GB as in `GPU`: one number, or one per type.
+        bandwidth_gb_per_s : float, or mapping of (type, type) to float
+            In GB/s: one number, or one per pair of types. `{("A100", "V100"): 200}` also serves the way back unless
+            that is given too. A type of one GPU needs no entry for itself.
+        usd_per_hour : float, or mapping of type to float, optional
+            Of a GPU, in $ per hour: one number, or one per type.
+        latency_ms : float, or mapping of (type, type) to float
+            In ms, as the bandwidth; 0 by default.
+
+        Returns
+        -------
+        Cluster
+            Its groups are the types of which there is a GPU.
+
+        Raises
+        ------
+        InvalidValue
+            A count is no whole number, a link names a type that is not in `counts`, nothing is given for a type or pair
+            that needs it, or `GPU` or `Cluster` refuses a number.
 
         Examples
         --------
@@ -150,23 +177,73 @@ class Cluster:
         return cls(gpus, links.reshape(shape), group, latency.reshape(shape))
 
     def bandwidth_between(self, sender: int, receiver: int) -> float:
-        """Bandwidth of the directed link from one GPU id to another, in GB/s."""
+        """Bandwidth of the directed link from one GPU to another.
+
+        Parameters
+        ----------
+        sender, receiver : int
+            GPU ids, from 0.
+
+        Returns
+        -------
+        float
+            In GB/s.
+        """
         return float(self.bandwidth_gb_per_s[self.group[sender], self.group[receiver]])
 
     def bandwidth_matrix(self) -> np.ndarray:
-        """Bandwidth between all GPUs, shape (N, N), in GB/s; row = sender."""
+        """Bandwidth between all GPUs.
+
+        Returns
+        -------
+        numpy.ndarray
+            (N, N) array of floats in GB/s; the row sends, the column receives. The diagonal means nothing.
+        """
         return self.bandwidth_gb_per_s[np.ix_(self.group, self.group)]
 
     def latency_between(self, sender: int, receiver: int) -> float:
-        """Latency of the directed link from one GPU id to another, in ms."""
+        """Latency of the directed link from one GPU to another.
+
+        Parameters
+        ----------
+        sender, receiver : int
+            GPU ids, from 0.
+
+        Returns
+        -------
+        float
+            In ms.
+        """
         return float(self.latency_ms[self.group[sender], self.group[receiver]])
 
     def latency_matrix(self) -> np.ndarray:
-        """Latency between all GPUs, shape (N, N), in ms; row = sender."""
+        """Latency between all GPUs.
+
+        Returns
+        -------
+        numpy.ndarray
+            (N, N) array of floats in ms; the row sends, the column receives. The diagonal means nothing.
+        """
         return self.latency_ms[np.ix_(self.group, self.group)]
 
     def scaled_bandwidth(self, factor: float) -> "Cluster":
-        """The same GPUs with every link `factor` times as fast."""
+        """The same GPUs with every link `factor` times as fast.
+
+        Parameters
+        ----------
+        factor : float
+            Finite and above 0.
+
+        Returns
+        -------
+        Cluster
+            Latencies stay as they are.
+
+        Raises
+        ------
+        InvalidValue
+            The factor is no such number.
+        """
         if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < factor < np.inf:
             raise InvalidValue("scaled_bandwidth", [("factor", factor, "expected a finite number above 0")])
         return replace(self, bandwidth_gb_per_s=self.bandwidth_gb_per_s * factor)
@@ -176,9 +253,19 @@ class Cluster:
 
         Parameters
         ----------
-        counts : mapping of type to number of GPUs
-            Types that are not named are left out. The first so many of a type stay; where more are wanted
-            than there are, they take the places of these in turn, with their links.
+        counts : mapping of type to int
+            Number of GPUs of each type. Types that are not named are left out. The first so many of a type stay; where
+            more are wanted than there are, they take the places of these in turn, with their links.
+
+        Returns
+        -------
+        Cluster
+            Ids run type by type, in the order in which the types first appear here.
+
+        Raises
+        ------
+        InvalidValue
+            A count is no whole number of at least 0, a type is not in this cluster, or no GPU is left.
 
         Examples
         --------
@@ -199,18 +286,18 @@ class Cluster:
 
     @cached_property
     def kinds(self) -> tuple[GPU, ...]:
-        """The different GPUs (type, memory, price), in order of first appearance."""
+        """The different GPUs (type, memory, price, node), in order of first appearance; K of them."""
         return tuple(dict.fromkeys(self.gpus))
 
     @cached_property
     def kind_of(self) -> np.ndarray:
-        """For each GPU id, the index of its kind; shape (N,)."""
+        """For each GPU id, the index of its kind; (N,) array of ints."""
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return np.array([index[gpu] for gpu in self.gpus])
 
     @cached_property
     def kind_count(self) -> np.ndarray:
-        """Number of GPUs of each kind; shape (K,)."""
+        """Number of GPUs of each kind; (K,) array of ints."""
         return np.bincount(self.kind_of, minlength=len(self.kinds))
 
     def __len__(self) -> int:
@@ -226,7 +313,13 @@ class Cluster:
         return self.gpus, *(array.tobytes() for array in (self.bandwidth_gb_per_s, self.group, self.latency_ms))
 
     def frame(self) -> "DataFrame":
-        """One row per kind of GPU: type, number, memory, ids."""
+        """The cluster as a table, one row per kind of GPU.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `type`, `count`, `memory_gb`, and `gpu_ids`, the lowest and the highest as text.
+        """
         import pandas as pd
 
         ids = [np.flatnonzero(self.kind_of == k) for k in range(len(self.kinds))]

@@ -22,10 +22,12 @@ class Comparison:
 
     Attributes
     ----------
+    problem : Problem
+        What all of them were asked.
     results : mapping of method to Result
         In the order in which they were asked for.
     refused : mapping of method to str
-        Methods whose model would be too large, with the reason.
+        Methods whose model would be too large, or which have no answer for this kind of problem, with the reason.
     """
 
     problem: Problem
@@ -34,17 +36,30 @@ class Comparison:
 
     @property
     def optimum(self) -> float | None:
-        """The proven optimum in tokens/s, where one of the methods proved it."""
+        """The proven optimum in tokens/s; None where none of the methods proved it."""
         proven = [r.throughput for r in self.results.values() if r.status == "optimal"]
         return proven[0] if proven else None
 
     def shares(self) -> dict[str, float | None]:
-        """Each method's throughput as a share of the proven optimum; None where there is none."""
+        """Each method's throughput as a share of the proven optimum.
+
+        Returns
+        -------
+        dict of str to float or None
+            By method; None where it has no placement, or where no method proved the optimum.
+        """
         best = self.optimum
         return {m: r.throughput / best if best and r.throughput else None for m, r in self.results.items()}
 
     def frame(self) -> "DataFrame":
-        """One row per method: throughput, share of the optimum, bottleneck, seconds, proven or not, remark."""
+        """The comparison as a table, one row per method.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `method`, `throughput_tokens_per_s`, `share_of_optimum`, `stages`, `bottleneck`, `seconds`, `proven`
+            and `remark`.
+        """
         import pandas as pd
 
         shares = self.shares()
@@ -65,7 +80,13 @@ class Comparison:
         return pd.DataFrame(rows)
 
     def figure(self) -> "Figure":
-        """Throughput by method, proven ones solid, others hatched."""
+        """Throughput by method, proven ones solid, others hatched.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `plot_comparison`.
+        """
         from pipelab.plots import plot_comparison
 
         return plot_comparison(self)
@@ -81,12 +102,26 @@ def compare(
 
     Parameters
     ----------
+    problem : Problem
+        What all methods are asked.
     methods : iterable of str
         By default all. "type_count" answers with a promise, not with a placement.
     time_limit : float, optional
-        Seconds for each method that takes a limit.
+        Seconds for each method that takes a limit; 30 by default.
     **options
         Options by method: `joint={"form": "tight"}`.
+
+    Returns
+    -------
+    Comparison
+        Methods that refuse the problem are in it, with their reason.
+
+    Raises
+    ------
+    InvalidValue
+        `methods` is text, or an option's value does not fit.
+    UnknownName
+        There is no such method or option, or options are for a method that is not compared.
 
     Examples
     --------

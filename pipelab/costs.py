@@ -29,9 +29,30 @@ MEMORY_SLACK = 1 + 1e-9
 
 @checked
 class Coefficients:
-    """θ(L, b, n) = max(1, per_token·L + per_sequence·b + per_layer·n + constant), in tokens/s.
+    """Coefficients of the rate of one type of GPU.
 
-    The write-up's letters are a, β, γ and c.
+    θ(L, b, n) = max(1, per_token·L + per_sequence·b + per_layer·n + constant), in tokens/s, for sequences of L tokens,
+    b of them on this GPU, and n layers.
+
+    Parameters
+    ----------
+    per_token : float
+        a, in tokens/s per token of sequence length.
+    per_sequence : float
+        β, in tokens/s per sequence.
+    per_layer : float
+        γ, in tokens/s per layer.
+    constant : float
+        c, in tokens/s.
+
+    Raises
+    ------
+    InvalidValue
+        A number is not finite.
+
+    Notes
+    -----
+    a, β, γ and c are the write-up's letters. The bundled values are its own and synthetic; see `data/README.md`.
     """
 
     per_token: Number
@@ -73,11 +94,17 @@ class LinearThroughput:
     Parameters
     ----------
     coefficients : mapping of GPU type to Coefficients
+        The types that this model knows.
     efficiency : float
-        Factor on the summed rate of a stage of two or more GPUs. The write-up calls its
+        Factor, above 0 and at most 1, on the summed rate of a stage of two or more GPUs. The write-up calls its
         model exact, yet this 0.85 is a default in its code and in no configuration.
     activation_overhead : float
-        Factor on the activation memory.
+        Factor, above 0, on the activation memory.
+
+    Raises
+    ------
+    InvalidValue
+        A number does not fit.
 
     Notes
     -----
@@ -109,11 +136,17 @@ class LinearThroughput:
     def check(self, problem: Problem) -> None:
         """Refuse what the rule has no answer for; called by `Problem` when it is made.
 
+        Parameters
+        ----------
+        problem : Problem
+            What this model is to serve.
+
         Raises
         ------
         InvalidValue
-            A balanced split needs every GPU to have a positive rate before the first
-            sequence: otherwise a longer batch would take less time than a shorter one.
+            The phase is not "prefill"; or a rate is 1e15 tokens/s or more, beyond what solvers compute with; or the
+            batch is split so that all finish together, and some GPU has no positive rate before the first sequence or a
+            negative `per_sequence`: a longer batch would take less time than a shorter one.
         """
         if problem.workload.phase != "prefill":
             expected = "expected 'prefill': LinearThroughput has one rate for a whole pass over the sequences"
@@ -145,23 +178,86 @@ class LinearThroughput:
         return hash((tuple(self.coefficients.items()), self.efficiency, self.activation_overhead))
 
     def activation_gb(self, model: Model | Transformer, workload: Workload) -> float:
-        """Activation memory of the whole batch, A, in GiB."""
+        """Activation memory of the whole batch, A.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose widths and bytes per element count.
+        workload : Workload
+            Whose batch and sequence length count.
+
+        Returns
+        -------
+        float
+            In GiB (2^30 bytes), of one layer; a stage needs no more, however many it has.
+        """
         tokens = workload.batch_size * workload.sequence_length
         elements = tokens * (3 * model.d_model + model.d_hidden)
         return self.activation_overhead * elements * model.bytes_per_element / 2**30
 
     def gpu_throughput(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
-        """θ of one GPU in tokens/s; `batch` and `layers` may be arrays that broadcast."""
+        """Rate θ of one GPU.
+
+        Parameters
+        ----------
+        gpu_type : str
+            One of `gpu_types`.
+        workload : Workload
+            Whose sequence length counts.
+        batch : float or array of float
+            Sequences on this GPU.
+        layers : float or array of float
+            In ordinary layers; broadcasts with `batch`.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s, at least 1.
+
+        Raises
+        ------
+        KeyError
+            The model does not know the type.
+        """
         c = self.coefficients[gpu_type]
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
         return np.maximum(1.0, linear)
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
-        """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries."""
+        """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose tensor and link units count.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
+        """
         return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
-        """What these layers need on one GPU alone, in GB, by what it is for."""
+        """What these layers need on one GPU that works on the whole batch, by what it is for.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        gpu : GPU
+            Not looked at: all need the same.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        dict of str to float
+            "weights" and "activations", in GB as in `GPU.memory_gb`.
+        """
         activations = self.activation_gb(problem.model, problem.workload)
         return {"weights": problem.model.weight_gb(layers), "activations": activations}
 
@@ -169,6 +265,16 @@ class LinearThroughput:
         """Whether a mixed stage of s GPUs is exactly as fast as the slowest stage of s GPUs of one of its kinds.
 
         And fits where all of those fit. Then mixtures need not be listed to know their rates.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose batch split counts.
+
+        Returns
+        -------
+        bool
+            True for an even split.
         """
         return problem.batch_split == "even"
 
@@ -179,8 +285,22 @@ class LinearThroughput:
 
         Parameters
         ----------
+        model : Model or Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage; k of them.
         layers : range or int
             Numbered from 0; a number stands for so many layers from the first.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number per GPU), and
+            `pass_seconds`.
         """
         layers = range(layers) if isinstance(layers, int) else layers
         work = model.work(layers)
@@ -208,9 +328,21 @@ class LinearThroughput:
 
         Parameters
         ----------
-        kinds : the K different GPUs
-        composition : int array, shape (C, K)
+        model : Model or Transformer
+            With U kinds of span.
+        workload : Workload
+            What passes through them.
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
             How many GPUs of each kind a candidate stage has; every row has at least one.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageTables
+            `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
         """
         work, weight = model.spans.work, model.spans.weight
         size = composition.sum(axis=1)

@@ -47,7 +47,13 @@ _COEFFICIENTS = ("per_token", "per_sequence", "per_layer", "constant")
 
 
 def cases() -> tuple[str, ...]:
-    """Names of the bundled cases, smallest first."""
+    """Names of the bundled cases, smallest first.
+
+    Returns
+    -------
+    tuple of str
+        What `load_case` takes.
+    """
     folders = (data_dir() / "cases").iterdir()
     sized = [(len(_read_pool(f)[1]), f.name) for f in folders if (f / "gpu_pool.csv").is_file()]
     return tuple(name for _, name in sorted(sized))
@@ -63,14 +69,24 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     **options
         Fields of `Problem` to set, such as `max_gpus_per_stage=2`.
 
+    Returns
+    -------
+    Problem
+        Its name is that of the folder. Units and sources of every column are in `data/README.md`.
+
     Raises
     ------
     UnknownName
-        Neither a bundled case nor a folder; the message names the nearest case.
+        Neither a bundled case nor a folder, or no such field; the message names the nearest one.
     InvalidData
         A file, column, row or value that does not fit; the message says where.
     InvalidValue
         An option that does not fit.
+
+    Warns
+    -----
+    UserWarning
+        `config.csv` has a parameter that nobody reads.
 
     Examples
     --------
@@ -131,7 +147,27 @@ def author_settings(case: str | Path) -> dict[str, float]:
 
 
 def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
-    """The linear cost model with coefficients from a CSV file, the bundled one by default."""
+    """The linear cost model with coefficients from a CSV file, the bundled one by default.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        A CSV with the columns gpu_type, per_token, per_sequence, per_layer and constant; units as in `Coefficients`.
+
+    Returns
+    -------
+    LinearThroughput
+        With the default efficiency and activation overhead.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, a value is no finite number, or a type stands there twice.
+
+    References
+    ----------
+    The bundled coefficients are the write-up's and synthetic: `data/README.md`.
+    """
     path = Path(path) if path else data_dir() / "linear_throughput.csv"
     coefficients = {}
     for row in read_rows(path, ("gpu_type", *_COEFFICIENTS)):
@@ -149,10 +185,29 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     Every file is replaced whole. The coefficients are written beside the three files, so
     that the folder stands alone. The problem's name becomes that of the folder.
 
+    Parameters
+    ----------
+    problem : Problem
+        With `LinearThroughput` and a `Model`.
+    folder : str or Path
+        Made where it is not there.
+
+    Returns
+    -------
+    Path
+        The folder.
+
     Raises
     ------
     NotApplicable
         The format cannot hold this cost model, this model, or a cluster's latencies.
+    OSError
+        The folder cannot be written.
+
+    Notes
+    -----
+    The format has no place for nodes of GPUs, nor for `Workload.in_flight` and `output_tokens`; `LinearThroughput`
+    reads none of them, and `load_case` gives their defaults.
     """
     folder = Path(folder)
     if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):

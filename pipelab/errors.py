@@ -25,7 +25,14 @@ __all__ = [
 
 
 class PipelabError(Exception):
-    """Every error that pipelab raises on purpose. A message that is a page long keeps its beginning and its end."""
+    """Every error that pipelab raises on purpose.
+
+    Parameters
+    ----------
+    message : str, optional
+        What was asked for, what arrived and what to do. Of more than 2,000 characters the first 1,400 and the last
+        400 are kept.
+    """
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message if len(message) <= 2000 else f"{message[:1400]} … {message[-400:]}")
@@ -34,10 +41,19 @@ class PipelabError(Exception):
 class InvalidValue(PipelabError, ValueError):
     """A value given in code does not fit.
 
+    Parameters
+    ----------
+    what : str
+        The function or class that was called.
+    problems : iterable of (field, value, expected)
+        One entry per offending field: its name, what arrived, and what was expected, in words.
+
     Attributes
     ----------
+    what : str
+        As given.
     problems : tuple of (field, value, expected)
-        One entry per offending field, so that a reader of files can add row and column.
+        As given, so that a reader of files can add row and column.
     """
 
     def __init__(self, what: str, problems: Iterable[tuple[str, object, str]]) -> None:
@@ -48,20 +64,39 @@ class InvalidValue(PipelabError, ValueError):
 
 
 class NotApplicable(InvalidValue):
-    """A method has no answer for this kind of problem; the message says which methods have."""
+    """A method has no answer for this kind of problem; the message says which methods have.
+
+    Parameters
+    ----------
+    what : str
+        The method or function that was called.
+    problems : iterable of (field, value, expected)
+        As for `InvalidValue`.
+    """
 
 
 class InvalidData(PipelabError, ValueError):
-    """A file cannot be read as it stands; the message names file, row and column."""
+    """A file cannot be read as it stands, or cannot be written.
+
+    Parameters
+    ----------
+    message : str, optional
+        Names file, row and column where there are any.
+    """
 
 
 class InvalidPlacement(PipelabError, ValueError):
     """A placement breaks a rule of its problem.
 
+    Parameters
+    ----------
+    defects : iterable of str
+        Every rule that is broken, in the order in which they were checked.
+
     Attributes
     ----------
     defects : tuple of str
-        Every rule that is broken, in the order in which they were checked.
+        The same.
     """
 
     def __init__(self, defects: Iterable[str]) -> None:
@@ -72,10 +107,17 @@ class InvalidPlacement(PipelabError, ValueError):
 class InvalidSchedule(PipelabError, ValueError):
     """A pipeline schedule cannot be run.
 
+    Parameters
+    ----------
+    defects : iterable of str
+        Every missing, doubled or impossible action; if there is none, the edges of the deadlock.
+    what : str, optional
+        What cannot be run, for the message, which names the first five defects.
+
     Attributes
     ----------
     defects : tuple of str
-        Every missing, doubled or impossible action; if there is none, the edges of the deadlock.
+        All of them.
     """
 
     def __init__(self, defects: Iterable[str], what: str = "this schedule") -> None:
@@ -86,14 +128,33 @@ class InvalidSchedule(PipelabError, ValueError):
 
 
 class UnknownName(PipelabError, LookupError):
-    """A case, method, GPU type or option that does not exist."""
+    """A case, method, GPU type or option that does not exist.
+
+    Parameters
+    ----------
+    message : str, optional
+        What was asked for and what is known, the nearest name first.
+    """
 
     # LookupError's children print their message in quotes; this one is a sentence.
     __str__ = Exception.__str__
 
 
 class TooLarge(PipelabError):
-    """A model would be too large to build. Carries its exact `size`, counted, not built."""
+    """A model, a schedule or a list would be too large to make.
+
+    Parameters
+    ----------
+    message : str
+        What was counted, what is allowed and what would help.
+    size : dict of str to int
+        The exact counts; nothing was built to find them.
+
+    Attributes
+    ----------
+    size : dict of str to int
+        As given.
+    """
 
     def __init__(self, message: str, size: dict) -> None:
         self.size = size
@@ -101,7 +162,20 @@ class TooLarge(PipelabError):
 
 
 class SweepFailed(PipelabError):
-    """Every point of a sweep failed in the same way. `sweep` holds the rows."""
+    """Every point of a sweep failed in the same way.
+
+    Parameters
+    ----------
+    message : str
+        The common reason, and what to do.
+    sweep : Sweep
+        All its rows.
+
+    Attributes
+    ----------
+    sweep : Sweep
+        As given.
+    """
 
     def __init__(self, message: str, sweep: Any) -> None:
         self.sweep = sweep
@@ -109,9 +183,21 @@ class SweepFailed(PipelabError):
 
 
 class SweepInterrupted(KeyboardInterrupt):
-    """A sweep was interrupted; the message says how it goes on. `sweep` holds the rows so far.
+    """A sweep was interrupted; the message says how it goes on.
 
     No `PipelabError`: whoever catches those still wants Ctrl-C to end the program.
+
+    Parameters
+    ----------
+    message : str
+        How many rows there are and where they are kept.
+    sweep : Sweep
+        The rows so far.
+
+    Attributes
+    ----------
+    sweep : Sweep
+        As given.
     """
 
     def __init__(self, message: str, sweep: Any) -> None:

@@ -52,10 +52,16 @@ class Evaluation:
 
     Attributes
     ----------
+    stages : tuple of StageReport
+        Rate (tokens/s), memory (GB), batch shares (sequences) and time of a pass (s) of every stage.
+    links : tuple of LinkReport
+        Of every link between neighbouring stages: its slowest pair of GPUs, bandwidth (GB/s), rate, time (s).
     throughput : float
         Of the placement: its bottleneck, in tokens/s.
     bottlenecks : tuple of str
         The stages and links that attain it, such as `("stage 2",)` or `("link 1→2",)`.
+    link_unit : {"transfers", "tokens"}
+        What the rates of links count, per second.
     tokens : float
         That one pass of a microbatch counts for (`Workload.tokens`).
     """
@@ -69,7 +75,7 @@ class Evaluation:
 
     @property
     def seconds_per_pass(self) -> float:
-        """Time of one microbatch from the first stage to the end of the last: all stages and links, one after another.
+        """Seconds of one microbatch through all stages and links, one after another.
 
         In decode that is the time per output token of every stream, in prefill the time to the first token, where
         nothing waits. No sequence is shared: a stage whose GPUs share a batch unevenly takes longer for a pass than
@@ -86,7 +92,15 @@ class Evaluation:
         return math.fsum(part.seconds for parts in (self.stages, self.links) for part in parts)
 
     def frame(self) -> "DataFrame":
-        """One row per stage; where a pass takes longer than the rate says (`pipelab.turns`), also how long."""
+        """The stages as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per stage: `stage`, `layers`, `gpus`, `gpu_types`, `sequences_per_gpu`, `memory_needed_gb`,
+            `memory_offered_gb`, `throughput_tokens_per_s` and `bottleneck`; where some stage cuts its layers also
+            `gpus_per_layer`, and where a pass takes longer than the rate says (`pipelab.turns`) `seconds_per_pass`.
+        """
         import pandas as pd
 
         frame = pd.DataFrame(
@@ -112,7 +126,14 @@ class Evaluation:
         return part.seconds > self.tokens / part.throughput * (1 + 1e-9)
 
     def links_frame(self) -> "DataFrame":
-        """One row per link between neighbouring stages; where links have latencies, also a message's time."""
+        """The links as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per link between neighbouring stages: `link`, `slowest_pair`, `bandwidth_gb_per_s`, its rate per
+            second in `link_unit`, and `bottleneck`; where links have latencies, also `seconds_per_message`.
+        """
         import pandas as pd
 
         names = [f"{i + 1}→{i + 2}" for i in range(len(self.links))]
@@ -140,6 +161,13 @@ class Evaluation:
 def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     """Judge a placement: check every rule, then recompute every rate from the raw data.
 
+    Parameters
+    ----------
+    problem : Problem
+        Whose rules and rates count.
+    placement : Placement
+        To be judged.
+
     Returns
     -------
     Evaluation
@@ -149,7 +177,10 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     ------
     InvalidPlacement
         A layer left out or covered twice, a GPU used twice or not in the cluster, too many
-        or unlike GPUs in a stage, memory exceeded. All defects are listed.
+        or unlike GPUs in a stage, memory exceeded, or a stage without a rate. All defects are listed; memory is judged
+        only where there is no other.
+    InvalidValue
+        What is given is no problem or no placement.
 
     Examples
     --------

@@ -26,14 +26,17 @@ def save_placement(problem: Problem, placement: Placement | Result, path: str | 
     Parameters
     ----------
     problem : Problem
+        Whose rules and rates count.
     placement : Placement or Result
         Of a result, JSON also holds status and bound.
     path : str or Path
-        Ends in `.json` (everything, links included) or `.csv` (one row per stage). Layers are counted from 1.
+        Ends in `.json` (everything, links included) or `.csv` (one row per stage). Layers are counted from 1; units
+        are in the names of the columns.
 
     Returns
     -------
     Path
+        Where it was written.
 
     Raises
     ------
@@ -41,6 +44,8 @@ def save_placement(problem: Problem, placement: Placement | Result, path: str | 
         The placement is not valid for this problem.
     InvalidValue
         There is no placement, or the file would be of another kind.
+    InvalidData
+        Nothing can be written there.
 
     Examples
     --------
@@ -131,10 +136,17 @@ def load_placement(path: str | Path) -> Placement:
         As `save_placement` writes it, or by hand: of each stage `first_layer`, `last_layer` (counted from 1)
         and `gpus` are read. In CSV, GPU ids are separated by spaces.
 
+    Returns
+    -------
+    Placement
+        First stage to last, in the order of the file.
+
     Raises
     ------
     InvalidData
         The file is not there or cannot be read, or a value does not fit; names stage or row, field and value.
+    InvalidValue
+        What is given is no path, or ends in something else.
 
     Examples
     --------
@@ -210,8 +222,9 @@ class VLLMSettings:
     gpus : tuple of int
         GPU ids of the cluster in the order of vLLM's ranks: stage after stage.
     tensor_parallel_size : int
+        GPUs of every stage.
     note : str
-        What is not translated; empty where every stage has one GPU.
+        What is not translated; empty where every stage cuts its layers as vLLM would, or has one GPU.
     """
 
     layers: tuple[int, ...]
@@ -248,19 +261,22 @@ def vllm_settings(problem: Problem, placement: Placement | Result) -> VLLMSettin
     Parameters
     ----------
     problem : Problem
+        Whose rules and rates count.
     placement : Placement or Result
+        Of a result, its placement.
 
     Returns
     -------
     VLLMSettings
+        Prints as a shell command.
 
     Raises
     ------
     InvalidPlacement
         The placement is not valid for this problem.
     InvalidValue
-        Stages have unlike numbers of GPUs (one vLLM engine has pipeline size × tensor size ranks), or heads do not
-        come out even among a stage's GPUs.
+        There is no placement; stages have unlike numbers of GPUs (one vLLM engine has pipeline size × tensor size
+        ranks); or heads do not come out even among a stage's GPUs.
 
     Notes
     -----

@@ -185,9 +185,16 @@ def closed_forms(schedule: Schedule, costs: StageCosts, *, transfers: str = "buf
         Formulas are about the order that `pl.schedule` makes under this name; of another order that only bears
         the name they claim nothing.
     costs : StageCosts
+        Of its stages and links; values are in their unit.
     transfers : {"buffered", "rendezvous", "blocking"}
         As for `pl.simulate`. Times are claimed for buffered transfers, or where one rank sends nothing; what a
         rank holds follows from the order alone.
+
+    Returns
+    -------
+    tuple of ClosedForm
+        Of each formula: `schedule`, `quantity` (an attribute of `Timeline`), `formula`, `holds_when`, `value` (None
+        where it does not claim to hold) and `source`.
 
     Raises
     ------
@@ -195,6 +202,12 @@ def closed_forms(schedule: Schedule, costs: StageCosts, *, transfers: str = "buf
         What is given is no schedule or no costs, or these do not fit.
     UnknownName
         There are no such transfers.
+
+    References
+    ----------
+    Each form names its own; the papers in full: D. Narayanan et al. (Megatron-LM), 2021; P. Qi et al., *Zero Bubble
+    Pipeline Parallelism*, arXiv 2401.10241; J. Lamy-Poirier, *Breadth-First Pipeline Parallelism*, 2023; DeepSeek-AI,
+    *DeepSeek-V3 Technical Report*.
 
     Examples
     --------
@@ -245,7 +258,18 @@ class PipelineBubbleStats:
     Parameters
     ----------
     ranks, microbatches : int
+        p and m, at least 1.
     chunks : int
+        v, stages per rank; read by the interleaved schedule's formula alone.
+
+    Raises
+    ------
+    InvalidValue
+        A number is no positive whole one.
+
+    References
+    ----------
+    `bubble_ratio_interleaved` is of D. Narayanan et al. (Megatron-LM), 2021.
 
     Examples
     --------
@@ -264,7 +288,7 @@ class PipelineBubbleStats:
 
     @property
     def bubble_fraction_gpipe(self) -> Fraction:
-        """(p-1)/(m+p-1)."""
+        """Idle share of all ranks' time in GPipe: (p-1)/(m+p-1)."""
         return Fraction(self.ranks - 1, self.microbatches + self.ranks - 1)
 
     @property
@@ -274,7 +298,13 @@ class PipelineBubbleStats:
 
     @property
     def bubble_ratio_interleaved(self) -> Fraction:
-        """(p-1)/(v·m), bubble time over ideal time; needs m divisible by p."""
+        """(p-1)/(v·m), bubble time over ideal time.
+
+        Raises
+        ------
+        InvalidValue
+            m is not divisible by p.
+        """
         if self.microbatches % self.ranks:
             expected = f"the formula needs a multiple of the {self.ranks} ranks; otherwise simulate"
             raise InvalidValue("PipelineBubbleStats", [("microbatches", self.microbatches, expected)])
@@ -286,7 +316,23 @@ class PipelineBubbleStats:
         return Fraction(min(self.ranks, self.microbatches), self.microbatches)
 
     def microbatches_for(self, bubble_fraction: float) -> int:
-        """Fewest microbatches whose 1F1B bubble fraction is at most this: m ≥ (p-1)(1-b)/b."""
+        """Fewest microbatches whose 1F1B bubble fraction is at most this: m ≥ (p-1)(1-b)/b.
+
+        Parameters
+        ----------
+        bubble_fraction : float
+            b, above 0 and below 1.
+
+        Returns
+        -------
+        int
+            At least 1.
+
+        Raises
+        ------
+        InvalidValue
+            The fraction is no such number.
+        """
         number = isinstance(bubble_fraction, Real) and not isinstance(bubble_fraction, bool)
         if not number or not 0 < bubble_fraction < 1:  # nan is not either
             raise InvalidValue("microbatches_for", [("bubble_fraction", bubble_fraction, "expected between 0 and 1")])

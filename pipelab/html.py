@@ -31,7 +31,20 @@ class Table:
 
 
 def show_table(rows: Any, digits: int = 7) -> Table:
-    """Rows (named tuples, dicts or a data frame) as a table to read, numbers to so many digits."""
+    """Rows as a table to read.
+
+    Parameters
+    ----------
+    rows : list of named tuples or dicts, or pandas.DataFrame
+        One per row of the table.
+    digits : int
+        Of numbers that are not whole, at most.
+
+    Returns
+    -------
+    Table
+        Shows itself as HTML in a notebook; `frame()` has the data frame.
+    """
     import pandas as pd
 
     return Table(pd.DataFrame(rows), digits)

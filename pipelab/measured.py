@@ -52,15 +52,21 @@ class Measured:
     Parameters
     ----------
     milliseconds : mapping of GPU type to mapping of (layers, batch) to float
-        Time of one pass of so many sequences through so many layers on one GPU, for every pair of
+        Time of one pass of so many sequences through so many layers on one GPU in ms, for every pair of
         the layers and batches that occur.
     needs : cost model
         Says what stages need in memory and what links carry: `Roofline()` or `LinearThroughput`.
     per_layer : bool
         The table has one layer only, and n layers take n times as long.
-    beyond : "refuse" or "leave out"
+    beyond : {"refuse", "leave out"}
         What becomes of stages that were not measured: a problem that may ask for them is refused, or
         they are not considered.
+
+    Raises
+    ------
+    InvalidValue
+        There is no time, a time or a batch is not above 0, a pair is missing, `needs` is no cost model, or `per_layer`
+        is said of a table with more than one layer.
 
     Notes
     -----
@@ -103,7 +109,19 @@ class Measured:
         return tuple(self.milliseconds)
 
     def check(self, problem: Problem) -> None:
-        """Refuse what was not measured; called by `Problem` when it is made."""
+        """Refuse what was not measured; called by `Problem` when it is made.
+
+        Parameters
+        ----------
+        problem : Problem
+            What this model is to serve.
+
+        Raises
+        ------
+        InvalidValue
+            `needs` refuses the problem, the batch is not split evenly, or stages are possible that were not measured
+            and `beyond` is "refuse".
+        """
         self.needs.check(problem)
         if problem.batch_split != "even":
             expected = "expected 'even': the table says nothing of unequal shares"
@@ -125,15 +143,54 @@ class Measured:
                     raise InvalidValue("Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)])
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
-        """As `needs` has it."""
+        """As `needs` has it.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose tensor and link units count.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
+        """
         return self.needs.link_throughput(problem, bandwidth_gb_per_s)
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
-        """As `needs` has it."""
+        """As `needs` has it.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        gpu : GPU
+            Alone with these layers and the whole batch.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        dict of str to float
+            In GB, by what it is for.
+        """
         return self.needs.memory_parts(problem, gpu, layers)
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
-        """Whether a mixed stage is exactly as fast as the slowest pure one of its size."""
+        """Whether a mixed stage is exactly as fast as the slowest pure one of its size.
+
+        Parameters
+        ----------
+        problem : Problem
+            What is asked about.
+
+        Returns
+        -------
+        bool
+            As `needs` has it.
+        """
         return self.needs.mixes_as_slowest(problem)
 
     def stage(
@@ -144,7 +201,27 @@ class Measured:
         layers: range | int,
         batch_split: str,
     ) -> StageCost:
-        """Rate, batch shares and memory of one stage; the rate is 0 where it was not measured."""
+        """Rate, batch shares and memory of one stage; the rate is 0 where it was not measured.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range or int
+            Numbered from 0; a number stands for so many layers from the first.
+        batch_split : {"even"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number per GPU), and
+            `pass_seconds`.
+        """
         layers = range(layers) if isinstance(layers, int) else layers
         share = workload.batch_size / len(gpus)
         interval, longest = (
@@ -162,7 +239,27 @@ class Measured:
         composition: np.ndarray,
         batch_split: str,
     ) -> StageTables:
-        """`stage` for every composition, shape (C, K), and every kind of span at once."""
+        """`stage` for every composition and every kind of span (`model.spans`) at once.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            With U kinds of span.
+        workload : Workload
+            What passes through them.
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
+            How many GPUs of each kind a candidate stage has; every row has at least one.
+        batch_split : {"even"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageTables
+            `throughput` (C, U) in tokens/s, 0 where it was not measured; `memory_gb` (C, K, U) in GB; and
+            `pass_seconds` (C, U).
+        """
         share = (workload.batch_size / composition.sum(axis=1))[:, None]
         there = (composition > 0)[:, :, None]
 
@@ -203,12 +300,27 @@ def _grid(name: str, table: Mapping, per_layer: bool) -> _Grid:
 def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
     """`Measured` from a CSV file with the columns gpu_type, layers, batch, milliseconds.
 
+    Parameters
+    ----------
+    path : str or Path
+        Of the file.
+    needs : cost model
+        As for `Measured`.
+    **options
+        `per_layer` and `beyond`, as for `Measured`.
+
+    Returns
+    -------
+    Measured
+        Of the types that the file names.
+
     Raises
     ------
     InvalidData
-        A value that is no number, or a pair that stands there twice; the message names row and column.
+        The file is not there or cannot be read, a value does not fit, a pair of layers and batch stands there twice or
+        is missing; the message names the file, and row and column where it is one row's.
     InvalidValue
-        A pair of layers and batch is missing.
+        An option is not one of these, or its value does not fit, or what is given is no path.
     """
     found: dict[str, dict[tuple[int, float], float]] = {}
     for row in read_rows(path_of("load_measured", path), _COLUMNS):

@@ -40,7 +40,12 @@ class Stage:
     layers : range
         Numbered from 0; `range(0, 8)` is shown to people as layers 1–8.
     gpus : tuple of int
-        GPU ids, ascending.
+        GPU ids in any order; kept ascending.
+
+    Raises
+    ------
+    InvalidValue
+        No layer, a range with steps, or ids that are no whole numbers.
 
     Notes
     -----
@@ -62,6 +67,16 @@ class Stage:
 class Placement:
     """Stages in pipeline order.
 
+    Parameters
+    ----------
+    stages : tuple of Stage
+        First to last.
+
+    Raises
+    ------
+    InvalidValue
+        What is given are no stages.
+
     Examples
     --------
     >>> placement = Placement.of([(4, (0, 1)), (4, (2,))])
@@ -73,7 +88,23 @@ class Placement:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[int, Sequence[int]]]) -> "Placement":
-        """A placement from (number of layers, GPU ids) pairs, the layers counted off in order."""
+        """A placement from (number of layers, GPU ids) pairs, the layers counted off in order.
+
+        Parameters
+        ----------
+        parts : iterable of (int, sequence of int)
+            One pair per stage.
+
+        Returns
+        -------
+        Placement
+            Whether it is valid for a problem, `evaluate` says.
+
+        Raises
+        ------
+        InvalidValue
+            A part is no such pair, or has no layer.
+        """
         stages, start = [], 0
         for part in parts:
             try:
@@ -100,7 +131,13 @@ class Placement:
         return " → ".join(parts)
 
     def as_dict(self) -> dict:
-        """Plain data for JSON; layers counted from 1, as the write-up prints them."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `stages`, each with `first_layer` and `last_layer` (counted from 1, as the write-up prints them) and `gpus`.
+        """
         return {
             "stages": [
                 {"first_layer": s.layers.start + 1, "last_layer": s.layers.stop, "gpus": list(s.gpus)}
@@ -109,7 +146,13 @@ class Placement:
         }
 
     def frame(self) -> "DataFrame":
-        """One row per stage: layers (counted from 1), number of layers, GPU ids."""
+        """The placement as a table, one row per stage.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `stage` and `layers` (both counted from 1), `layer_count`, and `gpus`, the ids as text.
+        """
         import pandas as pd
 
         return pd.DataFrame(

@@ -31,17 +31,23 @@ class Model:
     Parameters
     ----------
     name : str
+        For titles and messages.
     layers : int
-        Number of decoder layers.
+        Number of decoder layers M, at most 100,000.
     d_model, d_hidden : int
-        Width of the residual stream and of the feed-forward block.
+        Width of the residual stream and of the feed-forward block, in elements.
     layer_weight_gb : float
-        Weights of one ordinary layer.
+        Weights of one ordinary layer, in the unit of `GPU.memory_gb`.
     bytes_per_element : float
         Of activations: 2 for fp16 and bf16.
-    weight_factors, work_factors : sequence of float, optional
+    weight_factors, work_factors : sequence of float, length M, optional
         Where layers differ, one number per layer: how many ordinary layers it weighs, and how
         many it counts for in throughput. By default 1 for every layer.
+
+    Raises
+    ------
+    InvalidValue
+        A number is not finite and above 0, or there are not as many factors as layers.
 
     Examples
     --------
@@ -69,7 +75,7 @@ class Model:
 
     @cached_property
     def spans(self) -> Spans:
-        """The different kinds of consecutive layers."""
+        """The different kinds of consecutive layers; U of them."""
         return spans_of(self.layers, self.weight_factors, self.work_factors)
 
     @property
@@ -78,11 +84,33 @@ class Model:
         return self.spans.uniform
 
     def weight_gb(self, layers: range) -> float:
-        """Weights of these layers, in GB."""
+        """Weights of these layers.
+
+        Parameters
+        ----------
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        float
+            In the unit of `layer_weight_gb`.
+        """
         return _sum(self.weight_factors, layers) * self.layer_weight_gb
 
     def work(self, layers: range) -> float:
-        """For how many ordinary layers these count in throughput."""
+        """For how many ordinary layers these count in throughput.
+
+        Parameters
+        ----------
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        float
+            The sum of their `work_factors`.
+        """
         return _sum(self.work_factors, layers)
 
 
@@ -100,7 +128,7 @@ class Workload:
         Tokens per sequence: the prompt in prefill, what stands in the KV cache in decode.
     batch_size : int
         Sequences that pass through the pipeline together: one microbatch.
-    phase : "prefill", "decode" or "mixed"
+    phase : {"prefill", "decode", "mixed"}
         One pass reads whole prompts, or adds one token to every sequence, or does the latter and
         reads as many prompt tokens as keep new sequences coming. The write-up knows prefill alone.
     output_tokens : int
@@ -109,6 +137,11 @@ class Workload:
         Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts for memory
         alone: throughput is that of a full pipeline, which takes about as many as there are stages and links
         (`timeline_of` says how many, and what fewer yield; `solve_in_flight` finds what is best with both).
+
+    Raises
+    ------
+    InvalidValue
+        A count is no whole number from 1 to 10^9, or there is no such phase.
 
     Examples
     --------
@@ -142,21 +175,30 @@ class Problem:
     Parameters
     ----------
     cluster : Cluster
+        The GPUs there are, and the links between them.
     model : Model or Transformer
+        What is to be placed.
     workload : Workload
+        What it is asked to do.
     costs : cost model
-        What a stage yields and needs, such as `LinearThroughput`.
+        What a stage yields and needs: `LinearThroughput`, `Roofline`, `Measured`, or one of your own with their
+        methods.
     max_gpus_per_stage : int
         A stage may be held by up to so many GPUs, each with a full copy of its layers.
     same_type_stages : bool
         True: all GPUs of a stage are of one type.
-    batch_split : "even" or "balanced"
+    batch_split : {"even", "balanced"}
         How a stage's GPUs share the batch: equally, or so that all finish together.
-    link_units : "transfers" or "tokens"
+    link_units : {"transfers", "tokens"}
         "transfers" compares a link's transfers/s with a stage's tokens/s, as the write-up
         does by mistake; "tokens" counts the tokens that each transfer carries.
     name : str
         For titles and messages.
+
+    Raises
+    ------
+    InvalidValue
+        A field does not fit, the cost model does not know a type of GPU, or its own `check` refuses the problem.
 
     Examples
     --------
@@ -187,29 +229,70 @@ class Problem:
         self.costs.check(self)
 
     def tensor_gib(self) -> float:
-        """Size of the activations handed from one stage to the next, in GiB."""
+        """Size of the activations handed from one stage to the next.
+
+        Returns
+        -------
+        float
+            Of one microbatch, in GiB (2^30 bytes).
+        """
         elements = self.workload.tokens_passed * self.model.d_model
         return elements * self.model.bytes_per_element / 2**30
 
     def tokens_per_transfer(self) -> float:
-        """Tokens whose activations one such tensor holds; 1 where the write-up's units are kept."""
+        """Tokens whose activations one such tensor holds.
+
+        Returns
+        -------
+        float
+            1 where the write-up's units are kept (`link_units="transfers"`).
+        """
         if self.link_units == "transfers":
             return 1.0
         return self.workload.tokens
 
     def link_throughput(self, bandwidth_gb_per_s: "np.ndarray | float") -> Any:
-        """Tokens/s (or transfers/s, see `link_units`) over links of these bandwidths; a number or an array."""
+        """Rate of links of these bandwidths, as the cost model has it.
+
+        Parameters
+        ----------
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s or transfers/s, see `link_units`; of the shape that was given.
+        """
         return self.costs.link_throughput(self, bandwidth_gb_per_s)
 
     def message_seconds(self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float") -> Any:
-        """From the first byte sent to the last received, of one microbatch's message; numbers or arrays.
+        """From the first byte sent to the last received, of one microbatch's message.
 
         The link is taken for what its rate says; the latency only delays. For links counted in tokens/s.
+
+        Parameters
+        ----------
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+        latency_ms : float or array of float
+            In ms; broadcasts with the bandwidth.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In seconds.
         """
         return self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000
 
     def frame(self) -> "DataFrame":
-        """The problem as a table of names and values."""
+        """The problem as a table of names and values.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Two columns of text, the first with the problem's name as its title.
+        """
         import pandas as pd
 
         rows = [

@@ -25,6 +25,16 @@ class PublishedBubble(NamedTuple):
 def published_bubbles() -> tuple[PublishedBubble, ...]:
     """The twelve settings of table 5 in *Zero Bubble Pipeline Parallelism* (arXiv 2401.10241v1).
 
+    Returns
+    -------
+    tuple of PublishedBubble
+        Of each setting: model, ranks, microbatches, chunks, the profile of table 9 as `StageCosts` in ms, and the
+        printed bubble rates by schedule.
+
+    References
+    ----------
+    P. Qi et al., *Zero Bubble Pipeline Parallelism*, arXiv 2401.10241v1, tables 5 and 9; `data/README.md` says more.
+
     Examples
     --------
     >>> first = published_bubbles()[0]

@@ -51,12 +51,15 @@ class Result:
     Attributes
     ----------
     problem : Problem
+        What was asked.
     method : str
+        Who answered: a method of `solve`, "cheapest" or "quickest".
     status : str
         "optimal": proven, the bound equals the throughput (or the objective's value). "feasible": a
         placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": stopped before a
         placement was found.
     placement : Placement or None
+        The answer; None where there is none.
     throughput : float or None
         Of the placement as `evaluate` recomputes it, tokens/s.
     bound : float or None
@@ -66,6 +69,7 @@ class Result:
     size : mapping of str to int
         What the method worked on: allocations, connections, variables, rows, …
     solver : str
+        Name and version; empty where none was called.
     reason : str
         Why there is no placement, or why its proof is missing; empty otherwise.
     stopped_by : str or None
@@ -92,7 +96,10 @@ class Result:
 
     @property
     def gap(self) -> float | None:
-        """By how much the best placement may be faster (or its objective lower), as a share of this one's."""
+        """By how much the best placement may be faster (or its objective lower), as a share of this one's.
+
+        None where there is no placement or no bound.
+        """
         if self.objective is not None:
             return self.objective.gap
         if self.throughput is None or self.bound is None:
@@ -101,7 +108,7 @@ class Result:
 
     @cached_property
     def evaluation(self) -> Evaluation | None:
-        """Stages, links and bottleneck, recomputed from the raw data."""
+        """Stages, links and bottleneck, recomputed from the raw data; None without a placement."""
         return evaluate(self.problem, self.placement) if self.placement else None
 
     @property
@@ -138,7 +145,13 @@ class Result:
         return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
 
     def as_dict(self) -> dict:
-        """Plain data for JSON, numbers unrounded."""
+        """Plain data for JSON, numbers unrounded.
+
+        Returns
+        -------
+        dict
+            The attributes, with units in the names where these have any; the placement as `Placement.as_dict` has it.
+        """
         return {
             "problem": self.problem.name,
             "method": self.method,
@@ -156,19 +169,38 @@ class Result:
         } | ({"objective": self.objective.as_dict()} if self.objective else {})
 
     def save(self, path: str | Path) -> Path:
-        """Write the placement as JSON or CSV, as `pl.save_placement` does; returns the path.
+        """Write the placement as JSON or CSV, as `pl.save_placement` does.
+
+        Parameters
+        ----------
+        path : str or Path
+            Ends in `.json` or `.csv`.
+
+        Returns
+        -------
+        Path
+            Where it was written.
 
         Raises
         ------
         InvalidValue
             There is no placement, or the name ends in something else.
+        InvalidData
+            Nothing can be written there.
         """
         from pipelab.export import save_placement
 
         return save_placement(self.problem, self, path)
 
     def frame(self) -> "DataFrame":
-        """One row: status, throughput, bound, gap, seconds, objective if it is another, size."""
+        """The answer as a table of one row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            `problem`, `method`, `status`, `throughput_tokens_per_s`, `bound_tokens_per_s`, `gap`, `seconds`, the
+            objective if it is another, and `size`.
+        """
         import pandas as pd
 
         row = {

@@ -54,7 +54,10 @@ class Score:
 
     Attributes
     ----------
+    problem : Problem
+        Whose rules and rates count.
     placement : Placement
+        What was judged.
     evaluation : Evaluation or None
         None where the placement is not valid.
     broken : tuple of str
@@ -84,7 +87,10 @@ class Score:
 
     @property
     def share(self) -> float | None:
-        """Throughput as a share of the proven optimum, or of the proven bound: then the true share may be larger."""
+        """Throughput as a share of the proven optimum, or of the proven bound: then the true share may be larger.
+
+        None where the placement is not valid, or nothing is proven.
+        """
         return given(self.throughput) / self.best.bound if self.valid and self.best.bound else None
 
     @property
@@ -111,7 +117,14 @@ class Score:
         return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:.7g}."
 
     def frame(self) -> "DataFrame":
-        """One row per stage (`Evaluation.frame`) of a valid placement; otherwise one per overloaded stage."""
+        """One row per stage (`Evaluation.frame`) of a valid placement; otherwise one per overloaded stage.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Of overloaded stages: `stage` (counted from 1), `layers` (their number), `gpu`, `gpu_type`, `needed_gb`,
+            `offered_gb`, `deficit_gb` and `layers_that_fit`.
+        """
         import pandas as pd
 
         if self.valid:
@@ -144,11 +157,13 @@ def score(
     Parameters
     ----------
     problem : Problem
+        Whose rules and rates count.
     placement : Placement or Result
+        To be judged; of a result, its placement.
     best : Result, optional
         What to compare with; by default the problem is solved with "aggregated".
     time_limit : float, optional
-        Seconds for that. Where it runs out, the share is one of the proven bound.
+        Seconds for that, 60 by default. Where it runs out, the share is one of the proven bound.
 
     Returns
     -------
@@ -158,7 +173,11 @@ def score(
     Raises
     ------
     InvalidValue
-        `best` is no result of this problem: the placement is faster than its bound.
+        `best` is no result of this problem (the placement is faster than its bound), or what is given is no problem, no
+        placement, or a result without one.
+    InvalidPlacement
+        The cost model has no rate for one of the stages, as where `Measured` was told to leave out what was not
+        measured.
 
     Examples
     --------

@@ -39,11 +39,22 @@ def solve(problem: Problem, method: str = "joint", **options: Any) -> Result:
     Parameters
     ----------
     problem : Problem
+        What is to be placed on what.
     method : str
         "even", "proportional", "by_flops", "bandwidth_aware": rules of thumb, one GPU per
         stage. "exhaustive": every placement. "single_gpu": the original MILP. "type_count":
         the heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
         "aggregated": the same optimum from counts over classes of interchangeable GPUs.
+    **options
+        Those below, as far as the method takes them, and what only it knows; see its own docstring.
+
+    Returns
+    -------
+    Result
+        An infeasible problem is an answer with a reason, not an error.
+
+    Other Parameters
+    ----------------
     time_limit : float, optional
         Seconds. The best placement found by then is kept, with a proven bound.
     gap : float, optional
@@ -53,20 +64,17 @@ def solve(problem: Problem, method: str = "joint", **options: Any) -> Result:
         interrupt do the same.
     on_progress : function of Progress, optional
         Called from the solver's thread on every new incumbent or bound.
-    **options
-        What only this method knows; see its own docstring.
-
-    Returns
-    -------
-    Result
-        An infeasible problem is an answer with a reason, not an error.
 
     Raises
     ------
     TooLarge
         The model would not fit in memory; the message has its exact size.
+    NotApplicable
+        The method has no answer for this kind of problem.
     UnknownName
         No such method or option.
+    InvalidValue
+        What is given is no problem, or an option's value does not fit.
 
     Examples
     --------
@@ -109,10 +117,21 @@ def _check_amounts(options: Mapping[str, Any]) -> None:
 
 
 class Solving:
-    """A solve that runs in the background while the kernel stays free.
+    """A solve that runs in the background while the kernel stays free; made by `solve_in_background`.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is solved.
+    method : str
+        As for `solve`.
+    options : dict
+        As for `solve`, without `stop`.
 
     Attributes
     ----------
+    problem : Problem
+        As given.
     progress : list of Progress
         Grows while it runs; the last entry is the newest.
     """
@@ -144,10 +163,22 @@ class Solving:
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the answer; an error of the solve is raised here.
 
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; by default as long as it takes.
+
+        Returns
+        -------
+        Result
+            What `solve` returns.
+
         Raises
         ------
         TimeoutError
             It is still running after `timeout` seconds. It goes on running.
+        PipelabError
+            What `solve` raises.
         """
         deadline = math.inf if timeout is None else time.perf_counter() + timeout
         # In small steps: a wait without end cannot be interrupted everywhere.
@@ -177,7 +208,27 @@ class Solving:
 
 
 def solve_in_background(problem: Problem, method: str = "joint", **options: Any) -> Solving:
-    """Start `solve` in a thread and return at once; takes the same arguments but `stop`."""
+    """Start `solve` in a thread and return at once.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be placed on what.
+    method : str
+        As for `solve`.
+    **options
+        As for `solve`, but `stop`.
+
+    Returns
+    -------
+    Solving
+        Its `progress` grows, `stop()` ends it, and `result()` waits for the answer or raises what `solve` would.
+
+    Raises
+    ------
+    UnknownName
+        `stop` is among the options.
+    """
     if "stop" in options:
         raise UnknownName("solve_in_background makes its own stop; call .stop() on what it returns")
     return Solving(problem, method, options)

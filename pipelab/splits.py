@@ -32,6 +32,27 @@ Split = tuple[range, ...]
 def split_even(layers: int, stages: int) -> Split:
     """Equally many layers per stage; the remainder goes to the first stages, one each.
 
+    Parameters
+    ----------
+    layers, stages : int
+        At least one layer for every stage.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        Fewer than one stage, or fewer layers than stages.
+
+    References
+    ----------
+    `partition_layers_evenly` of a Rust pipeline scheduler, published without a name.
+
+    Examples
+    --------
     >>> split_even(10, 3)
     (range(0, 4), range(4, 7), range(7, 10))
     """
@@ -47,6 +68,29 @@ def split_proportional(layers: int, weights: Sequence[float]) -> Split:
     remainders, the first of equal ones. (The published rule rounds in turn and leaves the
     rest to the last node, which gives ten layers on four twins as 3, 3, 3, 1.)
 
+    Parameters
+    ----------
+    layers : int
+        At least one for every stage.
+    weights : sequence of float, one per stage
+        Finite and above 0, in any unit; only ratios count.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        A weight is no such number, or there are fewer layers than weights.
+
+    References
+    ----------
+    The published rule is of pmetal's `layer_assignment.rs`.
+
+    Examples
+    --------
     >>> split_proportional(32, [48_000, 16_000])
     (range(0, 24), range(24, 32))
     >>> [len(part) for part in split_proportional(10, [1, 1, 1, 1])]
@@ -69,6 +113,29 @@ def split_by_flops(flops: Sequence[float], stages: int) -> Split:
 
     A rule of thumb: `[4, 4, 1]` over two stages gives 8 | 1, where 4 | 5 is possible.
 
+    Parameters
+    ----------
+    flops : sequence of float, length M
+        Of every layer, finite and at least 0, in any unit.
+    stages : int
+        At most M.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        An amount is no such number, or there are fewer layers than stages.
+
+    References
+    ----------
+    `partition_layers_by_flops` of a Rust pipeline scheduler, published without a name.
+
+    Examples
+    --------
     >>> split_by_flops([100, 100, 100, 100, 400], 2)
     (range(0, 4), range(4, 5))
     """
@@ -92,8 +159,23 @@ def split_bandwidth_aware(layers: int, memory: Sequence[float], bandwidth: Seque
     Parameters
     ----------
     layers : int
+        At least one for every node.
     memory, bandwidth : sequences of float, one per node
-        Any units; only ratios count.
+        Finite and above 0, in any units; only ratios count.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each node, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        An amount is no such number, the two differ in length, or there are fewer layers than nodes.
+
+    References
+    ----------
+    The rule is of pmetal's `layer_assignment.rs`, which tries every split of two or three nodes.
     """
     memory, bandwidth = _positive("memory", memory), _positive("bandwidth", bandwidth)
     if len(memory) != len(bandwidth):
@@ -106,7 +188,29 @@ def split_bandwidth_aware(layers: int, memory: Sequence[float], bandwidth: Seque
 
 
 def bottleneck(split: Split, costs: Sequence[float], speeds: Sequence[float] | None = None) -> float:
-    """The largest stage cost: the sum of a stage's layer costs over its stage's speed."""
+    """The largest stage cost: the sum of a stage's layer costs over the stage's speed.
+
+    Parameters
+    ----------
+    split : sequence of range
+        Layers of each stage, numbered from 0.
+    costs : sequence of float, length M
+        Of every layer.
+    speeds : sequence of float, one per stage, optional
+        1 by default.
+
+    Returns
+    -------
+    float
+        In the unit of the costs over that of the speeds.
+
+    Raises
+    ------
+    ValueError
+        There are not as many speeds as stages.
+    IndexError
+        A layer has no cost.
+    """
     speeds = [1.0] * len(split) if speeds is None else speeds
     return max(sum(costs[layer] for layer in part) / speed for part, speed in zip(split, speeds, strict=True))
 
@@ -114,6 +218,23 @@ def bottleneck(split: Split, costs: Sequence[float], speeds: Sequence[float] | N
 def count_splits(layers: int, stages: int) -> int:
     """How many contiguous splits there are: a choice of stages - 1 of the layers - 1 boundaries.
 
+    Parameters
+    ----------
+    layers, stages : int
+        At least 1.
+
+    Returns
+    -------
+    int
+        Exact; 0 where there are more stages than layers.
+
+    Raises
+    ------
+    ValueError
+        A number is below 1.
+
+    Examples
+    --------
     >>> count_splits(80, 8)
     2898753715
     """
@@ -125,10 +246,28 @@ def split_exhaustive(
 ) -> Split:
     """Try every contiguous split; the first of the best, earliest boundaries first.
 
+    Parameters
+    ----------
+    costs : sequence of float, length M
+        Of every layer, finite and at least 0.
+    stages : int
+        At most M.
+    speeds : sequence of float, one per stage, optional
+        A stage costs the sum of its layers over its speed; 1 by default.
+    limit : int
+        Most splits to try.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
     Raises
     ------
     TooLarge
         There are more than `limit` of them; the message says how many, nothing is tried.
+    InvalidValue
+        A number or length does not fit.
     """
     costs = _amounts("costs", costs)
     _check_sizes(len(costs), stages)
@@ -160,19 +299,25 @@ def split_minmax(
     Parameters
     ----------
     costs : sequence of float, length M
-        Cost of every layer, at least 0.
+        Cost of every layer, finite and at least 0.
     stages : int
+        At most M.
     speeds : sequence of float, one per stage, optional
         A stage costs the sum of its layers over its speed; 1 by default.
     memory : sequence of float, length M, optional
         Memory that every layer needs.
     limits : sequence of float, one per stage, optional
-        Memory that every stage offers; needs `memory`.
+        Memory that every stage offers, in the same unit; needs `memory`.
 
     Returns
     -------
     tuple of range, or None
-        None where the limits leave no split at all.
+        Layers of each stage, numbered from 0. None where the limits leave no split at all.
+
+    Raises
+    ------
+    InvalidValue
+        A number or length does not fit, or memory and limits do not come together.
 
     Notes
     -----

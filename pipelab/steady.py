@@ -64,12 +64,15 @@ class SteadyResult:
         that proof. "infeasible": nothing fits even with one in flight, see `reason`. "unknown": ended before any
         was found.
     placement : Placement or None
+        The answer; None where there is none.
     in_flight : int or None
         Microbatches in flight: memory holds so many, and they yield `steady_rate`.
     steady_rate : float or None
         Of the full pipeline, tokens/s.
     bound : float or None
-        No placement yields more, whatever the number in flight; None where nothing was proven.
+        No placement yields more, whatever the number in flight, tokens/s; None where nothing was proven.
+    seconds : float
+        From the call to the answer.
     rounds : tuple of Round
         Every question that was asked, in order.
     reason, stopped_by
@@ -89,23 +92,35 @@ class SteadyResult:
 
     @property
     def gap(self) -> float | None:
-        """By how much the best may be faster, as a share of `steady_rate`."""
+        """By how much the best may be faster, as a share of `steady_rate`; None without a placement or a bound."""
         if self.steady_rate is None or self.bound is None:
             return None
         return max(0.0, self.bound / self.steady_rate - 1)
 
     @cached_property
     def evaluation(self) -> Evaluation | None:
-        """Stages, links and bottleneck, recomputed from the raw data."""
+        """Stages, links and bottleneck, recomputed from the raw data; None without a placement."""
         return evaluate(self.problem, self.placement) if self.placement else None
 
     def timeline(self, microbatches: int | None = None) -> "PlacedTimeline | TrainingTimeline":
-        """The pipeline with so many in flight, simulated: a `PlacedTimeline`.
+        """The pipeline with so many in flight, simulated.
+
+        Parameters
+        ----------
+        microbatches : int, optional
+            Passes to show: by default three times as many as are in flight.
+
+        Returns
+        -------
+        PlacedTimeline
+            See `timeline_of`.
 
         Raises
         ------
         InvalidValue
-            There is no placement.
+            There is no placement, or the number is no positive whole one.
+        TooLarge
+            So many passes are more than 5 million actions.
         """
         from pipelab.timeline import timeline_of
 
@@ -132,7 +147,14 @@ class SteadyResult:
         return f"{text}, not proven the most{f' (stopped by {self.stopped_by})' if self.stopped_by else ''}{far}."
 
     def frame(self) -> "DataFrame":
-        """One row per question: numbers in flight, what was asked, bound, best by then."""
+        """The questions as a table, one row each.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `in_flight_from`, `in_flight_to` ("…" where without end), `asked`, `bound_tokens_per_s` and
+            `best_tokens_per_s`, of the best pair by then.
+        """
         import pandas as pd
 
         rows = [(r.first, "…" if r.last == float("inf") else int(r.last), *r[2:]) for r in self.rounds]

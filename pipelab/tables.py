@@ -184,6 +184,17 @@ def saved_run(name: str) -> "DataFrame":
         "aggregated_runs": seconds and sizes of the aggregated form on random problems, and beside
         the joint ILP; written by `tests/benchmarks/aggregated.py`.
 
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `series`, `value`, `seed`, `method`, `seconds`, `status`, `throughput` (tokens/s), `variables` and
+        `rows`; `data/README.md` tells what each means.
+
+    Raises
+    ------
+    UnknownName
+        There is no such table.
+
     Examples
     --------
     >>> import pipelab as pl

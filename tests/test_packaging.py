@@ -66,11 +66,20 @@ def test_style_is_kept(command):
     assert done.returncode == 0, done.stdout
 
 
+def _docstring_lines(tree):
+    """Lines of a module that are its docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            yield node.body[0].end_lineno - node.body[0].lineno + 1
+
+
 def test_modules_are_short_and_say_what_they_are():
+    """What a docstring takes is not counted: nobody should have to choose between saying it and a short module."""
     for path in (ROOT / "pipelab").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert text.startswith('"""'), path
-        assert text.count("\n") <= 330, f"{path} would be two rooms"
+        lines = text.count("\n") - sum(_docstring_lines(ast.parse(text)))
+        assert lines <= 300, f"{path} would be two rooms"
 
 
 def test_imports_point_one_way():
@@ -109,6 +118,7 @@ def test_type_checkers_are_told_the_same_names_as_python():
     (block,) = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     told = {alias.name: line.module for line in block.body for alias in line.names}
     assert told == pl._LATER
+    assert all(module.startswith("pipelab.") for module in told.values())  # nobody else's names
     assert len(set(pl.__all__)) == len(pl.__all__)
 
 

@@ -29,6 +29,20 @@ class Answer:
 def guess(question: str, answer: object) -> Answer:
     """A question whose answer stays folded until the reader opens it, by mouse or keyboard.
 
+    Parameters
+    ----------
+    question : str
+        What the reader is to predict.
+    answer : object
+        Shown as text.
+
+    Returns
+    -------
+    Answer
+        Shows itself as HTML in a notebook, as text elsewhere.
+
+    Examples
+    --------
     >>> print(guess("How many stages?", 1))
     How many stages? (answer: 1)
     """

@@ -25,6 +25,16 @@ def check(name: str, value: object) -> Answer:
     value : number, Schedule or None
         The reader's; None means not attempted yet. A schedule is run by the simulator.
 
+    Returns
+    -------
+    Answer
+        The verdict in words, with its sign and colour in a notebook. A value of a wrong kind is a wrong answer.
+
+    Raises
+    ------
+    UnknownName
+        There is no such exercise.
+
     Examples
     --------
     >>> print(check("00.1", None))

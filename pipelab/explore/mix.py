@@ -178,16 +178,17 @@ def explore_mix(source: str = "Llama-3-70B", counts: Mapping[str, int] | None = 
     ----------
     source : str
         A bundled case (`pl.cases()`, linear throughput) or a model (`pl.models()`, Roofline).
-    counts : mapping of GPU type to number, optional
+    counts : mapping of GPU type to int, optional
         By default a case's own GPUs, and a small mix for a model. Of a case, the numbers that differ; of a model,
         the types to have sliders for.
     **values
-        Where the other controls begin: phase, batch, context, output_tokens, in_flight, network_gb_per_s (None:
-        a case's own links), gpus_per_stage, batch_split.
+        Where the other controls begin: phase, batch (sequences), context and output_tokens (tokens), in_flight,
+        network_gb_per_s (GB/s; None: a case's own links), gpus_per_stage, batch_split.
 
     Returns
     -------
     MixExplorer
+        A widget; `found` is the present optimum with its problem.
 
     Raises
     ------

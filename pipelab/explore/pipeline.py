@@ -75,12 +75,22 @@ def explore_pipeline(
 
     Parameters
     ----------
-    source, counts, **values
+    source : str
+        As for `pl.explore_mix`.
+    counts : mapping of GPU type to int, optional
+        As for `pl.explore_mix`.
+    **values
         As for `pl.explore_mix`.
 
     Returns
     -------
     PipelineExplorer
+        A widget; `mix` is its upper half, `placed` the pipeline that is drawn.
+
+    Raises
+    ------
+    UnknownName
+        No such case, model, GPU type or control; the message names the nearest one.
 
     Examples
     --------

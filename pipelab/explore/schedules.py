@@ -205,18 +205,24 @@ def explore_schedules(
     ----------
     name : str
         The schedule to begin with.
-    ranks, microbatches : int
+    ranks : int
+        At most 32.
+    microbatches : int
+        At most 256.
     other : str
         A second schedule, or "none".
 
     Returns
     -------
     ScheduleExplorer
+        A widget; `timelines` holds what is drawn.
 
     Raises
     ------
-    UnknownName, InvalidValue
-        There is no such schedule, or the sliders do not reach so far.
+    UnknownName
+        There is no such schedule.
+    InvalidValue
+        The sliders do not reach so far.
 
     Examples
     --------

@@ -164,6 +164,7 @@ def watch_solve(
     Parameters
     ----------
     problem : Problem
+        What is to be placed on what.
     method : str
         One that tells of its progress: "joint", "aggregated" or "single_gpu" (whose placement comes at the end).
     time_limit : float or None
@@ -174,11 +175,14 @@ def watch_solve(
     Returns
     -------
     WatchedSolve
+        A widget; `result()` waits for the answer, `refresh()` draws it outside a notebook.
 
     Raises
     ------
     InvalidValue
         `problem` is no `Problem`, or the method tells nothing on its way.
+    UnknownName
+        `stop` is among the options: the button is that.
 
     Examples
     --------

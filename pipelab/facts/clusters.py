@@ -62,13 +62,17 @@ def load_cluster(
 
     Parameters
     ----------
-    gpus : dict of GPUFacts, optional
+    name : str
+        One of `pl.clusters()`, or of your own file.
+    gpus : dict of str to GPUFacts, optional
         By default `load_gpus()`: memory, price and the link inside a node come from there.
     network_gbit_per_s : float, optional
-        Between nodes where the file does not say (and only there).
+        Between nodes where the file does not say (and only there), in 10^9 bit/s.
     nodes : bool
         Whether GPUs of a node with several know its name. Without, no stage can be tensor parallel,
         and GPUs of all nodes are of one kind: fewer different stages to look at.
+    file : str or Path, optional
+        A CSV with the columns of `data/clusters.csv`.
 
     Returns
     -------
@@ -83,7 +87,13 @@ def load_cluster(
     UnknownName
         No such cluster, or a type of GPU that `gpus` does not know.
     InvalidData
-        The network is not stated, or a value does not fit.
+        The file is not there or cannot be read, the network is not stated, or a value does not fit.
+    InvalidValue
+        An argument does not fit.
+
+    References
+    ----------
+    `data/clusters.csv` names the source of every row, `data/README.md` the meaning of every column.
 
     Examples
     --------
@@ -184,7 +194,24 @@ def _latency(nodes: list[_Node]) -> np.ndarray:
 
 
 def clusters(file: str | Path | None = None) -> "DataFrame":
-    """The clusters as a table, one row per kind of node, with source and how sure each is.
+    """The clusters as a table, one row per kind of node.
+
+    Parameters
+    ----------
+    file : str or Path, optional
+        A file of your own; by default `data/clusters.csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The file's columns, units in their names, with source and how sure each row is; the index is `cluster`.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit.
+    InvalidValue
+        What is given is no path.
 
     Examples
     --------

@@ -24,16 +24,23 @@ class GPUFacts:
     memory_gb : float
         In 10^9 bytes.
     memory_bandwidth_gb_per_s : float
+        Peak, in GB/s.
     fp16_tflop_per_s : float
-        Peak of 16-bit matrix products, dense. Datasheets like to print the sparse figure, twice as high.
+        Peak of 16-bit matrix products, dense, in 10^12 FLOP/s. Datasheets like to print the sparse figure, twice as
+        high.
     compute_efficiency : float
         Share of that peak which large matrix products reach.
     link_gb_per_s : float
-        To the other GPUs of its node, per direction: NVLink, or PCIe where there is none.
+        To the other GPUs of its node in GB/s, per direction: NVLink, or PCIe where there is none.
     usd_per_hour : float, optional
-        What one costs to rent.
+        What one costs to rent, in $ per hour.
     verified, source, note : str
         How sure the row is ("checked", "partly"), where it comes from, what to know.
+
+    Raises
+    ------
+    InvalidValue
+        A number is not finite and above 0, or the efficiency is above 1.
     """
 
     memory_gb: Positive
@@ -60,10 +67,21 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
         any other column of `data/gpus.csv` may be there too. A type of the same name replaces the
         bundled one.
 
+    Returns
+    -------
+    dict of str to GPUFacts
+        By type, in the order of the files.
+
     Raises
     ------
     InvalidData
-        Naming file, row, column and value.
+        The file is not there or cannot be read, or a value does not fit; names file, row, column and value.
+    InvalidValue
+        What is given is no path.
+
+    References
+    ----------
+    `data/gpus.csv` names the source of every row, `data/README.md` the meaning of every column.
 
     Examples
     --------
@@ -85,7 +103,24 @@ def _read(path: Path) -> dict[str, GPUFacts]:
 
 
 def gpus(path: str | Path | None = None) -> "DataFrame":
-    """The facts as a table, one row per type of GPU, with units, source and how sure each is.
+    """The facts as a table, one row per type of GPU.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        A file of your own, shown alone; by default `data/gpus.csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The file's columns, units in their names, with source and how sure each row is; the index is `gpu_type`.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit.
+    InvalidValue
+        What is given is no path.
 
     Examples
     --------

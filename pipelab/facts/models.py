@@ -28,15 +28,30 @@ def load_model(
 
     Parameters
     ----------
+    name : str
+        One of `pl.models()`, or of your own file.
     precision, kv_precision : str
         In which weights, and keys and values, are kept: "bf16", "fp8", "int4", ….
+    file : str or Path, optional
+        A CSV with the columns of `data/models.csv`.
+
+    Returns
+    -------
+    Transformer
+        With as many parameters as published.
 
     Raises
     ------
     UnknownName
         No such model or precision.
     InvalidData
-        A row of the file does not fit; the message names row and column.
+        The file is not there or cannot be read, or a row does not fit; the message names row and column.
+    InvalidValue
+        What is given as file is no path.
+
+    References
+    ----------
+    `data/models.csv` names the source of every row, `data/README.md` the meaning of every column.
 
     Examples
     --------
@@ -66,7 +81,25 @@ def _make(name: str, values: dict) -> Transformer:
 
 
 def models(file: str | Path | None = None) -> "DataFrame":
-    """The models as a table: dimensions, parameters computed from them, and the published totals.
+    """The models as a table, one row each.
+
+    Parameters
+    ----------
+    file : str or Path, optional
+        A file of your own; by default `data/models.csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `parameters` and `parameters_a_token_meets` as computed from the dimensions, then the file's columns, among them
+        the published totals; the index is `model`.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit.
+    InvalidValue
+        What is given is no path.
 
     Examples
     --------

@@ -32,6 +32,15 @@ class LatentAttention:
         Width of the part of keys and queries that carries the position, cached too.
     value_dim : int
         Width of one head's value.
+
+    Raises
+    ------
+    InvalidValue
+        A width is no positive whole number.
+
+    References
+    ----------
+    DeepSeek-AI, *DeepSeek-V2*, 2024.
     """
 
     query_rank: Count
@@ -47,12 +56,15 @@ class Transformer:
     Parameters
     ----------
     name : str
+        For titles and messages.
     layers : int
+        Number of decoder layers M, at most 100,000.
     d_model, d_ff : int
         Width of the residual stream, and of the (gated, three-matrix) feed-forward block.
     heads, kv_heads, head_dim : int
         Query heads, key/value heads (fewer with grouped heads), width of one.
     vocab : int
+        Tokens of the vocabulary: rows of the embedding and of the head.
     experts, experts_per_token, shared_experts : int
         Routed experts of a layer, how many of them a token visits, and those that every token visits.
     expert_ff : int, optional
@@ -62,8 +74,17 @@ class Transformer:
     qkv_bias, router_bias, tied_embeddings : bool
         Tied: embedding and head are one matrix; where they lie on two stages, each holds a copy.
     latent : LatentAttention, optional
+        Where keys and values are kept as one short vector.
     precision, kv_precision : str
-        Of weights, and of keys and values: one of `PRECISIONS`. Activations have 2 bytes.
+        Of weights, and of keys and values: "fp32", "bf16", "fp16", "fp8", "int8" or "int4". Activations have 2 bytes.
+
+    Raises
+    ------
+    InvalidValue
+        A number does not fit: no positive whole one, `kv_heads` no divisor of `heads`, more experts per token than
+        there are, or more dense layers.
+    UnknownName
+        There is no such precision.
 
     Examples
     --------
@@ -116,8 +137,16 @@ class Transformer:
 
     # What the rest of pipelab asks of any model.
     bytes_per_element = 2.0  # of activations
-    d_hidden = property(lambda self: self.d_ff, doc="Another name of `d_ff`.")
-    uniform = property(lambda self: self.spans.uniform, doc="Whether all layers are alike.")
+
+    @property
+    def d_hidden(self) -> int:
+        """Another name of `d_ff`."""
+        return self.d_ff
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all layers are alike."""
+        return self.spans.uniform
 
     @property
     def layer_weight_gb(self) -> float:
@@ -153,7 +182,7 @@ class Transformer:
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer's attention."""
+        """Parameters of one layer's attention."""
         d, h, wide = self.d_model, self.head_dim, self.heads * self.head_dim
         if self.latent:
             q, kv, rope, value = (getattr(self.latent, n) for n in ("query_rank", "kv_rank", "rope_dim", "value_dim"))
@@ -165,11 +194,24 @@ class Transformer:
 
     @property
     def expert_parameters(self) -> int:
-        """Of one expert; of the whole feed-forward block where there are none."""
+        """Parameters of one expert; of the whole feed-forward block where there are none."""
         return 3 * self.d_model * (self.expert_ff or self.d_ff)
 
     def layer_parameters(self, kind: Literal["ordinary", "dense"] = "ordinary", active: bool = False) -> int:
-        """Of one layer; with `active`, only those that a token meets."""
+        """Parameters of one layer.
+
+        Parameters
+        ----------
+        kind : {"ordinary", "dense"}
+            With experts, where the model has any; or one of `dense_layers`.
+        active : bool
+            Only those that a token meets.
+
+        Returns
+        -------
+        int
+            Exact; embedding and head are not among them.
+        """
         shared = self.attention_parameters + 2 * self.d_model  # and two norms
         if kind == "dense":
             return shared + 3 * self.d_model * self.d_ff
@@ -179,7 +221,20 @@ class Transformer:
         return shared + experts * self.expert_parameters + router + bias
 
     def parameters(self, layers: range | None = None, active: bool = False) -> int:
-        """Of these layers, with embedding and head where they are among them; by default of the whole model."""
+        """Parameters of these layers, with embedding and head where they are among them.
+
+        Parameters
+        ----------
+        layers : range, optional
+            Numbered from 0; by default the whole model.
+        active : bool
+            Only those that a token meets.
+
+        Returns
+        -------
+        int
+            Exact; of a whole model as published (`data/models.csv`).
+        """
         layers = range(self.layers) if layers is None else layers
         dense = sum(i < self.dense_layers for i in layers)
         first, last = 0 in layers, self.layers - 1 in layers
@@ -190,27 +245,49 @@ class Transformer:
         return plain + dense * self.layer_parameters("dense", active) + ends
 
     def weight_gb(self, layers: range) -> float:
-        """Weights of these layers with embedding and head, in 10^9 bytes."""
+        """Weights of these layers, with embedding and head where they are among them.
+
+        Parameters
+        ----------
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        float
+            In GB (10^9 bytes).
+        """
         return self.parameters(layers) * self.weight_bytes / 1e9
 
     def work(self, layers: range) -> float:
-        """How many ordinary layers these count for by the parameters a token meets."""
+        """How many ordinary layers these count for by the parameters a token meets.
+
+        Parameters
+        ----------
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        float
+            More than their number where the head is among them.
+        """
         return self.parameters(layers, active=True) / self.layer_parameters(active=True)
 
     @cached_property
     def weight_factors(self) -> tuple[float, ...]:
-        """How many ordinary layers each layer weighs, with embedding and head."""
+        """How many ordinary layers each layer weighs, with embedding and head; M numbers."""
         ordinary = self.layer_parameters()
         return tuple(self.parameters(range(i, i + 1)) / ordinary for i in range(self.layers))
 
     @cached_property
     def work_factors(self) -> tuple[float, ...]:
-        """The same for `work`."""
+        """The same for `work`; M numbers."""
         return tuple(self.work(range(i, i + 1)) for i in range(self.layers))
 
     @cached_property
     def spans(self) -> Spans:
-        """The different kinds of consecutive layers: by number, dense ones among them, and both ends."""
+        """The different kinds of consecutive layers, U of them: by number, dense ones among them, and both ends."""
         number = range(self.layers)
         first, last = ([float(i == end) for i in number] for end in (0, self.layers - 1))
         dense = [float(i < self.dense_layers) for i in number]
@@ -225,7 +302,13 @@ class Transformer:
         return table(self.frame())
 
     def frame(self) -> "DataFrame":
-        """Dimensions, parameters and sizes as a table."""
+        """Dimensions, parameters and sizes as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Two columns of text, the first with the model's name as its title.
+        """
         import pandas as pd
 
         rows = [

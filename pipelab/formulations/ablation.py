@@ -27,8 +27,21 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
 
     Parameters
     ----------
+    problem : Problem
+        Small enough to be listed.
     *families : str
         Names from the registry; none leaves nothing out.
+
+    Returns
+    -------
+    LeftOut
+        `without`, the families; `promised_tokens_per_s`, what the solver claims, None where it has no answer; and
+        `verdict`, what the judge says to the stages it chose.
+
+    Raises
+    ------
+    UnknownName
+        There is no such family.
     """
     candidates = enumerate_candidates(problem)
     program, variables = state_joint(candidates, without=families)

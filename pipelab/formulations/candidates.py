@@ -125,6 +125,16 @@ def enumerate_candidates(problem: Problem) -> Candidates:
 
     Allocations are ordered by first layer, number of layers, GPU set. The number of both
     grows fast: `count_candidates` tells it beforehand without listing anything.
+
+    Parameters
+    ----------
+    problem : Problem
+        Small enough to be listed.
+
+    Returns
+    -------
+    Candidates
+        A allocations and E connections as arrays, rates in tokens/s; `frame()` has the allocations as a table.
     """
     sets = gpu_sets(problem)
     rate, fits = stage_rates(problem, sets)

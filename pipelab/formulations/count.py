@@ -26,12 +26,21 @@ __all__ = ["compositions", "count_candidates"]
 def count_candidates(problem: Problem) -> dict[str, int]:
     """Numbers of everything the joint ILP is built from, as exact whole numbers.
 
+    Parameters
+    ----------
+    problem : Problem
+        Any size.
+
     Returns
     -------
-    dict
+    dict of str to int
         `layers`, `gpus`, `boundaries` between layers, `segments`, `allocations`,
         `connections`, and `with_successor` and `with_predecessor`: the allocations that
         some other can follow or precede.
+
+    References
+    ----------
+    The write-up, "Problem Size Analysis".
 
     Examples
     --------

@@ -23,7 +23,9 @@ def state_joint(candidates: Candidates, form: str = "written", without: Collecti
     Parameters
     ----------
     candidates : Candidates
-    form : "written" or "tight"
+        Of `enumerate_candidates` or `joint_program`.
+    form : {"written", "tight"}
+        The write-up's constraints, or the equivalent form with the better bound.
     without : collection of str
         Families to leave out, to see what each is for.
 
@@ -33,6 +35,15 @@ def state_joint(candidates: Candidates, form: str = "written", without: Collecti
         Solve it with `program.solve(solver="SCIP")` or `"HIGHS"`.
     variables : dict of cvxpy.Variable
         By column group: z, e, …, t.
+
+    Raises
+    ------
+    UnknownName
+        There is no such form or family.
+
+    References
+    ----------
+    The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
     """
     import cvxpy as cp
 

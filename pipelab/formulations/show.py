@@ -86,13 +86,57 @@ class Formulation:
 
 
 def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
-    """The joint ILP of a problem, to be read: `"written"` as in the write-up, or `"tight"`."""
+    """The joint ILP of a problem, to be read.
+
+    Parameters
+    ----------
+    problem : Problem
+        Any size: rows are counted, not listed.
+    form : {"written", "tight"}
+        The write-up's constraints, or the equivalent form with the better bound.
+
+    Returns
+    -------
+    Formulation
+        Every family with sentence, formula, cvxpy line and number of rows; shows itself in a notebook.
+
+    Raises
+    ------
+    UnknownName
+        There is no such form.
+
+    References
+    ----------
+    The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
+    """
     module = joint_form(form)
     return Formulation(module.FAMILIES, module.DOMAINS, count_candidates(problem), Symbols(SYMBOLS))
 
 
 def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulation:
-    """The original MILP of a problem, to be read; `as_run` counts the segments of its author's run."""
+    """The original MILP of a problem, to be read.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its `max_gpus_per_stage` is taken for 1.
+    as_run : bool
+        Count the segments of its author's run.
+
+    Returns
+    -------
+    Formulation
+        As of `joint_formulation`.
+
+    Raises
+    ------
+    NotApplicable
+        `as_run` is asked where layers differ.
+
+    References
+    ----------
+    The write-up, "Original Solver Analysis"; gangmuk/LLM_placement_solver, `solver_constrained.py` at commit 2efc2c6.
+    """
     chosen = single_gpu.rules(problem, as_run)
     domains = (r"z_a, e_{ab}, u_g \in \{0, 1\}", r"\tau_g, \rho_{ab}, t \ge 0")
     return Formulation(single_gpu.FAMILIES, domains, single_gpu.count_segments(chosen), Symbols(SYMBOLS))

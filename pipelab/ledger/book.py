@@ -66,7 +66,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Entries in the order of their documents; shows itself as a table to filter by verdict and document."""
+    """Entries in the order of their documents; shows itself as a table to filter by verdict and document.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+        Claim, computed value and verdict of every row.
+    seconds : float
+        What it took to compute them.
+    """
 
     entries: tuple[Entry, ...]
     seconds: float = 0.0
@@ -103,7 +111,25 @@ class Ledger:
         return dict(Counter(entry.verdict for entry in self.entries))
 
     def only(self, verdict: str | None = None, document: str | None = None) -> "Ledger":
-        """Its entries of one verdict, of one document, or both."""
+        """Its entries of one verdict, of one document, or both.
+
+        Parameters
+        ----------
+        verdict : str, optional
+            One of `pipelab.ledger.VERDICTS`, or "not computed".
+        document : str, optional
+            One of those in this ledger.
+
+        Returns
+        -------
+        Ledger
+            In the same order.
+
+        Raises
+        ------
+        UnknownName
+            There is no such verdict or document.
+        """
         for value, known in ((verdict, (*VERDICTS, FAILED)), (document, {e.document for e in self.entries})):
             if value is not None and value not in known:
                 raise UnknownName(f"no entry has {value!r}; {nearest(value, known)}")
@@ -112,6 +138,16 @@ class Ledger:
 
     def find(self, says: str) -> Entry:
         """The first entry whose words contain this text.
+
+        Parameters
+        ----------
+        says : str
+            Any part of a claim's words.
+
+        Returns
+        -------
+        Entry
+            The first.
 
         Raises
         ------
@@ -124,20 +160,38 @@ class Ledger:
         raise UnknownName(f"no entry says {says!r}")
 
     def frame(self) -> "DataFrame":
-        """One row per entry, as a pandas DataFrame."""
+        """The ledger as a table, one row per entry.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns of text: document, row, place, it says, stated, computed, how, compared, verdict, recorded, remark.
+        """
         import pandas as pd
 
         return pd.DataFrame([entry.row() for entry in self.entries])
 
     def csv(self) -> str:
-        """The whole table as the text of a CSV file."""
+        """The whole table as the text of a CSV file.
+
+        Returns
+        -------
+        str
+            With the columns of `frame`.
+        """
         from pipelab.tables import csv_text
 
         rows = [entry.row() for entry in self.entries]
         return csv_text(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
 
     def html(self) -> str:
-        """The whole table as a page of its own."""
+        """The whole table as a page of its own.
+
+        Returns
+        -------
+        str
+            HTML with its style, and a filter by verdict and document.
+        """
         from pipelab.ledger.pages import page
 
         return page(self)
@@ -173,15 +227,30 @@ def reproduce(
 
     Parameters
     ----------
-    documents : names, optional
+    documents : iterable of str, optional
         Some of `pipelab.ledger.DOCUMENTS`; by default all.
     progress : bool
         Show a progress bar on standard error.
     desk : Desk, optional
         Where results that several rows need are kept; a new one by default, so that everything is
         computed now.
-    on_entry : function of an Entry, optional
+    on_entry : function of Entry, optional
         Called after each.
+
+    Returns
+    -------
+    Ledger
+        A computation that fails is an entry that says why.
+
+    Raises
+    ------
+    UnknownName
+        There is no such document.
+
+    References
+    ----------
+    *Joint ILP Formulation for LLM Hybrid Parallelism Placement*; pmetal's `layer_assignment.rs`; a Rust pipeline
+    scheduler, published without a name; boostr 0.1.0, `PipelineClock`.
 
     Examples
     --------

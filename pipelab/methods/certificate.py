@@ -201,13 +201,26 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     ----------
     result : Result
         Proven optimal or infeasible, by any method.
+    solver : {"scip", "highs"}
+        Who answers the small programs.
+
+    Returns
+    -------
+    Certificate
+        `sentence` is the proof in words; `rate`, in tokens/s, the next higher one; `worth` the layers that a GPU of
+        each kind is worth there.
 
     Raises
     ------
     InvalidValue
-        The result is not proven, so there is nothing to certify.
+        The result is not proven, holds under a limit only, or is of something else than throughput: there is nothing to
+        certify.
     PipelabError
         A placement of that rate exists after all: the result is wrong.
+    TooLarge
+        Too many mixtures of too many kinds of GPU would have to be listed.
+    UnknownName
+        There is no such solver.
 
     Examples
     --------

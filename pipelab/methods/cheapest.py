@@ -52,10 +52,12 @@ def cheapest(
         With `GPU.usd_per_hour` for every GPU.
     at_least : float
         Floor of throughput in tokens/s.
-    solver : "scip" or "highs"
+    solver : {"scip", "highs"}
         Who answers the small programs.
-    time_limit, stop
-        As for `solve`. Ended early, the answer is the best placement so far, with a proven lower bound.
+    time_limit : float, optional
+        Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
+    stop : threading.Event, optional
+        Set it to end the search, to the same effect.
 
     Returns
     -------
@@ -66,7 +68,11 @@ def cheapest(
     Raises
     ------
     InvalidValue
-        A GPU without a price, prices too fine to be told apart, or a floor that is no number.
+        A GPU without a price, prices too fine to be told apart, a floor or limit that is no number, or no problem.
+    TooLarge
+        Too many mixtures of too many kinds of GPU, where mixtures must be listed.
+    UnknownName
+        There is no such solver.
 
     Examples
     --------

@@ -25,6 +25,16 @@ def count_placements(problem: Problem) -> dict[int, int]:
     A placement of s stages is a choice of s - 1 of the M - 1 boundaries, times s disjoint
     GPU sets in order.
 
+    Parameters
+    ----------
+    problem : Problem
+        Any size.
+
+    Returns
+    -------
+    dict of int to int
+        Placements by number of stages, exact; numbers of stages that nothing has are left out.
+
     Examples
     --------
     >>> import pipelab as pl

@@ -61,10 +61,12 @@ def solve_in_flight(
     ----------
     problem : Problem
         With `link_units="tokens"`, unless there is only one GPU. Its own `Workload.in_flight` is not read.
-    solver : "scip" or "highs"
+    solver : {"scip", "highs"}
         Who answers the small programs.
-    time_limit, stop
-        As for `solve`. Ended early, the answer is the best pair so far with a proven bound for all.
+    time_limit : float, optional
+        Seconds. Ended early, the answer is the best pair so far with a proven bound for all.
+    stop : threading.Event, optional
+        Set it to end the search, to the same effect.
 
     Returns
     -------
@@ -75,9 +77,11 @@ def solve_in_flight(
     Raises
     ------
     InvalidValue
-        Links counted in transfers/s, or a limit that is none.
+        Links counted in transfers/s, a limit that is none, or no problem.
     TooLarge
         As for `quickest`.
+    UnknownName
+        There is no such solver.
 
     Notes
     -----

@@ -35,10 +35,26 @@ _SETTINGS = {"written": {}, "tight": {"propagating/probing/maxprerounds": 0}}
 def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     """How large the joint ILP of a problem is, counted without building anything.
 
+    Parameters
+    ----------
+    problem : Problem
+        Any size.
+    form : {"written", "tight"}
+        The write-up's constraints, or the equivalent form with the better bound.
+
     Returns
     -------
-    dict
-        segments, allocations, connections, variables and rows; exact whole numbers.
+    dict of str to int
+        `segments`, `allocations`, `connections`, `variables` and `rows`; exact.
+
+    Raises
+    ------
+    UnknownName
+        There is no such form.
+
+    References
+    ----------
+    The write-up, "Problem Size Analysis".
 
     Examples
     --------
@@ -52,7 +68,23 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
 
 
 def joint_capacity(form: str = "written") -> int:
-    """About how many variables of the joint ILP fit in the memory that is free now."""
+    """About how many variables of the joint ILP fit in the memory that is free now.
+
+    Parameters
+    ----------
+    form : {"written", "tight"}
+        As for `joint_size`.
+
+    Returns
+    -------
+    int
+        From bytes per variable and row that were measured, rounded up (`pipelab.methods.memory`).
+
+    Raises
+    ------
+    UnknownName
+        There is no such form.
+    """
     joint_form(form)
     per_variable, per_row = BYTES[form]
     rows = {"written": 2.0, "tight": 0.0}[form]  # per variable, as the cases grow
@@ -62,10 +94,32 @@ def joint_capacity(form: str = "written") -> int:
 def joint_program(problem: Problem, form: str = "written", big_m: str = "valid") -> "tuple[LinearProgram, Candidates]":
     """The joint ILP as arrays: a `LinearProgram` and the candidates its columns stand for.
 
+    Parameters
+    ----------
+    problem : Problem
+        Small enough to be listed.
+    form : {"written", "tight"}
+        As for `joint_size`.
+    big_m : {"valid", "as_written"}
+        "as_written" takes the write-up's M for links, which can cut off the best placements.
+
+    Returns
+    -------
+    program : LinearProgram
+        Bounds, whole-number columns, objective and blocks of rows, as arrays.
+    candidates : Candidates
+        What its columns stand for; see `enumerate_candidates`.
+
     Raises
     ------
     TooLarge
         It would not fit in the memory that is free.
+    UnknownName
+        There is no such form or M, or the write-up's M is asked of the tight form, which has none.
+
+    References
+    ----------
+    The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
     """
     joint_form(form, big_m)
     _refuse_if_too_large(problem, form, joint_size(problem, form), None)
@@ -74,7 +128,29 @@ def joint_program(problem: Problem, form: str = "written", big_m: str = "valid")
 
 
 def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid") -> float | None:
-    """Optimum of the LP relaxation of the joint ILP, tokens/s: its bound before any branching."""
+    """Optimum of the LP relaxation of the joint ILP: its bound before any branching.
+
+    Parameters
+    ----------
+    problem : Problem
+        Small enough to be listed.
+    form : {"written", "tight"}
+        As for `joint_size`.
+    big_m : {"valid", "as_written"}
+        As for `joint_program`.
+
+    Returns
+    -------
+    float or None
+        In tokens/s; None where even the relaxation is infeasible.
+
+    Raises
+    ------
+    TooLarge
+        It would not fit in the memory that is free.
+    UnknownName
+        There is no such form or M, or the write-up's M is asked of the tight form, which has none.
+    """
     from pipelab import scip
 
     return scip.lp_bound(joint_program(problem, form, big_m)[0])

@@ -47,10 +47,12 @@ def quickest(
         With `link_units="tokens"`, unless there is only one GPU.
     at_least : float
         Floor of throughput in tokens/s, kept by every stage and link.
-    solver : "scip" or "highs"
+    solver : {"scip", "highs"}
         Who solves the program; HiGHS cannot be stopped while it runs, but keeps a time limit.
-    time_limit, stop
-        As for `solve`. Ended early, the answer is the quickest placement so far, with a proven lower bound.
+    time_limit : float, optional
+        Seconds. Ended early, the answer is the quickest placement so far, with a proven lower bound.
+    stop : threading.Event, optional
+        Set it to end the search, to the same effect.
 
     Returns
     -------
@@ -62,9 +64,11 @@ def quickest(
     Raises
     ------
     InvalidValue
-        Links counted in transfers/s, or a floor that is no number.
+        Links counted in transfers/s, a floor or limit that is no number, or no problem.
     TooLarge
         Too many ways to compose a stage from too many classes of GPU.
+    UnknownName
+        There is no such solver.
 
     Notes
     -----

@@ -32,6 +32,29 @@ LINKS = ("needed", "all")
 def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
     """How large the original MILP is with every connection, counted without building anything.
 
+    Parameters
+    ----------
+    problem : Problem
+        Its `max_gpus_per_stage` is taken for 1.
+    segments : {"all", "as_run"}
+        "as_run" counts those of the author's run: first layers on a grid, smallest sizes, one layer on every GPU.
+
+    Returns
+    -------
+    dict of str to int
+        `segments`, `connections`, `variables` and `rows`; exact.
+
+    Raises
+    ------
+    UnknownName
+        There is no such choice of segments.
+    NotApplicable
+        "as_run" is asked where layers differ.
+
+    References
+    ----------
+    The write-up, "Original Solver Analysis"; gangmuk/LLM_placement_solver, `solver_constrained.py` at commit 2efc2c6.
+
     Examples
     --------
     >>> import pipelab as pl

@@ -116,12 +116,33 @@ def trade_off(
 
     Parameters
     ----------
-    against : "gpus", "usd_per_hour", "usd_per_million_tokens" or "seconds_per_pass"
+    problem : Problem
+        What is to be placed on what.
+    against : {"gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass"}
         Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
-    time_limit, stop
-        As for `solve`; the points found by then are kept, and `complete` says so.
+    solver : {"scip", "highs"}
+        Who answers the small programs.
+    time_limit : float, optional
+        Seconds; the points found by then are kept, and `complete` says so.
+    stop : threading.Event, optional
+        Set it to end the search, to the same effect.
     on_point : function of Result, optional
         Called with every point as it is proven.
+
+    Returns
+    -------
+    TradeOff
+        Its `points` are Results, the fastest first; `frame()` has them as a table, `figure()` as a curve.
+
+    Raises
+    ------
+    InvalidValue
+        Prices are missing or too fine to be told apart, links are counted in transfers/s, or an argument is of another
+        kind.
+    UnknownName
+        There is no such `against` or solver.
+    TooLarge
+        Too many mixtures of too many kinds of GPU, where mixtures must be listed.
 
     Examples
     --------

@@ -19,7 +19,18 @@ YES, NO, OPEN = "#009E73", WRONG, "#999999"
 
 
 def plot_classes(cluster: "Cluster") -> "Figure":
-    """Bandwidth from every GPU to every other, GPUs of one class side by side and framed."""
+    """Bandwidth from every GPU to every other, GPUs of one class side by side and framed.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Small enough for a cell per pair of GPUs.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A heat map in GB/s; rows send, columns receive.
+    """
     import plotly.graph_objects as go
 
     from pipelab.formulations.aggregated.classes import gpu_classes
@@ -59,7 +70,23 @@ def plot_classes(cluster: "Cluster") -> "Figure":
 
 
 def plot_search(result: "Result") -> "Figure":
-    """Every question of a search: the rate asked about, and the answer."""
+    """Every question of a search: the rate asked about, and the answer.
+
+    Parameters
+    ----------
+    result : Result
+        Of method "aggregated".
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A mark per question, in tokens/s; hover gives what was asked and the size of its program.
+
+    Raises
+    ------
+    KeyError
+        The result is of another method, which asks no questions.
+    """
     import plotly.graph_objects as go
 
     questions = [q for q in result.details["questions"] if not q.asked.startswith("least")]
@@ -96,7 +123,23 @@ def plot_search(result: "Result") -> "Figure":
 
 
 def plot_proof(proof: "Certificate") -> "Figure":
-    """What all GPUs are worth at the next higher rate, beside the layers to be held."""
+    """What all GPUs are worth at the next higher rate, beside the layers to be held.
+
+    Parameters
+    ----------
+    proof : Certificate
+        Made by `certificate`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A bar per type of GPU, end to end, in layers.
+
+    Raises
+    ------
+    TypeError
+        Its `rate` is None: no stage is faster, or none fits, and there is nothing to draw.
+    """
     import plotly.graph_objects as go
 
     kinds, layers = proof.problem.cluster.kinds, proof.problem.model.layers
@@ -132,9 +175,15 @@ def plot_run_times(frame: "DataFrame", series: Any) -> "Figure":
 
     Parameters
     ----------
-    frame : DataFrame
-        Columns series, value, seed, seconds, status; see `saved_run`.
+    frame : pandas.DataFrame
+        Columns series, value, seed, seconds, status, variables; see `saved_run`.
     series : list of str
+        Which of its series, a panel each.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Seconds against size, both on logarithmic axes.
     """
     from plotly.subplots import make_subplots
 

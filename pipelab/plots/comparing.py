@@ -20,6 +20,12 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
     Parameters
     ----------
     comparison : Comparison
+        Made by `compare`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A bar per method, in tokens/s; a promise without a placement is a cross. The title says who loses most.
     """
     import plotly.graph_objects as go
 
@@ -84,7 +90,13 @@ def plot_shares(shares: Mapping[str, Mapping[str, float | None]]) -> "Figure":
 
     Parameters
     ----------
-    shares : mapping of mix to mapping of method to share, or None where the method has no placement
+    shares : mapping of mix to mapping of method to float or None
+        As `Comparison.shares` has them for each mix; None where the method has no placement. At least one is known.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A heat map of shares.
     """
     import plotly.graph_objects as go
 
@@ -113,7 +125,20 @@ def plot_shares(shares: Mapping[str, Mapping[str, float | None]]) -> "Figure":
 
 
 def plot_split_costs(costs: Any, splits: Mapping[str, tuple[range, ...]]) -> "Figure":
-    """The cost of every stage under several splits of the same layers; the tallest bar is the bottleneck."""
+    """The cost of every stage under several splits of the same layers; the tallest bar is the bottleneck.
+
+    Parameters
+    ----------
+    costs : sequence of float, length M
+        Of every layer, in any unit.
+    splits : mapping of str to tuple of range
+        At most five splits of these layers, by name.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A bar per split and stage, in the unit of the costs.
+    """
     import plotly.graph_objects as go
 
     figure, worst = go.Figure(), {}

@@ -15,6 +15,16 @@ __all__ = ["plot_course"]
 def plot_course() -> "go.Figure":
     """A lane for each kind of reader; every notebook is as wide as the minutes it takes.
 
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In minutes from the beginning.
+
+    Raises
+    ------
+    InvalidData
+        A notebook does not say how many minutes it takes.
+
     Examples
     --------
     >>> plot_course().layout.xaxis.title.text

@@ -34,8 +34,10 @@ def gantt(
     Parameters
     ----------
     timeline : Timeline
-    window : (from, to), optional
-        Draw this part of the time only, for which bars may do where the whole needs an overview.
+        Made by `simulate`.
+    window : (float, float), optional
+        From when to when, in the unit of the costs: draw this part of the time only, for which bars may do where the
+        whole needs an overview.
     transfers : bool
         Join every action to the one on another rank that uses its result, or every send to its receive where
         these are shown; an overview has no room for it.
@@ -59,7 +61,7 @@ def gantt(
     Raises
     ------
     InvalidValue
-        The window is empty, there is no such microbatch, or an option is none.
+        The window is empty, there is no such microbatch, or an argument is of another kind.
 
     Examples
     --------

@@ -19,12 +19,21 @@ def gantt_widget(timeline: "Timeline", **options: Any) -> "FigureWidget":
     Parameters
     ----------
     timeline : Timeline
-    options
+        Made by `simulate`.
+    **options
         As for `gantt`, but `window` and `overview`, which the zoom decides.
 
     Returns
     -------
     plotly.graph_objects.FigureWidget
+        Needs a kernel for as long as it is to change.
+
+    Raises
+    ------
+    InvalidValue
+        `window` or `overview` is among the options, or a value does not fit.
+    TypeError
+        There is no such option.
 
     Examples
     --------

@@ -28,9 +28,16 @@ def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Fi
     Parameters
     ----------
     costs : Roofline
+        Its `layer_times` are drawn.
     model : Transformer
+        Whose ordinary layer it is.
     panels : mapping of title to (GPU, sequence of Workload)
         One panel each, side by side on the same axes; workloads in the order of their tokens.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Milliseconds against new tokens, both on logarithmic axes.
     """
     from plotly.subplots import make_subplots
 
@@ -110,8 +117,14 @@ def plot_stage_rates(layers: Sequence[int], rates: Mapping[str, Sequence[float]]
     Parameters
     ----------
     layers : sequence of int
-    rates : mapping of name to tokens/s for each number of layers
-        Shown as multiples of the first, since the models count unlike things.
+        On the GPU, ascending.
+    rates : mapping of name to sequence of float
+        Tokens/s for each number of layers. Shown as multiples of the first, since the models count unlike things.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A line per cost model; hover gives tokens/s.
     """
     import plotly.graph_objects as go
 

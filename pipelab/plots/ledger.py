@@ -17,6 +17,12 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
     Parameters
     ----------
     ledger : Ledger
+        With at least one entry.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In numbers of claims.
     """
     import plotly.graph_objects as go
 

@@ -15,10 +15,15 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Fi
 
     Parameters
     ----------
-    table : DataFrame
+    table : pandas.DataFrame
         From `against_measured`.
     explain_above : float
-        Misses beyond it are marked, with the note of their row.
+        Misses beyond this share are marked, with the note of their row.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A point per row, at predicted time / measured time - 1.
     """
     import plotly.graph_objects as go
 

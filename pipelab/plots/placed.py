@@ -25,6 +25,7 @@ def placed_gantt(placed: "PlacedTimeline", *, follow: int | None = 0, links: boo
     Parameters
     ----------
     placed : PlacedTimeline
+        Made by `timeline_of`.
     follow : int or None
         A microbatch whose way is drawn as a line; in decode round after round.
     links : bool
@@ -263,10 +264,12 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     Parameters
     ----------
     placed : PlacedTimeline
+        Made by `timeline_of`.
 
     Returns
     -------
     plotly.graph_objects.Figure
+        Tokens/s against numbers in flight.
     """
     import plotly.graph_objects as go
 

@@ -21,6 +21,7 @@ def plot_placement(problem: Problem, placement: Placement | None = None) -> "Fig
     Parameters
     ----------
     problem : Problem
+        Whose cluster is drawn.
     placement : Placement, optional
         Must be valid. Without one, the empty cluster is drawn.
 
@@ -28,6 +29,13 @@ def plot_placement(problem: Problem, placement: Placement | None = None) -> "Fig
     -------
     plotly.graph_objects.Figure
         One bar trace per GPU type in use; hover gives rate, batch share and memory.
+
+    Raises
+    ------
+    InvalidPlacement
+        The placement is not valid for this problem.
+    InvalidValue
+        What is given is no placement.
     """
     import plotly.graph_objects as go
 

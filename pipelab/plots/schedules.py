@@ -28,17 +28,18 @@ def plot_timelines(timelines: Mapping[str, Timeline], *, finding: str | None = N
         At most six.
     finding : str, optional
         The title; by default which of them ends first and by how much.
-    options
+    **options
         `transfers`, `critical_path` and `follow`, as for `gantt`.
 
     Returns
     -------
     plotly.graph_objects.Figure
+        In the unit of the first one's costs.
 
     Raises
     ------
     InvalidValue
-        There is no timeline, two have one label, or there are too many to be read.
+        There is no timeline, two have one label, there are too many to be read, or an option does not fit.
 
     Examples
     --------
@@ -149,7 +150,7 @@ def plot_makespans(
     values : sequence
         Of what changes: numbers, or labels.
     makespans : mapping of name to sequence of float
-        One number per value, of at most nine schedules.
+        One number per value, at least 0, of at most nine schedules.
     axis : str
         What changes.
     finding : str, optional
@@ -158,11 +159,12 @@ def plot_makespans(
     Returns
     -------
     plotly.graph_objects.Figure
+        A line per name, in the unit of the makespans.
 
     Raises
     ------
     InvalidValue
-        There are too many lines or none, or a line has not one number per value.
+        There are too many lines or none, a line has not one number per value, or an argument is of another kind.
 
     Examples
     --------

@@ -20,12 +20,18 @@ def plot_search_growth(sizes: Any, counts: Mapping[str, list[int]], per_second: 
     Parameters
     ----------
     sizes : list of int
+        Ascending.
     counts : mapping of name to list of int
-        One number per size, whole numbers of any length.
+        One number per size, whole numbers of any length; at most four names.
     per_second : float
         Candidates tried in one second, measured.
     axis : str
         What `sizes` counts.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Numbers of candidates on a logarithmic axis.
     """
     import plotly.graph_objects as go
 

@@ -19,9 +19,15 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
 
     Parameters
     ----------
-    sizes : mapping of label to the numbers of `joint_size`
+    sizes : mapping of label to dict of str to int
+        The numbers of `joint_size`.
     limit : int, optional
-        Draws a line at the number of variables that can still be built.
+        Draws a line at the number of variables that can still be built, such as `joint_capacity` gives.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Numbers on a logarithmic axis.
     """
     import plotly.graph_objects as go
 
@@ -55,7 +61,18 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
 
 
 def plot_progress(result: Result) -> "Figure":
-    """What a solve knew and when: best placement so far and proven bound, the gap between shaded."""
+    """What a solve knew and when: best placement so far and proven bound, the gap between shaded.
+
+    Parameters
+    ----------
+    result : Result
+        Of a method that keeps its progress: "joint", "aggregated", "single_gpu" or "type_count".
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Tokens/s against seconds of solving; no lines where the method keeps no progress.
+    """
     import plotly.graph_objects as go
 
     moments = result.details.get("progress", ())
@@ -106,12 +123,17 @@ def plot_claims(factors: Sequence[float], claims: Mapping[str, list[float]], tru
 
     Parameters
     ----------
-    factors : list of float
+    factors : sequence of float
         Bandwidth as a share of the original, ascending.
     claims : mapping of name to list of float
         Claimed optima in tokens/s, one per factor.
     truth : list of float
-        The proven optima.
+        The proven optima in tokens/s, one per factor.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A line per claim over that of the truth.
     """
     import plotly.graph_objects as go
 

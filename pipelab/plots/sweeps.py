@@ -31,12 +31,25 @@ def plot_sweep(sweep: "Sweep", x: str | None = None, y: str = "throughput_tokens
     Parameters
     ----------
     sweep : Sweep
+        Made by `pl.sweep`.
     x : str, optional
         A column of numbers: a name of the points, or of the answers. By default what is paid:
         usd_per_hour where there are prices, otherwise gpus_used. Points that no other one beats in
         both x and y are then joined as steps; against any other column, the best at each value.
     y : str
         A column of numbers.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A dot per point that has a placement; hover gives its values.
+
+    Raises
+    ------
+    UnknownName
+        There is no such column.
+    InvalidValue
+        A column does not hold numbers.
     """
     import plotly.graph_objects as go
 

@@ -21,7 +21,18 @@ _ADDING_UP = {"gpus": "GPU", "usd_per_hour": "dollar"}
 
 
 def plot_trade_off(curve: "TradeOff") -> "Figure":
-    """Throughput against GPUs, dollars or seconds, as steps: between two points nothing better exists."""
+    """Throughput against GPUs, dollars or seconds, as steps: between two points nothing better exists.
+
+    Parameters
+    ----------
+    curve : TradeOff
+        Made by `trade_off`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Tokens/s against what `curve.against` names; hover gives the placement.
+    """
     import plotly.graph_objects as go
 
     frame = curve.frame().sort_values(curve.against) if curve.points else curve.frame()

@@ -17,8 +17,21 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     Parameters
     ----------
     training : TrainingTimeline
-    options
+        Made by `timeline_of` with `training=True`.
+    **options
         As for `pl.gantt`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In seconds.
+
+    Raises
+    ------
+    InvalidValue
+        An option's value does not fit.
+    TypeError
+        There is no such option.
     """
     figure = gantt(training.timeline, **{"finding": f"{training.problem.name}: {training.sentence}", **options})
     axis = figure.layout.yaxis

@@ -71,9 +71,23 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
 
     Returns
     -------
-    DataFrame
-        `predicted` in the unit of `measured`; `error` = predicted time / measured time - 1, whatever
-        the unit, so above 0 means the model is too slow.
+    pandas.DataFrame
+        `what`, `measured`, `predicted` (in the unit of `measured`), `unit` ("ms" or "tokens/s"), `error` = predicted
+        time / measured time - 1, whatever the unit, so above 0 means the model is too slow; then the file's other
+        columns.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit.
+    InvalidValue
+        `costs` is no `Roofline`, or what is given as file is no path.
+    UnknownName
+        There is no such model.
+
+    References
+    ----------
+    `data/measured_times.csv` names the source of every row; `data/README.md` says which constants were taken from them.
 
     Examples
     --------

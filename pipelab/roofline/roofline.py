@@ -42,19 +42,24 @@ class Roofline:
         `ω`, share of the shorter of computing and moving bytes that hides behind the longer. Prompts have
         thousands of rows for every weight read; a new token per sequence has few, and hides less.
     layer_overhead_s : float
-        `τ0`, launches and waits per layer: 0.02 ms with CUDA graphs, 0.3 ms with eager kernels.
+        `τ0`, launches and waits per layer in seconds: 0.02 ms with CUDA graphs, 0.3 ms with eager kernels.
     hop_latency_s : float
-        `α`, what sending a message takes besides its bytes; the link is taken for that long. How long a byte is on
-        the way is the link's own (`Cluster.latency_ms`), and keeps no other message from it.
+        `α`, what sending a message takes besides its bytes, in seconds; the link is taken for that long. How long a
+        byte is on the way is the link's own (`Cluster.latency_ms`), and keeps no other message from it.
     memory_share : float
         Share of a GPU's memory that may be used.
     tensor_parallel : bool
         Whether the GPUs of a stage that share a node, and are alike in all (`GPU`), may also cut each layer among
         them.
-    prefer : "rate" or "time"
+    prefer : {"rate", "time"}
         Which of the ways to run a stage that fit in memory is taken: the one with the greatest rate, or the one
         whose pass is shortest. Every method and `evaluate` take the same; they differ only where a batch is
         shared unevenly. Where the time of a pass is the goal (`quickest`), "time" is what to ask for.
+
+    Raises
+    ------
+    InvalidValue
+        A share is not above 0 and at most 1 (overlaps may be 0), a time is negative, or `gpus` is empty.
 
     Notes
     -----
@@ -79,6 +84,11 @@ class Roofline:
     microbatches in flight, turns even out.
 
     A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
+
+    References
+    ----------
+    S. Williams, A. Waterman, D. Patterson, *Roofline*, Communications of the ACM 52, 2009; R. Pope et al., *Efficiently
+    Scaling Transformer Inference*, 2022. The facts of GPUs have their sources in `data/gpus.csv`.
 
     Examples
     --------
@@ -122,7 +132,19 @@ class Roofline:
         return tuple(self.gpus)
 
     def check(self, problem: Problem) -> None:
-        """Refuse what has no meaning here; called by `Problem` when it is made."""
+        """Refuse what has no meaning here; called by `Problem` when it is made.
+
+        Parameters
+        ----------
+        problem : Problem
+            What this model is to serve.
+
+        Raises
+        ------
+        InvalidValue
+            The model is no `Transformer`, links are not counted in tokens, or a rate is not between 1e-9 and 1e15
+            tokens/s, beyond which solvers do not compute.
+        """
         if not isinstance(problem.model, Transformer):
             expected = "expected a Transformer, such as load_model('Llama-3-70B'): Roofline needs its dimensions"
             raise InvalidValue("Problem", [("model", problem.model.name, expected)])
@@ -138,19 +160,58 @@ class Roofline:
                 raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
-        """Tokens/s of a link that carries one microbatch after the other."""
+        """Rate of links that carry one microbatch after the other.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s, of the shape that was given.
+        """
         sent = Demand(_known(problem), problem.workload).handed_on_bytes(problem.workload.batch_size)
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
         with np.errstate(divide="ignore"):
             return problem.workload.tokens / (self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9))
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
-        """Whether a mixed stage is exactly as fast as the slowest pure one of its size (see `LinearThroughput`)."""
+        """Whether a mixed stage is exactly as fast as the slowest pure one of its size (see `LinearThroughput`).
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose batch split and nodes count.
+
+        Returns
+        -------
+        bool
+            True for an even split where no layer can be cut.
+        """
         cut = self.tensor_parallel and any(kind.node for kind in problem.cluster.kinds)
         return problem.batch_split == "even" and not cut
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
-        """What these layers need on this GPU alone, in GB, by what it is for."""
+        """What these layers need on one GPU alone, by what it is for.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        gpu : GPU
+            Of whose memory `memory_share` may be used.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        dict of str to float
+            "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes).
+        """
         demand, load = Demand(_known(problem), problem.workload), problem.workload
         parts = demand.kept_gb(problem.model.weight_gb(layers), len(layers), load.batch_size, 1)
         reserve = (1 - self.memory_share) * gpu.memory_gb
@@ -160,6 +221,30 @@ class Roofline:
         self, model: Transformer, workload: Workload, gpu: GPU, layers: range, tensor_parallel: int = 1
     ) -> float:
         """Time of one pass of the whole batch on this GPU, or on so many of its node that cut each layer.
+
+        Parameters
+        ----------
+        model : Transformer
+            Whose layers these are.
+        workload : Workload
+            Its batch passes once.
+        gpu : GPU
+            Of a type that this model knows.
+        layers : range
+            Numbered from 0.
+        tensor_parallel : int
+            GPUs of the node that cut each layer among them.
+
+        Returns
+        -------
+        float
+            In seconds.
+
+        Raises
+        ------
+        InvalidValue
+            An argument is of another kind, the type is not known, these are no layers of the model, or several GPUs are
+            to cut a layer and the GPU has no node.
 
         Examples
         --------
@@ -187,11 +272,25 @@ class Roofline:
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
         """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
 
+        Parameters
+        ----------
+        model : Transformer
+            Whose layer it is.
+        workload : Workload
+            Its batch passes once.
+        gpu : GPU
+            Of a type that this model knows.
+
         Returns
         -------
-        dict
+        dict of str to float
             "computing"; "weights", "keys and values" and "activations", each with the time to move its
-            bytes; "overhead"; and "layer", in which what overlaps counts once.
+            bytes; "overhead"; and "layer", in which what overlaps counts once. All in seconds.
+
+        Raises
+        ------
+        KeyError
+            The type of GPU is not known.
 
         Examples
         --------
@@ -216,14 +315,53 @@ class Roofline:
     def stage(
         self, model: Transformer, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str
     ) -> StageCost:
-        """Rate, batch shares and memory of one stage; `layers` as a number means so many from the first."""
+        """Rate, batch shares and memory of one stage.
+
+        Parameters
+        ----------
+        model : Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range or int
+            Numbered from 0; a number stands for so many layers from the first.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number per GPU), `degree`,
+            the GPUs that cut each layer among them, and `pass_seconds`.
+        """
         layers = range(layers) if isinstance(layers, int) else layers
         return _stage(self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split)
 
     def stage_tables(
         self, model: Transformer, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, batch_split: str
     ) -> StageTables:
-        """`stage` for every composition, shape (C, K), and every kind of span at once."""
+        """`stage` for every composition and every kind of span (`model.spans`) at once.
+
+        Parameters
+        ----------
+        model : Transformer
+            With U kinds of span.
+        workload : Workload
+            What passes through them.
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
+            How many GPUs of each kind a candidate stage has; every row has at least one.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageTables
+            `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
+        """
         best = self._best(Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split)
         return StageTables(best.rate, best.memory_gb, best.seconds)
 

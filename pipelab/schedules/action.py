@@ -62,17 +62,44 @@ class Action(NamedTuple):
 
     @classmethod
     def pair(cls, forward: "Action", backward: "Action") -> "Action":
-        """A forward and a full backward that one rank runs at the same time."""
+        """A forward and a full backward that one rank runs at the same time.
+
+        Parameters
+        ----------
+        forward : Action
+            Of kind "F".
+        backward : Action
+            Of kind "B".
+
+        Returns
+        -------
+        Action
+            Of kind "OVERLAP_F_B", with both as its `parts`.
+        """
         return cls(-1, "OVERLAP_F_B", -1, (forward, backward))
 
     @classmethod
     def parse(cls, text: str) -> "Action":
         """Read an action; an empty cell is an idle tick.
 
+        Parameters
+        ----------
+        text : str
+            As torch writes it: `2F0`, `1SEND_B3`, `(3F0;4B1)OVERLAP_F_B`.
+
+        Returns
+        -------
+        Action
+            Of the kind that is written there.
+
         Raises
         ------
         InvalidValue
             The text is no action in torch's writing.
+
+        References
+        ----------
+        torch.distributed.pipelining, whose action tables are written so.
         """
         text = (text if isinstance(text, str) else shown(text)).strip()
         if text in ("", "IDLE"):

@@ -62,9 +62,15 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
         `"GPipe"`, `"1F1B"`, `"Interleaved1F1B"`, `"LoopedBFS"`, `"InterleavedZeroBubble"`, `"ZBH1"`, `"ZBH2"`,
         `"ZBV"`, `"DualPipeV"` or `"Inference"`.
     ranks, microbatches : int
+        p and m, at least 1.
     chunks : int, optional
         Stages per rank; 2 for the interleaved ones where it is not given. Stage s is on rank s mod ranks,
         or, for `"ZBV"` and `"DualPipeV"`, on rank s on the way down and 2·ranks-1-s on the way back.
+
+    Returns
+    -------
+    Schedule
+        What each rank does in which order; `simulate` adds the times.
 
     Raises
     ------
@@ -74,6 +80,13 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
         A number is no positive whole number, or the schedule does not exist for these numbers.
     TooLarge
         More than 5 million forwards, or one million in a V.
+
+    References
+    ----------
+    torch.distributed.pipelining: where it has a schedule, its action table is the same. GPipe: Y. Huang et al., 2019.
+    Interleaved1F1B: D. Narayanan et al. (Megatron-LM), 2021. LoopedBFS: J. Lamy-Poirier, *Breadth-First Pipeline
+    Parallelism*, 2023. Zero bubble: P. Qi et al., arXiv 2401.10241. DualPipeV: DeepSeek-AI, *DeepSeek-V3 Technical
+    Report*, its DualPipe as a V.
 
     Examples
     --------

@@ -30,15 +30,22 @@ class Schedule:
     Attributes
     ----------
     name : str
+        For titles and messages; `closed_forms` looks formulas up by it.
     microbatches : int
+        m, at most 5 million.
     stage_rank : tuple of int
         The rank that holds each stage.
-    kind, stage, microbatch : int arrays, shape (n,)
+    kind, stage, microbatch : arrays of int, shape (n,)
         All actions, rank after rank. `kind` holds the codes of `pipelab.schedules.action.KINDS`.
-    first : int array, shape (ranks + 1,)
+    first : array of int, shape (ranks + 1,)
         Rank r's actions are those from first[r] to first[r + 1].
-    paired : bool array, shape (n,)
+    paired : array of bool, shape (n,)
         True for a forward that runs at the same time as the backward listed next.
+
+    Raises
+    ------
+    InvalidValue
+        An attribute is of another kind or shape. Whether the schedule can be run is not asked here: see `validate`.
 
     Examples
     --------
@@ -87,11 +94,18 @@ class Schedule:
         Parameters
         ----------
         name : str
-        rows : one iterable of actions per rank
+            For titles and messages.
+        rows : iterable of iterables of Action or str
+            The actions of each rank, in order.
         microbatches : int, optional
             Largest microbatch named, plus one, where it is not given.
         stage_rank : sequence of int, optional
             The first rank that runs a stage holds it, where it is not given.
+
+        Returns
+        -------
+        Schedule
+            As the rows have it.
 
         Raises
         ------
@@ -122,12 +136,12 @@ class Schedule:
 
     @cached_property
     def held(self) -> np.ndarray:
-        """How many stages every rank holds, shape (ranks,); 0 for a rank with nothing to do."""
+        """How many stages every rank holds, (ranks,) array of ints; 0 for a rank with nothing to do."""
         return np.bincount(self.holder, minlength=self.ranks)
 
     @cached_property
     def chunk(self) -> np.ndarray:
-        """Which of its rank's stages every stage is, from 0, shape (stages,)."""
+        """Which of its rank's stages every stage is, from 0; (stages,) array of ints."""
         order = np.argsort(self.holder, kind="stable")
         before = np.cumsum(self.held) - self.held
         chunk = np.empty(self.stages, dtype=np.int64)
@@ -136,12 +150,12 @@ class Schedule:
 
     @cached_property
     def rank(self) -> np.ndarray:
-        """The rank of every action, shape (n,)."""
+        """The rank of every action; (n,) array of ints."""
         return np.repeat(np.arange(self.ranks), np.diff(self.first))
 
     @cached_property
     def holder(self) -> np.ndarray:
-        """`stage_rank` as an array, shape (stages,)."""
+        """`stage_rank` as an array of ints, shape (stages,)."""
         return np.array(self.stage_rank)
 
     @property
@@ -160,17 +174,39 @@ class Schedule:
         return bool(np.isin(self.kind, TRANSFERS).any())
 
     def action(self, i: int) -> Action:
-        """The i-th entry of the arrays (a pair counts as two)."""
+        """One entry of the arrays; a pair has two.
+
+        Parameters
+        ----------
+        i : int
+            From 0 to n - 1.
+
+        Returns
+        -------
+        Action
+            Without its partner, where it is half of a pair.
+        """
         return Action(int(self.stage[i]), KINDS[self.kind[i]], int(self.microbatch[i]))
 
     def whole(self, i: int) -> Action:
-        """The i-th entry, or the pair of which it is a half."""
+        """One entry of the arrays, or the pair of which it is a half.
+
+        Parameters
+        ----------
+        i : int
+            From 0 to n - 1.
+
+        Returns
+        -------
+        Action
+            With two parts, where it is a pair.
+        """
         low = i - 1 if i and self.paired[i - 1] else i
         return Action.pair(self.action(low), self.action(low + 1)) if self.paired[low] else self.action(i)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """Every entry as text, each half of a pair by itself."""
+        """Every entry as text, each half of a pair by itself; n of them."""
         kinds, columns = [KINDS[code] for code in self.kind.tolist()], (self.stage.tolist(), self.microbatch.tolist())
         return tuple(k if k == "IDLE" else f"{s}{k}{m}" for k, s, m in zip(kinds, *columns, strict=True))
 
@@ -189,13 +225,29 @@ class Schedule:
         return tuple(rows)
 
     def select(self, keep: np.ndarray) -> "Schedule":
-        """The schedule without the entries where `keep` is False."""
+        """The schedule with some of its entries.
+
+        Parameters
+        ----------
+        keep : array of bool, shape (n,)
+            False for what is left out.
+
+        Returns
+        -------
+        Schedule
+            Whether it can be run, `validate` says.
+        """
         first = np.concatenate([[0], np.cumsum(keep)])[self.first]
         arrays = {name: getattr(self, name)[keep] for name in ("kind", "stage", "microbatch", "paired")}
         return replace(self, first=first, **arrays)
 
     def validate(self) -> "Schedule":
         """Return the schedule itself if it can be run.
+
+        Returns
+        -------
+        Schedule
+            Itself.
 
         Raises
         ------
@@ -209,13 +261,35 @@ class Schedule:
         return validate(self)
 
     def defects(self) -> tuple[str, ...]:
-        """What `validate` would complain about; empty for a schedule that can be run."""
+        """What `validate` would complain about.
+
+        Returns
+        -------
+        tuple of str
+            Empty for a schedule that can be run; the first thousand of a longer list.
+
+        Raises
+        ------
+        TooLarge
+            It would take minutes to run; see `pipelab.schedules.limits`.
+        """
         from pipelab.schedules.validate import defects
 
         return defects(self)
 
     def with_communication(self) -> "Schedule":
-        """The same schedule with a send after and a receive before every action that crosses ranks."""
+        """The same schedule with a send after and a receive before every action that crosses ranks.
+
+        Returns
+        -------
+        Schedule
+            A pair has both receives before it and both sends after it.
+
+        Raises
+        ------
+        InvalidSchedule
+            It names stages or microbatches that do not exist, or stages on ranks that do not hold them.
+        """
         from pipelab.schedules.views import with_communication
 
         return with_communication(self)
@@ -226,11 +300,30 @@ class Schedule:
         return self.with_communication()
 
     def without_communication(self) -> "Schedule":
-        """The same schedule without sends, receives and idle ticks."""
+        """The same schedule without sends, receives and idle ticks.
+
+        Returns
+        -------
+        Schedule
+            What computes alone.
+        """
         return self.select(~np.isin(self.kind, (*TRANSFERS, IDLE)))
 
     def with_idle(self) -> "Schedule":
-        """The same schedule with an idle tick wherever a rank waits, every action taking one tick."""
+        """The same schedule with an idle tick wherever a rank waits, every action taking one tick.
+
+        Returns
+        -------
+        Schedule
+            Messages take no tick and are left out.
+
+        Raises
+        ------
+        InvalidSchedule
+            It cannot be run.
+        TooLarge
+            It would take minutes to run; see `pipelab.schedules.limits`.
+        """
         from pipelab.schedules.views import with_idle
 
         return with_idle(self)
@@ -242,6 +335,18 @@ class Schedule:
         ----------
         path : str or Path, optional
             Where to write it, too.
+
+        Returns
+        -------
+        str
+            The text of the file.
+
+        Raises
+        ------
+        InvalidData
+            Nothing can be written there.
+        InvalidValue
+            What is given is no path.
         """
         from pipelab.schedules.files import to_csv
 
@@ -255,8 +360,14 @@ class Schedule:
         ----------
         source : str or Path
             A file, or the text itself where it has more than one line.
-        known : name, microbatches, stage_rank
-            What the file does not say; by default taken from its actions.
+        **known
+            `name`, `microbatches` and `stage_rank`, which the file does not say; by default taken from its name and its
+            actions.
+
+        Returns
+        -------
+        Schedule
+            Without idle ticks; what torch lists besides (parameters gathered, gradients reduced) is left out.
 
         Raises
         ------
@@ -264,13 +375,23 @@ class Schedule:
             The file is not there, or a cell is no action; names row and column.
         InvalidSchedule
             The file holds a schedule that cannot be run.
+        InvalidValue
+            What is given is neither text nor a path.
+        TooLarge
+            It would take minutes to run; see `pipelab.schedules.limits`.
         """
         from pipelab.schedules.files import from_csv
 
         return from_csv(source, **known)
 
     def frame(self) -> "DataFrame":
-        """One row per action, in order: rank, position, action, stage, kind, microbatch."""
+        """The actions as a table, one row each, in order.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `rank`, `position`, `action`, `stage`, `kind` and `microbatch`; all numbers from 0, -1 for none.
+        """
         import pandas as pd
 
         position = np.arange(len(self.kind)) - self.first[self.rank]

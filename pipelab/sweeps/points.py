@@ -27,10 +27,17 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     **axes : iterables
         The values of each name.
 
+    Returns
+    -------
+    list of dict
+        Names and values of every point.
+
     Raises
     ------
     TooLarge
         More than a million points.
+    InvalidValue
+        A part holds no points, an axis no several values, or a name stands in two parts.
 
     Examples
     --------
@@ -75,9 +82,22 @@ def mixes(
         4 stands for 0, 1, 2, 3 and 4 of them; (0, 8) for none or a node of eight.
     gpus : int, optional
         At most so many in total.
-    usd_per_hour : mapping of type to price
+    usd_per_hour : mapping of type to float, optional
+        What a GPU of each type costs, in $ per hour.
     budget : float, optional
-        All GPUs of a mix cost at most so much, in dollars per hour; needs `usd_per_hour`.
+        All GPUs of a mix cost at most so much, in $ per hour; needs `usd_per_hour`.
+
+    Returns
+    -------
+    list of dict of str to int
+        Number of GPUs by type.
+
+    Raises
+    ------
+    TooLarge
+        More than a million points.
+    InvalidValue
+        An argument does not fit, or a price is missing.
 
     Examples
     --------

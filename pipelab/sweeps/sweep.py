@@ -41,6 +41,7 @@ class Sweep:
     asked : int
         Number of points asked for; where it was interrupted, there are fewer rows.
     method : str
+        Its name.
     seconds : float
         Of this call; rows that were read from a file cost none.
     """
@@ -66,7 +67,13 @@ class Sweep:
         return f"{self.asked:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
 
     def frame(self) -> "DataFrame":
-        """The rows as a DataFrame; without the columns of prices where no GPU has one."""
+        """The rows as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns of `rows`; without those of prices where no GPU has one.
+        """
         import pandas as pd
 
         frame = pd.DataFrame(self.rows, columns=[*self.names, *COLUMNS])
@@ -74,7 +81,25 @@ class Sweep:
         return frame.drop(columns=prices)
 
     def figure(self, x: str | None = None, y: str = "throughput_tokens_per_s") -> "Figure":
-        """Every point a dot, the best ones joined; see `plot_sweep`."""
+        """Every point a dot, the best ones joined.
+
+        Parameters
+        ----------
+        x, y : str
+            Columns of numbers; see `plot_sweep`.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `plot_sweep`.
+
+        Raises
+        ------
+        UnknownName
+            There is no such column.
+        InvalidValue
+            A column does not hold numbers.
+        """
         from pipelab.plots import plot_sweep
 
         return plot_sweep(self, x, y)

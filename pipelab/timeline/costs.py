@@ -25,6 +25,7 @@ class StageCosts:
     Parameters
     ----------
     forward : number or one per stage
+        Of one microbatch on one stage, in `unit`.
     backward_input, backward_weight : number or one per stage
         Gradients of the input and of the weights; a full backward takes both, one after the other.
         Only a schedule that runs forward alone may do without.
@@ -35,13 +36,19 @@ class StageCosts:
         What a forward and a backward run at the same time take, as a share of their sum. 1 is no gain at
         all, which flatters nobody; measured kernels are needed for less.
     activation : number or one per stage
-        Memory held from the start of a forward to the end of its input gradient or full backward.
+        Memory held from the start of a forward to the end of its input gradient or full backward, in any unit.
     weight_activation : number or one per stage
-        Memory held from then to the end of the weight gradient.
+        Memory held from then to the end of the weight gradient, in the same unit.
     optimizer : number
         The optimizer's step, on every rank.
     unit : {"", "s", "ms", "us"}
         Unit of all times, for axes and files.
+
+    Raises
+    ------
+    InvalidValue
+        A cost is no number from 0 to 1e30 and no list of such numbers, `overlap` is not above 0 and at most 1, or there
+        is no such unit.
 
     Examples
     --------
@@ -79,10 +86,21 @@ class StageCosts:
     def split(self, chunks: int) -> "StageCosts":
         """The costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
 
+        Parameters
+        ----------
+        chunks : int
+            At least 1.
+
+        Returns
+        -------
+        StageCosts
+            Of one of the smaller stages; optimizer, overlap and messages as they are.
+
         Raises
         ------
         InvalidValue
-            A cost is given stage by stage: then say what the smaller stages cost.
+            A cost is given stage by stage (then say what the smaller stages cost), or `chunks` is no positive whole
+            number.
         """
         chunks = whole_number("StageCosts.split", "chunks", chunks)
         if chunks == 1:
@@ -98,19 +116,31 @@ class StageCosts:
     def cut_for(self, schedule: Schedule) -> "StageCosts":
         """Costs of whole ranks, cut to the schedule's stages: every rank's work in equal chunks; messages stay.
 
+        Parameters
+        ----------
+        schedule : Schedule
+            Whose stages the work is cut to.
+
+        Returns
+        -------
+        StageCosts
+            One number per stage, where ranks differ.
+
+        Raises
+        ------
+        InvalidValue
+            What is given is no schedule, there are too many or too few numbers for the ranks, or links differ and
+            stages are not one per rank, in order.
+        InvalidSchedule
+            The schedule cannot be run.
+        TooLarge
+            It would take minutes to run.
+
         Examples
         --------
         >>> import pipelab as pl
         >>> pl.StageCosts([1, 3], 1, 1).cut_for(pl.schedule("ZBV", ranks=2, microbatches=4)).forward
         (0.5, 1.5, 1.5, 0.5)
-
-        Raises
-        ------
-        InvalidValue
-            There are too many or too few numbers for the ranks, or links differ and stages are not one per rank,
-            in order.
-        InvalidSchedule
-            The schedule cannot be run.
         """
         _check_schedule("StageCosts.cut_for", schedule)
         schedule.validate()
@@ -135,12 +165,23 @@ class StageCosts:
         return _UNITS[self.unit]
 
     def tables(self, schedule: Schedule) -> dict[str, np.ndarray]:
-        """Everything as arrays for one schedule: `forward` … per stage, `comm` per link, 0 within a rank.
+        """Everything as arrays for one schedule.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            With S stages.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            "forward", "backward_input", "backward_weight", "activation" and "weight_activation", (S,) arrays of floats,
+            and "comm", (S - 1,), 0 within a rank.
 
         Raises
         ------
         InvalidValue
-            Too many or too few numbers, or a backward without a time.
+            What is given is no schedule, there are too many or too few numbers, or a backward has no time.
         """
         _check_schedule("StageCosts.tables", schedule)
         result = self.arrays(schedule.stages, None if schedule.forward_only else schedule.name)
@@ -148,7 +189,25 @@ class StageCosts:
         return result
 
     def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:
-        """The same for so many stages, each on a rank of its own; `backward` is what runs them backwards, if any."""
+        """Everything as arrays for so many stages, each on a rank of its own.
+
+        Parameters
+        ----------
+        stages : int
+            S.
+        backward : str or None
+            What runs them backwards, for the message; None for what runs forward alone.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            As `tables` has them.
+
+        Raises
+        ------
+        InvalidValue
+            Too many or too few numbers, or a backward without a time.
+        """
         result = {}
         for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
             value = getattr(self, name)

@@ -42,7 +42,9 @@ class PlacedTimeline:
     Attributes
     ----------
     problem : Problem
+        Whose rules and rates count.
     placement : Placement
+        What runs as a pipeline.
     evaluation : Evaluation
         What the judge says of the placement.
     in_flight : int
@@ -87,7 +89,7 @@ class PlacedTimeline:
 
     @property
     def promise(self) -> float:
-        """What `pl.evaluate`, and so the ILP, says of this placement: the rate of its slowest stage or link."""
+        """What `pl.evaluate`, and so the ILP, says of this placement, in tokens/s: the rate of its slowest lane."""
         return self.evaluation.throughput
 
     @cached_property
@@ -136,6 +138,13 @@ class PlacedTimeline:
         pandas.DataFrame
             `in_flight`, `steady_rate_tokens_per_s`, and `bound_tokens_per_s`: no more than the promise, and no
             more than so many microbatches per latency.
+
+        Raises
+        ------
+        InvalidValue
+            A number is no positive whole one.
+        TooLarge
+            So many in flight are more than 5 million actions.
         """
         import pandas as pd
 
@@ -171,9 +180,14 @@ class PlacedTimeline:
         return text
 
     def frame(self) -> "DataFrame":
-        """One row per lane: seconds per microbatch, rate, share of the time it works once the pipeline is full.
+        """The lanes as a table, one row each.
 
-        Where some lane hands a microbatch on later than it takes the next one, also when that is.
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `lane`, `seconds_per_microbatch`, `rate_tokens_per_s`, `busy_when_full` (share of the time it works
+            once the pipeline is full) and `bottleneck`; where some lane hands a microbatch on later than it takes the
+            next one, also `handed_on_after_seconds`.
         """
         import pandas as pd
 
@@ -200,13 +214,29 @@ class PlacedTimeline:
             A microbatch whose way is drawn as a line.
         links : bool
             Whether links have lanes of their own.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `placed_gantt`.
+
+        Raises
+        ------
+        InvalidValue
+            There is no such microbatch.
         """
         from pipelab.plots import placed_gantt
 
         return placed_gantt(self, follow=follow, links=links)
 
     def figure(self) -> "Figure":
-        """The steady rate against microbatches in flight, and how many keep the promise."""
+        """The steady rate against microbatches in flight, and how many keep the promise.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `plot_in_flight`.
+        """
         from pipelab.plots import plot_in_flight
 
         return plot_in_flight(self)

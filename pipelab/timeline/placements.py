@@ -28,10 +28,11 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     Parameters
     ----------
     problem : Problem
+        With `link_units="tokens"`, unless there is no link.
     placement : Placement
         Checked by `pl.evaluate`, whose rates are used.
     tokens : float
-        Tokens of one microbatch.
+        Tokens of one microbatch, above 0.
 
     Returns
     -------
@@ -41,7 +42,10 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     Raises
     ------
     InvalidValue
-        `tokens` is not positive, or the problem counts links in transfers, which have no size in tokens.
+        `tokens` is not positive, the problem counts links in transfers, which have no size in tokens, or what is given
+        is no problem or no placement.
+    InvalidPlacement
+        The placement is not valid for this problem.
 
     Examples
     --------
@@ -121,6 +125,7 @@ def timeline_of(
     Parameters
     ----------
     problem : Problem
+        With `link_units="tokens"`, unless there is no link.
     placement : Placement or Result
         A reader's own, or what `pl.solve` returned.
     microbatches : int, optional
@@ -142,14 +147,19 @@ def timeline_of(
 
     Returns
     -------
-    PlacedTimeline, or TrainingTimeline with `training`
+    PlacedTimeline or TrainingTimeline
+        The latter with `training`. Times in seconds, rates in tokens/s.
 
     Raises
     ------
     InvalidPlacement
         The placement breaks a rule or does not fit; names stage, GPU, need and offer.
     InvalidValue
-        Links counted in transfers/s, a count that is none, or an option of the other kind of timeline.
+        Links counted in transfers/s, no placement, a count that is none, or an option of the other kind of timeline.
+    UnknownName
+        There is no schedule of this name.
+    TooLarge
+        More than 5 million forwards, or one million in a V.
 
     Examples
     --------

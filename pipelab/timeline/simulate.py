@@ -24,6 +24,7 @@ def simulate(
     schedule : Schedule
         Checked first, and compiled once: the same schedule with other costs takes a fraction of the time.
     costs : StageCosts
+        Of the schedule's stages and links; of whole ranks, `costs.cut_for(schedule)` makes them.
     transfers : {"buffered", "rendezvous", "blocking"}
         `"buffered"`: a rank sends and goes on at once. `"rendezvous"`: what a rank sends and receives between
         two actions is posted together, and it goes on when all of it is through. `"blocking"`: every send and
@@ -34,6 +35,7 @@ def simulate(
     Returns
     -------
     Timeline
+        Start and end of every action, in the unit of the costs, and the measures taken from them.
 
     Raises
     ------

@@ -28,9 +28,19 @@ class Timeline:
     Attributes
     ----------
     schedule : Schedule
+        What was simulated; with messages as actions, where transfers are blocking.
     costs : StageCosts
-    transfers : str
+        Of its stages and links.
+    transfers : {"buffered", "rendezvous", "blocking"}
+        As for `simulate`.
     synchronous_optimizer : bool
+        As for `simulate`.
+    node_start, node_end : arrays of float, shape (nodes,)
+        When every node starts and ends; a node is an action or a pair.
+    graph : Graph
+        What waits for what (`pipelab.schedules.order`).
+    delays : tuple of arrays of float, shape (nodes,), or None
+        For each array of the graph's `waits`, how long after what it waits for a node may start; None for at once.
 
     Examples
     --------
@@ -52,28 +62,28 @@ class Timeline:
 
     @cached_property
     def start(self) -> np.ndarray:
-        """When every entry of the schedule starts, shape (n,)."""
+        """When every entry of the schedule starts; (n,) array of floats."""
         return self.node_start[self.graph.node]
 
     @cached_property
     def end(self) -> np.ndarray:
-        """When every entry of the schedule ends, shape (n,)."""
+        """When every entry of the schedule ends; (n,) array of floats."""
         return self.node_end[self.graph.node]
 
     @cached_property
     def node_entry(self) -> np.ndarray:
-        """The first entry of every node."""
+        """The first entry of every node; (nodes,) array of ints."""
         second = np.concatenate([[False], self.schedule.paired[:-1]])
         return np.flatnonzero(~second)
 
     @cached_property
     def node_works(self) -> np.ndarray:
-        """True for nodes that compute; False for sends, receives and idle ticks."""
+        """True for nodes that compute; False for sends, receives and idle ticks; (nodes,) array of bools."""
         return self.schedule.kind[self.node_entry] < TRANSFERS[0]
 
     @cached_property
     def node_rank(self) -> np.ndarray:
-        """The rank of every node."""
+        """The rank of every node; (nodes,) array of ints."""
         return self.schedule.rank[self.node_entry]
 
     @cached_property
@@ -154,6 +164,11 @@ class Timeline:
     def memory(self, rank: int) -> "Steps":
         """Memory held for activations over time.
 
+        Parameters
+        ----------
+        rank : int
+            From 0.
+
         Returns
         -------
         Steps
@@ -193,7 +208,7 @@ class Timeline:
 
     @cached_property
     def critical_entries(self) -> np.ndarray:
-        """Entries on the critical path, first to last."""
+        """Entries on the critical path, first to last; an array of ints."""
         from pipelab.timeline.path import critical_entries
 
         return critical_entries(self)
@@ -204,19 +219,46 @@ class Timeline:
         return tuple(self.schedule.action(i) for i in self.critical_entries)
 
     def save_chrome_trace(self, path: str | Path) -> None:
-        """Write the timeline for chrome://tracing, Perfetto and other viewers; a lane per rank."""
+        """Write the timeline for chrome://tracing, Perfetto and other viewers; a lane per rank.
+
+        Parameters
+        ----------
+        path : str or Path
+            See `pl.save_chrome_trace`.
+
+        Raises
+        ------
+        InvalidData
+            Nothing can be written there.
+        InvalidValue
+            What is given is no path.
+        """
         from pipelab.timeline.trace import save_chrome_trace
 
         save_chrome_trace(self, path)
 
     def chrome_trace(self) -> dict:
-        """The timeline in Chrome's trace format, as plain data."""
+        """The timeline in Chrome's trace format, as plain data.
+
+        Returns
+        -------
+        dict
+            `traceEvents` with times in microseconds (of costs without a unit, one counts as one), and
+            `displayTimeUnit`.
+        """
         from pipelab.timeline.trace import chrome_trace
 
         return chrome_trace(self)
 
     def frame(self) -> "DataFrame":
-        """One row per action: rank, action, stage, kind, microbatch, start, end, waited_for."""
+        """The actions as a table, one row each.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `rank`, `action`, `stage`, `kind`, `microbatch`, `start`, `end` (with the unit in their names, where
+            the costs have one) and `waited_for`, the action as text.
+        """
         from pipelab.timeline.path import names_waited_for
 
         frame = self.schedule.frame().drop(columns="position")
@@ -226,7 +268,14 @@ class Timeline:
         return frame
 
     def measures(self) -> dict[str, float]:
-        """The measures that must never be mixed up, by name."""
+        """The measures that must never be mixed up, by name.
+
+        Returns
+        -------
+        dict of str to float
+            `makespan`, `span` and `ideal` in the unit of the costs, and the shares `bubble_fraction`, `bubble_ratio`
+            and `zb_bubble_rate`.
+        """
         names = ("makespan", "span", "ideal", "bubble_fraction", "bubble_ratio", "zb_bubble_rate")
         return {name: getattr(self, name) for name in names}
 

@@ -54,8 +54,16 @@ def save_chrome_trace(timeline: Timeline, path: str | Path) -> None:
     Parameters
     ----------
     timeline : Timeline
+        Times are written in microseconds.
     path : str or Path
         Open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+    Raises
+    ------
+    InvalidValue
+        What is given is no timeline or no path.
+    InvalidData
+        Nothing can be written there.
 
     Examples
     --------

@@ -31,8 +31,11 @@ class TrainingTimeline:
     Attributes
     ----------
     problem : Problem
+        Whose rules and rates count.
     placement : Placement
+        What runs as a pipeline.
     evaluation : Evaluation
+        What the judge says of the placement.
     timeline : Timeline
         In seconds; its ranks are the placement's stages. `pl.gantt` and every measure take it.
 
@@ -76,13 +79,38 @@ class TrainingTimeline:
         )
 
     def gantt(self, **options: Any) -> "Figure":
-        """`pl.gantt` of the step, its ranks named by what they hold; takes the same options."""
+        """`pl.gantt` of the step, its ranks named by what they hold.
+
+        Parameters
+        ----------
+        **options
+            As for `pl.gantt`.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `training_gantt`.
+
+        Raises
+        ------
+        InvalidValue
+            An option's value does not fit.
+        TypeError
+            There is no such option.
+        """
         from pipelab.plots import training_gantt
 
         return training_gantt(self, **options)
 
     def frame(self) -> "DataFrame":
-        """One row per rank: seconds of a forward and a backward of one microbatch, share of the step it works."""
+        """The ranks as a table, one row each.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `rank` (what it holds, in words), `forward_s` and `backward_s` of one microbatch, and `busy`, the
+            share of the makespan that it works.
+        """
         import pandas as pd
 
         timeline = self.timeline

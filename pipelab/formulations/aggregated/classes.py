@@ -1,6 +1,6 @@
 """What do two H100s differ in? Classes of interchangeable GPUs.
 
-Two GPUs are interchangeable if they are of one kind (type, memory, price) and every other
+Two GPUs are interchangeable if they are of one kind (type, memory, price, node) and every other
 GPU sends to both, and receives from both, at the same speed and latency; between themselves both
 directions are alike. Swapping them changes no placement's throughput, and no time of a pass.
 """
@@ -98,6 +98,17 @@ def gpu_classes(cluster: Cluster) -> Classes:
 
     Works on the cluster's groups (the rows of its bandwidth matrix), not on its GPUs: the time
     grows with the square of the number of groups, and linearly with the number of GPUs.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Any size.
+
+    Returns
+    -------
+    Classes
+        `members`, the GPU ids of each class as arrays, in order of their lowest id; `kind`, and bandwidth (GB/s) and
+        latency (ms) between them.
 
     Examples
     --------

@@ -1,0 +1,159 @@
+"""Every public name says what it takes, gives back and refuses: numpydoc's checks, and `raise` against `Raises`."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import pytest
+from numpydoc.docscrape import NumpyDocString
+from numpydoc.validate import validate
+
+import pipelab as pl
+from pipelab.checked import given
+
+# No docstring; a summary that is missing, has no full stop, or is longer than a line; sections out of order; parameters
+# left out, made up, without a type or without a word; returned or yielded values left out or without a word.
+CODES = {"GL08", "SS01", "SS03", "SS06", "GL07", "PR01", "PR02", "PR04", "PR07", "RT01", "RT03", "YD01"}
+
+# Functions that raise what no argument of a caller can bring about: a mistake in pipelab itself.
+NEVER = {given}
+
+# Errors that a direct callee may raise and that do not leave the public name, with the reason.
+_A_METHODS_ANSWER = "a method's answer is a valid placement of its own problem"
+STAYS_INSIDE = {
+    ("Result.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
+    ("Result.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
+    ("SteadyResult.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
+    ("SteadyResult.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
+    ("PlacedTimeline.in_flight_needed", "InvalidValue"): "the promise is the slowest lane's rate, never beyond it",
+    ("leave_out", "InvalidPlacement"): "caught: what the judge says is the answer",
+    ("leave_out", "InvalidValue"): "caught: what the judge says is the answer",
+}
+
+
+def _members(cls: type) -> Iterator[str]:
+    """Public methods and properties that a class defines itself."""
+    for name, value in vars(cls).items():
+        kinds = (property, cached_property, classmethod, staticmethod)
+        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, kinds)):
+            yield name
+
+
+def _public() -> list[str]:
+    found = []
+    for name in pl.__all__:
+        found.append(name)
+        if inspect.isclass(getattr(pl, name)):
+            found += [f"{name}.{member}" for member in _members(getattr(pl, name))]
+    return found
+
+
+def _object(name: str) -> Any:
+    """A public name's object; of a member what the class holds, not what an instance gets."""
+    first, _, member = name.partition(".")
+    return vars(getattr(pl, first))[member] if member else getattr(pl, name)
+
+
+def _told(found: Any, *sections: str) -> set[str]:
+    """Names in these sections of a docstring."""
+    document = NumpyDocString(inspect.getdoc(found))
+    return {name.strip() for part in sections for entry in document[part] for name in entry.name.split(",")}
+
+
+def _without_what_is_told_elsewhere(found: Any, codes: dict[str, str]) -> dict[str, str]:
+    """A class that readers do not make may tell its fields as attributes, and `**options` be told one by one."""
+    known = inspect.signature(found).parameters if callable(found) and codes.keys() & {"PR01", "PR02"} else {}
+    if "PR01" in codes and inspect.isclass(found) and known.keys() <= _told(found, "Parameters", "Attributes"):
+        del codes["PR01"]
+    takes_more = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
+    if "PR02" in codes and takes_more and {n.lstrip("*") for n in _told(found, "Parameters")} <= known.keys():
+        del codes["PR02"]
+    return codes
+
+
+@pytest.mark.parametrize("name", _public())
+def test_the_docstring_is_complete(name):
+    home = getattr(pl, name.partition(".")[0]).__module__  # `pipelab.solve` is a module, too
+    found = validate(f"{home}.{name}")["errors"]
+    codes = {code: says for code, says in found if code in CODES}
+    assert _without_what_is_told_elsewhere(_object(name), codes) == {}
+
+
+def _functions(name: str) -> list[Callable]:
+    """What runs when a public name is used: a function, a property's getter, or what makes an instance."""
+    found = _object(name)
+    if inspect.isclass(found):
+        made = [vars(found).get(special) for special in ("__post_init__", "__init__")]
+        return [one for one in made if inspect.isfunction(one) and one.__code__.co_filename != "<string>"]
+    if isinstance(found, property):
+        return [found.fget]
+    if isinstance(found, cached_property):
+        return [found.func]
+    return [inspect.unwrap(getattr(found, "__func__", found))]
+
+
+def _body(function: Callable) -> list[ast.stmt]:
+    # The code object's own source: of a wrapper, `inspect` would look for what it wraps.
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function.__code__))).body
+    return getattr(tree, "body", [])
+
+
+def _own(statements: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Everything in these statements but what is defined inside them to be called later."""
+    waiting: list[ast.AST] = list(statements)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            continue
+        yield node
+        waiting += ast.iter_child_nodes(node)
+
+
+def _raised(function: Callable) -> set[str]:
+    """Names of the errors in the `raise` statements of a function's own body."""
+    found = set()
+    for node in _own(_body(function)):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            if isinstance(error, ast.Name) and isinstance(function.__globals__.get(error.id), type):
+                found.add(error.id)
+    return found
+
+
+def _called(function: Callable, cls: type | None) -> set[Callable]:
+    """Functions of pipelab that the body calls by their name, or as a private method of its own class."""
+    found = set()
+    for node in _own(_body(function)):
+        if isinstance(node, ast.Call):
+            target = node.func
+            if isinstance(target, ast.Name):
+                found.add(function.__globals__.get(target.id))
+            elif cls and isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
+                found.add(vars(cls).get(target.attr) if target.attr.startswith("_") else None)
+    return {one for one in found if inspect.isfunction(one) and one.__module__.startswith("pipelab.")} - NEVER
+
+
+def _refusals(name: str) -> set[str]:
+    """Errors that a public name raises itself, or in what it calls directly."""
+    found, cls = set(), getattr(pl, name.partition(".")[0])
+    for function in _functions(name):
+        found |= _raised(function)
+        for callee in _called(function, cls if inspect.isclass(cls) else None):
+            found |= _raised(callee)
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in _public() if _refusals(name)])
+def test_every_error_is_named(name):
+    entries = NumpyDocString(inspect.getdoc(_object(name)))["Raises"]
+    told = {error.strip() for entry in entries for error in entry.type.split(",")}
+    untold = {error for error in _refusals(name) - told if (name, error) not in STAYS_INSIDE}
+    assert untold == set()
+
+
+@pytest.mark.parametrize(("name", "error"), STAYS_INSIDE)
+def test_no_exception_outlives_its_reason(name, error):
+    assert error in _refusals(name)
