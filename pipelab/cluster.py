@@ -318,7 +318,7 @@ class Cluster:
         Returns
         -------
         pandas.DataFrame
-            Columns `type`, `count`, `memory_gb`, and `gpu_ids`, the lowest and the highest as text.
+            Columns `type`, `count`, `memory_gb`, and `gpu_ids` as text, such as "0–3, 7".
         """
         import pandas as pd
 
@@ -328,12 +328,22 @@ class Cluster:
                 "type": [kind.type for kind in self.kinds],
                 "count": [len(i) for i in ids],
                 "memory_gb": [kind.memory_gb for kind in self.kinds],
-                "gpu_ids": [f"{i[0]}–{i[-1]}" if len(i) > 1 else str(i[0]) for i in ids],
+                "gpu_ids": [show_ids(i) for i in ids],
             }
         )
 
     def _repr_html_(self) -> str:
         return table(self.frame())
+
+
+def show_ids(ids: np.ndarray) -> str:
+    """Ids, ascending, as people write them.
+
+    >>> show_ids(np.array([0, 1, 2, 3, 7]))
+    '0–3, 7'
+    """
+    runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+    return ", ".join(f"{r[0]}–{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
 
 
 def _lookup(values: Any, key: str, what: str) -> float:

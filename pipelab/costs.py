@@ -16,7 +16,7 @@ import numpy as np
 
 from pipelab.checked import Number, Positive, Share, checked
 from pipelab.cluster import GPU
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.facts.transformer import Transformer
 from pipelab.problem import Model, Problem, Workload
 from pipelab.turns import pass_time, whole_sequences
@@ -217,9 +217,11 @@ class LinearThroughput:
 
         Raises
         ------
-        KeyError
+        UnknownName
             The model does not know the type.
         """
+        if gpu_type not in self.coefficients:
+            raise UnknownName(f"no coefficients for GPU type {gpu_type!r}; {nearest(gpu_type, self.coefficients)}")
         c = self.coefficients[gpu_type]
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
         return np.maximum(1.0, linear)

@@ -320,7 +320,7 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
         The file is not there or cannot be read, a value does not fit, a pair of layers and batch stands there twice or
         is missing; the message names the file, and row and column where it is one row's.
     InvalidValue
-        An option is not one of these, or its value does not fit, or what is given is no path.
+        `needs` is no cost model, an option is not one of these, or its value does not fit, or what is given is no path.
     """
     found: dict[str, dict[tuple[int, float], float]] = {}
     for row in read_rows(path_of("load_measured", path), _COLUMNS):
@@ -336,6 +336,6 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
     try:
         return Measured(found, needs, **options)
     except InvalidValue as error:
-        if set(options) & {name for name, _, _ in error.problems}:
+        if {"needs", *options} & {name for name, _, _ in error.problems}:
             raise
         raise InvalidData(f"{path}: {error}") from None

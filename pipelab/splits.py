@@ -12,7 +12,7 @@ from math import comb
 
 import numpy as np
 
-from pipelab.checked import given
+from pipelab.checked import given, is_real, whole_number
 from pipelab.errors import InvalidValue, TooLarge
 
 __all__ = [
@@ -206,12 +206,13 @@ def bottleneck(split: Split, costs: Sequence[float], speeds: Sequence[float] | N
 
     Raises
     ------
-    ValueError
-        There are not as many speeds as stages.
-    IndexError
-        A layer has no cost.
+    InvalidValue
+        There are not as many speeds as stages, a speed is not above 0, or a layer has no cost.
     """
-    speeds = [1.0] * len(split) if speeds is None else speeds
+    speeds = _speeds(speeds, len(split)).tolist()
+    needed = max(part.stop for part in split)
+    if len(costs) < needed:
+        raise InvalidValue("bottleneck", [("costs", f"{len(costs)} values", f"expected at least {needed}")])
     return max(sum(costs[layer] for layer in part) / speed for part, speed in zip(split, speeds, strict=True))
 
 
@@ -230,15 +231,15 @@ def count_splits(layers: int, stages: int) -> int:
 
     Raises
     ------
-    ValueError
-        A number is below 1.
+    InvalidValue
+        A number is no whole number of at least 1.
 
     Examples
     --------
     >>> count_splits(80, 8)
     2898753715
     """
-    return comb(layers - 1, stages - 1)
+    return comb(whole_number("count_splits", "layers", layers) - 1, whole_number("count_splits", "stages", stages) - 1)
 
 
 def split_exhaustive(
@@ -414,25 +415,22 @@ def _ranges(sizes: Sequence[int]) -> Split:
 
 
 def _check_sizes(layers: int, stages: int) -> None:
-    problems = [("layers", layers, "expected at least 1")] if layers < 1 else []
-    problems += [("stages", stages, "expected at least 1")] if stages < 1 else []
-    if not problems and stages > layers:
-        problems = [("stages", stages, f"expected at most {layers}, so that every stage has a layer")]
-    if problems:
-        raise InvalidValue("split", problems)
+    whole_number("split", "layers", layers)
+    whole_number("split", "stages", stages)
+    if stages > layers:
+        raise InvalidValue("split", [("stages", stages, f"expected at most {layers}, so that every stage has a layer")])
 
 
 def _amounts(name: str, values: Sequence[float], length: int | None = None) -> list[float]:
     """Numbers that are finite and at least 0."""
-    values = [float(v) for v in values]
     bad: list[tuple[str, object, str]]
     bad = [(f"{name}[{i}]", v, "expected a finite number, at least 0") for i, v in enumerate(values)
-           if not (np.isfinite(v) and v >= 0)]  # fmt: skip
+           if not (is_real(v) and v >= 0)]  # fmt: skip
     if length is not None and len(values) != length:
         bad = [(name, f"{len(values)} values", f"expected {length}")]
     if bad:
         raise InvalidValue("split", bad[:1])
-    return values
+    return [float(v) for v in values]
 
 
 def _positive(name: str, values: Sequence[float], length: int | None = None) -> list[float]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.paths import data_dir
 
 ODD = (None, "x", -1, math.nan, math.inf, True, {}, [], object(), 10**400, np.float64("nan"), np.array([1, 2]))
 PLAN = pl.Placement.of([(32, (0,))])
@@ -216,3 +217,71 @@ def test_a_misspelt_column_is_not_passed_over(table, column, meant, tmp_path):
         getattr(pl, table)(path)
     path.write_text(f"{head},remark\n{row},1\n")  # a column of the reader's own is none of our business
     assert len(getattr(pl, table)(path)) == 1
+
+
+TINY = pl.load_case("tiny", max_gpus_per_stage=2)
+RESULT = pl.solve(TINY, "proportional")
+# What a reader may well write, and the words that help.
+MISTAKES = {
+    "half a layer": (lambda: pl.split_even(2.5, 2), r"layers = 2\.5: expected a whole number"),
+    "text for costs": (lambda: pl.split_minmax("abc", 2), r"costs\[0\] = 'a': expected a finite number"),
+    "no layers to count": (lambda: pl.count_splits(0, 1), "layers = 0: expected a whole number of at least 1"),
+    "a speed too few": (lambda: pl.bottleneck((range(1), range(1, 2)), [1, 1], [1]), "speeds = '1 values': expected 2"),
+    "a cost too few": (lambda: pl.bottleneck((range(2),), [1]), "costs = '1 values': expected at least 2"),
+    "no such type": (lambda: TINY.costs.gpu_throughput("A10O", TINY.workload, 1, 1), "did you mean 'A10'"),
+    "no facts": (lambda: _layer_times("L44"), "no facts of GPU type 'L44'; did you mean 'L4'"),
+    "a search without questions": (lambda: pl.plot_search(RESULT), "expected a result of method 'aggregated'"),
+    "nothing to prove": (
+        lambda: pl.plot_proof(pl.certificate(pl.solve(TINY, "aggregated"))),
+        "expected one with a rate",
+    ),
+    "no shares": (lambda: pl.plot_shares({"a": {"even": None}}), "expected at least one that is known"),
+    "no sizes": (lambda: pl.plot_growth({}), "expected at least one"),
+    "no entries": (lambda: pl.plot_verdicts(pl.Ledger(())), "expected at least one"),
+    "no placement to draw": (lambda: pl.plot_placement(TINY, 3), "expected a Placement, such as"),
+    "a batch in words": (lambda: pl.explore_mix("tiny", batch="x"), "batch = 'x': expected a whole number"),
+    "no such phase": (lambda: pl.explore_mix("tiny", phase="x"), "phase = 'x': expected one of prefill, decode, mixed"),
+    "no network": (lambda: pl.explore_mix("tiny", network_gb_per_s=0), "network_gb_per_s = 0: expected more than 0"),
+    "fewer than none": (lambda: pl.explore_mix("tiny", {"A100": -1}), "A100 = -1: expected a whole number of at least"),
+}
+
+
+def _layer_times(gpu_type):
+    return pl.Roofline().layer_times(pl.load_model("Llama-3-8B"), pl.Workload(100, 2), pl.GPU(gpu_type, 24))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_with_its_remedy(mistake):
+    attempt, words = MISTAKES[mistake]
+    with pytest.raises(pl.PipelabError, match=words):
+        attempt()
+
+
+def test_what_is_wrong_with_an_argument_is_not_blamed_on_the_file(tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text("gpu_type,layers,batch,milliseconds\nL4,1,1,2.5\n")
+    with pytest.raises(pl.InvalidValue, match=r"^Measured: needs = 3: expected a cost model"):
+        pl.load_measured(path, 3)
+    path = tmp_path / "measured.csv"
+    path.write_text(
+        (data_dir() / "measured_times.csv").read_text(encoding="utf-8").replace(",Llama-2-70B,", ",Llama-2-70C,", 1)
+    )
+    with pytest.raises(
+        pl.InvalidData,
+        match=r"measured\.csv, row \d+, column 'model': 'Llama-2-70C': there is no such model; did you mean",
+    ):
+        pl.against_measured(file=path)
+
+
+def test_figures_draw_everything_and_take_results():
+    figure = pl.plot_split_costs([1, 2, 3], {str(i): pl.split_even(3, 2) for i in range(7)})
+    assert len(figure.data) == 7
+    growth = pl.plot_search_growth([1, 2], {str(i): [1, 2] for i in range(9)}, 10.0, "layers")
+    assert len(growth.data) == 9
+    assert pl.plot_placement(TINY, RESULT).layout == pl.plot_placement(TINY, RESULT.placement).layout
+
+
+def test_a_cluster_names_its_ids_and_no_others():
+    gpus = (pl.GPU("A100", 80), pl.GPU("T4", 16), pl.GPU("A100", 80), pl.GPU("A100", 80))
+    cluster = pl.Cluster(gpus, [[100.0]], [0] * 4)
+    assert cluster.frame()["gpu_ids"].tolist() == ["0, 2–3", "1"]

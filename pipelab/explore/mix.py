@@ -194,6 +194,8 @@ def explore_mix(source: str = "Llama-3-70B", counts: Mapping[str, int] | None = 
     ------
     UnknownName
         No such case, model, GPU type or control; the message names the nearest one.
+    InvalidValue
+        A value is none that its control can have.
 
     Examples
     --------

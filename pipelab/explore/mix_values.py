@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipelab.checked import real_number, whole_number
 from pipelab.cluster import Cluster
 from pipelab.data import cases, load_case
 from pipelab.errors import InvalidValue, UnknownName, nearest
@@ -91,6 +92,8 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
     ------
     UnknownName
         No such case, model, GPU type or control.
+    InvalidValue
+        A value is none that its control can have.
 
     Examples
     --------
@@ -123,6 +126,17 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
     for name in values:
         if name not in known:
             raise UnknownName(f"the explorer has no control {name!r}; {nearest(name, known)}")
+    for name, count in first.items():
+        whole_number("explore_mix", name, count, least=0, most=10_000)
+    for name in ("batch", "context", "output_tokens", "in_flight", "gpus_per_stage"):
+        if name in values:
+            whole_number("explore_mix", name, values[name])
+    for name, choices in (("phase", ("prefill", "decode", "mixed")), ("batch_split", ("even", "balanced"))):
+        if values.get(name, choices[0]) not in choices:
+            raise InvalidValue("explore_mix", [(name, values[name], f"expected one of {', '.join(choices)}")])
+    network = values.get("network_gb_per_s")
+    if network is not None and real_number("explore_mix", "network_gb_per_s", network) <= 0:
+        raise InvalidValue("explore_mix", [("network_gb_per_s", network, "expected more than 0, in GB/s, or None")])
     return Mix(source, tuple(first.items()), **(own | values))
 
 

@@ -91,6 +91,8 @@ def explore_pipeline(
     ------
     UnknownName
         No such case, model, GPU type or control; the message names the nearest one.
+    InvalidValue
+        A value is none that its control can have.
 
     Examples
     --------

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipelab.errors import InvalidValue
 from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, template
 
 if TYPE_CHECKING:
@@ -84,10 +85,13 @@ def plot_search(result: "Result") -> "Figure":
 
     Raises
     ------
-    KeyError
+    InvalidValue
         The result is of another method, which asks no questions.
     """
     import plotly.graph_objects as go
+
+    if "questions" not in result.details:
+        raise InvalidValue("plot_search", [("result", result.method, "expected a result of method 'aggregated'")])
 
     questions = [q for q in result.details["questions"] if not q.asked.startswith("least")]
     figure = go.Figure()
@@ -137,10 +141,13 @@ def plot_proof(proof: "Certificate") -> "Figure":
 
     Raises
     ------
-    TypeError
+    InvalidValue
         Its `rate` is None: no stage is faster, or none fits, and there is nothing to draw.
     """
     import plotly.graph_objects as go
+
+    if proof.rate is None:
+        raise InvalidValue("plot_proof", [("proof", str(proof), "expected one with a rate: this one needs no picture")])
 
     kinds, layers = proof.problem.cluster.kinds, proof.problem.model.layers
     colours = colour_of_types([kind.type for kind in kinds])

@@ -1,9 +1,11 @@
 """Methods side by side: on one problem as bars, on many as a table of shares."""
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import given
+from pipelab.errors import InvalidValue
 from pipelab.theme import WRONG, template
 
 if TYPE_CHECKING:
@@ -97,13 +99,20 @@ def plot_shares(shares: Mapping[str, Mapping[str, float | None]]) -> "Figure":
     -------
     plotly.graph_objects.Figure
         A heat map of shares.
+
+    Raises
+    ------
+    InvalidValue
+        No share is known.
     """
     import plotly.graph_objects as go
 
-    mixes, methods = list(shares), list(next(iter(shares.values())))
+    mixes, methods = list(shares), list(next(iter(shares.values()), {}))
     values = [[shares[mix].get(method) for method in methods] for mix in mixes]
     text = [["–" if v is None else f"{v:.0%}" for v in row] for row in values]
     known = [(v, mix, method) for mix in mixes for method in methods if (v := shares[mix].get(method)) is not None]
+    if not known:
+        raise InvalidValue("plot_shares", [("shares", shares, "expected at least one that is known")])
     worst, mix, _ = min(known)
     who = _named([m for v, x, m in known if x == mix and f"{v:.0%}" == f"{worst:.0%}"], "keeps", "keep")
     figure = go.Figure(
@@ -132,7 +141,7 @@ def plot_split_costs(costs: Any, splits: Mapping[str, tuple[range, ...]]) -> "Fi
     costs : sequence of float, length M
         Of every layer, in any unit.
     splits : mapping of str to tuple of range
-        At most five splits of these layers, by name.
+        Splits of these layers, by name; at least one.
 
     Returns
     -------
@@ -143,7 +152,7 @@ def plot_split_costs(costs: Any, splits: Mapping[str, tuple[range, ...]]) -> "Fi
 
     figure, worst = go.Figure(), {}
     colours = ("#56B4E9", "#E69F00", "#009E73", "#0072B2", "#CC79A7")
-    for (name, split), colour in zip(splits.items(), colours, strict=False):
+    for (name, split), colour in zip(splits.items(), cycle(colours), strict=False):
         stage_costs = [sum(costs[layer] for layer in part) for part in split]
         worst[name] = max(stage_costs)
         figure.add_trace(

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from pipelab.errors import InvalidValue
 from pipelab.theme import VERDICT_COLOURS, ink_on, template
 
 if TYPE_CHECKING:
@@ -23,9 +24,16 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
     -------
     plotly.graph_objects.Figure
         In numbers of claims.
+
+    Raises
+    ------
+    InvalidValue
+        The ledger has no entry.
     """
     import plotly.graph_objects as go
 
+    if not len(ledger):
+        raise InvalidValue("plot_verdicts", [("ledger", "no entries", "expected at least one; see reproduce")])
     counts = ledger.counts
     documents = list(counts)
     verdicts = [v for v in next(iter(counts.values())) if any(counts[d][v] for d in documents)]

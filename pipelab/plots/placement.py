@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.placement import Placement, show_layers
 from pipelab.problem import Problem
+from pipelab.result import Result, placement_in
 from pipelab.theme import BOTTLENECK, GRID, colour_of_types, ink_on, template
 
 if TYPE_CHECKING:
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["plot_placement"]
 
 
-def plot_placement(problem: Problem, placement: Placement | None = None) -> "Figure":
+def plot_placement(problem: Problem, placement: Placement | Result | None = None) -> "Figure":
     """A placement: layers across, GPUs down, each stage a block per GPU, the bottleneck framed.
 
     Parameters
     ----------
     problem : Problem
         Whose cluster is drawn.
-    placement : Placement, optional
+    placement : Placement or Result, optional
         Must be valid. Without one, the empty cluster is drawn.
 
     Returns
@@ -39,6 +40,7 @@ def plot_placement(problem: Problem, placement: Placement | None = None) -> "Fig
     """
     import plotly.graph_objects as go
 
+    placement = None if placement is None else placement_in(placement, "plot_placement")
     judged = evaluate(problem, placement) if placement else None
     shown = _shown_gpus(problem, placement)
     busy = set(placement.gpus) if placement else set()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from pipelab.theme import TYPE_COLOURS, WRONG, template
@@ -22,7 +23,7 @@ def plot_search_growth(sizes: Any, counts: Mapping[str, list[int]], per_second: 
     sizes : list of int
         Ascending.
     counts : mapping of name to list of int
-        One number per size, whole numbers of any length; at most four names.
+        One number per size, whole numbers of any length.
     per_second : float
         Candidates tried in one second, measured.
     axis : str
@@ -36,7 +37,7 @@ def plot_search_growth(sizes: Any, counts: Mapping[str, list[int]], per_second: 
     import plotly.graph_objects as go
 
     figure, symbols = go.Figure(), ("circle", "diamond", "square", "x")
-    for (name, values), colour, symbol in zip(counts.items(), TYPE_COLOURS, symbols, strict=False):
+    for (name, values), colour, symbol in zip(counts.items(), cycle(TYPE_COLOURS), cycle(symbols), strict=False):
         figure.add_trace(
             go.Scatter(
                 x=sizes, y=[float(v) for v in values], name=name, mode="lines+markers", line={"color": colour},

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from pipelab.errors import InvalidValue
 from pipelab.result import Result
 from pipelab.theme import TYPE_COLOURS, WRONG, template
 
@@ -28,9 +29,16 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
     -------
     plotly.graph_objects.Figure
         Numbers on a logarithmic axis.
+
+    Raises
+    ------
+    InvalidValue
+        There are no sizes.
     """
     import plotly.graph_objects as go
 
+    if not sizes:
+        raise InvalidValue("plot_growth", [("sizes", sizes, "expected at least one, as joint_size gives it")])
     figure, labels = go.Figure(), list(sizes)
     shapes = {"allocations": "circle", "connections": "diamond", "variables": "square"}
     for (what, symbol), colour in zip(shapes.items(), TYPE_COLOURS, strict=False):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipelab.checked import Count, Positive, checked, instance
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
-from pipelab.facts.models import load_model
+from pipelab.facts.models import load_model, models
 from pipelab.paths import data_dir
 from pipelab.problem import Workload
 from pipelab.roofline.roofline import Roofline
@@ -79,11 +79,9 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     Raises
     ------
     InvalidData
-        The file is not there or cannot be read, or a value does not fit.
+        The file is not there or cannot be read, a value does not fit, or there is no such model.
     InvalidValue
         `costs` is no `Roofline`, or what is given as file is no path.
-    UnknownName
-        There is no such model.
 
     References
     ----------
@@ -111,4 +109,6 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
 def _predicted(costs: Roofline, row: Row) -> float:
     values: dict[str, Any] = {c: row.cells[c] for c in _TEXTS} | {c: number(row, c) for c in _NUMBERS}
     values |= {c: number(row, c) for c in _OPTIONAL if row.cells.get(c)}
+    if values["model"] not in models().index:
+        raise row.error("model", values["model"], f"there is no such model; {nearest(values['model'], models().index)}")
     return place(row, {"sequence_length": "tokens"}, lambda: _Measurement(**values).predicted(costs))

@@ -15,7 +15,7 @@ import numpy as np
 from pipelab.checked import Flag, Later, NotNegative, Share, checked, instance, whole_number
 from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK, StageCost, StageTables
-from pipelab.errors import InvalidValue, nearest
+from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.facts.gpus import GPUFacts, load_gpus
 from pipelab.facts.transformer import Transformer
 from pipelab.problem import Problem, Workload
@@ -289,7 +289,7 @@ class Roofline:
 
         Raises
         ------
-        KeyError
+        UnknownName
             The type of GPU is not known.
 
         Examples
@@ -300,6 +300,8 @@ class Roofline:
         >>> max(times, key=times.get), times["weights"] > 100 * times["computing"]
         ('layer', True)
         """
+        if gpu.type not in self.gpus:
+            raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, self.gpus)}")
         demand, hardware, b = Demand(model, workload), self._hardware([gpu]), np.array([workload.batch_size])
         moved = {
             "weights": demand.layer_weight_bytes("ordinary", b),

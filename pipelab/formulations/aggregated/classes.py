@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.cluster import GPU, Cluster
+from pipelab.cluster import GPU, Cluster, show_ids
 from pipelab.html import table
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Classes:
                 "type": [self.gpu(a).type for a in range(len(self))],
                 "memory_gb": [self.gpu(a).memory_gb for a in range(len(self))],
                 "count": self.count,
-                "gpu_ids": [_ids(m) for m in self.members],
+                "gpu_ids": [show_ids(m) for m in self.members],
                 "bandwidth_inside_gb_per_s": inside,
             }
         )
@@ -180,9 +180,3 @@ def _inside(links: np.ndarray, several: np.ndarray, part: list[int]) -> complex:
     if len(part) > 1:
         return links[part[0], part[1]]
     return links[part[0], part[0]] if several[part[0]] else np.inf
-
-
-def _ids(members: np.ndarray) -> str:
-    """Ids as people write them: 0–3, 7."""
-    runs = np.split(members, np.flatnonzero(np.diff(members) != 1) + 1)
-    return ", ".join(f"{r[0]}–{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
