@@ -30,17 +30,33 @@ KIND_COLOURS = {
 }  # fmt: skip
 
 
-# The write-up's types keep their colour from figure to figure.
-_KNOWN = dict(zip(("A100", "V100", "H100", "A40", "L20", "A10", "T4", "RTX4090"), TYPE_COLOURS, strict=True))
+# A family of GPUs keeps its colour from figure to figure: the write-up's types, and those of data/gpus.csv beside them.
+_FAMILIES = (
+    ("A100", "A100-SXM-40", "A100-SXM-80", "A100-PCIe-80"), ("V100", "V100-SXM-16", "V100-SXM-32"),
+    ("H100", "H100-SXM", "H100-PCIe"), ("A40",), ("L20", "L4"), ("A10", "A10G"), ("T4",),
+    ("RTX4090", "RTX3090", "L40S", "L40"),
+)  # fmt: skip
+_KNOWN = {name: colour for names, colour in zip(_FAMILIES, TYPE_COLOURS, strict=True) for name in names}
+_KNOWN |= {"H200-SXM": "#00583F", "MI300X": "#8C2D5A", "M2-Ultra-76c": "#7A5230", "M3-Max-40c": "#B08D57"}
 
 
 def colour_of_types(types: Iterable[str]) -> dict[str, str]:
-    """A colour for each GPU type, in the order in which the cluster lists them; types not known share the palette."""
+    """A colour for each GPU type, in the order in which the cluster lists them.
+
+    Types that are not known, and a second one of a family, get what the palette has left.
+
+    >>> colour_of_types(["T4", "mine", "A100"])
+    {'T4': '#999999', 'mine': '#E69F00', 'A100': '#0072B2'}
+    """
     names = list(dict.fromkeys(types))
-    taken = {_KNOWN[name] for name in names if name in _KNOWN}
-    free = [colour for colour in TYPE_COLOURS if colour not in taken] or TYPE_COLOURS
-    others = [name for name in names if name not in _KNOWN]
-    return {n: _KNOWN.get(n) or free[others.index(n) % len(free)] for n in names}
+    first: dict[str, str] = {}  # colour: the type that it belongs to here
+    for name in names:
+        if name in _KNOWN:
+            first.setdefault(_KNOWN[name], name)
+    own = {name: colour for colour, name in first.items()}
+    free = [colour for colour in TYPE_COLOURS if colour not in first] or TYPE_COLOURS
+    others = [name for name in names if name not in own]
+    return {n: own.get(n) or free[others.index(n) % len(free)] for n in names}
 
 
 def ink_on(colour: str) -> str:

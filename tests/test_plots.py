@@ -107,6 +107,25 @@ def test_text_on_every_colour_has_contrast():
     assert ink_on("#0072B2") == "white"
 
 
+def test_a_type_has_one_colour_in_every_case_and_cluster():
+    groups = [[gpu.type for gpu in pl.load_case(name).cluster.gpus] for name in pl.cases()]
+    groups += [part["gpu_type"].tolist() for _, part in pl.clusters().groupby(level="cluster")]
+    seen = {}
+    for types in groups:
+        colours = colour_of_types(types)
+        assert len(set(colours.values())) == len(colours)  # told apart within one figure
+        for gpu_type, colour in colours.items():
+            assert seen.setdefault(gpu_type, colour) == colour
+    assert seen["A100"] == seen["A100-SXM-40"] == seen["A100-SXM-80"]  # a family looks the same
+
+
+def test_every_type_with_facts_has_a_colour_of_its_own_family():
+    for gpu_type in pl.gpus().index:
+        alone = colour_of_types([gpu_type])[gpu_type]
+        assert colour_of_types(["mine", gpu_type, "yours"])[gpu_type] == alone
+    assert len(set(colour_of_types(["L4", "L20", "L40", "L40S"]).values())) == 4
+
+
 def test_a_type_has_one_colour_whatever_the_order_of_its_gpus():
     assert colour_of_types(["A", "B", "A"]) == {"A": TYPE_COLOURS[0], "B": TYPE_COLOURS[1]}
     assert colour_of_types(["T4", "A100"])["A100"] == colour_of_types(["A100"])["A100"]
