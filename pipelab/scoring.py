@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.checked import given, instance
 from pipelab.costs import MEMORY_SLACK
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluate import Evaluation, broken_rules, evaluate
 from pipelab.html import table
 from pipelab.placement import Placement, Stage, named_layers
@@ -175,9 +175,6 @@ def score(
     InvalidValue
         `best` is no result of this problem (the placement is faster than its bound), or what is given is no problem, no
         placement, or a result without one.
-    InvalidPlacement
-        The cost model has no rate for one of the stages, as where `Measured` was told to leave out what was not
-        measured.
 
     Examples
     --------
@@ -192,8 +189,14 @@ def score(
     placement = placement_in(placement, "score")
     if best is not None and not isinstance(best, Result):
         raise InvalidValue("score", [("best", best, "expected a Result, such as pl.solve(problem, 'aggregated')")])
-    broken, misfits = tuple(broken_rules(problem, placement)), _misfits(problem, placement)
-    judged = None if broken or misfits else evaluate(problem, placement)
+    broken: tuple[str, ...] = tuple(broken_rules(problem, placement))
+    misfits = _misfits(problem, placement)
+    judged = None
+    if not broken and not misfits:
+        try:
+            judged = evaluate(problem, placement)
+        except InvalidPlacement as error:  # all fits, and still a stage has no rate: times left out of `Measured`
+            broken = error.defects
     if best is None:
         best = solve(problem, "aggregated", time_limit=time_limit)
     if judged is not None:

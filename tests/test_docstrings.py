@@ -29,6 +29,7 @@ STAYS_INSIDE = {
     ("SteadyResult.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
     ("SteadyResult.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
     ("PlacedTimeline.in_flight_needed", "InvalidValue"): "the promise is the slowest lane's rate, never beyond it",
+    ("score", "InvalidPlacement"): "caught: what the judge says is the answer",
     ("leave_out", "InvalidPlacement"): "caught: what the judge says is the answer",
     ("leave_out", "InvalidValue"): "caught: what the judge says is the answer",
 }

@@ -55,6 +55,9 @@ def test_nothing_is_extrapolated_in_silence():
     result = pl.solve(short, "aggregated")
     assert max(len(s.layers) for s in result.placement.stages) <= 2
     assert result.throughput < pl.solve(_tiny(), "aggregated").throughput * (1 + 1e-9)
+    whole = pl.score(short, pl.Placement.of([(4, (0,))]), result)
+    assert not whole.valid
+    assert "stage 1" in whole.sentence
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
