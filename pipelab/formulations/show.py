@@ -139,7 +139,7 @@ def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulatio
     """
     chosen = single_gpu.rules(problem, as_run)
     domains = (r"z_a, e_{ab}, u_g \in \{0, 1\}", r"\tau_g, \rho_{ab}, t \ge 0")
-    return Formulation(single_gpu.FAMILIES, domains, single_gpu.count_segments(chosen), Symbols(SYMBOLS))
+    return Formulation(single_gpu.FAMILIES, domains, single_gpu.count_segments(chosen), Symbols(single_gpu.SYMBOLS))
 
 
 def cvxpy_line(family: Family) -> str:
