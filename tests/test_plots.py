@@ -131,6 +131,13 @@ def test_the_formulation_is_shown_from_the_registry(tiny):
     assert r"\theta_a" in shown.symbols._repr_html_()
 
 
+def test_long_names_in_tables_may_be_broken(tiny):
+    judged = pl.evaluate(tiny, pl.Placement.of([(4, (0,))]))._repr_html_()
+    assert "memory_<wbr>needed_<wbr>gb" in judged
+    assert "<code>link_<wbr>needs_<wbr>sender</code>" in pl.joint_formulation(tiny)._repr_html_()
+    assert "&lt;b&gt;" in pl.show_table([{"<b>": 1}])._repr_html_()
+
+
 def test_the_original_program_is_told_in_segments(tiny):
     shown = pl.single_gpu_formulation(tiny)
     words = " ".join([*shown.frame()["one row says"], *shown.frame()["how many rows"]])
