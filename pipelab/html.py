@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from pipelab.kinds import DataFrame
 
-__all__ = ["Table", "show_table", "table"]
+__all__ = ["Table", "breakable", "show_table", "table"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,12 @@ def table(frame: "DataFrame", *, raw: bool = False, digits: int = 7) -> str:
     style = style.format(lambda value: _digits(value, digits), subset=floats, na_rep="–")
     # A column of text may hold numbers, too, and they read like all others.
     style = style.format(lambda value: _cell(value, raw, digits), subset=text, na_rep="–")
-    return style.hide(axis="index").to_html()
+    return style.format_index(breakable, axis="columns").hide(axis="index").to_html()
+
+
+def breakable(name: object) -> str:
+    """A name as HTML that may go on in the next line after an underscore; on a narrow page columns are cut off else."""
+    return escape(str(name)).replace("_", "_<wbr>")
 
 
 def _digits(value: float, digits: int) -> str:

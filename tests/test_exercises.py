@@ -41,7 +41,7 @@ def test_every_mistake_is_told_apart(name):
 def test_common_slips_are_named():
     exercise = Exercise(lambda: 40.0, "layers", "count them")
     for value, says in [
-        (40_000, "1e+03 times the answer. Hint: it is 1,000 times the answer: look at the units"),
+        (40_000, "1,000 times the answer. Hint: it is 1,000 times the answer: look at the units"),
         (0.4, "1/100 of the answer. Hint: it is a hundredth of the answer: per cent, or a share?"),
         (-40, "200 % too low. Hint: it has the right size and the wrong sign"),
         (1 / 40, "Hint: it is 1 divided by the answer: which of the two belongs on top?"),
@@ -49,11 +49,29 @@ def test_common_slips_are_named():
         (52, "30 % too high. Hint: count them"),
         (float("nan"), "Expected a finite number, yours is nan"),
         ("forty", "Expected a number, yours is 'forty'"),
+        ("40 layers", "yours is '40 layers'; write it without unit and without commas"),
+        ((1, 757), "yours is (1, 757); write it without unit and without commas"),
+        (10**400, "Expected a finite number, yours has too many digits"),
+        (pl.solve(pl.load_case("tiny")), "yours is of type Result; take one of its numbers, such as .throughput"),
     ]:
         right, why = exercise.judge(value)
         assert not right
         assert says in why
     assert exercise.judge(40.003) == (True, "40.003 layers")
+
+
+def test_an_answer_rounded_too_far_is_told_so():
+    exercise = Exercise(lambda: 190.5972, "tokens/s", "take the largest")
+    assert exercise.judge(190.6)[0]
+    assert exercise.judge(191)[1].endswith("Hint: it is the answer, rounded too far: give one or two digits more")
+    assert exercise.judge(192)[1].endswith("Hint: take the largest")
+
+
+def test_a_count_is_exact_and_written_in_full():
+    said = str(pl.check("02.1", EXERCISES["02.1"].target() + 1))
+    assert said.startswith("exercise 02.1: not yet. Yours is 1,757,211,401 placements, ")
+    assert str(pl.check("02.1", 1757211400)) == "exercise 02.1: right, 1,757,211,400 placements"
+    assert pl.check("02.1", 1757211400.0).text.startswith("exercise 02.1: right")
 
 
 def test_a_mistake_that_happens_to_be_right_is_right():

@@ -87,7 +87,7 @@ def test_one_gpu_more_is_solved_for_every_type_and_kept():
     best = max(gains, key=gains.get)
     assert text.startswith(f"One more {best} would help most: {gains[best]:.6g} tokens/s (+")
     assert "being solved" in gains_line(answer(mix).result, {"A100": gains["A100"]}, gains)
-    assert gains_line(answer(mix).result, {"A100": 0.0}, ["A100"]) == "One GPU more of a type brings nothing."
+    assert gains_line(answer(mix).result, {"A100": 0.0}, ["A100"]) == "One GPU more of any type brings nothing."
     assert "Not proven in time: V100" in gains_line(answer(mix).result, {"V100": None}, ["V100"])
 
 
@@ -175,7 +175,24 @@ def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
     tiny = answer(beginning("tiny", gpus_per_stage=2))
     parts = rival_parts(rows_of(tiny), tiny.result.throughput)
     assert parts["data"][1]["x"] == [r.throughput for r in tiny.rivals]
-    assert "loses 56% against the optimum" in parts["layout"]["title"]["text"]
+    assert parts["layout"]["title"]["text"] == "All hatched bars lose 56% against the optimum (dotted)"
+
+
+def test_the_title_of_the_rivals_names_all_that_come_nearest():
+    def title(*rates):
+        rows = [
+            ("proven optimum", 100.0, True, ""),
+            *((name, rate, False, "") for name, rate in zip("abcd", rates, strict=False)),
+        ]
+        return rival_parts(rows, 100.0)["layout"]["title"]["text"]
+
+    assert title(60, 40) == "Of the hatched, a comes nearest and loses 40% against the optimum (dotted)"
+    assert title(60, 60, 40) == "Of the hatched, a and b come nearest and lose 40% against the optimum (dotted)"
+    assert title(60, 60) == "All hatched bars lose 40% against the optimum (dotted)"
+    assert title(99.9, 40) == "Of the hatched, a comes nearest and loses less than 1% against the optimum (dotted)"
+    assert title(100, 40) == "a reaches the optimum, too"
+    assert title(100, 100, 100, 40) == "a, b and 1 more reach the optimum, too"
+    assert title(100, 100) == "All hatched bars reach the optimum, too"
 
 
 # work beside the kernel's loop
@@ -205,7 +222,7 @@ def test_at_rest_is_only_who_has_shown_everything():
         assert "being solved" in mix.text.value
         await at_rest()
         assert "being solved" not in mix.text.value
-        assert "One GPU more of a type brings nothing" in mix.text.value
+        assert "One GPU more of any type brings nothing" in mix.text.value
         beside, answers = Beside(lambda on: None), []
         beside.later(lambda stop: ["unwanted"], answers.append, wait_s=0.2)
         beside.run(lambda stop: stop.wait(0.5), lambda value, error: answers.append(value))

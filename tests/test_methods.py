@@ -293,7 +293,7 @@ def test_a_comparison_is_one_table_and_one_figure(tiny):
     drawn = {y: x for trace in figure.data[:2] for y, x in zip(trace.y, trace.x, strict=True)}
     assert drawn["joint"] == pytest.approx(301.784)
     assert list(figure.data[2].x) == [pytest.approx(452.676)]  # a promise is no bar
-    assert "even and proportional and 2 more lose 56% against the optimum" in figure.layout.title.text
+    assert "even, proportional and 2 more lose 56% against the optimum" in figure.layout.title.text
 
 
 def test_a_comparison_of_an_infeasible_problem_says_so():

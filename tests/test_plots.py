@@ -150,6 +150,24 @@ def test_the_formulation_is_shown_from_the_registry(tiny):
     assert r"\theta_a" in shown.symbols._repr_html_()
 
 
+def test_long_names_in_tables_may_be_broken(tiny):
+    judged = pl.evaluate(tiny, pl.Placement.of([(4, (0,))]))._repr_html_()
+    assert "memory_<wbr>needed_<wbr>gb" in judged
+    assert "<code>link_<wbr>needs_<wbr>sender</code>" in pl.joint_formulation(tiny)._repr_html_()
+    assert "&lt;b&gt;" in pl.show_table([{"<b>": 1}])._repr_html_()
+
+
+def test_the_original_program_is_told_in_segments(tiny):
+    shown = pl.single_gpu_formulation(tiny)
+    words = " ".join([*shown.frame()["one row says"], *shown.frame()["how many rows"]])
+    assert "segment" in words
+    assert "allocation" not in words + " ".join(shown.symbols.frame()["meaning"])
+    letters = " ".join(shown.symbols.frame()["symbol"])
+    for letter in (r"u_g", r"\tau_g", r"\bar t", r"M_{\mathrm{stage}}", r"\rho_{ab}"):
+        assert letter in letters
+    assert r"\tau_a" not in letters
+
+
 def test_leaving_out_exclusivity_is_found_out_by_the_judge(tiny):
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
     three = pl.Cluster.from_counts({"A100": 1, "V100": 1, "T4": 1}, {"A100": 60, "V100": 32, "T4": 32}, links)

@@ -55,16 +55,20 @@ class Exercise:
         """Whether a reader's value is right, and a sentence that says what is off."""
         try:
             number = float(cast(Any, value))
-        except (TypeError, ValueError, OverflowError):
-            return False, f"Expected a number, yours is {value!r}"
+        except OverflowError:
+            return False, "Expected a finite number, yours has too many digits"
+        except (TypeError, ValueError):
+            return False, _no_number(value)
         if not math.isfinite(number):
             return False, f"Expected a finite number, yours is {number}"
-        shown, target = f"{number:.7g} {self.unit}".strip(), self.target()
+        shown, target = f"{_written(number)} {self.unit}".strip(), self.target()
         if self._meets(number, target):
             return True, shown
         return False, f"Yours is {shown}, {_off(number, target)}. Hint: {self._hint(number, target)}"
 
     def _meets(self, number: float, target: float) -> bool:
+        if isinstance(target, int):  # what is counted is exact
+            return number == target
         return math.isclose(number, target, rel_tol=self.rel)
 
     def _hint(self, number: float, target: float) -> str:
@@ -78,14 +82,37 @@ class Exercise:
             return "it is 1 divided by the answer: which of the two belongs on top?"
         if target == int(target) and abs(number - target) == 1:
             return f"you are one off; is an end counted twice, or not at all? And {self.hint}"
+        if abs(number - target) < 0.02 * abs(target) and any(number == round(target, n) for n in range(6)):
+            return "it is the answer, rounded too far: give one or two digits more"
         return self.hint
+
+
+def _no_number(value: object) -> str:
+    """What was given instead, and what to do about it."""
+    text = repr(value)
+    shown = text if len(text) <= 60 else f"of type {type(value).__name__}"
+    advice = ""
+    if isinstance(value, (str, tuple)) and any(sign.isdigit() for sign in text):
+        advice = "; write it without unit and without commas"
+    elif hasattr(value, "throughput"):
+        advice = "; take one of its numbers, such as .throughput"
+    return f"Expected a number, yours is {shown}{advice}"
+
+
+def _written(number: float) -> str:
+    """Whole numbers in full, others with seven digits."""
+    return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:.7g}"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.0f}" if 1000 <= factor < 1e9 else f"{factor:.3g}"
 
 
 def _off(number: float, target: float) -> str:
     """How far, and in which direction."""
     times = number / target
     if times > 11:  # above and below that, per cent are hard to read
-        return f"{times:,.3g} times the answer"
+        return f"{_times(times)} times the answer"
     if 0 < times < 1 / 11:
-        return f"1/{1 / times:,.3g} of the answer"
+        return f"1/{_times(1 / times)} of the answer"
     return f"{abs(times - 1) * 100:.3g} % too {'high' if times > 1 else 'low'}"

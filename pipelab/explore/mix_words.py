@@ -89,7 +89,8 @@ def facts_line(problem: Problem, placement: Placement, throughput: float) -> str
     parts += [f"Tightest memory: {need:.4g} of {limit:g} GB in stage {stage}."]
     cost = money(problem, placement, throughput)
     if cost.usd_per_hour is None:
-        parts += ["No price is known for some of these GPUs."]
+        gpus = [problem.cluster.gpus[g] for g in placement.gpus]
+        parts += [f"No price is known for {', '.join(dict.fromkeys(g.type for g in gpus if g.usd_per_hour is None))}."]
     else:
         parts += [f"GPUs in use: {_dollars(cost)}."]
     return " ".join(parts)
@@ -118,7 +119,8 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
     if known:
         best = max(known, key=known.__getitem__)
         if known[best] <= now * (1 + 1e-9):
-            text = "One GPU more of a type brings nothing" + (f" ({', '.join(known)})." if open_ or late else ".")
+            which = f"of {', '.join(known)}" if open_ or late else "of any type"
+            text = f"One GPU more {which} brings nothing."
         else:
             others = [f"{t} {_gain(rate, now)}" for t, rate in known.items() if t != best]
             behind = f" Others: {', '.join(others)}." if others else ""

@@ -14,7 +14,7 @@ from pipelab.formulations.count import count_candidates
 from pipelab.formulations.families import Family, Symbol
 from pipelab.formulations.forms import joint_form
 from pipelab.formulations.joint import SYMBOLS
-from pipelab.html import table
+from pipelab.html import breakable, table
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Formulation:
     def _repr_html_(self) -> str:
         frame = self.frame()
         frame["in cvxpy"] = [f"<code>{escape(line)}</code>" for line in frame["in cvxpy"]]
-        frame["family"] = [f"<code>{name}</code>" for name in frame["family"]]
+        frame["family"] = [f"<code>{breakable(name)}</code>" for name in frame["family"]]
         frame["rows here"] = [f"{n:,}" for n in frame["rows here"]]
         total = f"<p>maximise <b>t</b> subject to {sum(f.count(self.counts) for f in self.families):,} rows:</p>"
         domains = ", &nbsp; ".join(f"${d}$" for d in self.domains)
@@ -139,7 +139,7 @@ def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulatio
     """
     chosen = single_gpu.rules(problem, as_run)
     domains = (r"z_a, e_{ab}, u_g \in \{0, 1\}", r"\tau_g, \rho_{ab}, t \ge 0")
-    return Formulation(single_gpu.FAMILIES, domains, single_gpu.count_segments(chosen), Symbols(SYMBOLS))
+    return Formulation(single_gpu.FAMILIES, domains, single_gpu.count_segments(chosen), Symbols(single_gpu.SYMBOLS))
 
 
 def cvxpy_line(family: Family) -> str:

@@ -20,13 +20,25 @@ import scipy.sparse as sp
 from pipelab.costs import MEMORY_SLACK
 from pipelab.formulations.aggregated.classes import gpu_classes
 from pipelab.formulations.candidates import Candidates, list_candidates, stage_rates
-from pipelab.formulations.families import Domain, Family, Incidence, maximise_t
+from pipelab.formulations.families import Domain, Family, Incidence, Symbol, maximise_t
 from pipelab.formulations.joint import FAMILIES as JOINT_FAMILIES
+from pipelab.formulations.joint import SYMBOLS as JOINT_SYMBOLS
 from pipelab.formulations.joint import fastest
 from pipelab.problem import Problem, refuse_unlike_layers
 from pipelab.program import Columns, LinearProgram
 
-__all__ = ["FAMILIES", "SegmentRules", "build", "count_segments", "rules", "segments", "size", "upper_bound", "usable"]
+__all__ = [
+    "FAMILIES",
+    "SYMBOLS",
+    "SegmentRules",
+    "build",
+    "count_segments",
+    "rules",
+    "segments",
+    "size",
+    "upper_bound",
+    "usable",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +95,26 @@ def _ones(n: int) -> np.ndarray:
     return np.ones((n, 1))
 
 
-_JOINT = {family.name: family for family in JOINT_FAMILIES}  # a segment is an allocation of one GPU
+def _segments(text: str) -> str:
+    """A sentence of the joint ILP in this one's words: a segment is an allocation of one GPU."""
+    return text.replace("allocation", "segment").replace("layers and a GPU set that fits", "layers and one GPU")
+
+
+_JOINT = {
+    family.name: replace(family, sentence=_segments(family.sentence), counted_as=_segments(family.counted_as))
+    for family in JOINT_FAMILIES
+}
+_OF_GPUS = {
+    r"M_{\mathrm{stage}}": Symbol(
+        r"M_{\mathrm{stage}}", "big_m_stage", "1.1 · max θ: switches off the row of a GPU not used", "tokens/s"
+    ),
+    r"\tau_a \ge 0": Symbol(r"\tau_g \ge 0", "tau", "rate of the segment that GPU g holds, or 0", "tokens/s"),
+}
+SYMBOLS = (
+    *(_OF_GPUS.get(s.letter, replace(s, meaning=_segments(s.meaning))) for s in JOINT_SYMBOLS),
+    Symbol(r"u_g \in \{0, 1\}", "u", "1 when GPU g holds a segment", "–"),
+    Symbol(r"\bar t", "bound", "a rate that no placement exceeds", "tokens/s"),
+)
 
 FAMILIES = (
     _JOINT["layer_coverage"],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipelab.kinds import Figure
     from pipelab.result import Result
 
-__all__ = ["plot_comparison", "plot_shares", "plot_split_costs"]
+__all__ = ["named", "plot_comparison", "plot_shares", "plot_split_costs"]
 
 
 def plot_comparison(comparison: "Comparison") -> "Figure":
@@ -75,16 +75,17 @@ def _comparison_title(comparison: "Comparison", results: "Mapping[str, Result]")
     if lost[slowest] == "0%":
         return f"{name}: every method reaches the proven optimum of {best:.6g} tokens/s"
     note = f"the proven optimum is {best:.6g} tokens/s; hatched bars are not proven"
-    who = _named([m for m in results if lost[m] == lost[slowest]])
+    who = named([m for m in results if lost[m] == lost[slowest]])
     return f"{name}: {who} {lost[slowest]} against the optimum<br><sup>{note}</sup>"
 
 
-def _named(methods: list[str], one: str = "loses", several: str = "lose") -> str:
+def named(methods: list[str], one: str = "loses", several: str = "lose") -> str:
     """Up to two by name and the others by number, with the verb."""
     if len(methods) == 1:
         return f"{methods[0]} {one}"
-    more = f" and {len(methods) - 2} more" if len(methods) > 2 else ""
-    return f"{' and '.join(methods[:2])}{more} {several}"
+    if len(methods) == 2:
+        return f"{methods[0]} and {methods[1]} {several}"
+    return f"{methods[0]}, {methods[1]} and {len(methods) - 2} more {several}"
 
 
 def plot_shares(shares: Mapping[str, Mapping[str, float | None]]) -> "Figure":
@@ -114,7 +115,7 @@ def plot_shares(shares: Mapping[str, Mapping[str, float | None]]) -> "Figure":
     if not known:
         raise InvalidValue("plot_shares", [("shares", shares, "expected at least one that is known")])
     worst, mix, _ = min(known)
-    who = _named([m for v, x, m in known if x == mix and f"{v:.0%}" == f"{worst:.0%}"], "keeps", "keep")
+    who = named([m for v, x, m in known if x == mix and f"{v:.0%}" == f"{worst:.0%}"], "keeps", "keep")
     figure = go.Figure(
         go.Heatmap(
             z=values, x=methods, y=mixes, text=text, texttemplate="%{text}", textfont={"color": "#111111", "size": 14},

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pipelab.plots.comparing import named
 from pipelab.theme import BOTTLENECK, GRID, ink_on, room_for
 
 __all__ = ["rival_parts"]
@@ -29,7 +30,7 @@ def rival_parts(rows: Sequence[tuple[str, float | None, bool, str]], optimum: fl
     --------
     >>> parts = rival_parts([("optimum", 100.0, True, ""), ("even", 60.0, False, ""), ("x", None, False, "no")], 100.0)
     >>> [len(trace["y"]) for trace in parts["data"]], parts["layout"]["title"]["text"]
-    ([1, 1, 1, 2], 'even comes nearest and loses 40% against the optimum (dotted)')
+    ([1, 1, 1, 2], 'Of the hatched, even comes nearest and loses 40% against the optimum (dotted)')
     """
     bars = [_bars(rows, optimum, *look) for look in _LOOKS]
     none = [(y, note) for y, (_, rate, _, note) in enumerate(rows) if rate is None]
@@ -87,7 +88,11 @@ def _title(rows: Any, optimum: float | None) -> str:
     others = [(rate, name) for name, rate, proven, _ in rows if rate is not None and not proven]
     if not others:
         return "No rule of thumb finds a placement that fits"
-    rate, name = max(others)
+    rate = max(rate for rate, _ in others)
+    best = [name for other, name in others if other >= rate * (1 - 1e-9)]
+    every = len(best) == len(others) > 1
     if rate >= optimum * (1 - 1e-9):
-        return f"{name} reaches the optimum, too"
-    return f"{name} comes nearest and loses {1 - rate / optimum:.0%} against the optimum (dotted)"
+        return f"{'All hatched bars reach' if every else named(best, 'reaches', 'reach')} the optimum, too"
+    nearest = f"Of the hatched, {named(best, 'comes nearest and loses', 'come nearest and lose')}"
+    lost = f"{1 - rate / optimum:.0%}" if 1 - rate / optimum >= 0.005 else "less than 1%"
+    return f"{'All hatched bars lose' if every else nearest} {lost} against the optimum (dotted)"
