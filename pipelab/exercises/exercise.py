@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pipelab.errors import shown as written
+
 __all__ = ["Exercise", "Mistake"]
 
 # Of a number that is right but for its unit: by what it is too large, and what to look at.
@@ -56,7 +58,7 @@ class Exercise:
         try:
             number = float(cast(Any, value))
         except (TypeError, ValueError, OverflowError):
-            return False, f"Expected a number, yours is {value!r}"
+            return False, f"Expected a number, yours is {written(value)}"
         if not math.isfinite(number):
             return False, f"Expected a finite number, yours is {number}"
         shown, target = f"{number:.7g} {self.unit}".strip(), self.target()
