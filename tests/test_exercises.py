@@ -53,10 +53,12 @@ def test_common_slips_are_named():
         ((1, 757), "yours is (1, 757); write it without unit and without commas"),
         (10**400, "Expected a finite number, yours has too many digits"),
         (pl.solve(pl.load_case("tiny")), "yours is of type Result; take one of its numbers, such as .throughput"),
+        (list(range(1000)), "Expected a number, yours is of type list"),
     ]:
         right, why = exercise.judge(value)
         assert not right
         assert says in why
+        assert len(why) < 200
     assert exercise.judge(40.003) == (True, "40.003 layers")
 
 
@@ -82,7 +84,9 @@ def test_a_mistake_that_happens_to_be_right_is_right():
 def test_a_schedule_that_loses_is_told_why():
     contest = EXERCISES["07.2"]
     assert isinstance(contest, Contest)
-    assert "expected a schedule, yours is 54" in contest.judge(54)[1]
+    assert "expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is 54" in contest.judge(54)[1]
+    rows = pl.schedule("1F1B", 4, 8).actions
+    assert len(contest.judge(rows)[1]) < 300
     assert "expected 8 microbatches" in contest.judge(pl.schedule("1F1B", 4, 4))[1]
     assert "Hint: split backwards" in contest.judge(pl.schedule("1F1B", 4, 8))[1]
     assert "at its peak and has room for" in contest.judge(pl.schedule("ZBH2", 4, 8))[1]

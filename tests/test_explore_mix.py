@@ -88,6 +88,9 @@ def test_one_gpu_more_is_solved_for_every_type_and_kept():
     assert text.startswith(f"One more {best} would help most: {gains[best]:.6g} tokens/s (+")
     assert "being solved" in gains_line(answer(mix).result, {"A100": gains["A100"]}, gains)
     assert gains_line(answer(mix).result, {"A100": 0.0}, ["A100"]) == "One GPU more of any type brings nothing."
+    tied = gains_line(answer(mix).result, {"A100": 900.0, "V100": 900.0, "H100": 0.0}, gains)
+    assert tied.startswith("One more A100 or V100 would help most: 900 tokens/s (+")
+    assert tied.endswith("Others: H100 ±0%.")
     assert "Not proven in time: V100" in gains_line(answer(mix).result, {"V100": None}, ["V100"])
 
 

@@ -234,6 +234,11 @@ def test_titles_say_what_is_seen():
     assert pl.gantt(timeline(ranks=1)).layout.title.text.startswith("1F1B: no rank is idle")
 
 
+def test_a_single_rank_is_one():
+    alone = pl.simulate(pl.schedule("GPipe", 1, 1), pl.StageCosts(1, 1, 1))
+    assert "<sup>1 rank, 1 microbatch; " in pl.gantt(alone).layout.title.text
+
+
 def test_a_bad_window_or_microbatch_is_refused():
     for window in ((5, 5), (7, 3), (40, 50), 3, ("a", "b"), "12", (1, 2, 3), (True, 5), (0, float("nan"))):
         with pytest.raises(

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 import pipelab as pl
+from pipelab.plots.plan import limited_by
 from pipelab.theme import TYPE_COLOURS, colour_of_types, ink_on
 
 
@@ -28,7 +29,7 @@ def test_the_bottleneck_stage_is_framed_and_named(tiny):
     figure = pl.plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
     assert [(s.x0, s.x1) for s in figure.layout.shapes] == [(3.5, 4.5)]
     assert "133.116 tokens/s in 2 stages" in figure.layout.title.text
-    assert "limited by stage 2" in figure.layout.title.text
+    assert "limited by stage 2 (framed);" in figure.layout.title.text
 
 
 def test_a_bottleneck_link_is_drawn_between_its_gpus(two_stages):
@@ -37,7 +38,15 @@ def test_a_bottleneck_link_is_drawn_between_its_gpus(two_stages):
     line = figure.data[-1]
     assert (list(line.x[:2]), list(line.y[:2])) == ([2.5, 2.5], [0, 1])
     assert not figure.layout.shapes
-    assert "limited by link 1→2" in figure.layout.title.text
+    assert "limited by link 1→2 (dotted);" in figure.layout.title.text
+
+
+def test_titles_say_how_the_bottleneck_is_marked():
+    assert limited_by(["stage 1", "stage 2", "stage 3", "stage 4"]) == (
+        "limited by stage 1, stage 2, stage 3 and 1 more (framed)"
+    )
+    assert limited_by(["link 1→2"]) == "limited by link 1→2 (dotted)"
+    assert limited_by(["stage 1", "link 1→2"]) == "limited by stage 1, link 1→2 (stages framed, links dotted)"
 
 
 def test_the_number_of_traces_does_not_depend_on_the_placement(tiny):

@@ -28,13 +28,13 @@ class Contest:
     def judge(self, mine: object) -> tuple[bool, str]:
         """Whether `mine` wins, and a sentence that says why or why not."""
         from pipelab.bounds import lower_bound
-        from pipelab.errors import InvalidSchedule
+        from pipelab.errors import InvalidSchedule, shown
         from pipelab.schedules import Schedule, schedule
         from pipelab.timeline import simulate
 
         ranks, costs = len(self.times), self.costs()
         if not isinstance(mine, Schedule):
-            return False, f"expected a schedule, yours is {mine!r}"
+            return False, f"expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is {shown(mine)}"
         if (mine.microbatches, mine.stage_rank) != (self.microbatches, tuple(range(ranks))) or mine.forward_only:
             expected = f"{self.microbatches} microbatches forward and back, stage s on rank s of {ranks}"
             return False, f"expected {expected}"

@@ -9,6 +9,7 @@ from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, tally
 from pipelab.explore.mix_answer import Answer, Money, Rival, money, tightest
 from pipelab.placement import Placement, named_layers
+from pipelab.plots.plan import first_of, limited_by
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.scoring import Score
@@ -30,7 +31,7 @@ def headline(found: Answer) -> tuple[str, str]:
     proof = "proven optimal" if result.status == "optimal" else f"not proven, at most {result.gap:.2%} below the best"
     stages = len(result.placement)
     title = f"{name}: {result.throughput:.6g} tokens/s in {stages} stage{'s' * (stages > 1)}, {proof}"
-    return title, f"limited by {_listed(given(result.evaluation).bottlenecks)} (framed)"
+    return title, limited_by(given(result.evaluation).bottlenecks)
 
 
 def own_headline(own: Score) -> tuple[str, str]:
@@ -40,16 +41,11 @@ def own_headline(own: Score) -> tuple[str, str]:
         return "Your plan is not valid", _shortened(own.reasons[0] + more)
     share = f", {own.share:.1%} of the optimum" if own.share is not None else ""
     title = f"Your plan: {own.throughput:.6g} tokens/s{share}"
-    return title, f"limited by {_listed(given(own.evaluation).bottlenecks)} (framed)"
+    return title, limited_by(given(own.evaluation).bottlenecks)
 
 
 def _shortened(text: str, most: int = 110) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
 
 
 def limits_line(problem: Problem, judged: Evaluation) -> str:
@@ -122,9 +118,11 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
             which = f"of {', '.join(known)}" if open_ or late else "of any type"
             text = f"One GPU more {which} brings nothing."
         else:
-            others = [f"{t} {_gain(rate, now)}" for t, rate in known.items() if t != best]
+            tied = [t for t, rate in known.items() if rate >= known[best] * (1 - 1e-9)]
+            others = [f"{t} {_gain(rate, now)}" for t, rate in known.items() if t not in tied]
             behind = f" Others: {', '.join(others)}." if others else ""
-            text = f"One more {best} would help most: {known[best]:.6g} tokens/s ({_gain(known[best], now)}).{behind}"
+            brings = f"{known[best]:.6g} tokens/s ({_gain(known[best], now)})"
+            text = f"One more {' or '.join(tied)} would help most: {brings}.{behind}"
     if late:
         text += f" Not proven in time: {', '.join(late)}."
     if open_:
@@ -194,4 +192,4 @@ def compared(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> st
 def _limit(problem: Problem, placement: Placement) -> str:
     from pipelab.evaluate import evaluate
 
-    return _listed(evaluate(problem, placement).bottlenecks)
+    return first_of(evaluate(problem, placement).bottlenecks)

@@ -14,7 +14,7 @@ from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import Words, reload_note, shared
 from pipelab.explore.work import under_way
 from pipelab.placement import Placement
-from pipelab.plots.plan import plan_parts
+from pipelab.plots.plan import limited_by, plan_parts
 from pipelab.plots.progress import progress_parts
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -151,7 +151,7 @@ class WatchedSolve(widgets.VBox):
         self._drawn = (placement, proof)
         slow = evaluate(self.problem, placement).bottlenecks
         title = f"{throughput:.6g} tokens/s in {len(placement)} stage{'s' * (len(placement) > 1)}, {proof}"
-        self.chart.put(plan_parts(self.problem, placement, title, f"limited by {', '.join(slow[:3])} (framed)"))
+        self.chart.put(plan_parts(self.problem, placement, title, limited_by(slow)))
 
 
 def watch_solve(

@@ -191,7 +191,8 @@ def _title(timeline: Timeline, zoom: str | bool, finding: str | None) -> str:
     text = (
         f"{schedule.name}: {idle:.1%} of all ranks' time is idle" if idle > 0 else f"{schedule.name}: no rank is idle"
     )
-    size = f"{schedule.ranks} ranks, {schedule.microbatches} microbatch{'es' * (schedule.microbatches > 1)}"
+    ranks = f"{schedule.ranks} rank{'s' * (schedule.ranks > 1)}"
+    size = f"{ranks}, {schedule.microbatches} microbatch{'es' * (schedule.microbatches > 1)}"
     spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
     note = f"each pixel shows what takes most of its time; {zoom}" if zoom else "hover for what was waited for"
     return f"{finding or text}<br><sup>{size}; {spans}; {note}</sup>"

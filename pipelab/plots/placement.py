@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.placement import Placement, show_layers
+from pipelab.plots.plan import limited_by
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
 from pipelab.theme import BOTTLENECK, GRID, colour_of_types, ink_on, template
@@ -152,14 +153,12 @@ def _placement_title(problem: Problem, judged: Evaluation | None) -> str:
     if judged is None:
         return f"{problem.name}: {len(problem.cluster)} GPUs, {problem.model.layers} layers to place"
     stages = f"{len(judged.stages)} stage" + ("s" if len(judged.stages) != 1 else "")
-    first, more = judged.bottlenecks[:3], len(judged.bottlenecks) - 3
-    limit = ", ".join(first) + (f" and {more} more" if more > 0 else "")
     # A link counted in transfers/s is compared with tokens/s: the write-up's mistake, named where it shows.
     links_only = all(name.startswith("link") for name in judged.bottlenecks)
     unit = f"{judged.link_unit}/s" if links_only else "tokens/s"
     return (
         f"{problem.name}: {judged.throughput:.6g} {unit} in {stages}"
-        f"<br><sup>limited by {limit} (framed); hover for rates, shares and memory</sup>"
+        f"<br><sup>{limited_by(judged.bottlenecks)}; hover for rates, shares and memory</sup>"
     )
 
 

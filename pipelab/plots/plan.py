@@ -17,11 +17,29 @@ if TYPE_CHECKING:
     from pipelab.evaluate import Evaluation
     from pipelab.placement import Stage
 
-__all__ = ["plan_parts"]
+__all__ = ["first_of", "limited_by", "plan_parts"]
 
 _TALL, _LOW = 26, 11  # pixels of a row with few GPUs, and with many
 _NAMED = 0.07  # of all layers: a bar at least so long has room for more than its stage's number
 _CLEAR = "rgba(0,0,0,0)"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def limited_by(bottlenecks: Sequence[str]) -> str:
+    """What limits a placement, and how drawings mark it: stages are framed, links are dotted lines.
+
+    Examples
+    --------
+    >>> limited_by(["stage 2", "link 2→3"])
+    'limited by stage 2, link 2→3 (stages framed, links dotted)'
+    """
+    kinds = {name.split()[0] for name in bottlenecks}
+    marks = "stages framed, links dotted" if len(kinds) > 1 else "framed" if kinds == {"stage"} else "dotted"
+    return f"limited by {first_of(bottlenecks)} ({marks})"
 
 
 def plan_parts(
