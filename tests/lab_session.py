@@ -117,6 +117,16 @@ class LabPage:
                  width: g.getBoundingClientRect().width }))"""
         )
 
+    def too_wide(self, width: int) -> list[str]:
+        """Outputs that must be scrolled sideways on a page of so many pixels; it stays as wide as that."""
+        self.page.set_viewport_size({"width": width, "height": 1000})
+        self.page.wait_for_timeout(1000)
+        return self.page.eval_on_selector_all(
+            ".jp-OutputArea-output",
+            """all => all.filter(e => e.scrollWidth > e.clientWidth + 2).map(
+                 e => `${e.scrollWidth - e.clientWidth} px: ${e.innerText.slice(0, 60)}`)""",
+        )
+
     def time_of(self, act, figure: int = 0, timeout: float = 60_000) -> float:
         """Milliseconds from the key press or click in `act()` until a figure has been drawn with something else."""
         self.page.evaluate(_WATCH, figure)

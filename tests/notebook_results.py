@@ -266,7 +266,7 @@ FIGURES = {
             "Llama-3-70B: 690.5 tokens/s at most",
             "more tokens/s than the quickest",
             "Llama-3-8B, 10 GPUs: ",
-            "comes nearest and loses",
+            "proportional and bandwidth_aware come nearest and lose 28%",
             "tokens/s once the pipeline is full",
             "microbatches in flight reach",
         ],

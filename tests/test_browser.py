@@ -47,6 +47,7 @@ def test_a_notebook_runs_and_draws(jupyterlab, tmp_path, name):
         # The formulas are typeset, not left as dollar signs.
         if "joint" in name:
             assert opened.page.locator("mjx-container").count() > 15
+        assert opened.too_wide(1000) == []
         assert opened.errors == []
         assert opened.requests_elsewhere == set()
 
