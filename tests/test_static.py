@@ -23,6 +23,7 @@ from pipelab.static import client, site, static_copy
 from pipelab.static.figures import figure_html, figure_of_state
 from pipelab.static.formulas import typeset, typeset_html
 from pipelab.static.page import page
+from pipelab.static.run import executed
 from pipelab.static.stills import NOTE, still
 
 EVERY = sorted(
@@ -217,6 +218,16 @@ def test_nothing_is_written_where_a_notebook_fails(two, tmp_path):
     with pytest.raises(pl.PipelabError, match=r"b\.ipynb: a cell failed with ZeroDivisionError: division by zero"):
         static_copy(tmp_path / "copy")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notebooks"]
+
+
+def test_what_an_explorer_finds_later_is_on_the_page(tmp_path):
+    """It is found between cells, when no client listens."""
+    cells = ["import pipelab as pl", "pl.explore_mix('tiny')", *["import time; time.sleep(0.7)"] * 4]
+    path = tmp_path / "late.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(cell) for cell in cells]), path)
+    text = page(executed(path), "late", ["late"])
+    assert "being solved" not in text
+    assert "One GPU more" in text or "would help most" in text
 
 
 def test_somebodys_folder_is_left_alone(two, tmp_path):

@@ -14,11 +14,19 @@ if TYPE_CHECKING:
 __all__ = ["executed"]
 
 _LIMIT_S = 900  # for one cell
-# Explorers look further when nobody touches them; what they find is heard only while a cell runs.
-_SETTLE = (
-    "import sys\n\nif 'pipelab.explore.work' in sys.modules:\n"
-    "    from pipelab.explore.work import at_rest\n\n    await at_rest()"
-)
+_STATE = "application/vnd.jupyter.widget-state+json"
+# Explorers look further when nobody touches them, and a client hears only what is said while a cell runs: so this one
+# waits until all have ended, and tells what every widget has come to.
+_SETTLE = f"""import sys
+
+if "pipelab.explore.work" in sys.modules:
+    from pipelab.explore.work import at_rest
+
+    await at_rest()
+if "ipywidgets" in sys.modules:
+    from ipywidgets import Widget
+
+    get_ipython().display_pub.publish({{"{_STATE}": Widget.get_manager_state()}})"""
 
 
 def executed(path: Path) -> "NotebookNode":
@@ -46,5 +54,18 @@ def executed(path: Path) -> "NotebookNode":
             raise PipelabError(f"{path.name}: a cell failed with {error.ename}: {error.evalue}") from None
         except (CellTimeoutError, DeadKernelError) as error:
             raise PipelabError(f"{path.name}: {str(error).splitlines()[0]}") from None
-    notebook.cells.pop()
+    _tell_widgets(notebook, notebook.cells.pop())
     return notebook
+
+
+def _tell_widgets(notebook: "NotebookNode", settled: "NotebookNode") -> None:
+    """Put what the kernel's widgets have come to in the place of what the client heard of them.
+
+    All but the outputs inside widgets: these the client collects, and the kernel knows nothing of them.
+    """
+    heard = notebook.metadata.get("widgets", {}).get(_STATE, {}).get("state", {})
+    for output in settled.outputs:
+        for model, known in output.get("data", {}).get(_STATE, {}).get("state", {}).items():
+            if model in heard:
+                inside = heard[model]["state"].get("outputs")
+                heard[model] = known if inside is None else known | {"state": {**known["state"], "outputs": inside}}
