@@ -117,15 +117,22 @@ class LabPage:
                  width: g.getBoundingClientRect().width }))"""
         )
 
-    def too_wide(self, width: int) -> list[str]:
-        """Outputs that must be scrolled sideways on a page of so many pixels; it stays as wide as that."""
+    def too_wide(self, width: int, known: int) -> list[str]:
+        """Outputs that must be scrolled sideways on a page of so many pixels; it stays as wide as that.
+
+        Figures are drawn anew for the new width, one after the other: until so few are left as are known, or 60 s.
+        """
         self.page.set_viewport_size({"width": width, "height": 1000})
-        self.page.wait_for_timeout(1000)
-        return self.page.eval_on_selector_all(
-            ".jp-OutputArea-output",
-            """all => all.filter(e => e.scrollWidth > e.clientWidth + 2).map(
-                 e => `${e.scrollWidth - e.clientWidth} px: ${e.innerText.slice(0, 60)}`)""",
-        )
+        for _ in range(120):
+            self.page.wait_for_timeout(500)
+            found = self.page.eval_on_selector_all(
+                ".jp-OutputArea-output",
+                """all => all.filter(e => e.scrollWidth > e.clientWidth + 2).map(
+                     e => `${e.scrollWidth - e.clientWidth} px: ${e.innerText.slice(0, 60)}`)""",
+            )
+            if len(found) <= known:
+                break
+        return found
 
     def time_of(self, act, figure: int = 0, timeout: float = 60_000) -> float:
         """Milliseconds from the key press or click in `act()` until a figure has been drawn with something else."""

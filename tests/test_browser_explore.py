@@ -173,11 +173,13 @@ def test_every_explorer_fits_a_narrow_and_a_wide_page(jupyterlab, tmp_path):
     with explorer(jupyterlab, tmp_path, "import pipelab as pl", *EXPLORERS.values()) as page:
         for width in (1600, 1000):
             page.page.set_viewport_size({"width": width, "height": 1000})
-            page.page.wait_for_function(
-                """() => [...document.querySelectorAll('.pipelab-chart')].every(
-                     c => Math.abs(c.querySelector('.main-svg').getBoundingClientRect().width
-                                   - c.parentElement.getBoundingClientRect().width) <= 1.5)"""
-            )
+            page.page.wait_for_function(  # charts are drawn anew, one after the other
+                """width => [...document.querySelectorAll('.jp-OutputArea-output:has(.pipelab-chart)')].every(e =>
+                     e.clientWidth > 0.75 * width && e.clientWidth < width && e.scrollWidth <= e.clientWidth + 1
+                     && [...e.querySelectorAll('.pipelab-chart')].every(
+                          c => c.querySelector('.main-svg').clientWidth > 0.95 * e.clientWidth))""",
+                arg=width, timeout=60_000,
+            )  # fmt: skip
             room = page.page.eval_on_selector_all(
                 ".jp-OutputArea-output:has(.pipelab-chart)",
                 "es => es.map(e => [e.clientWidth, e.scrollWidth, e.querySelector('.main-svg').clientWidth])",
