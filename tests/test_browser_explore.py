@@ -175,7 +175,7 @@ def test_every_explorer_fits_a_narrow_and_a_wide_page(jupyterlab, tmp_path):
             page.page.set_viewport_size({"width": width, "height": 1000})
             page.page.wait_for_function(  # charts are drawn anew, one after the other
                 """width => [...document.querySelectorAll('.jp-OutputArea-output:has(.pipelab-chart)')].every(e =>
-                     e.clientWidth > 0.75 * width && e.clientWidth < width && e.scrollWidth <= e.clientWidth + 1
+                     e.clientWidth > 0.8 * width && e.clientWidth < width && e.scrollWidth <= e.clientWidth + 1
                      && [...e.querySelectorAll('.pipelab-chart')].every(
                           c => c.querySelector('.main-svg').clientWidth > 0.95 * e.clientWidth))""",
                 arg=width, timeout=60_000,
@@ -187,7 +187,7 @@ def test_every_explorer_fits_a_narrow_and_a_wide_page(jupyterlab, tmp_path):
             assert len(room) == len(EXPLORERS)
             for client, scroll, chart in room:
                 assert scroll <= client + 1
-                assert chart > 0.95 * client > 0.75 * width
+                assert chart > 0.95 * client > 0.76 * width
 
 
 def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(jupyterlab, tmp_path):
