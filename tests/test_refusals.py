@@ -240,8 +240,11 @@ MISTAKES = {
     "no entries": (lambda: pl.plot_verdicts(pl.Ledger(())), "expected at least one"),
     "no placement to draw": (lambda: pl.plot_placement(TINY, 3), "expected a Placement, such as"),
     "a batch in words": (lambda: pl.explore_mix("tiny", batch="x"), "batch = 'x': expected a whole number"),
-    "no such phase": (lambda: pl.explore_mix("tiny", phase="x"), "phase = 'x': expected one of prefill, decode, mixed"),
-    "no network": (lambda: pl.explore_mix("tiny", network_gb_per_s=0), "network_gb_per_s = 0: expected more than 0"),
+    "no such phase": (
+        lambda: pl.explore_mix("tiny", phase="x"),
+        "phase = 'x': expected 'prefill', 'decode' or 'mixed'",
+    ),
+    "no network": (lambda: pl.explore_mix("tiny", network_gb_per_s=0), "network_gb_per_s = 0: expected"),
     "fewer than none": (lambda: pl.explore_mix("tiny", {"A100": -1}), "A100 = -1: expected a whole number of at least"),
 }
 

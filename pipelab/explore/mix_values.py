@@ -1,13 +1,13 @@
 """The values of the mix explorer, the problem they stand for, and the code that makes the same problem."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
 
-from pipelab.checked import real_number, whole_number
+from pipelab.checked import Count, Positive, checked, whole_number
 from pipelab.cluster import Cluster
 from pipelab.data import cases, load_case
 from pipelab.errors import InvalidValue, UnknownName, nearest
@@ -23,7 +23,7 @@ _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
 _NETWORK_GB_PER_S = 12.5  # 100 Gbit/s between any two GPUs
 
 
-@dataclass(frozen=True)
+@checked
 class Mix:
     """One state of the explorer; every field is a control.
 
@@ -46,13 +46,13 @@ class Mix:
     source: str
     counts: tuple[tuple[str, int], ...]
     phase: Literal["prefill", "decode", "mixed"] = "prefill"
-    batch: int = 16
-    context: int = 2048
-    output_tokens: int = 256
-    in_flight: int = 1
-    network_gb_per_s: float | None = None
-    gpus_per_stage: int = 1
-    batch_split: str = "even"
+    batch: Count = 16
+    context: Count = 2048
+    output_tokens: Count = 256
+    in_flight: Count = 1
+    network_gb_per_s: Positive | None = None
+    gpus_per_stage: Count = 1
+    batch_split: Literal["even", "balanced"] = "even"
 
     @property
     def is_case(self) -> bool:
@@ -126,17 +126,8 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
     for name in values:
         if name not in known:
             raise UnknownName(f"the explorer has no control {name!r}; {nearest(name, known)}")
-    for name, count in first.items():
-        whole_number("explore_mix", name, count, least=0, most=10_000)
-    for name in ("batch", "context", "output_tokens", "in_flight", "gpus_per_stage"):
-        if name in values:
-            whole_number("explore_mix", name, values[name])
-    for name, choices in (("phase", ("prefill", "decode", "mixed")), ("batch_split", ("even", "balanced"))):
-        if values.get(name, choices[0]) not in choices:
-            raise InvalidValue("explore_mix", [(name, values[name], f"expected one of {', '.join(choices)}")])
-    network = values.get("network_gb_per_s")
-    if network is not None and real_number("explore_mix", "network_gb_per_s", network) <= 0:
-        raise InvalidValue("explore_mix", [("network_gb_per_s", network, "expected more than 0, in GB/s, or None")])
+    for name, count in first.items():  # here, where the message can name the type
+        whole_number("explore_mix", name, count, least=0)
     return Mix(source, tuple(first.items()), **(own | values))
 
 
