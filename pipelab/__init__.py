@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.bounds import lower_bound
     from pipelab.cluster import GPU, Cluster
     from pipelab.compare import Comparison, compare
-    from pipelab.costs import Coefficients, LinearThroughput
     from pipelab.data import cases, load_case, load_coefficients, save_case
     from pipelab.evaluate import Evaluation, evaluate
     from pipelab.exercises import check, guess
@@ -57,6 +56,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.formulations.show import joint_formulation, single_gpu_formulation
     from pipelab.html import show_table
     from pipelab.ledger import Ledger, reproduce
+    from pipelab.linear import Coefficients, LinearThroughput
     from pipelab.measured import Measured, load_measured
     from pipelab.methods.certificate import certificate
     from pipelab.methods.cheapest import cheapest
@@ -136,8 +136,8 @@ _LATER = {
     "Cluster": "pipelab.cluster",
     "Comparison": "pipelab.compare",
     "compare": "pipelab.compare",
-    "Coefficients": "pipelab.costs",
-    "LinearThroughput": "pipelab.costs",
+    "Coefficients": "pipelab.linear",
+    "LinearThroughput": "pipelab.linear",
     "cases": "pipelab.data",
     "load_case": "pipelab.data",
     "load_coefficients": "pipelab.data",

@@ -1,23 +1,22 @@
 """GPUs and the links between them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
 
 from pipelab.checked import Indices, Later, Matrix, Positive, checked
 from pipelab.errors import InvalidValue, nearest
 from pipelab.html import table
+from pipelab.links import between_types, check_bandwidth, check_groups, checked_latency, of_type
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
 
 __all__ = ["GPU", "Cluster"]
-
-_MOST_LATENCY_MS = 1e9  # eleven days
 
 
 @checked
@@ -105,10 +104,10 @@ class Cluster:
             raise InvalidValue("Cluster", [("gpus", (), "expected at least one GPU")])
         bandwidth = self.bandwidth_gb_per_s
         group = np.arange(len(self.gpus)) if self.group is None else self.group
-        _check_groups(group, len(self.gpus), bandwidth.shape, own_rows=self.group is None)
+        check_groups(group, len(self.gpus), bandwidth.shape, own_rows=self.group is None)
         several = np.bincount(group, minlength=len(bandwidth)) > 1
-        _check_bandwidth(bandwidth, several)
-        latency = _latencies(np.asarray(self.latency_ms), bandwidth.shape, several)
+        check_bandwidth(bandwidth, several)
+        latency = checked_latency(np.asarray(self.latency_ms), bandwidth.shape, several)
         for name, array in (("bandwidth_gb_per_s", bandwidth), ("group", group), ("latency_ms", latency)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -165,10 +164,10 @@ class Cluster:
         if bad:
             raise InvalidValue("Cluster.from_counts", bad)
         types = [t for t, n in counts.items() if n > 0]
-        memory = {t: _lookup(memory_gb, t, "memory_gb") for t in types}
-        price = {t: _lookup(usd_per_hour, t, "usd_per_hour") for t in types}
+        memory = {t: of_type(memory_gb, t, "memory_gb") for t in types}
+        price = {t: of_type(usd_per_hour, t, "usd_per_hour") for t in types}
         links, latency = (
-            np.array([[_link(name, values, a, b, counts[a] > 1) for b in types] for a in types], dtype=float)
+            np.array([[between_types(name, values, a, b, counts[a] > 1) for b in types] for a in types], dtype=float)
             for name, values in tables.items()
         )
         gpus = tuple(gpu for t in types for gpu in (GPU(t, memory[t], price[t]),) * counts[t])
@@ -344,70 +343,3 @@ def show_ids(ids: np.ndarray) -> str:
     """
     runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
     return ", ".join(f"{r[0]}–{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
-
-
-def _lookup(values: Any, key: str, what: str) -> float:
-    if not isinstance(values, Mapping):
-        return values
-    if key not in values:
-        raise InvalidValue("Cluster.from_counts", [(what, dict(values), f"nothing is given for {key!r}")])
-    return values[key]
-
-
-def _link(name: str, values: Any, sender: str, receiver: str, several: bool) -> float:
-    """Bandwidth or latency between two types; a type with one GPU needs no entry for itself."""
-    if not isinstance(values, Mapping):
-        return values
-    for pair in ((sender, receiver), (receiver, sender)):
-        if pair in values:
-            return values[pair]
-    if sender == receiver and not several:
-        return 0.0
-    problem = (name, dict(values), f"nothing is given for {(sender, receiver)!r}")
-    raise InvalidValue("Cluster.from_counts", [problem])
-
-
-def _check_groups(group: np.ndarray, gpus: int, shape: Sequence[int], own_rows: bool) -> None:
-    if len(shape) != 2 or shape[0] != shape[1]:
-        problem = ("bandwidth_gb_per_s", f"shape {tuple(shape)}", "expected a square matrix")
-        raise InvalidValue("Cluster", [problem])
-    if own_rows and shape[0] != gpus:
-        problem = ("bandwidth_gb_per_s", f"shape {tuple(shape)}", f"expected a row for each of the {gpus} GPUs")
-        raise InvalidValue("Cluster", [problem])
-    if group.shape != (gpus,) or group.dtype.kind not in "iu":
-        problem = ("group", f"shape {group.shape} of {group.dtype}", f"expected {gpus} whole numbers, one per GPU")
-        raise InvalidValue("Cluster", [problem])
-    if group.min() < 0 or group.max() >= shape[0]:
-        problem = (
-            "group",
-            f"{group.min()} … {group.max()}",
-            f"expected rows of the bandwidth matrix, 0 … {shape[0] - 1}",
-        )
-        raise InvalidValue("Cluster", [problem])
-
-
-def _check_bandwidth(bandwidth: np.ndarray, diagonal_used: np.ndarray) -> None:
-    """Every link that can be used is finite and positive; an unused diagonal may be anything."""
-    fine = np.isfinite(bandwidth) & (bandwidth > 0)
-    _check_links("bandwidth_gb_per_s", bandwidth, fine, diagonal_used, "expected a finite number above 0")
-
-
-def _latencies(latency: np.ndarray, shape: Sequence[int], diagonal_used: np.ndarray) -> np.ndarray:
-    """One for every entry of the bandwidth; 0 on an unused diagonal, so that equal clusters are equal."""
-    if latency.ndim and latency.shape != tuple(shape):
-        expected = f"expected one number, or an array of shape {tuple(shape)} like bandwidth_gb_per_s"
-        raise InvalidValue("Cluster", [("latency_ms", f"shape {latency.shape}", expected)])
-    latency = np.broadcast_to(latency, shape) + 0.0
-    fine = np.isfinite(latency) & (latency >= 0) & (latency <= _MOST_LATENCY_MS)
-    expected = f"expected a number from 0 to {_MOST_LATENCY_MS:g}"
-    _check_links("latency_ms", latency, fine, diagonal_used, expected)
-    np.fill_diagonal(latency, np.where(diagonal_used, np.diagonal(latency), 0.0))
-    return latency
-
-
-def _check_links(name: str, values: np.ndarray, fine: np.ndarray, diagonal_used: np.ndarray, expected: str) -> None:
-    used = ~np.eye(len(values), dtype=bool) | np.diag(diagonal_used)
-    bad = np.argwhere(used & ~fine)
-    if len(bad):
-        i, j = bad[0]
-        raise InvalidValue("Cluster", [(f"{name}[{i}, {j}]", float(values[i, j]), expected)])

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.costs import Coefficients, LinearThroughput
 from pipelab.errors import InvalidData, InvalidValue, NotApplicable, UnknownName, nearest
 from pipelab.layers_file import read_layers, write_layers
+from pipelab.linear import Coefficients, LinearThroughput
 from pipelab.paths import data_dir
 from pipelab.problem import Model, Problem, Workload
 from pipelab.tables import NUMBER, Row, csv_text, number, place, plain, read_rows, write_whole

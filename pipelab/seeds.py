@@ -3,7 +3,7 @@
 Restated from two Rust programs: pmetal's `layer_assignment.rs` (proportional, bandwidth-aware)
 and a pipeline scheduler's `partition_layers_evenly` and `partition_layers_by_flops`. Numbers
 are unsigned 64-bit there, so that sums overflow; where the original would stop with a
-panic, `Panic` is raised with its cause. The mended versions are in `splits.py`.
+panic, `Panic` is raised with its cause. The mended versions are in `splits/`.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 import pipelab as pl
 from pipelab import seeds, seeds_schedules
 from pipelab.cli import app
-from pipelab.costs import LinearThroughput
 from pipelab.ledger import VERDICTS, Claim, claims, clock, writeup_results
 from pipelab.ledger.book import FAILED, enter
 from pipelab.ledger.claims import shown
 from pipelab.ledger.comparisons import ABOVE, EQUAL, NUMBERS, STOPPED, TEXT, UNLIKE, numbers_in
 from pipelab.ledger.desk import Desk
+from pipelab.linear import LinearThroughput
 
 DESK = Desk()  # keeps what the honest ledger asked the solvers
 

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.costs import MEMORY_SLACK, LinearThroughput
+from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import NotApplicable
+from pipelab.linear import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
 from pipelab.program import Columns, LinearProgram, incidence
 

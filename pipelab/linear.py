@@ -1,0 +1,400 @@
+"""The write-up's cost model: linear throughput, and its memory rule.
+
+The coefficients are synthetic: no measurement stands behind them, and throughput *rises*
+with the number of layers, which no real GPU does. They are kept because the write-up's
+numbers come from them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipelab.checked import Number, Positive, Share, checked
+from pipelab.cluster import GPU
+from pipelab.costs import StageCost, StageTables
+from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.facts.transformer import Transformer
+from pipelab.problem import Model, Problem, Workload
+from pipelab.turns import pass_time, whole_sequences
+
+__all__ = ["Coefficients", "LinearThroughput"]
+
+
+@checked
+class Coefficients:
+    """Coefficients of the rate of one type of GPU.
+
+    θ(L, b, n) = max(1, per_token·L + per_sequence·b + per_layer·n + constant), in tokens/s, for sequences of L tokens,
+    b of them on this GPU, and n layers.
+
+    Parameters
+    ----------
+    per_token : float
+        a, in tokens/s per token of sequence length.
+    per_sequence : float
+        β, in tokens/s per sequence.
+    per_layer : float
+        γ, in tokens/s per layer.
+    constant : float
+        c, in tokens/s.
+
+    Raises
+    ------
+    InvalidValue
+        A number is not finite.
+
+    Notes
+    -----
+    a, β, γ and c are the write-up's letters. The bundled values are its own and synthetic; see `data/README.md`.
+    """
+
+    per_token: Number
+    per_sequence: Number
+    per_layer: Number
+    constant: Number
+
+
+@checked
+class LinearThroughput:
+    """The write-up's cost model.
+
+    Parameters
+    ----------
+    coefficients : mapping of GPU type to Coefficients
+        The types that this model knows.
+    efficiency : float
+        Factor, above 0 and at most 1, on the summed rate of a stage of two or more GPUs. The write-up calls its
+        model exact, yet this 0.85 is a default in its code and in no configuration.
+    activation_overhead : float
+        Factor, above 0, on the activation memory.
+
+    Raises
+    ------
+    InvalidValue
+        A number does not fit.
+
+    Notes
+    -----
+    A stage of one GPU yields θ(L, B, n). A stage of k ≥ 2 yields
+    `max(1, efficiency · k · min_i θ_i(L, B/k, n))` when the batch is split evenly, and
+    `max(1, efficiency · Σ_i θ_i(L, b_i, n))` when it is balanced, the b_i chosen so that
+    all GPUs need the same time b_i / θ_i(b_i).
+
+    Each GPU of a stage holds all its n layers and its own share of the batch:
+    `n · layer_weight_gb + (b_i / B) · A`, with
+    `A = overhead · (3·B·L·d_model + B·L·d_hidden) · bytes / 2^30` GiB. A counts one layer's
+    activations, however many layers the stage has. Where layers differ, n is the work of the
+    stage's layers in the first formula and their weight in the second.
+
+    A pass takes tokens / throughput where all b_i are whole. Elsewhere it takes longer by as much as the
+    slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.turns`): the write-up has no times,
+    so this is one reading of its rates.
+    """
+
+    coefficients: Mapping[str, Coefficients]
+    efficiency: Share = 0.85
+    activation_overhead: Positive = 1.15
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types this model knows."""
+        return tuple(self.coefficients)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what the rule has no answer for; called by `Problem` when it is made.
+
+        Parameters
+        ----------
+        problem : Problem
+            What this model is to serve.
+
+        Raises
+        ------
+        InvalidValue
+            The phase is not "prefill"; or a rate is 1e15 tokens/s or more, beyond what solvers compute with; or the
+            batch is split so that all finish together, and some GPU has no positive rate before the first sequence or a
+            negative `per_sequence`: a longer batch would take less time than a shorter one.
+        """
+        if problem.workload.phase != "prefill":
+            expected = "expected 'prefill': LinearThroughput has one rate for a whole pass over the sequences"
+            raise InvalidValue("Problem", [("workload.phase", problem.workload.phase, expected)])
+        self._check_size(problem)
+        if problem.batch_split == "even":
+            return
+        for kind in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
+            c = self.coefficients[kind]
+            ends = [self._without_batch(c, problem.workload, n) for n in _extremes(problem.model)]
+            noise = 1e-9 * (abs(c.per_token) * problem.workload.sequence_length + abs(c.constant))
+            if min(ends) <= noise or c.per_sequence < 0:
+                expected = (
+                    f"a balanced split needs per_token·L + per_layer·n + constant > 0 and per_sequence ≥ 0; "
+                    f"for {kind} the first is {min(ends):g}; use batch_split='even'"
+                )
+                raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
+
+    def _check_size(self, problem: Problem) -> None:
+        """Rates of 1e15 tokens/s and more are beyond what solvers compute with, and no GPU's."""
+        for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
+            for layers in _extremes(problem.model):
+                rate = float(self.gpu_throughput(name, problem.workload, problem.workload.batch_size, layers))
+                if not rate < 1e15:
+                    expected = f"expected rates below 1e15 tokens/s; {name} has {rate:g} with {layers} layers"
+                    raise InvalidValue("Problem", [("costs", "coefficients", expected)])
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.coefficients.items()), self.efficiency, self.activation_overhead))
+
+    def activation_gb(self, model: Model | Transformer, workload: Workload) -> float:
+        """Activation memory of the whole batch, A.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose widths and bytes per element count.
+        workload : Workload
+            Whose batch and sequence length count.
+
+        Returns
+        -------
+        float
+            In GiB (2^30 bytes), of one layer; a stage needs no more, however many it has.
+        """
+        tokens = workload.batch_size * workload.sequence_length
+        elements = tokens * (3 * model.d_model + model.d_hidden)
+        return self.activation_overhead * elements * model.bytes_per_element / 2**30
+
+    def gpu_throughput(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
+        """Rate θ of one GPU.
+
+        Parameters
+        ----------
+        gpu_type : str
+            One of `gpu_types`.
+        workload : Workload
+            Whose sequence length counts.
+        batch : float or array of float
+            Sequences on this GPU.
+        layers : float or array of float
+            In ordinary layers; broadcasts with `batch`.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s, at least 1.
+
+        Raises
+        ------
+        UnknownName
+            The model does not know the type.
+        """
+        if gpu_type not in self.coefficients:
+            raise UnknownName(f"no coefficients for GPU type {gpu_type!r}; {nearest(gpu_type, self.coefficients)}")
+        c = self.coefficients[gpu_type]
+        linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
+        return np.maximum(1.0, linear)
+
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
+        """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose tensor and link units count.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
+        """
+        return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+
+    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
+        """What these layers need on one GPU that works on the whole batch, by what it is for.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        gpu : GPU
+            Not looked at: all need the same.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        dict of str to float
+            "weights" and "activations", in GB as in `GPU.memory_gb`.
+        """
+        activations = self.activation_gb(problem.model, problem.workload)
+        return {"weights": problem.model.weight_gb(layers), "activations": activations}
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        """Whether a mixed stage of s GPUs is exactly as fast as the slowest stage of s GPUs of one of its kinds.
+
+        And fits where all of those fit. Then mixtures need not be listed to know their rates.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose batch split counts.
+
+        Returns
+        -------
+        bool
+            True for an even split.
+        """
+        return problem.batch_split == "even"
+
+    def stage(
+        self, model: Model, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str
+    ) -> StageCost:
+        """Rate, batch shares and memory of one stage.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage; k of them.
+        layers : range or int
+            Numbered from 0; a number stands for so many layers from the first.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number per GPU), and
+            `pass_seconds`.
+        """
+        layers = range(layers) if isinstance(layers, int) else layers
+        work = model.work(layers)
+        batch = self._shares(workload, gpus, work, batch_split)
+        rates = [float(self.gpu_throughput(g.type, workload, b, work)) for g, b in zip(gpus, batch, strict=True)]
+        total = len(gpus) * min(rates) if batch_split == "even" else sum(rates)
+        throughput = rates[0] if len(gpus) == 1 else max(1.0, self.efficiency * total)
+        turns = [self._turn(g.type, workload, b, work) for g, b in zip(gpus, batch, strict=True)]
+        # Alone at its own rate, in company at the stage's: `efficiency` and the least of 1 hold for both.
+        passes = pass_time(workload.tokens / throughput, max(turns) * total / throughput)
+        activation = self.activation_gb(model, workload)
+        weights = model.weight_gb(layers)
+        memory = tuple(weights + activation * (b / workload.batch_size) for b in batch)
+        return StageCost(throughput, tuple(batch), memory, pass_seconds=float(passes))
+
+    def stage_tables(
+        self,
+        model: Model,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
+        """`stage` for every composition and every kind of span (`model.spans`) at once.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            With U kinds of span.
+        workload : Workload
+            What passes through them.
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
+            How many GPUs of each kind a candidate stage has; every row has at least one.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageTables
+            `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
+        """
+        work, weight = model.spans.work, model.spans.weight
+        size = composition.sum(axis=1)
+        present = (composition > 0)[:, :, None]
+        if batch_split == "even":
+            batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
+        else:
+            batch = self._balanced_tables(workload, kinds, composition, work)
+        rate = np.stack([self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1)
+        slowest = np.where(present, rate, np.inf).min(axis=1)
+        if batch_split == "even":
+            total = size[:, None] * slowest
+        else:
+            total = (rate * composition[:, :, None]).sum(axis=1)
+        throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, self.efficiency * total))
+        turns = np.stack([self._turn(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1)
+        longest = np.where(present, turns, 0.0).max(axis=1) * total / throughput
+        activation = self.activation_gb(model, workload)
+        memory = weight * model.layer_weight_gb + activation * (batch / workload.batch_size)
+        passes = pass_time(workload.tokens / throughput, longest)
+        return StageTables(throughput, np.where(present, memory, 0.0), passes)
+
+    def _turn(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
+        """Seconds of one GPU alone with the whole sequences of its share."""
+        whole = whole_sequences(batch)
+        return whole * workload.sequence_length / self.gpu_throughput(gpu_type, workload, whole, layers)
+
+    @staticmethod
+    def _without_batch(c: Coefficients, workload: Workload, layers: Any) -> Any:
+        return c.per_token * workload.sequence_length + c.per_layer * layers + c.constant
+
+    def _shares(self, workload: Workload, gpus: Sequence[GPU], layers: float, batch_split: str) -> list[float]:
+        """How many sequences each GPU of one stage gets."""
+        if batch_split == "even" or len(gpus) == 1:
+            return [workload.batch_size / len(gpus)] * len(gpus)
+        from scipy.optimize import brentq
+
+        slope = np.array([self.coefficients[g.type].per_sequence for g in gpus])
+        base = np.array([self._without_batch(self.coefficients[g.type], workload, layers) for g in gpus])
+        low, high = base[slope.argmax()] / workload.batch_size, np.maximum(base, 1.0).sum() / workload.batch_size
+
+        def surplus(x: float) -> float:
+            return _finished(x, base, slope, slope.max(), 1).sum() - workload.batch_size
+
+        x = low if surplus(low) <= 0 else brentq(surplus, low, high * (1 + 1e-9), xtol=1e-300, rtol=1e-15)
+        batch = _finished(x, base, slope, slope.max(), 1)
+        return (batch * (workload.batch_size / batch.sum())).tolist()
+
+    def _balanced_tables(
+        self, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, layers: np.ndarray
+    ) -> np.ndarray:
+        """Balanced batch per GPU, shape (C, K, M), by bisection on the common time."""
+        slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
+        base = np.stack([self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds])[None]
+        count = composition[:, :, None]
+        steepest = np.where(composition > 0, slope[:, :, 0], -np.inf).max(axis=1)[:, None, None]
+        at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0).max(axis=1, keepdims=True)
+        low = at_steepest / workload.batch_size
+        high = (count * np.maximum(base, 1.0)).sum(axis=1, keepdims=True) / workload.batch_size
+        for _ in range(200):  # halves the bracket (of the logarithms) until neighbouring floats are left
+            middle = np.sqrt(low * high)
+            too_much = (count * _finished(middle, base, slope, steepest, count)).sum(axis=1, keepdims=True)
+            enough = too_much >= workload.batch_size
+            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+            if np.all(high <= low * (1 + 4e-16)):
+                break
+        batch = _finished(low, base, slope, steepest, count)
+        return batch * (workload.batch_size / (count * batch).sum(axis=1, keepdims=True))
+
+
+def _extremes(model: Model | Transformer) -> tuple[float, float]:
+    """The least and the most work that a stage can have, in ordinary layers."""
+    return float(model.spans.work.min()), float(model.spans.work.max())
+
+
+def _finished(
+    x: np.ndarray | float, base: np.ndarray, slope: np.ndarray, steepest: np.ndarray | float, count: Any
+) -> np.ndarray:
+    """Sequences b that a GPU finishes in the time 1 / (x + steepest): b = time · max(1, base + slope·b).
+
+    x, not the time, is what is searched for: 1 - time·slope would cancel where base is small.
+    Absent GPUs (count 0) finish nothing.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(count > 0, np.maximum(base / (x + (steepest - slope)), 1 / (x + steepest)), 0.0)

@@ -1,0 +1,173 @@
+"""Rules of thumb: what two published Rust programs do where they answer sensibly.
+
+pmetal's layer_assignment.rs, and a pipeline scheduler's partition functions; `seeds.py` has them with their faults.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipelab.checked import given
+from pipelab.errors import InvalidValue
+from pipelab.splits.exact import split_minmax
+from pipelab.splits.split import ROUNDING, Split, amounts, check_sizes, positive, ranges
+
+__all__ = ["split_bandwidth_aware", "split_by_flops", "split_even", "split_proportional"]
+
+
+def split_even(layers: int, stages: int) -> Split:
+    """Equally many layers per stage; the remainder goes to the first stages, one each.
+
+    Parameters
+    ----------
+    layers, stages : int
+        At least one layer for every stage.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        Fewer than one stage, or fewer layers than stages.
+
+    References
+    ----------
+    `partition_layers_evenly` of a Rust pipeline scheduler, published without a name.
+
+    Examples
+    --------
+    >>> split_even(10, 3)
+    (range(0, 4), range(4, 7), range(7, 10))
+    """
+    check_sizes(layers, stages)
+    base, remainder = divmod(layers, stages)
+    return ranges([base + (stage < remainder) for stage in range(stages)])
+
+
+def split_proportional(layers: int, weights: Sequence[float]) -> Split:
+    """Layers in proportion to weights (memory, say), every stage keeping at least one.
+
+    Each stage gets its share rounded down, but at least 1; the layers left go to the largest
+    remainders, the first of equal ones. (The published rule rounds in turn and leaves the
+    rest to the last node, which gives ten layers on four twins as 3, 3, 3, 1.)
+
+    Parameters
+    ----------
+    layers : int
+        At least one for every stage.
+    weights : sequence of float, one per stage
+        Finite and above 0, in any unit; only ratios count.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        A weight is no such number, or there are fewer layers than weights.
+
+    References
+    ----------
+    The published rule is of pmetal's `layer_assignment.rs`.
+
+    Examples
+    --------
+    >>> split_proportional(32, [48_000, 16_000])
+    (range(0, 24), range(24, 32))
+    >>> [len(part) for part in split_proportional(10, [1, 1, 1, 1])]
+    [3, 3, 2, 2]
+    """
+    check_sizes(layers, len(weights))
+    relative = np.array(positive("weights", weights))
+    relative = relative / relative.max()
+    share = relative * (layers / relative.sum())
+    sizes = np.maximum(1, np.floor(share * ROUNDING)).astype(int)
+    while sizes.sum() < layers:
+        sizes[(share - sizes).argmax()] += 1
+    while sizes.sum() > layers:  # those kept alive by the minimum of one are paid for by the most favoured
+        sizes[np.where(sizes > 1, sizes - share, -np.inf).argmax()] -= 1
+    return ranges(sizes.tolist())
+
+
+def split_by_flops(flops: Sequence[float], stages: int) -> Split:
+    """Close a stage once it holds its fair share of the FLOPs, or when layers would run out.
+
+    A rule of thumb: `[4, 4, 1]` over two stages gives 8 | 1, where 4 | 5 is possible.
+
+    Parameters
+    ----------
+    flops : sequence of float, length M
+        Of every layer, finite and at least 0, in any unit.
+    stages : int
+        At most M.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        An amount is no such number, or there are fewer layers than stages.
+
+    References
+    ----------
+    `partition_layers_by_flops` of a Rust pipeline scheduler, published without a name.
+
+    Examples
+    --------
+    >>> split_by_flops([100, 100, 100, 100, 400], 2)
+    (range(0, 4), range(4, 5))
+    """
+    flops = amounts("flops", flops)
+    check_sizes(len(flops), stages)
+    sizes: list[int] = []
+    share, held, size = sum(flops) / stages, 0.0, 0
+    for layer, amount in enumerate(flops):
+        held, size = held + amount, size + 1
+        layers_left, stages_left = len(flops) - layer - 1, stages - len(sizes) - 1
+        full = held * ROUNDING >= share and layers_left >= stages_left
+        if stages_left and (full or layers_left == stages_left):
+            sizes.append(size)
+            held, size = 0.0, 0
+    return ranges([*sizes, size])
+
+
+def split_bandwidth_aware(layers: int, memory: Sequence[float], bandwidth: Sequence[float]) -> Split:
+    """Two or three nodes: minimise the largest layers / bandwidth. More: proportional to memory × bandwidth.
+
+    Parameters
+    ----------
+    layers : int
+        At least one for every node.
+    memory, bandwidth : sequences of float, one per node
+        Finite and above 0, in any units; only ratios count.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each node, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        An amount is no such number, the two differ in length, or there are fewer layers than nodes.
+
+    References
+    ----------
+    The rule is of pmetal's `layer_assignment.rs`, which tries every split of two or three nodes.
+    """
+    memory, bandwidth = positive("memory", memory), positive("bandwidth", bandwidth)
+    if len(memory) != len(bandwidth):
+        problem = ("bandwidth", f"{len(bandwidth)} values", f"expected {len(memory)}, one per node")
+        raise InvalidValue("split_bandwidth_aware", [problem])
+    check_sizes(layers, len(memory))
+    if len(memory) in (2, 3):  # the published programs try every split; this finds one just as good
+        return given(split_minmax([1.0] * layers, len(memory), speeds=bandwidth))
+    return split_proportional(layers, [m * b for m, b in zip(memory, bandwidth, strict=True)])
