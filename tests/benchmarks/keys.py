@@ -1,15 +1,17 @@
 """From the key press to the redrawn chart, in a real JupyterLab: `python tests/benchmarks/keys.py`.
 
 Prints the median, the 95th percentile and the worst case of each series of key presses, beside its target on two
-cores, and the load of the machine, of which such times say as much as of the code.
+cores; and how much of the machine's time other machines of its host took meanwhile ("steal"), of which such times say
+as much as of the code: with 25 % taken, one and the same loop needs two to ten times as long.
 """
 
-import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -18,27 +20,43 @@ from lab_session import LabPage, explorer
 
 Keys = list[tuple[str, str]]  # label of a slider, and the key that is pressed on it
 
-_LEFT_AND_RIGHT = ("ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight")
+_LEFT, _RIGHT = "ArrowLeft", "ArrowRight"
+_BLOCKS, _ROUNDS = 4, 3
 _FIVE_TYPES = "dict.fromkeys(['H100-SXM', 'A100-SXM-80', 'L40S', 'L4', 'T4'], 13)"
 
 
-def _each(labels: tuple[str, ...], keys: tuple[str, ...]) -> Keys:
-    return [(label, key) for label in labels for key in keys]
+def _walk(first: Keys, between: tuple[str, str]) -> Keys:
+    """Keys that never come back to values that were there before: answers that are kept would flatter the times.
+
+    Every slider of `first` one step, three times round, and then back; before each turn a step of `between`.
+    """
+    other = {_LEFT: _RIGHT, _RIGHT: _LEFT}
+    back = [(label, other[key]) for label, key in first]
+    return [press for block in range(_BLOCKS) for press in ([between, *(first, back)[block % 2] * _ROUNDS])]
 
 
-_SCHEDULES = _each(("weight gradient W", "message", "microbatches", "how slow"), ("ArrowRight",) * 5)
+_SCHEDULES = _walk(
+    [(label, _RIGHT) for label in ("weight gradient W", "message", "how slow", "input gradient B")],
+    ("microbatches", _LEFT),
+)
 
 # Series: the cell that makes the explorer, the target of its 95th percentile in ms, and the keys.
 SERIES: dict[str, tuple[str, int, Keys]] = {
     "mix, medium, 65 GPUs": (
         "pl.explore_mix('medium', gpus_per_stage=2)",
         400,
-        _each(("T4", "A40", "batch (sequences)", "L20"), _LEFT_AND_RIGHT),
+        _walk(
+            [("T4", _LEFT), ("A40", _RIGHT), ("L20", _LEFT), ("V100", _RIGHT), ("A10", _LEFT), ("RTX4090", _RIGHT)],
+            ("batch (sequences)", _LEFT),
+        ),
     ),
     "mix, Llama-3-70B, 65 GPUs": (
         f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES})",
         400,
-        _each(("T4", "H100-SXM", "batch (sequences)", "L4"), _LEFT_AND_RIGHT),
+        _walk(
+            [("T4", _LEFT), ("H100-SXM", _RIGHT), ("L4", _LEFT), ("L40S", _RIGHT), ("A100-SXM-80", _LEFT)],
+            ("batch (sequences)", _RIGHT),
+        ),
     ),
     "schedule, 8 × 64": ("pl.explore_schedules('ZBH1', ranks=8, microbatches=64)", 300, _SCHEDULES),
     "schedule, 32 × 250": ("pl.explore_schedules('ZBH1', ranks=32, microbatches=250)", 600, _SCHEDULES),
@@ -59,13 +77,21 @@ def _press(page: LabPage, label: str, key: str) -> Callable[[], None]:
     return lambda: page.press(label, key)
 
 
+def _stolen_since(before: tuple) -> float:
+    """Share of all cores' time that the host gave to others; 0 where the system does not say."""
+    spent = [now - then for now, then in zip(psutil.cpu_times(), before, strict=True)]
+    return getattr(psutil.cpu_times(), "steal", 0.0) and spent[7] / sum(spent[:8])
+
+
 if __name__ == "__main__":
     with lab_server() as one:
         for name, (cell, target, keys) in SERIES.items():
+            before = psutil.cpu_times()
             taken = times(one, cell, keys)
             ordered, worst = sorted(taken.values()), max(taken, key=taken.__getitem__)
             p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
             print(
                 f"{name}: {len(taken)} presses, p50 {statistics.median(ordered):.0f} ms, p95 {p95:.0f} ms "
-                f"(target {target}); slowest {worst}, {taken[worst]:.0f} ms; load {os.getloadavg()[0]:.1f}"
+                f"(target {target}); slowest {worst}, {taken[worst]:.0f} ms; {_stolen_since(before):.0%} stolen",
+                flush=True,
             )
