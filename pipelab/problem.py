@@ -15,6 +15,7 @@ from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.facts.transformer import Transformer
 from pipelab.html import table
 from pipelab.spans import Spans, spans_of
+from pipelab.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -296,7 +297,7 @@ class Problem:
         import pandas as pd
 
         rows = [
-            ("model", f"{self.model.name}, {self.model.layers} layers"),
+            ("model", f"{self.model.name}, {counted(self.model.layers, 'layer')}"),
             ("weights of one layer", f"{self.model.layer_weight_gb:g} GB"
              + ("" if self.model.uniform else ", more or less where layers differ")),
             ("batch × sequence", f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"

@@ -13,6 +13,7 @@ from pipelab.evaluate import Evaluation, evaluate
 from pipelab.objective import Objective
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+from pipelab.solver_run import ending
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
@@ -123,7 +124,7 @@ class Result:
                 bound = f"; none{goal.among} has less than {goal.bound:.7g} {goal.unit}"
             before = f" before the {self.stopped_by}" if self.stopped_by else ""
             return f"No placement was found{before}{bound}." + self._remark
-        why = f" (stopped by {self.stopped_by})" if self.stopped_by else ""
+        why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
         rate = f"{self.throughput:.7g} tokens/s"
         if self.objective is not None:
             return self._least(rate, why) + self._remark

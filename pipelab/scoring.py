@@ -13,6 +13,7 @@ from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
 from pipelab.solve import solve
+from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
@@ -40,7 +41,7 @@ class Misfit:
     @property
     def sentence(self) -> str:
         """The clash in words."""
-        layers = f"{self.most_layers} layer{'s' * (self.most_layers != 1)}" if self.most_layers else "no layer"
+        layers = counted(self.most_layers, "layer") if self.most_layers else "no layer"
         return (
             f"stage {self.stage} ({named_layers(self.layers)}) needs {self.needed_gb:.4g} GB on GPU {self.gpu} "
             f"({self.gpu_type}), which has {self.offered_gb:g} GB: {self.deficit_gb:.4g} GB too much; "

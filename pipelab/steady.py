@@ -11,6 +11,7 @@ from pipelab.evaluate import Evaluation, evaluate
 from pipelab.html import table
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+from pipelab.solver_run import ending
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
@@ -144,7 +145,7 @@ class SteadyResult:
         if self.status == "optimal":
             return f"{text}; proven the most that memory allows, in {self.seconds:.3g} s."
         far = f"; there may be up to {self.gap:.2%} more (bound {self.bound:.7g})" if self.bound else ""
-        return f"{text}, not proven the most{f' (stopped by {self.stopped_by})' if self.stopped_by else ''}{far}."
+        return f"{text}, not proven the most{f' ({ending(self.stopped_by)})' if self.stopped_by else ''}{far}."
 
     def frame(self) -> "DataFrame":
         """The questions as a table, one row each.

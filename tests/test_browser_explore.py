@@ -94,7 +94,7 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(jupyterla
         assert "5 ranks" in page.figures()[2]["title"]
         wait_for(page, "small, joint: at work")  # it still is
         stop = page.page.get_by_role("button", name="Stop and keep the best")
-        stopped = page.time_until(lambda: stop.press("Enter"), "stopped by stop")
+        stopped = page.time_until(lambda: stop.press("Enter"), "stopped on request")
         wait_for(page, "the best that was found")
         drawn = "() => document.querySelectorAll('.gtitle')[0].textContent.includes('small, joint: feasible')"
         page.page.wait_for_function(drawn)

@@ -73,7 +73,7 @@ def test_stop_ends_a_background_solve_and_keeps_its_incumbent(long_solve):
     assert 50 <= result.throughput < result.bound < 276.5
     assert result.gap > 0
     assert pl.evaluate(long_solve, result.placement).throughput == result.throughput
-    assert "not proven optimal (stopped by stop); the best may be up to" in result.sentence
+    assert "not proven optimal (stopped on request); the best may be up to" in result.sentence
 
 
 def test_an_interrupt_ends_the_solve_and_keeps_the_answer(long_solve):

@@ -61,7 +61,7 @@ def test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be():
     watched.refresh()
     assert (result.status, result.stopped_by) == ("feasible", "stop")
     assert result.throughput == pl.evaluate(result.problem, result.placement).throughput
-    assert "stopped by stop" in watched.status.value
+    assert "stopped on request" in watched.status.value
     assert "up to" in watched.status.value
     assert "the best that was found" in watched.chart.layout.title.text
 

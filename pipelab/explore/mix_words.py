@@ -13,6 +13,7 @@ from pipelab.plots.plan import first_of, limited_by
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.scoring import Score
+from pipelab.words import counted
 
 __all__ = [
     "compared", "facts_line", "gains_line", "headline", "limits_line", "own_headline", "parse_layers", "rows_of",
@@ -23,14 +24,14 @@ __all__ = [
 def headline(found: Answer) -> tuple[str, str]:
     """Title of the optimum's chart and the line below it."""
     result, count = found.result, len(found.problem.cluster)
-    name = f"{found.problem.name}, {count} GPU{'s' * (count > 1)}"
+    name = f"{found.problem.name}, {counted(count, 'GPU')}"
     if result.status == "infeasible":
         return f"{name}: no placement exists", _shortened(result.reason)
     if result.placement is None:
         return f"{name}: no placement found yet", result.sentence
     proof = "proven optimal" if result.status == "optimal" else f"not proven, at most {result.gap:.2%} below the best"
     stages = len(result.placement)
-    title = f"{name}: {result.throughput:.6g} tokens/s in {stages} stage{'s' * (stages > 1)}, {proof}"
+    title = f"{name}: {result.throughput:.6g} tokens/s in {counted(stages, 'stage')}, {proof}"
     return title, limited_by(given(result.evaluation).bottlenecks)
 
 

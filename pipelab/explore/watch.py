@@ -19,6 +19,7 @@ from pipelab.plots.progress import progress_parts
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solve import solve_in_background
+from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pipelab.solver_run import Progress
@@ -150,7 +151,7 @@ class WatchedSolve(widgets.VBox):
             return
         self._drawn = (placement, proof)
         slow = evaluate(self.problem, placement).bottlenecks
-        title = f"{throughput:.6g} tokens/s in {len(placement)} stage{'s' * (len(placement) > 1)}, {proof}"
+        title = f"{throughput:.6g} tokens/s in {counted(len(placement), 'stage')}, {proof}"
         self.chart.put(plan_parts(self.problem, placement, title, limited_by(slow)))
 
 

@@ -32,10 +32,17 @@ def filtered_table(ledger: "Ledger", height: str = "640px") -> str:
     verdicts = list(dict.fromkeys(verdicts))
     by_verdict = _buttons(name, "v", verdicts, [sum(e.verdict == v for e in entries) for v in verdicts])
     by_document = _buttons(name, "d", documents, [sum(e.document == d for e in entries) for d in documents])
+    empty = [
+        (verdicts.index(v) + 1, documents.index(d) + 1)
+        for v in verdicts
+        for d in documents
+        if not any((e.verdict, e.document) == (v, d) for e in entries)
+    ]
     rows = "".join(_row(e, verdicts.index(e.verdict), documents.index(e.document)) for e in entries)
     head = "".join(f"<th scope='col' style='width:{w}%'>{c}</th>" for c, w in zip(_COLUMNS, _WIDTHS, strict=True))
     return (
-        f"<div class='{name}'>{_style(name, verdicts, documents, height)}{by_verdict}{by_document}"
+        f"<div class='{name}'>{_style(name, verdicts, documents, empty, height)}{by_verdict}{by_document}"
+        "<p>No claim of this document has this verdict.</p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -93,13 +100,16 @@ def _coloured(colour: str) -> str:
     return f" style='background:{colour};color:{ink_on(colour)}'"
 
 
-def _style(name: str, verdicts: list[str], documents: list[str], height: str) -> str:
+def _style(name: str, verdicts: list[str], documents: list[str], empty: list[tuple[int, int]], height: str) -> str:
     hide = [
         f".{name} #{name}{kind}{i}:checked ~ table tbody tr:not(.{kind}{i}) {{display: none}}"
         for kind, labels in (("v", verdicts), ("d", documents))
         for i in range(1, len(labels) + 1)
     ]
+    # The sentence that there is nothing to show, shown for the pairs of choices that leave nothing.
+    hide += [f".{name} #{name}v{v}:checked ~ #{name}d{d}:checked ~ p {{display: block}}" for v, d in empty]
     look = (
+        f".{name} > p {{display: none; margin-top: 8px}}"
         f".{name} {{max-height: {height}; overflow: auto}}"
         f".{name} thead th {{position: sticky; top: 0; background: white}}"
         f".{name} table {{table-layout: fixed; width: 100%; border-collapse: collapse; margin-top: 8px}}"

@@ -8,6 +8,7 @@ from pipelab.plots import gantt_bars as bars
 from pipelab.plots.raster import lane_lines, raster_trace
 from pipelab.theme import GRID, template
 from pipelab.timeline import Timeline
+from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -191,7 +192,7 @@ def _title(timeline: Timeline, zoom: str | bool, finding: str | None) -> str:
     text = (
         f"{schedule.name}: {idle:.1%} of all ranks' time is idle" if idle > 0 else f"{schedule.name}: no rank is idle"
     )
-    ranks = f"{schedule.ranks} rank{'s' * (schedule.ranks > 1)}"
+    ranks = counted(schedule.ranks, "rank")
     size = f"{ranks}, {schedule.microbatches} microbatch{'es' * (schedule.microbatches > 1)}"
     spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
     note = f"each pixel shows what takes most of its time; {zoom}" if zoom else "hover for what was waited for"

@@ -9,6 +9,7 @@ from pipelab.plots.plan import limited_by
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
 from pipelab.theme import BOTTLENECK, GRID, colour_of_types, ink_on, template
+from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pipelab.evaluate import StageReport
@@ -151,8 +152,10 @@ def _mark_bottlenecks(figure: "Figure", judged: Evaluation, row: Mapping[int, in
 
 def _placement_title(problem: Problem, judged: Evaluation | None) -> str:
     if judged is None:
-        return f"{problem.name}: {len(problem.cluster)} GPUs, {problem.model.layers} layers to place"
-    stages = f"{len(judged.stages)} stage" + ("s" if len(judged.stages) != 1 else "")
+        return (
+            f"{problem.name}: {counted(len(problem.cluster), 'GPU')}, {counted(problem.model.layers, 'layer')} to place"
+        )
+    stages = counted(len(judged.stages), "stage")
     # A link counted in transfers/s is compared with tokens/s: the write-up's mistake, named where it shows.
     links_only = all(name.startswith("link") for name in judged.bottlenecks)
     unit = f"{judged.link_unit}/s" if links_only else "tokens/s"

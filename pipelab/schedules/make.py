@@ -10,6 +10,7 @@ from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.schedules import queues, vshape
 from pipelab.schedules.limits import MOST_PASSES
 from pipelab.schedules.schedule import Schedule
+from pipelab.words import counted
 
 __all__ = ["RULES", "Rule", "schedule"]
 
@@ -135,7 +136,7 @@ def _check_chunks(name: str, rule: Rule, chunks: int | None) -> int:
     fixed = 2 if rule.v_shaped else 1
     if chunks not in (None, fixed):
         others = ", ".join(n for n, r in RULES.items() if r.chunked)
-        expected = f"{name} has {fixed} chunk{'s' * (fixed > 1)} per rank; schedules with any number: {others}"
+        expected = f"{name} has {counted(fixed, 'chunk')} per rank; schedules with any number: {others}"
         raise InvalidValue("schedule", [("chunks", chunks, expected)])
     return fixed
 

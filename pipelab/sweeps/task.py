@@ -10,6 +10,7 @@ from pipelab.checked import given
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.result import Result
 from pipelab.solve import method_of, solve
+from pipelab.solver_run import ending
 
 __all__ = ["COLUMNS", "STATUSES", "TEXTS", "Task", "failed"]
 
@@ -85,8 +86,7 @@ def failed(reason: str) -> dict[str, Any]:
 def _row(result: Result) -> dict[str, Any]:
     from pipelab.methods.trade_off import price_per_hour
 
-    stopped = f"stopped by {result.stopped_by}" if result.stopped_by else ""
-    row = failed("; ".join(text for text in (stopped, result.reason) if text)) | {
+    row = failed("; ".join(text for text in (ending(result.stopped_by), result.reason) if text)) | {
         "status": result.status,
         "throughput_tokens_per_s": result.throughput,
         "bound_tokens_per_s": result.bound,

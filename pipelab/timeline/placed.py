@@ -15,6 +15,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 from pipelab.timeline.timeline import Timeline
+from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame, Figure
@@ -252,7 +253,7 @@ def stage_label(evaluation: Evaluation, index: int) -> str:
     """A stage in words, such as "stage 1: 20 layers on 2 × A100"."""
     report = evaluation.stages[index]
     layers = len(report.stage.layers)
-    return f"stage {index + 1}: {layers} layer{'s' * (layers > 1)} on {tally(report.gpu_types)}"
+    return f"stage {index + 1}: {counted(layers, 'layer')} on {tally(report.gpu_types)}"
 
 
 def lanes_of(evaluation: Evaluation, seconds: Any, waits: Any) -> tuple[Lane, ...]:
