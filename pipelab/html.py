@@ -50,7 +50,7 @@ def show_table(rows: Any, digits: int = 7) -> Table:
     return Table(pd.DataFrame(rows), digits)
 
 
-def table(frame: "DataFrame", *, raw: bool = False, digits: int = 7) -> str:
+def table(frame: "DataFrame", *, raw: bool = False, digits: int = 7, narrow: bool = False) -> str:
     """A data frame as HTML.
 
     Parameters
@@ -60,13 +60,16 @@ def table(frame: "DataFrame", *, raw: bool = False, digits: int = 7) -> str:
         Cells hold HTML already; otherwise their text is escaped.
     digits : int
         Of numbers that are not whole, at most.
+    narrow : bool
+        Less room between the columns, where formulas need it.
     """
     from pandas.api.types import is_float_dtype, is_numeric_dtype
 
     text = [c for c in frame.columns if not is_numeric_dtype(frame[c])]
     floats = [c for c in frame.columns if is_float_dtype(frame[c])]
-    left = [{"selector": "th", "props": [("text-align", "left")]}]
-    style = frame.style.set_properties(subset=text, **{"text-align": "left"}).set_table_styles(left)
+    look = [{"selector": "th", "props": [("text-align", "left")]}]
+    look += [{"selector": "th, td", "props": [("padding", "0.5em 0.25em")]}] if narrow else []
+    style = frame.style.set_properties(subset=text, **{"text-align": "left"}).set_table_styles(look)
     style = style.format(lambda value: _digits(value, digits), subset=floats, na_rep="–")
     # A column of text may hold numbers, too, and they read like all others.
     style = style.format(lambda value: _cell(value, raw, digits), subset=text, na_rep="–")

@@ -6,6 +6,7 @@ import pytest
 
 import pipelab as pl
 from lab_server import lab_server
+from lab_session import one_page
 
 
 def pytest_collection_modifyitems(items):
@@ -19,9 +20,19 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def jupyterlab():
-    """One JupyterLab for all browser tests; each opens a page, a folder and a kernel of its own."""
+    """One JupyterLab for all browser tests; each has a kernel of its own."""
     with lab_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def page(jupyterlab):
+    """One page for the browser tests of a file, which show their notebooks on it one after the other.
+
+    Not for the whole run: while Playwright is at work, asyncio thinks that its loop runs in this thread.
+    """
+    with one_page(jupyterlab) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -6,9 +6,12 @@ one picture of all of it.
 
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import nbformat
 
 from lab_server import LabServer, lab_server
 
@@ -17,6 +20,9 @@ _FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
+
+_SIZE = {"width": 1400, "height": 1000}
+_NAME = "notebook.ipynb"
 
 # Clicking "Run All" as soon as the kernel says idle is a race: the session may not be
 # connected yet, and nothing runs. The application object knows, and its promise ends with
@@ -54,6 +60,14 @@ _WATCH_TEXT = """(text) => {
     window.pipelabSaid = performance.now(); watch.disconnect(); });
   watch.observe(document.body, {childList: true, subtree: true, characterData: true}); }"""
 
+# Reads the notebook's file again and gives it a kernel of its own; the one before is ended by the server.
+_ANEW = """async () => {
+  const app = window.jupyterapp; await app.restored;
+  const panel = app.shell.currentWidget;
+  await panel.context.ready; await panel.sessionContext.ready;
+  await panel.context.revert();
+  await panel.sessionContext.changeKernel({name: 'python3'}); }"""
+
 _BAD_OUTPUT = (
     ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr'], "
     ".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']"
@@ -63,24 +77,38 @@ _BAD_OUTPUT = (
 class LabPage:
     """One notebook open in JupyterLab."""
 
-    def __init__(self, page, address: str, token: str, folder: str):
-        self.page, self._address, self._token, self._folder = page, address, token, folder
+    def __init__(self, page, server: LabServer, folder: str):
+        self.page, self._server, self._folder = page, server, folder
         self.errors: list[str] = []
         self.requests_elsewhere: set[str] = set()
         page.on("pageerror", lambda e: self.errors.append(str(e)))
         page.on("request", self._note_request)
 
     def _note_request(self, request) -> None:
-        own = (self._address, self._address.replace("http", "ws"), "data:", "blob:")
+        address = self._server.address
+        own = (address, address.replace("http", "ws"), "data:", "blob:")
         if not request.url.startswith(own):
             self.requests_elsewhere.add(request.url.split("?")[0])
 
     def open(self, name: str) -> None:
         """Open a notebook in single-document mode, with nothing left of the one before (`reset`)."""
         self.page.goto(
-            f"{self._address}/doc/tree/{self._folder}/{name}?reset&token={self._token}", wait_until="domcontentloaded"
+            f"{self._server.address}/doc/tree/{self._folder}/{name}?reset&token={self._server.token}",
+            wait_until="domcontentloaded",
         )
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+
+    def show(self, notebook) -> None:
+        """Another notebook in the place of the one that is open, with a kernel of its own.
+
+        Loading JupyterLab takes as long as most explorers' tests. A second document beside the first would not do:
+        what is in it stays on the page, out of sight, and is found before what is looked for.
+        """
+        nbformat.write(notebook, self._server.root / self._folder / _NAME)
+        self.page.set_viewport_size(_SIZE)
+        self.page.evaluate(_ANEW)
+        self.errors.clear()
+        self.requests_elsewhere.clear()
 
     def run_all(self) -> list[int | None]:
         """Run every cell; the execution counts of the code cells."""
@@ -178,27 +206,37 @@ def lab(server: LabServer, notebooks: Path) -> Iterator[LabPage]:
 
     with server.serving(notebooks) as folder, sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
-        page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        yield LabPage(page, server.address, server.token, folder)
+        yield LabPage(browser.new_page(viewport=_SIZE), server, folder)
         browser.close()
 
 
 @contextmanager
-def explorer(server: LabServer, folder: Path, *cells: str) -> Iterator[LabPage]:
-    """A page on a notebook of these cells, run, its charts drawn; nothing may have gone wrong in the end."""
-    import nbformat
+def one_page(server: LabServer) -> Iterator[LabPage]:
+    """A page that shows one notebook after the other (`LabPage.show`)."""
+    with tempfile.TemporaryDirectory() as folder:
+        nbformat.write(notebook_of(), Path(folder) / _NAME)
+        with lab(server, Path(folder)) as page:
+            page.open(_NAME)
+            yield page
 
+
+def notebook_of(*cells: str):
+    """A notebook of these cells of code."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, folder / "explorer.ipynb")
-    with lab(server, folder) as page:
-        page.open("explorer.ipynb")
-        assert page.run_all() == list(range(1, len(cells) + 1))
-        page.charts_drawn(least=1)
-        yield page
-        assert page.bad_outputs() == []
-        assert page.errors == []
-        assert page.requests_elsewhere == set()
+    return notebook
+
+
+@contextmanager
+def explorer(page: LabPage, *cells: str) -> Iterator[None]:
+    """Show a notebook of these cells, run, its charts drawn; nothing may have gone wrong in the end."""
+    page.show(notebook_of(*cells))
+    assert page.run_all() == list(range(1, len(cells) + 1))
+    page.charts_drawn(least=1)
+    yield
+    assert page.bad_outputs() == []
+    assert page.errors == []
+    assert page.requests_elsewhere == set()
 
 
 if __name__ == "__main__":

@@ -4,15 +4,12 @@
 """
 
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import nbformat
-
 from lab_server import LabServer, lab_server
-from lab_session import LabPage, lab
+from lab_session import LabPage, explorer, one_page
 
 FOLDER = Path(__file__).parent.parent / "docs" / "img"
 MOST_BYTES = 300_000
@@ -53,25 +50,16 @@ PICTURES = {
 def take(server: LabServer, name: str, folder: Path) -> Path:
     """One picture, of the explorer alone."""
     picture = PICTURES[name]
-    with tempfile.TemporaryDirectory() as scratch:
-        notebook = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell("import pipelab as pl"), nbformat.v4.new_code_cell(picture.cell)]
-        )
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(notebook, Path(scratch) / "picture.ipynb")
-        with lab(server, Path(scratch)) as page:
-            page.page.set_viewport_size({"width": WIDTH, "height": 2600})
-            page.open("picture.ipynb")
-            page.run_all()
-            page.charts_drawn(least=1)
-            picture.act(page)
-            page.page.wait_for_function(
-                "t => document.body.innerText.includes(t) && !document.body.innerText.includes('being solved')",
-                arg=picture.until, timeout=120_000,
-            )  # fmt: skip
-            page.page.wait_for_timeout(1500)
-            shown = page.page.locator(".jp-OutputArea-output:has(.pipelab-chart)").first
-            shown.screenshot(path=str(folder / f"{name}.png"))
+    with one_page(server) as page, explorer(page, "import pipelab as pl", picture.cell):
+        page.page.set_viewport_size({"width": WIDTH, "height": 2600})
+        picture.act(page)
+        page.page.wait_for_function(
+            "t => document.body.innerText.includes(t) && !document.body.innerText.includes('being solved')",
+            arg=picture.until, timeout=120_000,
+        )  # fmt: skip
+        page.page.wait_for_timeout(1500)
+        shown = page.page.locator(".jp-OutputArea-output:has(.pipelab-chart)").first
+        shown.screenshot(path=str(folder / f"{name}.png"))
     return folder / f"{name}.png"
 
 

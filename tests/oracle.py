@@ -5,6 +5,7 @@ once more from the write-up.
 """
 
 import dataclasses
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -28,24 +29,35 @@ def activations(problem):
 def shares(problem, gpus, layers):
     """Batch per GPU; balanced by plain bisection on the common finishing time. `layers` counts their work."""
     total = problem.workload.batch_size
-    if problem.batch_split == "even":
+    if problem.batch_split == "even" or len(gpus) == 1:
         return [total / len(gpus)] * len(gpus)
-    types = [problem.cluster.gpus[g].type for g in gpus]
+    lines = []  # θ of each GPU, as a function of its share: slope and height at 0
+    for g in gpus:
+        c = problem.costs.coefficients[problem.cluster.gpus[g].type]
+        base = c.per_token * problem.workload.sequence_length + c.per_layer * layers + c.constant
+        lines.append((c.per_sequence, base))
+    time = common_finish(tuple(sorted(lines)), total)
+    return [finished(slope, base, time, total) for slope, base in lines]
 
-    def finished(gpu_type, time):  # largest b with b / θ(b) ≤ time, θ being at most affine in b
-        low, high = 0.0, float(total)
-        for _ in range(100):
-            middle = (low + high) / 2
-            fast_enough = middle <= time * theta(problem, gpu_type, middle, layers)
-            low, high = (middle, high) if fast_enough else (low, middle)
-        return low
 
+def finished(slope, base, time, total):
+    """Largest b with b / θ(b) ≤ time, θ being max(1, slope · b + base)."""
     low, high = 0.0, float(total)
-    for _ in range(100):
+    for _ in range(60):  # halved so often, no float lies between
+        middle = (low + high) / 2
+        fast_enough = middle <= time * max(1.0, slope * middle + base)
+        low, high = (middle, high) if fast_enough else (low, middle)
+    return low
+
+
+@lru_cache(maxsize=100_000)  # sets of the same types ask the same
+def common_finish(lines, total):
+    low, high = 0.0, float(total)
+    for _ in range(60):
         time = (low + high) / 2
-        enough = sum(finished(t, time) for t in types) >= total
+        enough = sum(finished(slope, base, time, total) for slope, base in lines) >= total
         low, high = (low, time) if enough else (time, high)
-    return [finished(t, high) for t in types]
+    return high
 
 
 def stage(problem, gpus, span):

@@ -26,8 +26,8 @@ def choose(page, label, option):
     page.page.locator(".widget-dropdown", has_text=label).locator("select").select_option(option)
 
 
-def test_the_mix_follows_its_controls(jupyterlab, tmp_path):
-    with explorer(jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')") as page:
+def test_the_mix_follows_its_controls(page):
+    with explorer(page, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')"):
         before = page.figures()
         assert "Llama-3-8B, 10 GPUs: " in before[0]["title"]
         assert 900 < before[0]["width"] < 1400
@@ -54,9 +54,9 @@ def test_the_mix_follows_its_controls(jupyterlab, tmp_path):
         wait_for(page, "tiny, 4 GPUs: ")
 
 
-def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(jupyterlab, tmp_path):
+def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(page):
     start = "pl.explore_mix('Llama-3-8B', {'A100-SXM-40': 2, 'L4': 2, 'T4': 2})"
-    with explorer(jupyterlab, tmp_path, "import pipelab as pl", start) as page:
+    with explorer(page, "import pipelab as pl", start):
         best = page.figures()[0]
         page.time_of(lambda: page.press("lies after layer"))
         own = page.figures()[0]
@@ -77,15 +77,15 @@ def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(jupyterlab, tmp_pat
         assert "pl.solve(problem" in page.page.locator(".pipelab-code").inner_text()
 
 
-def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(jupyterlab, tmp_path):
+def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(page):
     problem = (
         "import dataclasses, pipelab as pl\n"
         "small = pl.load_case('small')\n"
         "small = dataclasses.replace(small, cluster=small.cluster.scaled_bandwidth(1 / 8),"
         " model=dataclasses.replace(small.model, layer_weight_gb=30.0))"
     )
-    with explorer(jupyterlab, tmp_path, problem, "watched = pl.watch_solve(small, time_limit=None)\nwatched",
-                "pl.explore_schedules()") as page:  # fmt: skip
+    with explorer(page, problem, "watched = pl.watch_solve(small, time_limit=None)\nwatched",
+                "pl.explore_schedules()"):  # fmt: skip
         wait_for(page, "best so far")
         first = page.figures()
         assert len(first[0]["lines"]) >= 2
@@ -105,8 +105,8 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(jupyterla
         assert stopped < 5000  # one second where nothing else uses the cores; a solver that goes on never stops
 
 
-def test_the_mix_flows_into_the_pipeline(jupyterlab, tmp_path):
-    with explorer(jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_pipeline('Llama-3-8B')") as page:
+def test_the_mix_flows_into_the_pipeline(page):
+    with explorer(page, "import pipelab as pl", "pl.explore_pipeline('Llama-3-8B')"):
         before = page.figures()
         assert len(before) == 4
         wait_for(page, "in flight:")
@@ -118,8 +118,8 @@ def test_the_mix_flows_into_the_pipeline(jupyterlab, tmp_path):
         wait_for(page, "1 microbatch in flight")
 
 
-def test_two_schedules_beside_each_other(jupyterlab, tmp_path):
-    with explorer(jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_schedules('1F1B', other='ZBH1')") as page:
+def test_two_schedules_beside_each_other(page):
+    with explorer(page, "import pipelab as pl", "pl.explore_schedules('1F1B', other='ZBH1')"):
         before = page.figures()[0]
         assert before["title"] == "ZBH1 ends at 27, 18% before 1F1B"
         assert page.page.inner_text("body").count("✓ agree") > 4
@@ -138,8 +138,8 @@ def test_two_schedules_beside_each_other(jupyterlab, tmp_path):
         wait_for(page, "needs at least")
 
 
-def test_one_schedule_follows_its_controls(jupyterlab, tmp_path):
-    with explorer(jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_schedules('ZBH2')") as page:
+def test_one_schedule_follows_its_controls(page):
+    with explorer(page, "import pipelab as pl", "pl.explore_schedules('ZBH2')"):
         before = page.figures()[0]
         choose(page, "schedule", "InterleavedZeroBubble")
         wait_for(page, "InterleavedZeroBubble: 5.9% of")
@@ -168,9 +168,9 @@ EXPLORERS = {
 }
 
 
-def test_every_explorer_fits_a_narrow_and_a_wide_page(jupyterlab, tmp_path):
+def test_every_explorer_fits_a_narrow_and_a_wide_page(page):
     """All of it is in sight without scrolling sideways, and the charts use the room."""
-    with explorer(jupyterlab, tmp_path, "import pipelab as pl", *EXPLORERS.values()) as page:
+    with explorer(page, "import pipelab as pl", *EXPLORERS.values()):
         for width in (1600, 1000):
             page.page.set_viewport_size({"width": width, "height": 1000})
             page.page.wait_for_function(  # charts are drawn anew, one after the other
@@ -190,11 +190,9 @@ def test_every_explorer_fits_a_narrow_and_a_wide_page(jupyterlab, tmp_path):
                 assert chart > 0.95 * client > 0.76 * width
 
 
-def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(jupyterlab, tmp_path):
+def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(page):
     """As long as the notebook was saved; what else may be missing is told below every explorer."""
-    with explorer(
-        jupyterlab, tmp_path, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')", "pl.explore_schedules()"
-    ) as page:
+    with explorer(page, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')", "pl.explore_schedules()"):
         page.time_of(lambda: page.press("T4"))
         page.time_of(lambda: page.press("ranks"), figure=2)
         wait_for(page, "would help most")
@@ -215,9 +213,9 @@ def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(jupyterl
         assert page.page.locator("text=Run ▸ Run All Cells").count() == 2
 
 
-def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(jupyterlab, tmp_path):
+def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
     cells = "import pipelab as pl", "pl.explore_mix('tiny')", "pl.guess('How many stages?', 'One.')"
-    with explorer(jupyterlab, tmp_path, *cells) as page:
+    with explorer(page, *cells):
         focused = """() => { const e = document.activeElement;
           if (['BUTTON', 'SUMMARY'].includes(e.tagName)) return e.textContent;
           return e.closest('.jupyter-widgets, .widget-slider')?.querySelector('label')?.textContent; }"""
@@ -248,8 +246,8 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(jupyterla
 
 
 @pytest.mark.parametrize("name", ["mix", "schedules"])
-def test_the_state_is_copied_out_as_code_that_makes_it_again(jupyterlab, tmp_path, name):
-    with explorer(jupyterlab, tmp_path, "import pipelab as pl", EXPLORERS[name]) as page:
+def test_the_state_is_copied_out_as_code_that_makes_it_again(page, name):
+    with explorer(page, "import pipelab as pl", EXPLORERS[name]):
         page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.time_of(lambda: page.press("T4" if name == "mix" else "ranks"))
         page.page.locator("summary", has_text="Copy as code").press("Enter")

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import pipelab as pl
-from lab_session import CHROMIUM
 from pipelab import seeds, seeds_schedules
 from pipelab.cli import app
 from pipelab.ledger import VERDICTS, Claim, claims, clock, writeup_results
@@ -342,25 +341,6 @@ def test_csv_and_html_hold_every_row(ledger):
     assert ("wrong", str(ledger.totals["wrong"])) in filters
     ids = re.findall(r" id='([^']*)'", page)
     assert len(ids) == len(set(ids))
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt install chromium")
-def test_the_filter_shows_what_is_chosen_and_says_where_that_is_nothing(ledger):
-    from playwright.sync_api import sync_playwright
-
-    chosen = {("exact", "boostr"), ("cannot be decided", "pmetal"), ("all", "all"), ("wrong", "all")}
-    with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page()
-        tab.set_content(ledger.html())
-        for verdict, document in chosen:
-            tab.locator(f"label:text-matches('^{verdict} ')").first.click()
-            tab.locator(f"label:text-matches('^{document} ')").last.click()
-            expected = [e for e in ledger if verdict in ("all", e.verdict) and document in ("all", e.document)]
-            assert tab.locator("tr[class^=v]:visible").count() == len(expected)
-            assert tab.get_by_text("No claim of this document").is_visible() == (not expected)
-        browser.close()
 
 
 def test_every_document_has_its_bar(ledger):

@@ -82,7 +82,7 @@ class Formulation:
         frame["rows here"] = [f"{n:,}" for n in frame["rows here"]]
         total = f"<p>maximise <b>t</b> subject to {sum(f.count(self.counts) for f in self.families):,} rows:</p>"
         domains = ", &nbsp; ".join(f"${d}$" for d in self.domains)
-        return f"{total}{table(frame, raw=True)}<p>{domains}</p>"
+        return f"{total}{table(frame, raw=True, narrow=True)}<p>{domains}</p>"
 
 
 def joint_formulation(problem: Problem, form: str = "written") -> Formulation:

@@ -7,7 +7,6 @@ as much as of the code: with 25 % taken, one and the same loop needs two to ten 
 
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from lab_server import LabServer, lab_server
-from lab_session import LabPage, explorer
+from lab_session import LabPage, explorer, one_page
 
 Keys = list[tuple[str, str]]  # label of a slider, and the key that is pressed on it
 
@@ -66,7 +65,7 @@ SERIES: dict[str, tuple[str, int, Keys]] = {
 def times(server: LabServer, cell: str, keys: Keys) -> dict[str, float]:
     """Milliseconds of every key press, by its name."""
     found = {}
-    with tempfile.TemporaryDirectory() as folder, explorer(server, Path(folder), "import pipelab as pl", cell) as page:
+    with one_page(server) as page, explorer(page, "import pipelab as pl", cell):
         for turn, (label, key) in enumerate(keys):
             found[f"{label} {key} {turn}"] = page.time_of(_press(page, label, key))
             page.page.wait_for_timeout(250)
