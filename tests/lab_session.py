@@ -101,8 +101,8 @@ class LabPage:
     def show(self, notebook) -> None:
         """Another notebook in the place of the one that is open, with a kernel of its own.
 
-        Loading JupyterLab takes as long as most explorers' tests. A second document beside the first would not do:
-        what is in it stays on the page, out of sight, and is found before what is looked for.
+        Loading JupyterLab takes as long as most explorers' tests. A second document would leave the first on the page,
+        out of sight, where a locator may find it before what it looks for.
         """
         nbformat.write(notebook, self._server.root / self._folder / _NAME)
         self.page.set_viewport_size(_SIZE)
