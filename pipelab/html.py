@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
     from pipelab.kinds import DataFrame
 
-__all__ = ["Table", "breakable", "show_table", "table"]
+__all__ = ["NO_FORMULAS", "Table", "breakable", "show_table", "table"]
+
+# The class with which MathJax leaves an element alone: what stands between two dollars is no formula there.
+NO_FORMULAS = "tex2jax_ignore mathjax_ignore"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.checked import given
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import Evaluation, evaluate
+from pipelab.html import NO_FORMULAS
 from pipelab.objective import Objective
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -221,7 +222,8 @@ class Result:
         return f"{head}\n{self.placement}" if self.placement else head
 
     def _repr_html_(self) -> str:
-        html = f"<p><b>{escape(self.problem.name)}, {escape(self.method)}:</b> {escape(self.sentence)}</p>"
+        name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
+        html = f"<p class='{NO_FORMULAS}'>{name} {escape(self.sentence)}</p>"
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from lab_session import CHROMIUM, explorer
+from lab_session import CHROMIUM, explorer, notebook_of
 
 REQUIRED = os.environ.get("PIPELAB_BROWSER_REQUIRED") == "1"
 
@@ -260,3 +260,19 @@ def test_the_state_is_copied_out_as_code_that_makes_it_again(page, name):
             assert f"Llama-3-8B, 11 GPUs: {space['result'].throughput:.6g} tokens/s" in title
         else:
             assert f"ZBH1 ends at {space['timelines'][1].makespan:g}" in title
+
+
+def test_prices_in_a_sentence_are_not_taken_for_a_formula(page):
+    """Between two dollars JupyterLab reads LaTeX, unless it is told not to."""
+    two = "Yours is 12 $, the right answer 3 $ per hour"
+    cells = (
+        "from dataclasses import replace\nimport pipelab as pl\nfrom pipelab.exercises.answer import verdict",
+        f"verdict('not yet', '{two}')", f"pl.guess('{two}?', '{two}.')",
+        "found = pl.solve(pl.load_case('tiny'))\nreplace(found, problem=replace(found.problem, name='$1 or $2'))",
+    )  # fmt: skip
+    page.show(notebook_of(*cells))
+    assert page.run_all() == [1, 2, 3, 4]
+    assert page.page.locator("mjx-container").count() == 0
+    said = page.page.locator(".jp-OutputArea-output").all_inner_texts()
+    for expected, text in zip((two, two, "$1 or $2"), said, strict=True):
+        assert expected in text

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from html import escape
 
+from pipelab.html import NO_FORMULAS
+
 __all__ = ["Answer", "guess", "verdict"]
 
 # Sign and colour of a verdict; each colour reads on white.
@@ -47,7 +49,8 @@ def guess(question: str, answer: object) -> Answer:
     How many stages? (answer: 1)
     """
     folded = (
-        f"<details style='margin:4px 0'><summary style='cursor:pointer'><b>Predict:</b> {escape(question)} "
+        f"<details class='{NO_FORMULAS}' style='margin:4px 0'>"
+        f"<summary style='cursor:pointer'><b>Predict:</b> {escape(question)} "
         f"<i>(open for the answer)</i></summary><p style='margin-left:1.2em'>{escape(str(answer))}</p></details>"
     )
     return Answer(f"{question} (answer: {answer})", folded)
@@ -56,4 +59,4 @@ def guess(question: str, answer: object) -> Answer:
 def verdict(kind: str, text: str) -> Answer:
     """A sentence with the sign and colour of its kind: "right", "not yet" or "not attempted yet"."""
     sign, colour = _SIGNS[kind]
-    return Answer(text, f"<p style='color:{colour}'><b>{sign}</b> {escape(text)}</p>")
+    return Answer(text, f"<p class='{NO_FORMULAS}' style='color:{colour}'><b>{sign}</b> {escape(text)}</p>")

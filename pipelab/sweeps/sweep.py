@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
-from pipelab.html import table
+from pipelab.html import NO_FORMULAS, table
 from pipelab.sweeps.interrupts import noted_interrupts
 from pipelab.sweeps.points import plain, plain_points
 from pipelab.sweeps.rows_file import RowsFile, key_of
@@ -114,7 +114,7 @@ class Sweep:
         more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
         shown = self.frame().head(_SHOWN_ROWS).drop(columns=["bound_tokens_per_s", "placement"])
         shown["reason"] = [textwrap.shorten(reason, _SHOWN_REASON, placeholder=" …") for reason in shown["reason"]]
-        return f"<p><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>{table(shown)}"
+        return f"<p class='{NO_FORMULAS}'><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>{table(shown)}"
 
 
 def sweep(
