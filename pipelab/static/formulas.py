@@ -11,7 +11,11 @@ _MARKDOWN = re.compile(
     r"(?P<code>```.*?```|`[^`]*`)|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^\s$](?:[^$\n]*[^\s$\\])?)\$(?!\w)",
     flags=re.S,
 )
-_HTML = re.compile(r"(?P<code><(pre|code|script|style)\b.*?</\2>)|\$(?P<inline>[^\s$<](?:[^$\n<]*[^\s$\\<])?)\$", re.S)
+_HTML = re.compile(
+    r"(?P<code><(pre|code|script|style)\b.*?</\2>|<(\w+) class='tex2jax_ignore.*?</\3>)"
+    r"|\$(?P<inline>[^\s$<](?:[^$\n<]*[^\s$\\<])?)\$",
+    flags=re.S,
+)
 
 
 def typeset(markdown: str) -> str:
@@ -24,7 +28,11 @@ def typeset(markdown: str) -> str:
 
 
 def typeset_html(html: str) -> str:
-    """The same for the HTML that an object shows itself by; its formulas are escaped text."""
+    """The same for the HTML that an object shows itself by; its formulas are escaped text.
+
+    >>> typeset_html("<p class='tex2jax_ignore'>between $1-$2</p>")  # `html.NO_FORMULAS`
+    "<p class='tex2jax_ignore'>between $1-$2</p>"
+    """
     return _HTML.sub(_replaced, html)
 
 
