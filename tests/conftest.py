@@ -1,18 +1,12 @@
 """What several test files share."""
 
 import dataclasses
-import os
 
 import pytest
 
 import pipelab as pl
 from lab_server import lab_server
 from lab_session import one_page
-
-
-def pytest_xdist_auto_num_workers():
-    """One process more than there are cores, four at most: a third of the time a browser or a server is waited for."""
-    return min(4, (os.cpu_count() or 1) + 1)
 
 
 def pytest_collection_modifyitems(items):
