@@ -14,10 +14,14 @@ import pipelab as pl
 import roofline_oracle
 
 
-def theta(problem, gpu_type, batch, layers):
+def line(problem, gpu_type, layers):
+    """Slope and height at 0 of what a GPU yields, as a function of its batch."""
     c = problem.costs.coefficients[gpu_type]
-    length = problem.workload.sequence_length
-    return max(1.0, c.per_token * length + c.per_sequence * batch + c.per_layer * layers + c.constant)
+    return c.per_sequence, c.per_token * problem.workload.sequence_length + c.per_layer * layers + c.constant
+
+
+def theta(slope, base, batch):
+    return max(1.0, slope * batch + base)
 
 
 def activations(problem):
@@ -31,21 +35,17 @@ def shares(problem, gpus, layers):
     total = problem.workload.batch_size
     if problem.batch_split == "even" or len(gpus) == 1:
         return [total / len(gpus)] * len(gpus)
-    lines = []  # θ of each GPU, as a function of its share: slope and height at 0
-    for g in gpus:
-        c = problem.costs.coefficients[problem.cluster.gpus[g].type]
-        base = c.per_token * problem.workload.sequence_length + c.per_layer * layers + c.constant
-        lines.append((c.per_sequence, base))
+    lines = [line(problem, problem.cluster.gpus[g].type, layers) for g in gpus]
     time = common_finish(tuple(sorted(lines)), total)
     return [finished(slope, base, time, total) for slope, base in lines]
 
 
 def finished(slope, base, time, total):
-    """Largest b with b / θ(b) ≤ time, θ being max(1, slope · b + base)."""
+    """Largest b with b / θ(b) ≤ time."""
     low, high = 0.0, float(total)
-    for _ in range(60):  # halved so often, no float lies between
+    for _ in range(60):  # to 1e-18 of the batch
         middle = (low + high) / 2
-        fast_enough = middle <= time * max(1.0, slope * middle + base)
+        fast_enough = middle <= time * theta(slope, base, middle)
         low, high = (middle, high) if fast_enough else (low, middle)
     return low
 
@@ -78,7 +78,8 @@ def stage(problem, gpus, span):
         need = weight * model.layer_weight_gb + activations(problem) * b / total
         if need > problem.cluster.gpus[g].memory_gb * (1 + 1e-9):
             return None
-    rates = [theta(problem, problem.cluster.gpus[g].type, b, layers) for g, b in zip(gpus, batch, strict=True)]
+    lines = [line(problem, problem.cluster.gpus[g].type, layers) for g in gpus]
+    rates = [theta(*of_gpu, b) for of_gpu, b in zip(lines, batch, strict=True)]
     if len(gpus) == 1:
         return rates[0]
     if problem.batch_split == "even":
@@ -104,10 +105,10 @@ def pass_seconds(problem, gpus, span):
     layers = sum(problem.model.work_factors[i] if problem.model.work_factors else 1.0 for i in span)
     turns, alone, rates = [], [], []
     for g, b in zip(gpus, shares(problem, gpus, layers), strict=True):
-        kind, turn = problem.cluster.gpus[g].type, roofline_oracle.whole(b - 1e-9 * b)
-        rates.append(theta(problem, kind, b, layers))
+        of_gpu, turn = line(problem, problem.cluster.gpus[g].type, layers), roofline_oracle.whole(b - 1e-9 * b)
+        rates.append(theta(*of_gpu, b))
         alone.append(b / rates[-1])
-        turns.append(turn / theta(problem, kind, turn, layers) if turn else 0.0)
+        turns.append(turn / theta(*of_gpu, turn) if turn else 0.0)
     if len(gpus) == 1:
         return interval
     # By as much as a turn takes longer than a share, where shares take what the stage's rate says.

@@ -245,6 +245,7 @@ MISTAKES = {
         "phase = 'x': expected 'prefill', 'decode' or 'mixed'",
     ),
     "no network": (lambda: pl.explore_mix("tiny", network_gb_per_s=0), "network_gb_per_s = 0: expected"),
+    "a billion": (lambda: pl.explore_mix("tiny", {"A100": 10**9}), "A100 = 1000000000: expected at most 10,000"),
     "fewer than none": (lambda: pl.explore_mix("tiny", {"A100": -1}), "A100 = -1: expected a whole number of at least"),
 }
 

@@ -127,7 +127,7 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
         if name not in known:
             raise UnknownName(f"the explorer has no control {name!r}; {nearest(name, known)}")
     for name, count in first.items():  # here, where the message can name the type
-        whole_number("explore_mix", name, count, least=0)
+        whole_number("explore_mix", name, count, least=0, most=10_000)
     return Mix(source, tuple(first.items()), **(own | values))
 
 

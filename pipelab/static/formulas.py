@@ -4,6 +4,8 @@ import re
 from functools import cache
 from html import unescape
 
+from pipelab.html import NO_FORMULAS
+
 __all__ = ["typeset", "typeset_html"]
 
 # Code comes first, so that a dollar sign in it stays one.
@@ -12,7 +14,7 @@ _MARKDOWN = re.compile(
     flags=re.S,
 )
 _HTML = re.compile(
-    r"(?P<code><(pre|code|script|style)\b.*?</\2>|<(\w+) class='tex2jax_ignore.*?</\3>)"
+    r"(?P<code><(pre|code|script|style)\b.*?</\2>|<(\w+)[^>]*? class='" + NO_FORMULAS + r"'.*?</\3>)"
     r"|\$(?P<inline>[^\s$<](?:[^$\n<]*[^\s$\\<])?)\$",
     flags=re.S,
 )
@@ -30,8 +32,8 @@ def typeset(markdown: str) -> str:
 def typeset_html(html: str) -> str:
     """The same for the HTML that an object shows itself by; its formulas are escaped text.
 
-    >>> typeset_html("<p class='tex2jax_ignore'>between $1-$2</p>")  # `html.NO_FORMULAS`
-    "<p class='tex2jax_ignore'>between $1-$2</p>"
+    >>> typeset_html(f"<p class='{NO_FORMULAS}'>between $1-$2</p>")
+    "<p class='tex2jax_ignore mathjax_ignore'>between $1-$2</p>"
     """
     return _HTML.sub(_replaced, html)
 
