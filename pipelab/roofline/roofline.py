@@ -6,23 +6,23 @@ value per type of GPU or one for all.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from functools import cached_property, lru_cache
+from dataclasses import fields
+from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
 from pipelab.checked import Flag, Later, NotNegative, Share, checked, instance, whole_number
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, StageCost, StageTables
+from pipelab.costs import StageCost, StageTables
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.facts.gpus import GPUFacts, load_gpus
 from pipelab.facts.transformer import Transformer
 from pipelab.problem import Problem, Workload
 from pipelab.roofline.demand import Demand
-from pipelab.roofline.sharing import balanced_batches
-from pipelab.roofline.table import Hardware, Span, Table, degrees
-from pipelab.turns import pass_time, whole_sequences
+from pipelab.roofline.passes import hardware_of, slower, stage_seconds
+from pipelab.roofline.table import Span
+from pipelab.roofline.ways import best_way, one_stage
 
 __all__ = ["Roofline"]
 
@@ -267,7 +267,9 @@ class Roofline:
             expected = "expected a GPU with a node where it is more than 1"
             raise InvalidValue("pass_seconds", [("tensor_parallel", ways, expected)])
         demand, span = Demand(model, workload), Span.of(model, layers)
-        return float(self._seconds(demand, self._hardware([gpu]), span, np.array([workload.batch_size]), ways)[0])
+        return float(
+            stage_seconds(self, demand, hardware_of(self, [gpu]), span, np.array([workload.batch_size]), ways)[0]
+        )
 
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
         """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
@@ -302,7 +304,7 @@ class Roofline:
         """
         if gpu.type not in self.gpus:
             raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, self.gpus)}")
-        demand, hardware, b = Demand(model, workload), self._hardware([gpu]), np.array([workload.batch_size])
+        demand, hardware, b = Demand(model, workload), hardware_of(self, [gpu]), np.array([workload.batch_size])
         moved = {
             "weights": demand.layer_weight_bytes("ordinary", b),
             "keys and values": demand.kv_bytes(b),
@@ -310,7 +312,7 @@ class Roofline:
         }
         seconds = {"computing": demand.layer_flops("ordinary", b) / hardware.flops}
         seconds |= {name: size / hardware.bandwidth for name, size in moved.items()}
-        both = self._slower(demand, seconds["computing"], sum(moved.values()) / hardware.bandwidth)
+        both = slower(self, demand, seconds["computing"], sum(moved.values()) / hardware.bandwidth)
         seconds |= {"overhead": np.array([self.layer_overhead_s]), "layer": both + self.layer_overhead_s}
         return {name: float(value[0]) for name, value in seconds.items()}
 
@@ -339,7 +341,7 @@ class Roofline:
             the GPUs that cut each layer among them, and `pass_seconds`.
         """
         layers = range(layers) if isinstance(layers, int) else layers
-        return _stage(self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split)
+        return one_stage(self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split)
 
     def stage_tables(
         self, model: Transformer, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, batch_split: str
@@ -364,103 +366,8 @@ class Roofline:
         StageTables
             `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
         """
-        best = self._best(Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split)
+        best = best_way(self, Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split)
         return StageTables(best.rate, best.memory_gb, best.seconds)
-
-    def _best(
-        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch_split: str
-    ) -> Table:
-        """The preferred way among those that fit; where none fits, the one that lacks least memory."""
-        best = self._shared(demand, kinds, composition, span, batch_split)
-        limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-        for t in degrees(demand.model, kinds, composition) if self.tensor_parallel else ():
-            best = best.or_better(self._cut(demand, kinds, composition, span, t), limit, self.prefer)
-        return best
-
-    def _shared(
-        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch_split: str
-    ) -> Table:
-        """Every GPU holds all layers of the stage and works on its share of the batch."""
-        whole, size = demand.load.batch_size, composition.sum(axis=1)
-        hardware = self._hardware(kinds)
-
-        def seconds(b: Any, kind: Any, which: Any) -> np.ndarray:
-            return self._seconds(demand, hardware.take(kind), span.take(which), b, 1)
-
-        if batch_split == "even" or (size == 1).all():
-            batch = np.broadcast_to((whole / size)[:, None, None], (*composition.shape, len(span)))
-        else:
-            batch = balanced_batches(seconds, composition, len(span), whole)
-        return self._table(demand, kinds, composition, span, batch, 1)
-
-    def _cut(self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, t: int) -> Table:
-        """Groups of t GPUs of one node cut each layer; groups share the batch evenly. Rate 0 where that cannot be."""
-        size = composition.sum(axis=1)
-        one_node = ((composition == size[:, None]) & [bool(kind.node) for kind in kinds]).any(axis=1)
-        can = one_node & (size % t == 0)
-        shape = (*composition.shape, len(span))
-        batch = np.broadcast_to((demand.load.batch_size * t / size)[:, None, None], shape)
-        table = self._table(demand, kinds, composition, span, batch, t)
-        memory = np.where(can[:, None, None], table.memory_gb, np.where(composition > 0, np.inf, 0.0)[:, :, None])
-        rate, seconds = np.where(can[:, None], [table.rate, table.seconds], [[[0.0]], [[np.inf]]])
-        return replace(table, rate=rate, seconds=seconds, memory_gb=memory)
-
-    def _table(
-        self, demand: Demand, kinds: Sequence[GPU], composition: np.ndarray, span: Span, batch: np.ndarray, t: int
-    ) -> Table:
-        """Rate and memory where a GPU of each kind works on `batch` sequences, shape (C, K, U)."""
-        there, hardware = (composition > 0)[:, :, None], self._hardware(kinds).take(np.s_[:, None])
-
-        def longest(b: np.ndarray) -> np.ndarray:
-            return np.where(there & (b > 0), self._seconds(demand, hardware, span, b, t), 0.0).max(axis=1)
-
-        interval, whole = longest(batch), whole_sequences(batch)
-        passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
-        reserve = np.array([(1 - self.memory_share) * kind.memory_gb for kind in kinds])[:, None]
-        memory = sum(demand.kept_gb(span.weight_gb, span.layers, batch, t).values()) + reserve
-        memory, batch, degree = np.where(there, memory, 0.0), np.where(there, batch, 0.0), np.full(interval.shape, t)
-        return Table(demand.load.tokens / interval, passes, memory, batch, degree)
-
-    def _hardware(self, kinds: Sequence[GPU]) -> Hardware:
-        facts = [self.gpus[kind.type] for kind in kinds]
-        return Hardware(
-            np.array([f.fp16_tflop_per_s * f.compute_efficiency * 1e12 for f in facts]),
-            np.array([f.memory_bandwidth_gb_per_s * self.memory_efficiency * 1e9 for f in facts]),
-            np.array([(kind.node_gb_per_s or np.inf) * 1e9 for kind in kinds]),
-        )
-
-    def _slower(self, demand: Demand, compute: np.ndarray | float, move: np.ndarray | float) -> Any:
-        """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
-        overlap = self.prefill_overlap if demand.load.phase == "prefill" else self.decode_overlap
-        return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
-
-    def _seconds(self, demand: Demand, gpu: Hardware, span: Span, b: np.ndarray, t: int) -> np.ndarray:
-        """T_stage for b sequences; all arrays broadcast."""
-        added_up = 2 * (t - 1) / t * demand.handed_on_bytes(b) / gpu.inside + 2 * (t - 1) * self.hop_latency_s
-        extra = self.layer_overhead_s + 2 * added_up  # once after attention, once after the feed-forward block
-        cache = demand.kv_bytes(b) / min(t, demand.model.kv_parts) + demand.activation_bytes(b) / t
-        head = self._slower(demand, demand.head_flops(b) / (t * gpu.flops), demand.head_bytes / (t * gpu.bandwidth))
-        total = span.last * head
-        numbers: dict[Literal["ordinary", "dense"], np.ndarray | float]
-        numbers = {"ordinary": span.layers - span.dense, "dense": span.dense}
-        for kind, number in numbers.items():
-            if np.any(number):
-                move = (demand.layer_weight_bytes(kind, b) / t + cache) / gpu.bandwidth
-                compute = demand.layer_flops(kind, b) / (t * gpu.flops)
-                total = total + number * (self._slower(demand, compute, move) + extra)
-        return total
-
-
-@lru_cache(maxsize=10_000)  # a placement has many equal stages, and a search judges many placements
-def _stage(costs: Roofline, demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str) -> StageCost:
-    """One stage out of a table of one row."""
-    kinds = tuple(dict.fromkeys(gpus))
-    composition = np.array([[gpus.count(kind) for kind in kinds]])
-    best = costs._best(demand, kinds, composition, span, batch_split)
-    of = [kinds.index(gpu) for gpu in gpus]
-    batch, memory = best.batch[0, of, 0].tolist(), best.memory_gb[0, of, 0].tolist()
-    rate, seconds, degree = (float(array[0, 0]) for array in (best.rate, best.seconds, best.degree))
-    return StageCost(rate, tuple(batch), tuple(memory), int(degree), seconds)
 
 
 def _known(problem: Problem) -> Transformer:
