@@ -51,7 +51,13 @@ def test_the_mix_follows_its_controls(page):
         page.page.wait_for_timeout(500)
         assert page.figures()[0]["bars"] == []
         choose(page, "phase", "prefill")
-        wait_for(page, "tiny, 4 GPUs: ")
+        wait_for(page, "tiny, 4 GPUs: 217.52 tokens/s")
+        page.press("GPUs per stage, up to")
+        wait_for(page, "tiny, 4 GPUs: 301.784 tokens/s")
+        lossy = page.figures()[0]["title"]
+        choose(page, "cost model", "linear, shared without loss")
+        page.page.wait_for_function("t => document.querySelector('.gtitle').textContent !== t", arg=lossy)
+        assert "tiny, 4 GPUs: 355.04 tokens/s" in page.figures()[0]["title"]
 
 
 def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(page):
@@ -225,7 +231,7 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
             page.page.keyboard.press("Tab")
             seen.append(page.page.evaluate(focused))
         expected = [
-            "model or case", "A100", "V100", "phase", "batch (sequences)", "context (tokens)", "batches in flight",
+            "model or case", "cost model", "A100", "V100", "phase", "batch (sequences)", "context (tokens)", "batches in flight",
             "network, any to any", "GPUs per stage, up to", "batch is split", "layers of each stage",
             "boundary after stage", "lies after layer", "pin as plan A", "pin as plan B", "unpin both",
         ]  # fmt: skip
@@ -236,7 +242,6 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
         page.page.keyboard.press("ArrowDown")
         wait_for(page, "medium_small, 8 GPUs: ")
         page.press("GPUs per stage, up to")
-        wait_for(page, "cost model: linear throughput")
         page.page.wait_for_function("() => document.querySelector('.pipelab-chart').ariaLabel.includes('8 GPUs')")
         answer = page.page.locator("details:has-text('Predict:')")
         assert not answer.evaluate("d => d.open")

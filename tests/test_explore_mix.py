@@ -9,7 +9,7 @@ import pytest
 import pipelab as pl
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.mix_answer import answer, answered, money, one_gpu_per_stage, one_more, own_plan, stage_gpus
-from pipelab.explore.mix_values import Mix, beginning, code_of, problem_of, sources, types_of
+from pipelab.explore.mix_values import Mix, beginning, code_of, cost_models, problem_of, sources, types_of
 from pipelab.explore.mix_words import compared, gains_line, parse_layers, rows_of
 from pipelab.explore.work import SIGN_AFTER_S, Beside, at_rest
 from pipelab.plots.plan import plan_parts
@@ -25,10 +25,15 @@ STATES = [
     beginning("Llama-3-70B", phase="decode", in_flight=4, context=1024, gpus_per_stage=2),
     beginning("Llama-3-8B", {"L4": 1, "H100-SXM": 1}, phase="mixed", network_gb_per_s=0.05),
     beginning("Llama-3.1-405B", {"T4": 2}),  # does not fit
+    beginning("medium", gpus_per_stage=2, costs="linear, no loss"),
+    beginning("Llama-3-70B", phase="decode", costs="Roofline, eager"),
+    beginning("Llama-3-8B", {"L4": 1, "T4": 2}, phase="mixed", costs="Roofline, no overlap"),
+    beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2, "L4": 0}, costs="linear"),
+    beginning("Llama-3-8B", {"A40": 2, "V100-SXM-16": 2}, gpus_per_stage=2, costs="linear, no loss"),
 ]
 
 
-@pytest.mark.parametrize("mix", STATES, ids=lambda m: f"{m.source}-{sum(n for _, n in m.counts)}")
+@pytest.mark.parametrize("mix", STATES, ids=lambda m: f"{m.source}-{sum(n for _, n in m.counts)}-{m.costs}")
 def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
     found, space = answer(mix), {}
     exec(code_of(mix), space)
@@ -44,6 +49,25 @@ def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
 def test_a_case_that_nobody_touched_is_the_case():
     for name in pl.cases():
         assert problem_of(beginning(name)) == pl.load_case(name, link_units="tokens")
+
+
+def test_a_cost_model_changes_what_it_says_and_nothing_else():
+    def of(source, costs, **values):
+        return answer(beginning(source, {"A100-SXM-40": 2, "T4": 2} if source == "Llama-3-8B" else None, costs=costs,
+                                **values))  # fmt: skip
+
+    whole, lossy = (of("tiny", name, gpus_per_stage=2).result for name in ("linear, no loss", "linear"))
+    assert lossy.throughput == pytest.approx(0.85 * whole.throughput)  # one stage of two GPUs in both
+    graphs, eager, apart = (of("Llama-3-8B", name, phase="decode") for name in cost_models("Llama-3-8B")[:3])
+    assert (graphs.problem.costs, eager.problem.costs) == (pl.Roofline(), pl.Roofline(layer_overhead_s=3e-4))
+    assert apart.problem.costs == pl.Roofline(prefill_overlap=0.0, decode_overlap=0.0)
+    assert graphs.result.throughput > max(eager.result.throughput, apart.result.throughput)
+    linear = of("Llama-3-8B", "linear").problem.costs
+    known = pl.load_coefficients()
+    assert linear.coefficients == {"A100-SXM-40": known.coefficients["A100"], "T4": known.coefficients["T4"]}
+    for source in sources():
+        for name in cost_models(source):
+            assert beginning(source, costs=name) != beginning(source) or name == cost_models(source)[0]
 
 
 def test_every_source_has_a_beginning_that_makes_a_problem():
@@ -62,6 +86,11 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
         (lambda: beginning("tiny", batches=3), r"no control 'batches'.*batch"),
         (lambda: problem_of(beginning("tiny", {"A100": 0, "V100": 0})), "GPUs = 0: expected at least one"),
         (lambda: problem_of(beginning("tiny", phase="decode")), "expected 'prefill'"),
+        (lambda: beginning("tiny", costs="Roofline"), r"costs = 'Roofline': tiny has linear, linear, no loss"),
+        (
+            lambda: problem_of(beginning("Llama-3-8B", costs="linear")),
+            r"without L4, or by Roofline: the write-up knows",
+        ),
         (lambda: problem_of(Mix("Llama-3-8B", (("L4", 1),))), "bring links of their own"),
         (lambda: parse_layers("3,x", 2, 4), r"expected up to 2 whole numbers that add up to 4"),
         (lambda: parse_layers("1,1,1", 2, 4), r"expected up to 2 whole numbers"),
@@ -260,13 +289,24 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     assert mix.found.result.status == "optimal"
     mix.controls.source.value = "Llama-3-70B"
     assert list(mix.controls.counts) == ["A100-SXM-40", "L4", "T4"]
-    assert "Roofline" in mix.controls.costs.value
+    assert mix.controls.costs.value == "Roofline"
+    assert len(mix.controls.costs.options) == 5
     assert "$" in mix.text.value
     mix.controls.more.value = "H100-SXM"
     assert dict(mix.controls.mix.counts)["H100-SXM"] == 1
     mix.controls.source.value = "Llama-3-8B"  # from model to model the mix stays
     assert dict(mix.controls.mix.counts)["H100-SXM"] == 1
-    assert heard == ["tiny", None, "tiny", "Llama-3-70B", "Llama-3-70B", "Llama-3-8B"]
+    rate = mix.found.result.throughput
+    mix.controls.costs.value = "Roofline, eager"
+    assert mix.found.result.throughput < rate
+    mix.controls.costs.value = "linear"
+    assert "without L4, H100-SXM" not in mix.text.value  # the write-up has an H100
+    assert "without L4, or by Roofline" in mix.text.value
+    mix.controls.costs.value = "Roofline, no overlap"
+    mix.controls.source.value = "Llama-3-70B"  # and so does the cost model
+    assert mix.controls.mix.costs == "Roofline, no overlap"
+    eight, seventy = "Llama-3-8B", "Llama-3-70B"
+    assert heard == ["tiny", None, "tiny", seventy, seventy, eight, eight, None, eight, seventy]
     space = {}
     exec(mix.code.code, space)
     assert space["result"].throughput == mix.found.result.throughput
@@ -316,6 +356,14 @@ def test_two_plans_are_pinned_and_compared():
     mix.own.pins["plan B"].click()
     assert "plan B yields 72.1% of plan A" in mix.own.table.value
     assert [t for t in mix.rivals.layout.yaxis.ticktext if t.startswith("plan")] == ["plan A", "plan B"]
+    assert "they differ" not in mix.own.table.value
+    mix.controls.gpus_per_stage.value = 2
+    mix.controls.costs.value = "linear, no loss"
+    mix.own.pins["plan B"].click()
+    assert "yields 117.6% of plan A. Besides the placement, they differ in cost model." in mix.own.table.value
+    mix.controls.batch.value = 32
+    mix.own.pins["plan B"].click()
+    assert "they differ in workload and cost model." in mix.own.table.value
     mix.own.unpin.click()
     assert mix.own.table.value == ""
     one = answer(beginning("tiny"))

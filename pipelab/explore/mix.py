@@ -177,13 +177,15 @@ def explore_mix(source: str = "Llama-3-70B", counts: Mapping[str, int] | None = 
     Parameters
     ----------
     source : str
-        A bundled case (`pl.cases()`, linear throughput) or a model (`pl.models()`, Roofline).
+        A bundled case (`pl.cases()`) or a model (`pl.models()`).
     counts : mapping of GPU type to int, optional
         By default a case's own GPUs, and a small mix for a model. Of a case, the numbers that differ; of a model,
         the types to have sliders for.
     **values
         Where the other controls begin: phase, batch (sequences), context and output_tokens (tokens), in_flight,
-        network_gb_per_s (GB/s; None: a case's own links), gpus_per_stage, batch_split.
+        network_gb_per_s (GB/s; None: a case's own links), gpus_per_stage, batch_split, costs. Of the last a case has
+        "linear" and "linear, no loss" (`efficiency` 1), a model "Roofline", "Roofline, eager" (`layer_overhead_s`
+        0.3 ms), "Roofline, no overlap", and the linear ones for those GPUs that the write-up has coefficients of.
 
     Returns
     -------

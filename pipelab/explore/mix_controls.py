@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
 
-from pipelab.explore.mix_values import Mix, beginning, sources, types_of
+from pipelab.explore.mix_values import Mix, beginning, cost_models, sources, types_of
 
 __all__ = ["MixControls"]
 
@@ -14,6 +15,13 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
 _CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _NETWORKS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
 _SPLITS = (("equally", "even"), ("by speed", "balanced"))
+_COSTS = {
+    "linear": "linear (synthetic)",
+    "linear, no loss": "linear, shared without loss",
+    "Roofline": "Roofline (estimated)",
+    "Roofline, eager": "Roofline, eager kernels",
+    "Roofline, no overlap": "Roofline, nothing overlaps",
+}
 _AS_GIVEN = 0.0  # a slider takes None for nothing chosen
 _MOST = 16  # GPUs of a type, unless it begins with more
 
@@ -35,7 +43,7 @@ class MixControls:
     def __init__(self, mix: Mix, changed: Callable[[], None]) -> None:
         self._changed, self._quiet = changed, False
         self.source = widgets.Dropdown(options=sources(), value=mix.source, description="model or case", **_LOOK)
-        self.costs = widgets.HTML(layout={"margin": "2px 2px 2px 16px"})
+        self.costs = widgets.Dropdown(options=_costs(mix), description="cost model", **_LOOK)
         self.counts: dict[str, widgets.IntSlider] = {}
         self.more = widgets.Dropdown(description="add a GPU type", **_LOOK)
         self.phase = widgets.Dropdown(options=["prefill", "decode", "mixed"], description="phase", **_LOOK)
@@ -46,19 +54,19 @@ class MixControls:
         self.gpus_per_stage = widgets.IntSlider(min=1, max=4, description="GPUs per stage, up to", **_RELEASED)
         self.batch_split = widgets.Dropdown(options=_SPLITS, description="batch is split", **_LOOK)
         self._gpus = widgets.Box(layout={"flex_flow": "row wrap"})
-        rest = [
+        workload = [
             self.phase, self.batch, self.context, self.in_flight, self.network, self.gpus_per_stage, self.batch_split,
         ]  # fmt: skip
         self.panel = widgets.VBox(
             [
-                widgets.HBox([self.source, self.costs]),
+                widgets.Box([self.source, self.costs], layout={"flex_flow": "row wrap"}),
                 self._gpus,
-                widgets.Box(rest, layout={"flex_flow": "row wrap"}),
+                widgets.Box(workload, layout={"flex_flow": "row wrap"}),
             ]
         )
         self._output_tokens = mix.output_tokens
         self.show(mix)
-        for control in rest:
+        for control in (self.costs, *workload):
             control.observe(self._tell, "value")
         self.source.observe(self._other_source, "value")
         self.more.observe(self._other_type, "value")
@@ -66,18 +74,21 @@ class MixControls:
     @property
     def mix(self) -> Mix:
         """What the controls say."""
+        return self._mix_of(self.source.value)
+
+    def _mix_of(self, source: str) -> Mix:
         counts = tuple((t, slider.value) for t, slider in self.counts.items())
         return Mix(
-            self.source.value, counts, self.phase.value, self.batch.value, self.context.value, self._output_tokens,
+            source, counts, self.phase.value, self.batch.value, self.context.value, self._output_tokens,
             self.in_flight.value, self.network.value or None, self.gpus_per_stage.value, self.batch_split.value,
+            self.costs.value,
         )  # fmt: skip
 
     def show(self, mix: Mix) -> None:
         """Set every control to a mix, without telling anybody."""
         with self._silence():
             self.source.value = mix.source
-            rates = "linear throughput (synthetic)" if mix.is_case else "Roofline (physical, estimated)"
-            self.costs.value = f"<span style='color:#444'>cost model: <b>{rates}</b></span>"
+            self.costs.options = _costs(mix)
             self._show_counts(dict(mix.counts))
             self.network.options = _networks(mix)
             for name, options in (("batch", _BATCHES), ("context", _CONTEXTS)):
@@ -86,7 +97,7 @@ class MixControls:
             for name in ("in_flight", "gpus_per_stage"):
                 slider = getattr(self, name)
                 slider.max = max(slider.max, getattr(mix, name))
-            for name in ("phase", "batch", "context", "in_flight", "gpus_per_stage", "batch_split"):
+            for name in ("phase", "batch", "context", "in_flight", "gpus_per_stage", "batch_split", "costs"):
                 getattr(self, name).value = getattr(mix, name)
             self.network.value = mix.network_gb_per_s or _AS_GIVEN
 
@@ -108,11 +119,9 @@ class MixControls:
         """A case or model of its own: its GPUs and its workload come with it."""
         if self._quiet:
             return
-        old, new = self.mix, beginning(change["new"])
-        if not new.is_case and change["old"] not in (None, "") and not Mix(change["old"], ()).is_case:
-            # From model to model the mix of GPUs and the workload stay as they are.
-            new = Mix(new.source, *(getattr(old, f) for f in list(Mix.__dataclass_fields__)[1:]))
-        self.show(new)
+        new, old = beginning(change["new"]), self._mix_of(change["old"])
+        # From model to model the mix of GPUs, the workload and the cost model stay as they are.
+        self.show(new if new.is_case or old.is_case else replace(old, source=new.source))
         self._changed()
 
     def _other_type(self, change: Mapping[str, Any]) -> None:
@@ -133,6 +142,11 @@ class MixControls:
             yield
         finally:
             self._quiet = before
+
+
+def _costs(mix: Mix) -> list[tuple[str, str]]:
+    """Cost models to choose from, each with what it says of itself."""
+    return [(_COSTS[name], name) for name in cost_models(mix.source)]
 
 
 def _networks(mix: Mix) -> list[tuple[str, float]]:

@@ -3,20 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
-from pipelab.checked import Count, Positive, checked, whole_number
+from pipelab.checked import Count, Later, Positive, checked, whole_number
 from pipelab.cluster import Cluster
 from pipelab.data import cases, load_case
 from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.explore.mix_costs import LINEAR, ROOFLINE, code_of_costs, costs_of
 from pipelab.facts import load_gpus, load_model, models
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
-from pipelab.roofline import Roofline
 
-__all__ = ["Mix", "beginning", "code_of", "problem_of", "sources", "types_of"]
+__all__ = ["Mix", "beginning", "code_of", "cost_models", "problem_of", "sources", "types_of"]
 
 # What stands on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
@@ -30,8 +30,7 @@ class Mix:
     Parameters
     ----------
     source : str
-        A bundled case (linear throughput, the case's own model and GPUs) or a model of `pl.models()`
-        (Roofline, GPU types of `pl.gpus()`).
+        A bundled case (its own model and GPUs) or a model of `pl.models()` (GPU types of `pl.gpus()`).
     counts : tuple of (str, int)
         How many GPUs of each type.
     phase, batch, context, output_tokens, in_flight
@@ -41,6 +40,13 @@ class Mix:
     gpus_per_stage : int
         At most so many GPUs hold a stage.
     batch_split : "even" or "balanced"
+    costs : str, optional
+        One of `cost_models(source)`, the first by default.
+
+    Raises
+    ------
+    InvalidValue
+        A value is none that its control can have.
     """
 
     source: str
@@ -53,6 +59,14 @@ class Mix:
     network_gb_per_s: Positive | None = None
     gpus_per_stage: Count = 1
     batch_split: Literal["even", "balanced"] = "even"
+    costs: Annotated[str, Later] = cast(str, None)
+
+    def __post_init__(self) -> None:
+        known = cost_models(self.source)
+        if self.costs is None:
+            object.__setattr__(self, "costs", known[0])
+        if self.costs not in known:
+            raise InvalidValue("explore_mix", [("costs", self.costs, f"{self.source} has {', '.join(known)}")])
 
     @property
     def is_case(self) -> bool:
@@ -83,6 +97,16 @@ def types_of(source: str) -> tuple[str, ...]:
     if source in _cases():
         return tuple(dict.fromkeys(gpu.type for gpu in _case(source).cluster.gpus))
     return tuple(load_gpus())
+
+
+def cost_models(source: str) -> tuple[str, ...]:
+    """Names of the cost models that a case or model can be seen by; its own comes first.
+
+    >>> cost_models("tiny")
+    ('linear', 'linear, no loss')
+    """
+    # A case's model has no attention heads to speak of, and Roofline needs them.
+    return tuple(LINEAR) if source in _cases() else (*ROOFLINE, *LINEAR)
 
 
 def beginning(source: str, counts: Mapping[str, int] | None = None, **values: Any) -> Mix:
@@ -155,16 +179,16 @@ def problem_of(mix: Mix) -> Problem:
         cluster = case.cluster.with_counts(counts)
         if mix.network_gb_per_s is not None:
             cluster = Cluster(cluster.gpus, np.array([[mix.network_gb_per_s]]), np.zeros(len(cluster), int))
-        return replace(case, cluster=cluster, workload=load, **rules)
+        costs = replace(case.costs, **LINEAR[mix.costs])
+        return replace(case, cluster=cluster, workload=load, costs=costs, **rules)
     if mix.network_gb_per_s is None:
         expected = f"expected a number of GB/s: only the cases {', '.join(_cases())} bring links of their own"
         raise InvalidValue("explore_mix", [("network", "as in the case", expected)])
     facts = load_gpus()
     memory, price = ({t: getattr(facts[t], name) for t in counts} for name in ("memory_gb", "usd_per_hour"))
     cluster = Cluster.from_counts(counts, memory, mix.network_gb_per_s, price)
-    return Problem(
-        cluster, load_model(mix.source), load, Roofline(), **rules, link_units="tokens", name=mix.source
-    )  # fmt: skip
+    costs = costs_of(mix.costs, [t for t, n in counts.items() if n])
+    return Problem(cluster, load_model(mix.source), load, costs, **rules, link_units="tokens", name=mix.source)
 
 
 def code_of(mix: Mix, placement: Placement | None = None) -> str:
@@ -186,6 +210,9 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
         lines += [f"cluster = case.cluster.with_counts({counts!r})"]
         if mix.network_gb_per_s is not None:
             lines += [f"cluster = pl.Cluster(cluster.gpus, [[{mix.network_gb_per_s!r}]], [0] * len(cluster))"]
+        changed = "".join(f", {field}={value!r}" for field, value in LINEAR[mix.costs].items())
+        lines += [f"costs = dataclasses.replace(case.costs{changed})"] if changed else []
+        rules += ", costs=costs" if changed else ""
         lines += [f"problem = dataclasses.replace(case, cluster=cluster, workload={load}, {rules})"]
     else:
         lines = ["import pipelab as pl", "", f"counts, facts = {counts!r}, pl.load_gpus()"]
@@ -194,7 +221,8 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
         lines += [f"cluster = pl.Cluster.from_counts(counts, memory, {mix.network_gb_per_s!r}, price)"]
         lines += [f"model, load = pl.load_model({mix.source!r}), {load}"]
         lines += [f'rules = dict({rules}, link_units="tokens", name={mix.source!r})']
-        lines += ["problem = pl.Problem(cluster, model, load, pl.Roofline(), **rules)"]
+        lines += [f"costs = {code_of_costs(mix.costs, [t for t, n in mix.counts if n])}"]
+        lines += ["problem = pl.Problem(cluster, model, load, costs, **rules)"]
     lines += ['result = pl.solve(problem, "aggregated")']
     if placement is not None:
         parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]

@@ -186,8 +186,16 @@ def compared(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> st
     verdict = ""
     if len(rates) > 1 and rates[0] and rates[1]:
         first, second = list(plans)[:2]
-        verdict = f"<p>{escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.</p>"
+        verdict = f"<p>{escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.{_unlike(plans)}</p>"
     return f"<table><tr><th></th>{head}</tr>{body}</table>{verdict}"
+
+
+def _unlike(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> str:
+    """What besides the GPUs is another in two plans, and makes their comparison one of more than placements."""
+    (first, *_), (second, *_) = list(plans.values())[:2]
+    words = {"model": "model", "workload": "workload", "costs": "cost model"}
+    unlike = [word for field, word in words.items() if getattr(first, field) != getattr(second, field)]
+    return f" Besides the placement, they differ in {' and '.join(unlike)}." if unlike else ""
 
 
 def _limit(problem: Problem, placement: Placement) -> str:
