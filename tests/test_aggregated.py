@@ -445,6 +445,29 @@ def test_questions_left_open_do_not_lower_the_bound(answered, monkeypatch):
     assert result.status == "optimal" or result.stopped_by == "time limit"
 
 
+def test_a_question_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
+    """At the lowest rate everything goes; but that is asked only where time is limited and may not suffice."""
+    from pipelab import scip
+
+    medium = pl.load_case("medium", max_gpus_per_stage=4)
+    quick = solved(medium, time_limit=1000)
+    assert quick.details["questions"] == tuple(
+        dataclasses.replace(new, seconds=old.seconds)
+        for new, old in zip(solved(medium).details["questions"], quick.details["questions"], strict=True)
+    )
+    real, asked = scip.run, []
+
+    def first_left_open(program, **options):
+        asked.append(program)
+        return real(program, **options | ({"time_limit": 0.0} if len(asked) == 1 else {}))
+
+    monkeypatch.setattr(scip, "run", first_left_open)
+    first, second, *_ = solved(medium, time_limit=1000).details["questions"]
+    assert first.answer == "not answered"
+    assert second.answer == "yes"
+    assert second.rate < 0.2 * first.rate
+
+
 def test_a_stop_and_a_gap():
     medium = pl.load_case("medium", max_gpus_per_stage=3)
     stop = threading.Event()

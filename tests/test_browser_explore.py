@@ -231,9 +231,10 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
             page.page.keyboard.press("Tab")
             seen.append(page.page.evaluate(focused))
         expected = [
-            "model or case", "cost model", "A100", "V100", "phase", "batch (sequences)", "context (tokens)", "batches in flight",
-            "network, any to any", "GPUs per stage, up to", "batch is split", "layers of each stage",
-            "boundary after stage", "lies after layer", "pin as plan A", "pin as plan B", "unpin both",
+            "model or case", "cost model", "A100", "V100", "phase", "batch (sequences)", "context (tokens)",
+            "batches in flight", "network, any to any", "GPUs per stage, up to", "batch is split",
+            "layers of each stage", "boundary after stage", "lies after layer", "pin as plan A", "pin as plan B",
+            "unpin both",
         ]  # fmt: skip
         # A slider is two stops: its handle, and the number beside it.
         assert [label for label in dict.fromkeys(seen) if label in expected] == expected

@@ -27,6 +27,7 @@ from pipelab.solver_run import Progress, SolverRun
 __all__ = ["Question", "Search"]
 
 _READ_BACK_SECONDS = 10.0
+_UNINSURED = 0.02  # share of a time limit that may go by before some placement is asked for
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
@@ -62,6 +63,8 @@ class Search:
         Some question was left open because its mixtures were too many to list.
     aside : int
         The highest rate known to be reached where links do not count.
+    insured : bool
+        Whether some placement, however slow, was asked for in case time runs out.
     """
 
     rates: StageRates
@@ -82,6 +85,7 @@ class Search:
     stopped: str | None = None
     fewest: bool = False
     narrowed: bool = False
+    insured: bool = False
     nodes: int = 0
     questions: list[Question] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
@@ -108,8 +112,6 @@ class Search:
     def find_best_rate(self) -> None:
         """Go down from the fastest rate that memory allows, in growing steps; then halve what is left."""
         self.high = self.highest()
-        if self.time_limit is not None and self.high >= 0:  # at the lowest rate everything goes: a first placement
-            self._try(recipes_at(self.rates, float(self.thresholds[0]), links=False), "links aside", 0)
         ask, step, open_above = self.high, 1, self.high
         while self.low < open_above and self.stopped is None:
             reached = self.reach(ask)
@@ -156,6 +158,7 @@ class Search:
 
     def _try(self, found: Recipes, asked: str, index: int, only_no: bool = False) -> bool | None:
         """Ask one question: True if its placement reaches the rate, False if there is none, else None."""
+        self._insure()
         if self.stopped or self.low >= index:
             return True if self.low >= index else None
         answer, placement = self._ask(found, asked, only_no=only_no)
@@ -164,6 +167,18 @@ class Search:
         if self.low >= index:
             return True
         return False if answer == "no" else None
+
+    def _insure(self) -> None:
+        """Where time is limited, have some placement before it is up: at the lowest rate everything goes.
+
+        Most searches end too soon to need that; a question left open, or a share of the time gone, tells the others.
+        """
+        if self.insured or self.time_limit is None or self.low >= 0:
+            return
+        late = self._seconds_left() < (1 - _UNINSURED) * self.time_limit
+        if late or any(question.answer == "not answered" for question in self.questions):
+            self.insured = True
+            self._try(recipes_at(self.rates, float(self.thresholds[0]), links=False), "links aside", 0)
 
     def choose_among_equals(self) -> None:
         """At the best rate: fewest GPUs, then fewest stages, then the lowest price (or price first)."""
