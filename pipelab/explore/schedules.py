@@ -117,7 +117,6 @@ class ScheduleExplorer(widgets.VBox):
         self.controls["slow_rank"].max = max(self.controls["ranks"].value - 1, 0)
         values = self.values
         self.controls["chunks"].disabled = not any(RULES[n].chunked for n in (values.name, values.other) if n != _NONE)
-        self.code.code = values.code
         self.timelines, refused = (), {}
         for name in (values.name, values.other):
             if name != _NONE:
@@ -130,9 +129,10 @@ class ScheduleExplorer(widgets.VBox):
         self.words.value = ""
         for refusal in refused.values():
             self.words.explain(refusal)
+        self._draw(values)  # first: it is what the reader's eyes are on
         tables = "".join(measures_html(timeline) for timeline in self.timelines)
         self.measures.value = f"<div style='display:flex;flex-wrap:wrap'>{tables}</div>"
-        self._draw(values)
+        self.code.code = values.code
 
     def _draw(self, values: ScheduleValues) -> None:
         if not self.timelines:
