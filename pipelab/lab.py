@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from pipelab.errors import PipelabError
+from pipelab.iri_grammar import build_iri_grammar_when_asked
 from pipelab.paths import in_clone, notebooks_dir
 
 __all__ = ["copy_notebooks", "open_lab", "working_folder"]
@@ -50,6 +51,7 @@ def open_lab(arguments: list[str]) -> None:
     arguments : list of str
         Passed on to JupyterLab, such as `--no-browser` or `--port=9000`.
     """
+    build_iri_grammar_when_asked()
     from jupyterlab.labapp import LabApp
 
     folder = working_folder()

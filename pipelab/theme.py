@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+from pipelab.iri_grammar import build_iri_grammar_when_asked
+
 __all__ = [
     "BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
     "room_for", "template",
@@ -80,6 +82,7 @@ def room_for(labels: Iterable[str], size: int) -> int:
 @lru_cache(maxsize=1)  # making one takes plotly 20 ms, and a figure copies what it is given
 def template() -> Any:
     """A plotly template: white ground, title left, room for long labels."""
+    build_iri_grammar_when_asked()  # before plotly shows its first figure
     import plotly.graph_objects as go
     import plotly.io as pio
 

@@ -5,8 +5,12 @@ import dataclasses
 import pytest
 
 import pipelab as pl
-from lab_server import lab_server
-from lab_session import one_page
+from pipelab.iri_grammar import build_iri_grammar_when_asked
+
+build_iri_grammar_when_asked()  # before nbformat is imported, in every process of a run
+
+from lab_server import lab_server  # noqa: E402
+from lab_session import one_page  # noqa: E402
 
 
 def pytest_collection_modifyitems(items):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelab.errors import PipelabError
+from pipelab.iri_grammar import build_iri_grammar_when_asked
 
 if TYPE_CHECKING:
     from pipelab.kinds import NotebookNode
@@ -37,6 +38,7 @@ def executed(path: Path) -> "NotebookNode":
     PipelabError
         A cell failed, or took too long.
     """
+    build_iri_grammar_when_asked()
     import nbformat
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
