@@ -213,6 +213,7 @@ def test_every_family_accepts_a_placement_and_refuses_its_own_violation(form, fa
 
 @pytest.mark.parametrize("seed", range(300))
 def test_joint_tight_cvxpy_and_brute_force_agree(seed):
+    """Both forms for SCIP on every problem; as cvxpy states them, one of the forms on every third."""
     problem = oracle.random_problem(seed)
     best = oracle.best(problem)
     for form in FORMS:
@@ -224,6 +225,8 @@ def test_joint_tight_cvxpy_and_brute_force_agree(seed):
         assert result.status == "optimal", (seed, form)
         assert result.throughput == pytest.approx(best, rel=1e-9), (seed, form)
         assert pl.evaluate(problem, result.placement).throughput == result.throughput
+    if seed % 3:
+        return
     candidates = pl.enumerate_candidates(problem)
     if not len(candidates.start):
         assert best is None

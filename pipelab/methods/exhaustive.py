@@ -155,27 +155,32 @@ class _Search:
 
     def extend(self, done: int, used: int, last: int, slowest: float, parts: tuple, stages: int) -> None:
         """Place what follows the first `done` layers in every way on `stages` sets free of the GPUs in `used`."""
-        if stages == 0:
-            self.tried += 1
-            if slowest > self.best_rate:
-                self.best_rate, self.best = slowest, Placement.of(parts)
-                if slowest >= self.top:  # as fast as the fastest stage: nothing can be better
-                    self.stopped = "bound"
-            return
-        left = self.layers - done
+        left, kinds = self.layers - done, self.span[done]
         shortest = left if stages == 1 else 1  # the last stage takes all that is left
         for s, mask in enumerate(self.mask):
             if mask & used:
                 continue
             if self._must_stop():
                 return
-            so_far = slowest if last < 0 else min(slowest, self.link[last][s])
-            rates, kinds = self.rate[s], self.span[done]
+            rates = self.rate[s]
+            # Comparisons, not min(): most of the time would go into calls.
+            so_far = slowest if last < 0 or self.link[last][s] > slowest else self.link[last][s]
             for n in range(shortest, left - stages + 2):
                 rate = rates[kinds[n - 1]]
                 if rate > 0:
-                    rest = (*parts, (n, self.sets[s]))
-                    self.extend(done + n, used | mask, s, min(so_far, rate), rest, stages - 1)
+                    slower = rate if rate < so_far else so_far
+                    if stages > 1:
+                        rest = (*parts, (n, self.sets[s]))
+                        self.extend(done + n, used | mask, s, slower, rest, stages - 1)
+                    else:
+                        self.tried += 1
+                        if slower > self.best_rate:
+                            self._keep(slower, (*parts, (n, self.sets[s])))
+
+    def _keep(self, rate: float, parts: tuple) -> None:
+        self.best_rate, self.best = rate, Placement.of(parts)
+        if rate >= self.top:  # as fast as the fastest stage: nothing can be better
+            self.stopped = "bound"
 
     def _must_stop(self) -> bool:
         self.steps += 1
