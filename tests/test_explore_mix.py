@@ -86,7 +86,7 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
         (lambda: beginning("tiny", batches=3), r"no control 'batches'.*batch"),
         (lambda: problem_of(beginning("tiny", {"A100": 0, "V100": 0})), "GPUs = 0: expected at least one"),
         (lambda: problem_of(beginning("tiny", phase="decode")), "expected 'prefill'"),
-        (lambda: beginning("tiny", costs="Roofline"), r"costs = 'Roofline': tiny has linear, linear, no loss"),
+        (lambda: beginning("tiny", costs="Roofline"), r"costs = 'Roofline': tiny has 'linear', 'linear, no loss'"),
         (
             lambda: problem_of(beginning("Llama-3-8B", costs="linear")),
             r"without L4, or by Roofline: the write-up knows",

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import threading
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -67,10 +68,16 @@ def closed(answer):
     return reached == math.inf
 
 
+@cache  # asked by two tests
+def problem_and_answer(seed):
+    problem = tight(seed, late=seed % 3 == 0)
+    return problem, pl.solve_in_flight(problem, solver="highs" if seed % 5 == 0 else "scip")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_it_is_the_most_of_all_placements_with_all_numbers_in_flight(seed):
-    problem = tight(seed, late=seed % 3 == 0)
-    truth, answer = by_brute_force(problem), pl.solve_in_flight(problem, solver="highs" if seed % 5 == 0 else "scip")
+    problem, answer = problem_and_answer(seed)
+    truth = by_brute_force(problem)
     if truth is None:
         assert (answer.status, answer.placement, answer.steady_rate) == ("infeasible", None, None)
         assert answer.reason
@@ -90,8 +97,8 @@ def test_the_random_problems_ask_for_something():
     promised_too_much = short = 0
     asked = Counter()
     for seed in (*SEEDS[:50:2], *SEEDS[50:]):
-        problem = tight(seed, late=seed % 3 == 0)
-        answer, naive = pl.solve_in_flight(problem), pl.solve(with_in_flight(problem, 1), "aggregated")
+        problem, answer = problem_and_answer(seed)
+        naive = pl.solve(with_in_flight(problem, 1), "aggregated")
         asked.update({r.asked for r in answer.rounds})
         if answer.placement is None:
             continue

@@ -66,7 +66,8 @@ class Mix:
         if self.costs is None:
             object.__setattr__(self, "costs", known[0])
         if self.costs not in known:
-            raise InvalidValue("explore_mix", [("costs", self.costs, f"{self.source} has {', '.join(known)}")])
+            expected = f"{self.source} has {', '.join(map(repr, known))}"
+            raise InvalidValue("explore_mix", [("costs", self.costs, expected)])
 
     @property
     def is_case(self) -> bool:
