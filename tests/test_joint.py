@@ -211,12 +211,15 @@ def test_every_family_accepts_a_placement_and_refuses_its_own_violation(form, fa
     assert family in violations(program, x)
 
 
+SLOW_AS_WRITTEN = (72, 124, 159, 183, 192)  # SCIP takes 3 to 10 s for each
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_joint_tight_cvxpy_and_brute_force_agree(seed):
-    """Both forms for SCIP on every problem; as cvxpy states them, one of the forms on every third."""
+    """Both forms for SCIP on every problem but five; as cvxpy states them, one of the forms on every third."""
     problem = oracle.random_problem(seed)
     best = oracle.best(problem)
-    for form in FORMS:
+    for form in ["tight"] if seed in SLOW_AS_WRITTEN else FORMS:
         result = pl.solve(problem, "joint", form=form)
         if best is None:
             assert result.status == "infeasible", (seed, form)
