@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipelab.problem import Problem
+from pipelab.words import listed
 
 __all__ = ["why_no_layer_fits", "why_not_all_layers_fit", "why_too_few"]
 
@@ -26,7 +27,7 @@ def why_no_layer_fits(problem: Problem) -> str:
     named = [f"{value:.4g} GB of {name}" for name, value in parts.items()]
     text = (
         f"layer {layer + 1} alone needs {sum(parts.values()):.4g} GB on one GPU "
-        f"({', '.join(named[:-1])} and {named[-1]}), "
+        f"({listed(named)}), "
         f"and the largest, GPU {order[0]} ({largest.type}), offers {largest.memory_gb:g} GB"
     )
     most = min(problem.max_gpus_per_stage, len(gpus))

@@ -364,6 +364,10 @@ def test_two_plans_are_pinned_and_compared():
     mix.controls.batch.value = 32
     mix.own.pins["plan B"].click()
     assert "they differ in workload and cost model." in mix.own.table.value
+    mix.controls.source.value = "Llama-3-8B"  # with a workload of its own
+    mix.controls.batch.value = 32
+    mix.own.pins["plan B"].click()
+    assert "they differ in model, workload and cost model." in mix.own.table.value
     mix.own.unpin.click()
     assert mix.own.table.value == ""
     one = answer(beginning("tiny"))

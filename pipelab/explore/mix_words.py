@@ -13,7 +13,7 @@ from pipelab.plots.plan import first_of, limited_by
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.scoring import Score
-from pipelab.words import counted
+from pipelab.words import counted, listed
 
 __all__ = [
     "compared", "facts_line", "gains_line", "headline", "limits_line", "own_headline", "parse_layers", "rows_of",
@@ -195,7 +195,7 @@ def _unlike(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> str
     (first, *_), (second, *_) = list(plans.values())[:2]
     words = {"model": "model", "workload": "workload", "costs": "cost model"}
     unlike = [word for field, word in words.items() if getattr(first, field) != getattr(second, field)]
-    return f" Besides the placement, they differ in {' and '.join(unlike)}." if unlike else ""
+    return f" Besides the placement, they differ in {listed(unlike)}." if unlike else ""
 
 
 def _limit(problem: Problem, placement: Placement) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.checked import given
 from pipelab.errors import InvalidValue
 from pipelab.theme import WRONG, template
+from pipelab.words import listed
 
 if TYPE_CHECKING:
     from pipelab.compare import Comparison
@@ -67,7 +68,7 @@ def _comparison_title(comparison: "Comparison", results: "Mapping[str, Result]")
     best, name = comparison.optimum, comparison.problem.name
     infeasible = [m for m, r in comparison.results.items() if r.status == "infeasible"]
     if infeasible:
-        return f"{name}: infeasible, proven by {' and '.join(infeasible)}"
+        return f"{name}: infeasible, proven by {listed(infeasible)}"
     if best is None or not results:
         return f"{name}: no method proved its answer"
     lost = {m: f"{1 - given(r.throughput) / best:.0%}" for m, r in results.items()}

@@ -8,6 +8,7 @@ from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import check_options, gantt_parts
 from pipelab.theme import GRID, TYPE_COLOURS, template
 from pipelab.timeline import Timeline
+from pipelab.words import listed
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -133,11 +134,7 @@ def _who_ends_first(timelines: Mapping[str, Timeline]) -> str:
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     if ends[last] - ends[first] > 1e-9 * ends[last]:
         return f"{first} ends at {ends[first]:.6g}, {1 - ends[first] / ends[last]:.0%} before {last}"
-    return f"{_listed(list(ends))} end{'s' * (len(ends) == 1)} at {ends[first]:.6g}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f"{listed(list(ends))} end{'s' * (len(ends) == 1)} at {ends[first]:.6g}"
 
 
 def plot_makespans(
@@ -247,6 +244,6 @@ def _who_changes(values: Any, makespans: dict[str, list[float]], axis: str) -> s
     takes = f"{worst / best:.3g} times as long" if best > 0 else f"{worst:.6g}"
     verbs = ["are" if len(names) > 1 else "is" for names in (one, two)]
     return (
-        f"{axis} {values[0]}: {_listed(one)} {verbs[0]} fastest; {axis} {values[-1]}: {_listed(two)} {verbs[1]}, "
+        f"{axis} {values[0]}: {listed(one)} {verbs[0]} fastest; {axis} {values[-1]}: {listed(two)} {verbs[1]}, "
         f"and {slowest} takes {takes}"
     )
