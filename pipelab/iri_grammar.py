@@ -6,12 +6,15 @@ asks for (python-jsonschema/jsonschema#1428).
 """
 
 import sys
+import threading
+from contextlib import suppress
 from importlib.util import find_spec
 from types import ModuleType
 
 __all__ = ["build_iri_grammar_when_asked"]
 
 _SLOW = "rfc3987_syntax"
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def build_iri_grammar_when_asked() -> None:
@@ -26,15 +29,17 @@ def build_iri_grammar_when_asked() -> None:
     >>> jsonschema.FormatChecker().conforms("https://example.org/größe", "iri")
     True
     """
-    if "jsonschema" in sys.modules or _SLOW in sys.modules or not (find_spec("jsonschema") and find_spec(_SLOW)):
-        return
-    stand_in = ModuleType(_SLOW)
-    stand_in.is_valid_syntax = _is_valid_syntax  # type: ignore[attr-defined]  # all that jsonschema takes from it
-    sys.modules[_SLOW] = stand_in
-    try:
-        import jsonschema  # noqa: F401
-    finally:
-        del sys.modules[_SLOW]
+    with _ONE_AT_A_TIME:
+        if "jsonschema" in sys.modules or _SLOW in sys.modules or not find_spec(_SLOW):
+            return
+        stand_in = ModuleType(_SLOW)
+        stand_in.is_valid_syntax = _is_valid_syntax  # type: ignore[attr-defined]  # all that jsonschema takes from it
+        sys.modules[_SLOW] = stand_in
+        try:
+            with suppress(ImportError):  # whoever needs jsonschema will be told
+                import jsonschema  # noqa: F401
+        finally:
+            del sys.modules[_SLOW]
 
 
 def _is_valid_syntax(term: str, value: str) -> bool:

@@ -445,7 +445,7 @@ def test_questions_left_open_do_not_lower_the_bound(answered, monkeypatch):
     assert result.status == "optimal" or result.stopped_by == "time limit"
 
 
-def test_a_question_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
+def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
     """At the lowest rate everything goes; but that is asked only where time is limited and may not suffice."""
     from pipelab import scip
 
@@ -457,15 +457,35 @@ def test_a_question_left_open_makes_the_search_ask_for_any_placement(monkeypatch
     )
     real, asked = scip.run, []
 
-    def first_left_open(program, **options):
+    def first_rate_left_open(program, **options):
         asked.append(program)
-        return real(program, **options | ({"time_limit": 0.0} if len(asked) == 1 else {}))
+        return real(program, **options | ({"time_limit": 0.0} if len(asked) <= 2 else {}))
 
-    monkeypatch.setattr(scip, "run", first_left_open)
-    first, second, *_ = solved(medium, time_limit=1000).details["questions"]
-    assert first.answer == "not answered"
-    assert second.answer == "yes"
-    assert second.rate < 0.2 * first.rate
+    monkeypatch.setattr(scip, "run", first_rate_left_open)
+    aside, with_links, lowest, *_ = solved(medium, time_limit=1000).details["questions"]
+    assert (aside.answer, with_links.answer) == ("not answered", "not answered")
+    assert aside.rate == with_links.rate > 5 * lowest.rate
+    assert lowest.answer == "yes"
+
+
+@pytest.mark.parametrize("limit", [None, 60])
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, last, monkeypatch):
+    from pipelab import scip
+
+    real, asked, stop = scip.run, [], threading.Event()
+
+    def stopped_at(program, **options):
+        asked.append(program)
+        if len(asked) == last:
+            stop.set()
+        return real(program, **options)
+
+    monkeypatch.setattr(scip, "run", stopped_at)
+    result = solved(pl.load_case("medium", max_gpus_per_stage=4), stop=stop, time_limit=limit)
+    assert (result.status, result.stopped_by) == ("feasible", "stop")
+    assert pl.evaluate(result.problem, result.placement).throughput == result.throughput <= 300 <= result.bound
+    assert result.details["questions"][-1].asked == "links aside, after the end"
 
 
 def test_a_stop_and_a_gap():

@@ -89,7 +89,7 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
         (lambda: beginning("tiny", costs="Roofline"), r"costs = 'Roofline': tiny has 'linear', 'linear, no loss'"),
         (
             lambda: problem_of(beginning("Llama-3-8B", costs="linear")),
-            r"without L4, or by Roofline: the write-up knows",
+            r"no coefficients for L4: set to 0, or choose a Roofline",
         ),
         (lambda: problem_of(Mix("Llama-3-8B", (("L4", 1),))), "bring links of their own"),
         (lambda: parse_layers("3,x", 2, 4), r"expected up to 2 whole numbers that add up to 4"),
@@ -121,6 +121,43 @@ def test_one_gpu_more_is_solved_for_every_type_and_kept():
     assert tied.startswith("One more A100 or V100 would help most: 900 tokens/s (+")
     assert tied.endswith("Others: H100 ±0%.")
     assert "Not proven in time: V100" in gains_line(answer(mix).result, {"V100": None}, ["V100"])
+
+
+def test_one_more_of_a_type_that_the_cost_model_does_not_know_is_not_asked_for():
+    mix = beginning("Llama-3-8B", {"L4": 0, "A100-SXM-40": 2, "T4": 2}, costs="linear")
+    assert list(dict(one_more(mix, threading.Event(), 30))) == ["A100-SXM-40", "T4"]
+
+    async def reader():
+        shown = pl.explore_mix("Llama-3-8B", {"L4": 0, "A100-SXM-40": 2, "T4": 2}, costs="linear")
+        await at_rest()
+        assert "being solved" not in shown.text.value
+        assert "Linear: a layer has the same synthetic rate" in shown.text.value
+
+    asyncio.run(reader())
+    assert "Linear:" not in pl.explore_mix("tiny").text.value
+
+
+def test_taking_gpus_away_is_no_other_cost_model():
+    plans = {}
+    for name, counts in (("plan A", {"A100-SXM-40": 2, "T4": 2}), ("plan B", {"A100-SXM-40": 2, "T4": 0})):
+        found = answer(beginning("Llama-3-8B", counts, costs="linear"))
+        plans[name] = (found, found.result.placement, found.result.throughput)
+    assert "of plan A.</p>" in compared(plans)
+    slow = answer(beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, costs="linear", network_gb_per_s=0.01))
+    plans["plan B"] = (slow, slow.result.placement, slow.result.throughput)
+    assert "but also network." in compared(plans)
+
+
+def test_what_fails_while_nobody_waits_is_told():
+    async def reader():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+        Beside(lambda on: None).later(lambda stop: iter([1 / 0]), lambda item: None, wait_s=0.0)
+        await at_rest()
+        await asyncio.sleep(0.05)
+        assert [type(error) for error in told] == [ZeroDivisionError]
+
+    asyncio.run(reader())
 
 
 def test_one_gpu_per_stage_is_the_original_formulations_optimum():
@@ -300,8 +337,9 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     mix.controls.costs.value = "Roofline, eager"
     assert mix.found.result.throughput < rate
     mix.controls.costs.value = "linear"
-    assert "without L4, H100-SXM" not in mix.text.value  # the write-up has an H100
-    assert "without L4, or by Roofline" in mix.text.value
+    assert "no coefficients for L4: set to 0" in mix.text.value  # it has them for an H100
+    with pytest.raises(pl.PipelabError, match="not a GPU type the cost model knows"):
+        exec(mix.code.code, {})
     mix.controls.costs.value = "Roofline, no overlap"
     mix.controls.source.value = "Llama-3-70B"  # and so does the cost model
     assert mix.controls.mix.costs == "Roofline, no overlap"
@@ -356,20 +394,20 @@ def test_two_plans_are_pinned_and_compared():
     mix.own.pins["plan B"].click()
     assert "plan B yields 72.1% of plan A" in mix.own.table.value
     assert [t for t in mix.rivals.layout.yaxis.ticktext if t.startswith("plan")] == ["plan A", "plan B"]
-    assert "they differ" not in mix.own.table.value
+    assert "Not only" not in mix.own.table.value
     mix.controls.gpus_per_stage.value = 2
     mix.controls.costs.value = "linear, no loss"
     mix.own.pins["plan B"].click()
-    assert "yields 117.6% of plan A. Besides the placement, they differ in cost model." in mix.own.table.value
+    assert "yields 117.6% of plan A. Not only the plans differ, but also cost model." in mix.own.table.value
     mix.controls.batch.value = 32
     mix.own.pins["plan B"].click()
-    assert "they differ in workload and cost model." in mix.own.table.value
+    assert "but also workload and cost model." in mix.own.table.value
     mix.controls.source.value = "Llama-3-8B"  # with a workload of its own
     mix.controls.batch.value = 32
     mix.own.pins["plan B"].click()
-    assert "they differ in model, workload and cost model." in mix.own.table.value
+    assert "but also model, workload, network and cost model." in mix.own.table.value
     mix.own.unpin.click()
     assert mix.own.table.value == ""
     one = answer(beginning("tiny"))
     bad = own_plan(one, (3,))
-    assert "not valid" in compared({"plan A": (one.problem, bad.placement, bad.throughput)})
+    assert "not valid" in compared({"plan A": (one, bad.placement, bad.throughput)})

@@ -26,15 +26,16 @@ def test_every_notebook_has_asserted_results():
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=_name)
-def test_solution(path):
+def test_solution(path, capsys):
     """In this process, where a warning is an error: starting a kernel takes longer than most solutions do."""
     names = {}
     for cell in with_statements(path, _name(path)).cells:
         if cell.cell_type == "code":
             shown = _run(cell.source, names)
-            assert repr(shown)
+            repr(shown)  # as a notebook does
             if isinstance(shown, go.Figure):
                 _check(shown.to_plotly_json())
+    assert capsys.readouterr().err == ""
 
 
 def _run(source, names):

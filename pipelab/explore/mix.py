@@ -149,14 +149,15 @@ class MixExplorer(widgets.VBox):
             self.text.say(own.sentence, *own.reasons[1:4])
             return
         if result.placement is None:
-            self.text.say(result.sentence, words.gains_line(result, self._gains, dict(found.mix.counts)))
+            self.text.say(result.sentence, words.gains_line(result, self._gains, found.mix.known_types))
             return
         placement, judged = (own or result).placement, given((own or result).evaluation)
         self.text.say(
             own.sentence if own else "",
+            words.costs_line(found.mix),
             words.limits_line(found.problem, judged),
             words.facts_line(found.problem, given(placement), judged.throughput),
-            words.gains_line(result, self._gains, dict(found.mix.counts)) if own is None else "",
+            words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
         )
 
     def _show_busy(self, on: bool) -> None:

@@ -113,9 +113,9 @@ def one_more(mix: Mix, stop: threading.Event, budget_s: float) -> Iterator[tuple
     stop : threading.Event
         Set it to end early; what is not known by then is not yielded.
     budget_s : float
-        Seconds for every type.
+        Seconds for every type that the cost model knows.
     """
-    for gpu_type, _ in mix.counts:
+    for gpu_type in mix.known_types:
         if stop.is_set():
             return
         result = answer(mix.with_one_more(gpu_type), stop, budget_s).result

@@ -11,7 +11,6 @@ from pipelab.explore.mix_answer import Answer, Rival, own_plan, stage_gpus
 from pipelab.explore.mix_words import compared, parse_layers
 from pipelab.explore.parts import Words
 from pipelab.placement import Placement
-from pipelab.problem import Problem
 from pipelab.scoring import Score
 
 __all__ = ["OwnPlan"]
@@ -32,7 +31,7 @@ class OwnPlan:
         self._changed, self._quiet = changed, False
         self.found: Answer | None = None
         self.score: Score | None = None
-        self.pinned: dict[str, tuple[Problem, Placement, float | None]] = {}
+        self.pinned: dict[str, tuple[Answer, Placement, float | None]] = {}
         self.layers = widgets.Text(description="layers of each stage", **_LOOK)
         self.boundary = widgets.IntSlider(min=1, max=1, description="boundary after stage", **_LOOK)
         self.where = widgets.IntSlider(min=1, max=1, description="lies after layer", **_LOOK)
@@ -156,7 +155,7 @@ class OwnPlan:
     def _pin(self, name: str) -> None:
         found, own = given(self.found), self.score
         placement = own.placement if own else given(found.result.placement)
-        self.pinned[name] = (found.problem, placement, (own or found.result).throughput)
+        self.pinned[name] = (found, placement, (own or found.result).throughput)
         self.pinned = dict(sorted(self.pinned.items()))
         self._show_pins()
 

@@ -11,7 +11,7 @@ from pipelab.checked import Count, Later, Positive, checked, whole_number
 from pipelab.cluster import Cluster
 from pipelab.data import cases, load_case
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.explore.mix_costs import LINEAR, ROOFLINE, code_of_costs, costs_of
+from pipelab.explore.mix_costs import LINEAR, ROOFLINE, code_of_costs, costs_of, knows
 from pipelab.facts import load_gpus, load_model, models
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
@@ -73,6 +73,11 @@ class Mix:
     def is_case(self) -> bool:
         """Whether the source is a bundled case and not a model."""
         return self.source in _cases()
+
+    @property
+    def known_types(self) -> tuple[str, ...]:
+        """Its GPU types that the cost model has numbers for."""
+        return tuple(t for t, _ in self.counts if self.is_case or knows(self.costs, t))
 
     def with_one_more(self, gpu_type: str) -> "Mix":
         """The same with one GPU more of this type."""
@@ -222,7 +227,7 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
         lines += [f"cluster = pl.Cluster.from_counts(counts, memory, {mix.network_gb_per_s!r}, price)"]
         lines += [f"model, load = pl.load_model({mix.source!r}), {load}"]
         lines += [f'rules = dict({rules}, link_units="tokens", name={mix.source!r})']
-        lines += [f"costs = {code_of_costs(mix.costs, [t for t, n in mix.counts if n])}"]
+        lines += code_of_costs(mix.costs, [t for t, n in mix.counts if n])
         lines += ["problem = pl.Problem(cluster, model, load, costs, **rules)"]
     lines += ['result = pl.solve(problem, "aggregated")']
     if placement is not None:

@@ -8,6 +8,8 @@ from pipelab.checked import given
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, tally
 from pipelab.explore.mix_answer import Answer, Money, Rival, money, tightest
+from pipelab.explore.mix_costs import LINEAR
+from pipelab.explore.mix_values import Mix
 from pipelab.placement import Placement, named_layers
 from pipelab.plots.plan import first_of, limited_by
 from pipelab.problem import Problem
@@ -16,8 +18,8 @@ from pipelab.scoring import Score
 from pipelab.words import counted, listed
 
 __all__ = [
-    "compared", "facts_line", "gains_line", "headline", "limits_line", "own_headline", "parse_layers", "rows_of",
-    "unused",
+    "compared", "costs_line", "facts_line", "gains_line", "headline", "limits_line", "own_headline", "parse_layers",
+    "rows_of", "unused",
 ]  # fmt: skip
 
 
@@ -69,6 +71,13 @@ def limits_line(problem: Problem, judged: Evaluation) -> str:
         gpus = [f"GPU {g} ({problem.cluster.gpus[g].type})" for g in (link.sender, link.receiver)]
         what = f"{' to '.join(gpus)}, {link.bandwidth_gb_per_s:g} GB/s"
     return f"{first.capitalize()} ({what}{also}) limits throughput to {judged.throughput:.6g} tokens/s."
+
+
+def costs_line(mix: Mix) -> str:
+    """What to bear in mind where a model is seen by the write-up's cost model; else empty."""
+    if mix.is_case or mix.costs not in LINEAR:
+        return ""
+    return "Linear: a layer has the same synthetic rate whatever the model, and the more layers the faster."
 
 
 def unused(problem: Problem, placement: Placement | None) -> str:
@@ -167,11 +176,21 @@ def parse_layers(text: str, stages: int, layers: int) -> tuple[int, ...]:
     return numbers
 
 
-def compared(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> str:
+_COMPARED = {
+    "model": ("source",),
+    "workload": ("phase", "batch", "context", "output_tokens", "in_flight"),
+    "network": ("network_gb_per_s",),
+    "batch split": ("batch_split",),
+    "cost model": ("costs",),
+}
+
+
+def compared(plans: Mapping[str, tuple[Answer, Placement, float | None]]) -> str:
     """Pinned plans side by side as HTML, the last column against the first."""
     head = "".join(f"<th scope='col' style='padding:2px 14px;text-align:right'>{escape(n)}</th>" for n in plans)
     rows: dict[str, list[str]] = {"tokens/s": [], "stages": [], "GPUs in use": [], "price": [], "limited by": []}
-    for problem, placement, rate in plans.values():
+    for found, placement, rate in plans.values():
+        problem = found.problem
         rows["tokens/s"].append(f"{rate:.6g}" if rate else "not valid")
         rows["stages"].append(str(len(placement)))
         rows["GPUs in use"].append(tally(tuple(problem.cluster.gpus[g].type for g in placement.gpus)))
@@ -186,16 +205,15 @@ def compared(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> st
     verdict = ""
     if len(rates) > 1 and rates[0] and rates[1]:
         first, second = list(plans)[:2]
-        verdict = f"<p>{escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.{_unlike(plans)}</p>"
+        also = _unlike(plans[first][0].mix, plans[second][0].mix)
+        verdict = f"<p>{escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.{also}</p>"
     return f"<table><tr><th></th>{head}</tr>{body}</table>{verdict}"
 
 
-def _unlike(plans: Mapping[str, tuple[Problem, Placement, float | None]]) -> str:
-    """What besides the GPUs is another in two plans, and makes their comparison one of more than placements."""
-    (first, *_), (second, *_) = list(plans.values())[:2]
-    words = {"model": "model", "workload": "workload", "costs": "cost model"}
-    unlike = [word for field, word in words.items() if getattr(first, field) != getattr(second, field)]
-    return f" Besides the placement, they differ in {listed(unlike)}." if unlike else ""
+def _unlike(first: Mix, second: Mix) -> str:
+    """What besides GPUs and stages is another in two plans, and makes this no comparison of plans alone."""
+    unlike = [word for word, names in _COMPARED.items() if any(getattr(first, n) != getattr(second, n) for n in names)]
+    return f" Not only the plans differ, but also {listed(unlike)}." if unlike else ""
 
 
 def _limit(problem: Problem, placement: Placement) -> str:

@@ -89,6 +89,9 @@ class Beside:
                     if stop.is_set():
                         return
                     loop.call_soon_threadsafe(arrived, item)
+            except Exception as error:  # nobody waits for this thread: the loop tells of it
+                told = {"message": "looking further failed", "exception": error}
+                loop.call_soon_threadsafe(loop.call_exception_handler, told)
             finally:
                 loop.call_soon_threadsafe(under_way.discard, mark)
 

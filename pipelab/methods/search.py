@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -27,7 +28,7 @@ from pipelab.solver_run import Progress, SolverRun
 __all__ = ["Question", "Search"]
 
 _READ_BACK_SECONDS = 10.0
-_UNINSURED = 0.02  # share of a time limit that may go by before some placement is asked for
+_STAND_IN_SECONDS = 1.0
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
@@ -63,8 +64,6 @@ class Search:
         Some question was left open because its mixtures were too many to list.
     aside : int
         The highest rate known to be reached where links do not count.
-    insured : bool
-        Whether some placement, however slow, was asked for in case time runs out.
     """
 
     rates: StageRates
@@ -85,7 +84,6 @@ class Search:
     stopped: str | None = None
     fewest: bool = False
     narrowed: bool = False
-    insured: bool = False
     nodes: int = 0
     questions: list[Question] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
@@ -99,6 +97,8 @@ class Search:
     def run(self) -> "Search":
         """Find the best rate; then, if nothing ended the search, choose among equally fast placements."""
         self.find_best_rate()
+        if self.best is None and self.stopped is not None and self.high >= 0:
+            self._stand_in()
         if self.best is not None and self.stopped is None:
             self.choose_among_equals()
         return self
@@ -115,6 +115,8 @@ class Search:
         ask, step, open_above = self.high, 1, self.high
         while self.low < open_above and self.stopped is None:
             reached = self.reach(ask)
+            if reached is None and self.best is None:  # before others take all the time: at the lowest rate all goes
+                self._try(recipes_at(self.rates, float(self.thresholds[0]), links=False), "links aside", 0)
             if self.low < ask:
                 open_above = ask - 1
                 if reached is False:
@@ -158,7 +160,6 @@ class Search:
 
     def _try(self, found: Recipes, asked: str, index: int, only_no: bool = False) -> bool | None:
         """Ask one question: True if its placement reaches the rate, False if there is none, else None."""
-        self._insure()
         if self.stopped or self.low >= index:
             return True if self.low >= index else None
         answer, placement = self._ask(found, asked, only_no=only_no)
@@ -168,17 +169,17 @@ class Search:
             return True
         return False if answer == "no" else None
 
-    def _insure(self) -> None:
-        """Where time is limited, have some placement before it is up: at the lowest rate everything goes.
-
-        Most searches end too soon to need that; a question left open, or a share of the time gone, tells the others.
-        """
-        if self.insured or self.time_limit is None or self.low >= 0:
-            return
-        late = self._seconds_left() < (1 - _UNINSURED) * self.time_limit
-        if late or any(question.answer == "not answered" for question in self.questions):
-            self.insured = True
-            self._try(recipes_at(self.rates, float(self.thresholds[0]), links=False), "links aside", 0)
+    def _stand_in(self) -> None:
+        """Ended with nothing in hand: whether anything fits at all is asked in spite of the end, for a second."""
+        began, found = time.perf_counter(), recipes_at(self.rates, float(self.thresholds[0]), links=False)
+        _, placement, size = self._solve(self._form(found), None, partial(self._read_back, seconds=_STAND_IN_SECONDS))
+        self._check_limits(placement)
+        answer, seconds = "yes" if placement else "not answered", time.perf_counter() - began
+        asked = "links aside, after the end"
+        self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
+        if placement is not None:
+            self._keep(placement)
+            self._note()
 
     def choose_among_equals(self) -> None:
         """At the best rate: fewest GPUs, then fewest stages, then the lowest price (or price first)."""
@@ -257,8 +258,7 @@ class Search:
         `only_no`: nothing but a "no" is wanted, so stages that fall apart are left as they are.
         """
         began = time.perf_counter()
-        alike = self.rates.problem.model.spans.alike_inside
-        form = Counting(found, self.limits) if alike else Layered(found, self.limits)
+        form = self._form(found)
         run, placement, size = self._solve(form, amounts)
         apart = run.x is not None and placement is None  # only where links bind
         while apart and not only_no and not self._ended(run, amounts):
@@ -277,6 +277,10 @@ class Search:
         self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
         return answer, placement
 
+    def _form(self, found: Recipes) -> Counting | Layered:
+        alike = self.rates.problem.model.spans.alike_inside
+        return Counting(found, self.limits) if alike else Layered(found, self.limits)
+
     def _check_limits(self, placement: Placement | None) -> None:
         """Solvers keep rows within a tolerance; what a placement uses is counted exactly."""
         for what in ("gpus", "stages", "price") if placement else ():
@@ -292,12 +296,14 @@ class Search:
     def _seconds_left(self) -> float:
         return inf if self.time_limit is None else self.time_limit - (time.perf_counter() - self.began)
 
-    def _solve(self, form: Counting | Layered, amounts: dict | None) -> tuple[SolverRun, Placement | None, dict]:
+    def _solve(
+        self, form: Counting | Layered, amounts: dict | None, solver: Callable[[LinearProgram], SolverRun] | None = None
+    ) -> tuple[SolverRun, Placement | None, dict]:
         """Run the program of a form, and read its answer back; and how large it was."""
         program = form.program(form.usage.weights(form.columns, **amounts) if amounts else None)
         if not program.columns.total:
             return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None, program.size
-        run = self._run(program)
+        run = (solver or self._run)(program)
         placement = None if run.x is None else form.placement_of(run.x, self._read_back)
         return run, placement, program.size
 
@@ -311,9 +317,9 @@ class Search:
         self.nodes += run.nodes
         return run
 
-    def _read_back(self, program: LinearProgram) -> SolverRun:
+    def _read_back(self, program: LinearProgram, seconds: float = _READ_BACK_SECONDS) -> SolverRun:
         """The same for what turns counts into GPUs: a stop or a time limit must not lose what was found."""
-        return run_program(self.solver, program, time_limit=_READ_BACK_SECONDS)
+        return run_program(self.solver, program, time_limit=seconds)
 
     def _keep(self, placement: Placement) -> None:
         self.best = placement
