@@ -89,9 +89,14 @@ def run(
         _set(model, name, value)
     recorder = _Recorder(built, on_progress, reading and (variables[reading[0]], reading[1]))
     recorder.attach(model)
-    interrupted = _solve(model, stop)
-    recorder.reraise()
-    return _read(model, variables, recorder, stop, interrupted, built - began, time.perf_counter() - built)
+    try:
+        interrupted = _solve(model, stop)
+        recorder.reraise()
+        return _read(model, variables, recorder, stop, interrupted, built - began, time.perf_counter() - built)
+    finally:
+        # Clearing its tree, SCIP reports the incumbent as a new bound. That is no proof.
+        recorder.over = True
+        model.free()  # recorder and model hold each other: else the memory waits for Python's collector
 
 
 def lp_bound(program: LinearProgram) -> float | None:
@@ -232,6 +237,7 @@ class _Recorder:
         self.reading = reading
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
+        self.over = False
 
     def attach(self, model: Any) -> None:
         from pyscipopt import SCIP_EVENTTYPE
@@ -240,6 +246,8 @@ class _Recorder:
         model.attachEventHandlerCallback(self._note, events, name="pipelab")
 
     def _note(self, model: Any, event: Any) -> None:
+        if self.over:
+            return
         try:
             self._record(model)
         except BaseException as error:  # an exception must not pass through SCIP's own code

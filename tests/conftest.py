@@ -49,3 +49,12 @@ def tiny():
 def two_stages(tiny):
     """tiny with layers so heavy that an A100 holds two: a placement needs two stages."""
     return dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=25))
+
+
+@pytest.fixture
+def long_solve():
+    """Seven GPUs of small, heavy layers, slow links: SCIP improves after a second and proves for minutes."""
+    small = pl.load_case("small")
+    slower = small.cluster.scaled_bandwidth(1 / 8).with_counts({"A100": 2, "V100": 3, "H100": 2})
+    heavy = dataclasses.replace(small.model, layers=8, layer_weight_gb=30.0)
+    return dataclasses.replace(small, cluster=slower, model=heavy)

@@ -11,13 +11,6 @@ from pipelab.plots.progress import progress_parts
 from pipelab.solver_run import Progress
 
 
-def long_problem():
-    """small with heavy layers and slow links: SCIP improves soon and proves for long."""
-    small = pl.load_case("small")
-    slower = small.cluster.scaled_bandwidth(1 / 8)
-    return dataclasses.replace(small, cluster=slower, model=dataclasses.replace(small.model, layer_weight_gb=30.0))
-
-
 @pytest.mark.parametrize(("method", "options"), [("joint", {}), ("joint", {"form": "tight"}), ("aggregated", {})])
 def test_every_incumbent_brings_its_placement(method, options):
     problem = pl.load_case("tiny", link_units="tokens", max_gpus_per_stage=2)
@@ -47,8 +40,8 @@ def test_the_picture_is_what_the_result_says():
     assert watched.stop_button.disabled
 
 
-def test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be():
-    watched = pl.watch_solve(long_problem(), time_limit=None)
+def test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be(long_solve):
+    watched = pl.watch_solve(long_solve, time_limit=None)
     end = time.perf_counter() + 120
     while not any(moment.placement for moment in watched.solving.progress) and time.perf_counter() < end:
         watched.refresh()
