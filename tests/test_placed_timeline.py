@@ -96,7 +96,7 @@ def random_waits(rng, times):
 def test_waits_behind_lanes_delay_and_keep_no_other_from_the_lane():
     """As a stage whose GPUs take turns, or a message on the wire; the last wait is on the way out."""
     more = 0
-    for seed in range(600):
+    for seed in range(200):
         rng = np.random.default_rng(seed)
         times = random_times(rng)
         waits, passes, in_flight = random_waits(rng, times), int(rng.integers(1, 40)), int(rng.integers(1, 20))
@@ -109,7 +109,7 @@ def test_waits_behind_lanes_delay_and_keep_no_other_from_the_lane():
         least = least_in_flight(costs, 1 / times.max(), leaving)
         assert least == max(1, np.ceil(latency / times.max() * (1 - 1e-6))), seed
         more += least > len(times)
-    assert more > 50
+    assert more > 20
 
 
 def test_without_a_limit_it_is_the_inference_schedule():

@@ -248,7 +248,7 @@ def test_somebodys_folder_is_left_alone(two, tmp_path):
 def test_the_pages_live_in_a_browser(tmp_path):
     from playwright.sync_api import sync_playwright
 
-    pages = static_copy(tmp_path / "copy", ["01_splitting_layers", "02_exhaustive_search", "glossary"])
+    pages = static_copy(tmp_path / "copy", ["01_splitting_layers", "glossary"])
     errors, asked = [], set()
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -285,7 +285,7 @@ def test_the_pages_live_in_a_browser(tmp_path):
     assert errors == []
     assert all(url.startswith(("file://", "data:", "blob:")) for url in asked)
     assert {name: len(widths) for name, widths in drawn.items()} == {
-        "index": 0, "01_splitting_layers": 3, "02_exhaustive_search": 2, "glossary": 0,
+        "index": 0, "01_splitting_layers": 3, "glossary": 0,
     }  # fmt: skip
     assert all(width > 900 for widths in drawn.values() for width in widths)
     assert len(formulas["01_splitting_layers"]) > 8

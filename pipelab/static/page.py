@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from html import escape
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -39,6 +40,13 @@ def page(notebook: "NotebookNode", name: str, pages: Iterable[str]) -> str:
     pages : iterable of str
         All pages there will be; a link to any other notebook becomes plain text.
     """
+    body, _ = _exporter().from_notebook_node(_plain(notebook))
+    return shell(title_of(notebook), _linked(body, name, set(pages)), name, pages)
+
+
+@cache  # its templates take longer to compile than a page to write
+def _exporter() -> Any:
+    """nbconvert's, with formulas as MathML, and without the code of folded cells."""
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
@@ -52,9 +60,7 @@ def page(notebook: "NotebookNode", name: str, pages: Iterable[str]) -> str:
         vars(markdown2html).update(vars(HTMLExporter.markdown2html))
 
     folded = Config({"TagRemovePreprocessor": {"enabled": True, "remove_input_tags": {_FOLDED}}})
-    exporter = Exporter(template_name="basic", anchor_link_text="", config=folded)
-    body, _ = exporter.from_notebook_node(_plain(notebook))
-    return shell(title_of(notebook), _linked(body, name, set(pages)), name, pages)
+    return Exporter(template_name="basic", anchor_link_text="", config=folded)
 
 
 def _plain(notebook: "NotebookNode") -> "NotebookNode":

@@ -51,14 +51,14 @@ def _shared_out(demand: dict[tuple[int, ...], int], count: Any, prices: Any) -> 
     Who draws how many GPUs from which class is a transport problem: its matrix is totally
     unimodular, so the vertex at which the simplex method ends is whole.
     """
-    from scipy.optimize import linprog
-
     single = {own: [own[0]] * n for own, n in demand.items() if len(own) == 1}
     mixed = [(own, n) for own, n in demand.items() if len(own) > 1]
     given = np.array([a for gpus in single.values() for a in gpus], dtype=int)
     left = count - np.bincount(given, minlength=len(count))
     if len(mixed) <= 1:  # nobody else draws from these classes: the cheapest first, no solver needed
         return single | {own: _cheapest(own, n, left, prices) for own, n in mixed}
+    from scipy.optimize import linprog
+
     draw, cls = np.array([(d, a) for d, (own, _) in enumerate(mixed) for a in own]).T
     cost = np.array(prices if prices else np.arange(len(count)), dtype=float)[cls]
     answer = linprog(
