@@ -87,8 +87,9 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(page):
     problem = (
         "import dataclasses, pipelab as pl\n"
         "small = pl.load_case('small')\n"
-        "small = dataclasses.replace(small, cluster=small.cluster.scaled_bandwidth(1 / 8),"
-        " model=dataclasses.replace(small.model, layer_weight_gb=30.0))"
+        "slower = small.cluster.scaled_bandwidth(1 / 8).with_counts({'A100': 2, 'V100': 3, 'H100': 2})\n"
+        "heavy = dataclasses.replace(small.model, layers=8, layer_weight_gb=30.0)\n"
+        "small = dataclasses.replace(small, cluster=slower, model=heavy)"
     )
     with explorer(page, problem, "watched = pl.watch_solve(small, time_limit=None)\nwatched",
                 "pl.explore_schedules()"):  # fmt: skip
