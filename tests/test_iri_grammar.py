@@ -15,9 +15,8 @@ def _said(*lines):
 def test_a_figure_is_shown_without_it():
     tiny = "tiny = pl.load_case('tiny')"
     figure = "figure = pl.plot_placement(tiny, pl.Placement.of([(4, (0,))]))"
-    assert _said(tiny, figure, "figure._repr_mimebundle_()", "print('nbformat' in sys.modules)", _IS_BUILT) == [
-        "True", "False",
-    ]  # fmt: skip
+    said = _said(tiny, figure, "figure._repr_mimebundle_()", "print('nbformat' in sys.modules)", _IS_BUILT)
+    assert said[-2:] == ["True", "False"]  # plotly 6.0 prints the figure, too
 
 
 def test_iris_are_checked_as_ever():

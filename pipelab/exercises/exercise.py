@@ -92,7 +92,7 @@ def _no_number(value: object) -> str:
     text = repr(value)
     shown = text if len(text) <= 60 else f"of type {type(value).__name__}"
     advice = ""
-    if isinstance(value, (str, tuple)) and any(sign.isdigit() for sign in text):
+    if isinstance(value, str | tuple) and any(sign.isdigit() for sign in text):
         advice = "; write it without unit and without commas"
     elif hasattr(value, "throughput"):
         advice = "; take one of its numbers, such as .throughput"
