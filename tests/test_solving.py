@@ -1,5 +1,6 @@
 """Time limit, stop, interrupt and progress: nothing found is lost, and what is said is true."""
 
+import dataclasses
 import gc
 import signal
 import threading
@@ -27,6 +28,15 @@ def test_no_time_at_all_still_gives_a_placement_and_a_valid_bound(long_solve):
     assert (result.status, result.stopped_by, result.throughput) == ("feasible", "time limit", 50)
     assert result.bound == pytest.approx(276.424)  # the fastest stage there is
     assert "stopped by time limit" in result.sentence
+
+
+def test_no_time_at_all_where_pairs_use_up_the_gpus_still_gives_a_placement(long_solve):
+    """A stage is fastest on two GPUs; in pairs, the seven hold six of the eight layers."""
+    pairs = dataclasses.replace(long_solve, max_gpus_per_stage=2)
+    result = pl.solve(pairs, "joint", form="tight", time_limit=0)
+    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+    assert max(len(stage.gpus) for stage in result.placement.stages) == 1
+    assert result.throughput == pl.evaluate(pairs, result.placement).throughput < result.bound
 
 
 def test_time_that_runs_out_among_the_columns_ends_the_handing_over():

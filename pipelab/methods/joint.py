@@ -294,20 +294,30 @@ def _prove(
 def simple_placement(candidates: Candidates) -> Placement | None:
     """Something to fall back on when SCIP is stopped early: long stages first, without looking back.
 
-    The fastest allocation of all layers where there is one; else from layer to layer the
-    longest that fits, the fastest of those. None where that runs out of GPUs.
+    The fastest allocation of all layers where there is one; else from layer to layer the longest that fits, the
+    fastest of those. Where that runs out of GPUs, once more with as few GPUs in every stage as hold as many layers.
+    None where that runs out of them, too.
     """
+    gpus = candidates.membership.sum(axis=1)[candidates.set_of]
+    chosen = _row(candidates, (candidates.size, candidates.throughput))
+    if chosen is None:
+        chosen = _row(candidates, (candidates.size, -gpus, candidates.throughput))
+    return None if chosen is None else candidates.placement(np.array(chosen))
+
+
+def _row(candidates: Candidates, keys: tuple[np.ndarray, ...]) -> list[int] | None:
+    """Numbers of allocations, one behind the other, each the greatest by `keys` of those that are still possible."""
+    order = np.lexsort([-key for key in keys[::-1]])
     chosen, used, at = [], np.zeros(candidates.gpus, dtype=bool), 0
     while at < candidates.layers:
-        free = ~candidates.membership[candidates.set_of][:, used].any(axis=1)
-        possible = np.flatnonzero((candidates.start == at) & free)
+        free = ~np.logical_or.reduce(candidates.membership[:, used], axis=1)
+        possible = order[(candidates.start[order] == at) & free[candidates.set_of[order]]]
         if not len(possible):
             return None
-        best = max(possible, key=lambda a: (candidates.size[a], candidates.throughput[a]))
-        chosen.append(best)
-        used |= candidates.membership[candidates.set_of[best]]
-        at = int(candidates.stop[best])
-    return candidates.placement(np.array(chosen))
+        chosen.append(int(possible[0]))
+        used |= candidates.membership[candidates.set_of[possible[0]]]
+        at = int(candidates.stop[possible[0]])
+    return chosen
 
 
 def _whole(z: np.ndarray) -> np.ndarray:
