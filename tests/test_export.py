@@ -57,7 +57,7 @@ def test_the_most_overloaded_stage_comes_first(two_stages):
     found = pl.score(heavy, pl.Placement.of([(2, (0,)), (2, (2,))]))
     assert [m.stage for m in found.misfits] == [2, 1]
     assert [m.most_layers for m in found.misfits] == [0, 1]
-    assert "no layer would fit there (1 more)" in found.sentence
+    assert "no layer would fit there (and 1 more reason)" in found.sentence
     assert "Nor is any other: " in found.sentence  # two A100 hold a layer each, and no V100 any
 
 
@@ -96,7 +96,7 @@ def test_broken_rules_are_listed_beside_what_does_not_fit(two_stages):
     assert "GPU 0 is used more than once" in found.reasons
     assert any("stage 3 uses GPU 99" in reason for reason in found.reasons)
     assert any("stage 1 (layers 1–4) needs" in reason for reason in found.reasons)
-    assert found.sentence.endswith(f"{found.reasons[0]} ({len(found.reasons) - 1} more).")
+    assert found.sentence.endswith(f"{found.reasons[0]} (and {len(found.reasons) - 1} more reasons).")
 
 
 def test_a_result_of_another_problem_is_refused(tiny):

@@ -41,7 +41,12 @@ SYMBOLS = (
         "1.1 · max θ: switches off the row of an allocation not chosen",
         "tokens/s",
     ),
-    Symbol(r"M_{\mathrm{link}}", "big_m_link", "the same for a connection not used", "tokens/s"),
+    Symbol(
+        r"M_{\mathrm{link}}",
+        "big_m_link",
+        "max θ (the write-up: 1.1 · max ν): switches off the row of a connection not used",
+        "tokens/s",
+    ),
     Symbol(r"z_a \in \{0, 1\}", "z", "1 when allocation a is chosen", "–"),
     Symbol(r"e_{ab} \in \{0, 1\}", "e", "1 when a hands its activations to b", "–"),
     Symbol(r"\tau_a \ge 0", "tau", "rate of a if chosen, else 0", "tokens/s"),

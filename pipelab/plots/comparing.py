@@ -130,7 +130,8 @@ def plot_shares(shares: Mapping[str, Mapping[str, float | None]]) -> "Figure":
     note = "each cell: throughput as a share of the proven optimum; – where a method finds none or is refused"
     figure.update_layout(
         template=template(), title=f"{title}<br><sup>{note}</sup>", height=170 + 46 * len(mixes),
-        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8}, xaxis={"side": "bottom"},
+        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8, "showgrid": False},
+        xaxis={"side": "bottom", "showgrid": False},
     )  # fmt: skip
     return figure
 
