@@ -130,7 +130,7 @@ RESULTS = {
         "cheapest.status == 'optimal' and abs(cheapest.objective.value - cheap.min()) < 1e-9",
         "abs(offers[-1]['reached'] / offers[-1]['promised'] - 1) < 1e-6",
         "offers[5]['reached'] < offers[5]['promised']",
-        "offers[5]['usd per million'] == least < 0.9 * cheap.min()",
+        "offers[5]['usd/million'] == least < 0.9 * cheap.min()",
         "waits[0]['s per token'] < 0.5 * waits[-1]['s per token'] and quick.complete and len(quick.points) == 8",
         "[row['ways cut, chosen'] for row in ways] == [4, 4, 4, 1, 1]",
         "ways[0]['layers cut'] > 3 * ways[0]['batch shared'] and ways[-1]['layers cut'] < ways[-1]['batch shared']",
