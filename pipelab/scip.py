@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.errors import InvalidValue
+from pipelab.interrupts import noted_interrupts
 from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
@@ -89,14 +90,11 @@ def run(
         _set(model, name, value)
     recorder = _Recorder(built, on_progress, reading and (variables[reading[0]], reading[1]))
     recorder.attach(model)
-    try:
-        interrupted = _solve(model, stop)
-        recorder.reraise()
-        return _read(model, variables, recorder, stop, interrupted, built - began, time.perf_counter() - built)
-    finally:
-        # Clearing its tree, SCIP reports the incumbent as a new bound. That is no proof.
+    with noted_interrupts(passed_on=False) as interrupted:
+        _solve(model, stop, interrupted)
         recorder.over = True
-        model.free()  # recorder and model hold each other: else the memory waits for Python's collector
+        recorder.reraise()
+        return _read(model, variables, recorder, stop, interrupted(), built - began, time.perf_counter() - built)
 
 
 def lp_bound(program: LinearProgram) -> float | None:
@@ -200,8 +198,8 @@ def _give_way(stop: threading.Event | None, deadline: float) -> None:
         raise _Stopped("time limit")
 
 
-def _solve(model: Any, stop: threading.Event) -> bool:
-    """Solve in a thread; end it on a stop or an interrupt. True if it was an interrupt."""
+def _solve(model: Any, stop: threading.Event, interrupted: Callable[[], bool]) -> None:
+    """Solve in a thread, so that this one can end it on a stop or an interrupt."""
     failure: list[BaseException] = []
     ended = threading.Event()
 
@@ -214,18 +212,11 @@ def _solve(model: Any, stop: threading.Event) -> bool:
             ended.set()
 
     threading.Thread(target=work, name="scip", daemon=True).start()
-    interrupted = False
-    # Not thread.join: an interrupt inside it makes Python take the thread for finished.
-    while not ended.is_set():
-        try:
-            ended.wait(_POLL_SECONDS)
-            if stop.is_set() or interrupted:
-                model.interruptSolve()  # again until heeded: SCIP forgets one that comes before it starts
-        except KeyboardInterrupt:
-            interrupted = True
+    while not ended.wait(_POLL_SECONDS):
+        if stop.is_set() or interrupted():
+            model.interruptSolve()  # again until heeded: SCIP forgets one that comes before it starts
     if failure:
         raise failure[0]
-    return interrupted
 
 
 class _Recorder:
@@ -246,7 +237,7 @@ class _Recorder:
         model.attachEventHandlerCallback(self._note, events, name="pipelab")
 
     def _note(self, model: Any, event: Any) -> None:
-        if self.over:
+        if self.over:  # freeing its tree, SCIP reports the incumbent as a new bound: that is no proof
             return
         try:
             self._record(model)

@@ -103,8 +103,8 @@ class Score:
     def sentence(self) -> str:
         """The verdict in one sentence."""
         if not self.valid:
-            others = len(self.reasons) - 1
-            more = f" (and {counted(others, 'more reason')})" if others else ""
+            unsaid = len(self.reasons) - 1
+            more = f" (and {counted(unsaid, 'more reason')})" if unsaid else ""
             none = f" Nor is any other: {self.best.reason}." if self.best.status == "infeasible" else ""
             return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
         first, *others = given(self.evaluation).bottlenecks

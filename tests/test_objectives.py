@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import signal
 import threading
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
+from pipelab import scip
 from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.formulations.quickest.path import Path
@@ -432,18 +434,48 @@ def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     assert f"not proven least (stopped by time limit); the least may be up to {result.gap:.2%} lower" in result.sentence
 
 
-@pytest.mark.parametrize("against", ["usd_per_million_tokens", "seconds_per_pass"])
-def test_a_front_that_is_stopped_keeps_its_points(against):
+@pytest.mark.parametrize("against", ["gpus", "usd_per_million_tokens", "seconds_per_pass"])
+@pytest.mark.parametrize("how", ["stop", "interrupt"])
+def test_a_front_that_is_ended_early_keeps_its_points(against, how):
     problem = priced(pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens"))
     whole, stop, points = pl.trade_off(problem, against), threading.Event(), []
-    assert len(whole.points) > 2
-    curve = pl.trade_off(problem, against, stop=stop, on_point=lambda p: (points.append(p), stop.set()))
+    assert len(whole.points) > 1
+
+    def end(point):
+        points.append(point)
+        stop.set() if how == "stop" else signal.raise_signal(signal.SIGINT)
+
+    curve = pl.trade_off(problem, against, stop=stop, on_point=end)
+    first = whole.points[0 if against == "gpus" else -1]
     assert not curve.complete
-    assert [p.throughput for p in curve.points] == [p.throughput for p in points] == [whole.points[-1].throughput]
+    assert [p.throughput for p in curve.points] == [p.throughput for p in points] == [first.throughput]
     assert pl.trade_off(problem, against, time_limit=0.0).points == ()
 
 
 # What a result says of itself
+
+
+@pytest.mark.parametrize("goal", [pl.cheapest, pl.quickest, pl.solve_in_flight])
+def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
+    """Wherever it comes, the answer is a placement that the judge knows, and never an exception."""
+    problem, real = priced(small(7, link_units="tokens"), 7), scip.run
+    for moment in range(1, 5):
+        calls = []
+
+        def pressed(program, calls=calls, moment=moment, **options):
+            found = real(program, **options)
+            calls.append(program)
+            if len(calls) == moment:
+                signal.raise_signal(signal.SIGINT)
+            return found
+
+        monkeypatch.setattr(scip, "run", pressed)
+        result = goal(problem)
+        assert result.status in ("optimal", "feasible", "unknown")
+        assert result.status == "optimal" or result.stopped_by == "interrupt"
+        assert len(calls) <= moment + 2
+        if result.placement:
+            pl.evaluate(problem, result.placement)
 
 
 def test_a_result_says_what_was_least():

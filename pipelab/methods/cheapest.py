@@ -20,6 +20,7 @@ from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
 from pipelab.formulations.aggregated.usage import Limits
+from pipelab.interrupts import noted_interrupts
 from pipelab.methods.floor import floor_index, why_out_of_reach
 from pipelab.methods.prices import MOST_PRICE_UNITS, whole_prices
 from pipelab.methods.search import Search
@@ -106,7 +107,8 @@ def cheapest_of(
     prices = given(whole_prices(rates))
     search = Search(rates, solver, began, time_limit, stop=stop, limits=Limits(prices=prices), prefer="price")
     hunt = _Hunt(search, floor_index(rates, at_least), _dollars_per_unit(rates, prices))
-    hunt.run()
+    with noted_interrupts(passed_on=False) as search.interrupted:
+        hunt.run()
     return _result(hunt, at_least, explain)
 
 

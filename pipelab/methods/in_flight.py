@@ -24,6 +24,7 @@ import heapq
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ from pipelab.costs import StageCost, StageTables
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
+from pipelab.interrupts import noted_interrupts
 from pipelab.methods.aggregated import result_of
 from pipelab.methods.quickest import quickest_of, refuse_transfers
 from pipelab.methods.search import Search
@@ -102,7 +104,8 @@ def solve_in_flight(
     check_asked("solve_in_flight", problem, solver, time_limit, stop=stop)
     refuse_transfers(problem, "solve_in_flight")
     hunt = _Hunt(problem, solver, time.perf_counter(), time_limit, stop or threading.Event())
-    hunt.run()
+    with noted_interrupts(passed_on=False) as hunt.interrupted:
+        hunt.run()
     return hunt.result()
 
 
@@ -151,6 +154,7 @@ class _Hunt:
     stopped: str | None = None
     reason: str = ""
     tables: tuple[int, StageRates] | None = None
+    interrupted: Callable[[], bool] = lambda: False
 
     def run(self) -> None:
         """First as one would by hand: solve for as many as the last answer needs. Then halve what may hold more."""
@@ -192,7 +196,9 @@ class _Hunt:
         if n in self.most:
             return self.most[n][0]
         left = self._seconds_left()
-        search = Search(self._at_best(n), self.solver, time.perf_counter(), left, stop=self.stop)
+        search = Search(
+            self._at_best(n), self.solver, time.perf_counter(), left, stop=self.stop, interrupted=self.interrupted
+        )
         search.find_best_rate()
         answer, needs = self._heeded(result_of(search)), n
         if answer.placement is not None:
@@ -282,6 +288,8 @@ class _Hunt:
     def _ended(self) -> bool:
         if self.stop.is_set():
             self.stopped = "stop"
+        elif self.interrupted():
+            self.stopped = "interrupt"
         elif self._seconds_left() == 0:
             self.stopped = "time limit"
         return self.stopped in ("stop", "interrupt", "time limit")

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pipelab.checked import given
@@ -11,6 +12,7 @@ from pipelab.formulations.aggregated.rates import StageRates, stage_rates
 from pipelab.formulations.quickest.path import Path
 from pipelab.formulations.quickest.sequence import Sequence
 from pipelab.formulations.quickest.times import PassTimes, pass_times
+from pipelab.interrupts import noted_interrupts
 from pipelab.methods.floor import REACHED, floor_index, why_out_of_reach
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked, run_program, solver_version
@@ -101,7 +103,8 @@ def quickest_of(
 ) -> Result:
     """The same where the rates are known; without `explain`, an infeasible floor has no reason."""
     hunt = _Hunt(rates, at_least, solver, began, time_limit, stop or threading.Event())
-    hunt.run()
+    with noted_interrupts(passed_on=False) as hunt.interrupted:
+        hunt.run()
     return _result(hunt, explain)
 
 
@@ -137,6 +140,7 @@ class _Hunt:
     stopped: str | None = None
     size: dict = field(default_factory=dict)
     nodes: int = 0
+    interrupted: Callable[[], bool] = lambda: False
 
     def run(self) -> None:
         """Ask whether the floor can be reached; then solve the program, circuits forbidden one after the other."""
@@ -155,6 +159,8 @@ class _Hunt:
         """Whether time is up or it was stopped: building and loading a large program takes seconds too."""
         if self.stop.is_set():
             self.stopped = "stop"
+        elif self.interrupted():
+            self.stopped = "interrupt"
         elif self._seconds_left() == 0:
             self.stopped = "time limit"
         return self.stopped is not None
@@ -166,7 +172,9 @@ class _Hunt:
 
     def _reach_the_floor(self) -> bool:
         """False where no placement reaches the floor; a placement that does is kept."""
-        search = Search(self.rates, self.solver, self.began, self.time_limit, stop=self.stop)
+        search = Search(
+            self.rates, self.solver, self.began, self.time_limit, stop=self.stop, interrupted=self.interrupted
+        )
         index = floor_index(self.rates, self.at_least)
         if index > search.highest() or search.reach(index) is False:
             return False

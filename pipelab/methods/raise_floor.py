@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.formulations.aggregated.rates import StageRates
+from pipelab.interrupts import noted_interrupts
 from pipelab.objective import PROVEN_WITHIN
 from pipelab.result import Result
 
@@ -44,18 +45,19 @@ def raise_floor(
     """
     points: list[Result] = []
     pending, floor = None, 0.0
-    while True:
-        now = time.perf_counter()
-        left = None if time_limit is None else max(0.0, time_limit - (now - began))
-        answer = least(rates, floor, solver, now, left, stop, explain=False)
-        known = np.inf if answer.status == "infeasible" else answer.objective.bound or 0.0
-        if pending is not None and known > pending.objective.value * (1 + PROVEN_WITHIN):
-            points.append(pending)
-            if on_point is not None:
-                on_point(pending)
-        if answer.status != "optimal":
-            return tuple(points), answer.status == "infeasible"
-        pending = answer
-        # Rates closer than this are one rate: a point would be given out twice.
-        higher = np.searchsorted(rates.thresholds, answer.throughput * (1 + 1e-9), side="right")
-        floor = float(rates.thresholds[higher]) if higher < len(rates.thresholds) else np.inf
+    with noted_interrupts(passed_on=False) as interrupted:
+        while True:
+            now = time.perf_counter()
+            left = None if time_limit is None else max(0.0, time_limit - (now - began))
+            answer = least(rates, floor, solver, now, left, stop, explain=False)
+            known = np.inf if answer.status == "infeasible" else answer.objective.bound or 0.0
+            if pending is not None and known > pending.objective.value * (1 + PROVEN_WITHIN):
+                points.append(pending)
+                if on_point is not None:
+                    on_point(pending)
+            if answer.status != "optimal" or interrupted():
+                return tuple(points), answer.status == "infeasible"
+            pending = answer
+            # Rates closer than this are one rate: a point would be given out twice.
+            higher = np.searchsorted(rates.thresholds, answer.throughput * (1 + 1e-9), side="right")
+            floor = float(rates.thresholds[higher]) if higher < len(rates.thresholds) else np.inf

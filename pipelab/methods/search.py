@@ -19,6 +19,7 @@ from pipelab.formulations.aggregated.order import number_of_sets
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.formulations.aggregated.usage import Limits, price_step
+from pipelab.interrupts import noted_interrupts
 from pipelab.methods.prices import whole_prices
 from pipelab.methods.solvers import run_program
 from pipelab.placement import Placement
@@ -87,6 +88,7 @@ class Search:
     nodes: int = 0
     questions: list[Question] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
+    interrupted: Callable[[], bool] = lambda: False
     _known: dict[Placement, float] = field(default_factory=dict)
 
     @property
@@ -95,12 +97,16 @@ class Search:
         return self.rates.thresholds
 
     def run(self) -> "Search":
-        """Find the best rate; then, if nothing ended the search, choose among equally fast placements."""
-        self.find_best_rate()
-        if self.best is None and self.stopped is not None and self.high >= 0:
-            self._stand_in()
-        if self.best is not None and self.stopped is None:
-            self.choose_among_equals()
+        """Find the best rate; then, if nothing ended the search, choose among equally fast placements.
+
+        Ctrl-C ends it after the question at hand, and so loses nothing.
+        """
+        with noted_interrupts(passed_on=False) as self.interrupted:
+            self.find_best_rate()
+            if self.best is None and self.stopped is not None and self.high >= 0:
+                self._stand_in()
+            if self.best is not None and self.stopped is None:
+                self.choose_among_equals()
         return self
 
     def highest(self) -> int:
@@ -193,7 +199,7 @@ class Search:
             placement, settled = self.least(wanted, self.low)
             if placement is not None:
                 self._keep(placement)
-            if placement is None or not settled:
+            if placement is None or not settled or self.stopped is not None:
                 return
             if wanted == "price":
                 self.limits = replace(self.limits, price=self.used("price"))
@@ -275,6 +281,8 @@ class Search:
         answer = "yes" if placement or apart else "no" if run.status == "infeasible" else "not answered"
         seconds = time.perf_counter() - began
         self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
+        if self.stopped is None and self.interrupted():
+            self.stopped = "interrupt"
         return answer, placement
 
     def _form(self, found: Recipes) -> Counting | Layered:

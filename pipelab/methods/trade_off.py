@@ -11,6 +11,7 @@ from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits
 from pipelab.html import table
+from pipelab.interrupts import noted_interrupts
 from pipelab.methods.aggregated import result_of
 from pipelab.methods.cheapest import cheapest_of, prices_or_refuse
 from pipelab.methods.prices import whole_prices
@@ -165,20 +166,24 @@ def trade_off(
         return TradeOff(problem, against, points[::-1], complete, time.perf_counter() - began)
     limits, cap, complete = Limits(prices=prices), None, True
     found: list[Result] = []
-    while True:
-        left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
-        search = Search(
-            rates, solver, time.perf_counter(), left, stop=stop, limits=limits, prefer=_AGAINST[against], cap=cap
-        ).run()
-        if search.stopped is not None:
-            complete = False
-            break
-        if search.best is None:
-            break
-        found.append(_under_limit(result_of(search), limits, against))
-        if on_point is not None:
-            on_point(found[-1])
-        cap = search.low - 1  # what follows is slower, or there would be no point in it
-        most: Any = {_AGAINST[against]: search.used(_AGAINST[against]) - 1}
-        limits = replace(limits, **most)
+    with noted_interrupts(passed_on=False) as interrupted:
+        while True:
+            left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
+            search = Search(
+                rates, solver, time.perf_counter(), left, stop=stop, limits=limits, prefer=_AGAINST[against], cap=cap
+            ).run()
+            if search.stopped is not None:
+                complete = False
+                break
+            if search.best is None:
+                break
+            found.append(_under_limit(result_of(search), limits, against))
+            if on_point is not None:
+                on_point(found[-1])
+            if interrupted():
+                complete = False
+                break
+            cap = search.low - 1  # what follows is slower, or there would be no point in it
+            most: Any = {_AGAINST[against]: search.used(_AGAINST[against]) - 1}
+            limits = replace(limits, **most)
     return TradeOff(problem, against, tuple(found), complete, time.perf_counter() - began)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
 from pipelab.html import NO_FORMULAS, table
-from pipelab.sweeps.interrupts import noted_interrupts
+from pipelab.interrupts import noted_interrupts
 from pipelab.sweeps.points import plain, plain_points
 from pipelab.sweeps.rows_file import RowsFile, key_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, Task
@@ -211,9 +211,10 @@ def sweep(
         return Sweep(names, rows, len(keys), task.name, time.perf_counter() - began)
 
     try:
-        with noted_interrupts() as check, closing(answers(task, waiting, jobs)) as found:
+        with noted_interrupts(passed_on=True) as interrupted, closing(answers(task, waiting, jobs)) as found:
             for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
-                check()  # before the row counts: an interrupted solve may have less to say
+                if interrupted():  # a solve takes Ctrl-C for its own; this row may have less to say for it
+                    raise KeyboardInterrupt
                 done[key] = row
                 if store:
                     store.add(row)
