@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.html import table
+from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solve import METHODS, solve
@@ -114,7 +115,7 @@ def compare(
     Returns
     -------
     Comparison
-        Methods that refuse the problem are in it, with their reason.
+        Methods that refuse the problem are in it, with their reason; after Ctrl-C also those that were not asked.
 
     Raises
     ------
@@ -138,12 +139,16 @@ def compare(
             raise UnknownName(f"there are options for {name!r}, which is not compared; {nearest(name, methods)}")
     limited = ("exhaustive", "single_gpu", "type_count", "joint", "aggregated")
     results, refused = {}, {}
-    for method in methods:
-        own = dict(options.get(method, {}))
-        if method in limited:
-            own.setdefault("time_limit", time_limit)
-        try:
-            results[method] = solve(problem, method, **own)
-        except (TooLarge, NotApplicable) as error:
-            refused[method] = str(error)
+    with noted_interrupts(passed_on=False) as interrupted:
+        for method in methods:
+            if interrupted():  # the method before took it for its own
+                refused[method] = "not asked, after an interrupt"
+                continue
+            own = dict(options.get(method, {}))
+            if method in limited:
+                own.setdefault("time_limit", time_limit)
+            try:
+                results[method] = solve(problem, method, **own)
+            except (TooLarge, NotApplicable) as error:
+                refused[method] = str(error)
     return Comparison(problem, results, refused)

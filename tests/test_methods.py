@@ -1,6 +1,7 @@
 """The road to the ILP: rules of thumb, exhaustive search, the single-GPU MILP, the heuristic that failed."""
 
 import dataclasses
+import signal
 import threading
 
 import numpy as np
@@ -70,6 +71,20 @@ def test_a_stopped_search_keeps_its_best():
     result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.5)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.throughput < result.bound
+
+
+def test_an_interrupted_search_keeps_its_best():
+    class Pressed(threading.Event):
+        def is_set(self):
+            signal.raise_signal(signal.SIGINT)
+            return False
+
+    small = pl.load_case("small")
+    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
+    whole = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.5)
+    result = pl.solve(heavy, "exhaustive", limit=10**18, stop=Pressed())
+    assert result.stopped_by == "interrupt"
+    assert result.details["tried"] < whole.details["tried"]
 
 
 def test_a_search_ends_where_its_bound_is_reached():
@@ -302,6 +317,22 @@ def test_a_comparison_of_an_infeasible_problem_says_so():
     )
     both = pl.compare(heavy, ["even", "exhaustive", "joint"])
     assert "infeasible, proven by exhaustive and joint" in both.figure().layout.title.text
+
+
+def test_an_interrupt_ends_a_comparison_and_keeps_what_there_is(tiny, monkeypatch):
+    real = scip.run
+
+    def pressed(*args, **options):
+        signal.raise_signal(signal.SIGINT)
+        return real(*args, **options)
+
+    asked = ["even", "exhaustive", "joint", "aggregated", "single_gpu"]
+    whole = pl.compare(tiny, asked)
+    monkeypatch.setattr(scip, "run", pressed)
+    both = pl.compare(tiny, asked)
+    assert list(both.results) == ["even", "exhaustive", "joint"]
+    assert both.refused == dict.fromkeys(["aggregated", "single_gpu"], "not asked, after an interrupt")
+    assert both.results["joint"].throughput == whole.results["joint"].throughput
 
 
 def test_comparisons_refuse_what_they_do_not_understand(tiny):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import comb, factorial
 
@@ -12,6 +12,7 @@ from pipelab.errors import TooLarge
 from pipelab.evaluate import evaluate
 from pipelab.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.interrupts import noted_interrupts
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
@@ -112,8 +113,9 @@ def solve_exhaustive(
             problem, "exhaustive", "infeasible", None, None, None, time.perf_counter() - began, size, "", reason
         )
     search = _Search(problem, sets, np.where(fits, rate, -1.0), began, time_limit, stop)
-    for stages in range(1, problem.model.layers + 1):  # few stages first: there are fewest of them
-        search.extend(0, 0, -1, np.inf, (), stages)
+    with noted_interrupts(passed_on=False) as search.interrupted:
+        for stages in range(1, problem.model.layers + 1):  # few stages first: there are fewest of them
+            search.extend(0, 0, -1, np.inf, (), stages)
     seconds = time.perf_counter() - began
     solver = f"all {number:,} placements"
     if search.best is None and not search.stopped:
@@ -149,6 +151,7 @@ class _Search:
         self.mask = [sum(1 << g for g in s) for s in sets]
         self.deadline = np.inf if time_limit is None else began + time_limit
         self.stop = stop
+        self.interrupted: Callable[[], bool] = lambda: False
         self.best: Placement | None = None
         self.stopped: str | None = None
         self.best_rate, self.steps, self.tried = -1.0, 0, 0
@@ -187,6 +190,8 @@ class _Search:
         if self.stopped is None and self.steps % 1024 == 1:
             if self.stop is not None and self.stop.is_set():
                 self.stopped = "stop"
+            elif self.interrupted():
+                self.stopped = "interrupt"
             elif time.perf_counter() > self.deadline:
                 self.stopped = "time limit"
         return self.stopped is not None
