@@ -4,6 +4,7 @@ import ast
 import csv
 import io
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pipelab as pl
-from pipelab import seeds, seeds_schedules
+from pipelab import scip, seeds, seeds_schedules
 from pipelab.cli import app
 from pipelab.ledger import VERDICTS, Claim, claims, clock, writeup_results
 from pipelab.ledger.book import FAILED, enter
@@ -386,3 +387,17 @@ def test_what_the_command_refuses(arguments, message):
     done = _cli(*arguments)
     assert isinstance(done.exception, pl.PipelabError)  # main() makes one sentence and status 2 of it
     assert message in str(done.exception)
+
+
+def test_an_interrupt_in_a_solve_ends_the_ledger(monkeypatch):
+    """The solve itself ends calmly; its row must not be called changed, nor the next one begun."""
+    real, entered = scip.run, []
+
+    def pressed(*args, **options):
+        signal.raise_signal(signal.SIGINT)
+        return real(*args, **options)
+
+    monkeypatch.setattr(scip, "run", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        pl.reproduce(["write-up"], desk=Desk(), on_entry=entered.append)
+    assert not any(entry.changed for entry in entered)

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from pipelab.errors import UnknownName, nearest
+from pipelab.interrupts import noted_interrupts
 from pipelab.ledger.claims import VERDICTS, Claim, shown
 from pipelab.ledger.desk import Desk
 
@@ -266,10 +267,13 @@ def reproduce(
     began, desk = time.perf_counter(), desk or Desk()
     entries = []
     rows = claims(documents)
-    with tqdm(total=len(rows), unit="row", disable=not progress) as bar:
+    bar = tqdm(total=len(rows), unit="row", disable=not progress)
+    with noted_interrupts(passed_on=True) as interrupted, bar:
         for document, number, claim in rows:
             bar.set_description(document)
             entries.append(enter(document, number, claim, desk))
+            if interrupted():  # a solve takes Ctrl-C for its own, and with less to say the row would be another
+                raise KeyboardInterrupt
             if on_entry:
                 on_entry(entries[-1])
             bar.update()
