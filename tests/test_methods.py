@@ -82,7 +82,7 @@ def test_an_interrupted_search_keeps_its_best():
     small = pl.load_case("small")
     heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
     whole = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.5)
-    result = pl.solve(heavy, "exhaustive", limit=10**18, stop=Pressed())
+    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=60, stop=Pressed())
     assert result.stopped_by == "interrupt"
     assert result.details["tried"] < whole.details["tried"]
 
