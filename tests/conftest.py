@@ -13,7 +13,6 @@ build_iri_grammar_when_asked()  # before nbformat is imported, in every process 
 from lab_server import lab_server  # noqa: E402
 from lab_session import one_page  # noqa: E402
 
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shell's script runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
