@@ -65,6 +65,8 @@ class Search:
         Some question was left open because its mixtures were too many to list.
     aside : int
         The highest rate known to be reached where links do not count.
+    interrupted : function without arguments
+        Whether Ctrl-C was pressed, as `noted_interrupts` yields it; the search then ends.
     """
 
     rates: StageRates
