@@ -72,7 +72,8 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Returns
     -------
     Problem
-        Its name is that of the folder. Units and sources of every column are in `data/README.md`.
+        Its name is that of the folder. Units and sources of every column are in `data/README.md`. The bundled
+        cases, which are the write-up's, set `link_units="transfers"` in their files, and every result says so.
 
     Raises
     ------

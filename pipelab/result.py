@@ -115,7 +115,12 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence."""
+        """The answer in one sentence; a second one where links are counted as the write-up counts them."""
+        mistaken = self.problem.link_units == "transfers" and len(self.problem.cluster) > 1
+        return self._answer + (" Links count transfers/s here, as in the write-up." if mistaken else "")
+
+    @property
+    def _answer(self) -> str:
         if self.status == "infeasible":
             return f"No placement exists: {self.reason}."
         if self.status == "unknown":
@@ -164,6 +169,7 @@ class Result:
             "stopped_by": self.stopped_by,
             "reason": self.reason,
             "seconds": self.seconds,
+            "link_units": self.problem.link_units,
             "solver": self.solver,
             "size": dict(self.size),
             "placement": self.placement.as_dict() if self.placement else None,

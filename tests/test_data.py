@@ -157,7 +157,7 @@ def test_a_parameter_that_is_not_used_is_said(tmp_path):
     shutil.copytree(CASES / "tiny", tmp_path / "mine")
     with (tmp_path / "mine" / "config.csv").open("a") as file:
         file.write("max_gpus_per_stag,3\n")
-    with pytest.warns(UserWarning, match="row 14: parameter 'max_gpus_per_stag' is not used.*max_gpus_per_stage"):
+    with pytest.warns(UserWarning, match="row 15: parameter 'max_gpus_per_stag' is not used.*max_gpus_per_stage"):
         pl.load_case(tmp_path / "mine")
 
 
