@@ -324,3 +324,20 @@ def passes(problem):
                         yield from extend(end, used | set(s), s, min(slowest, hop, own), took)
 
     return extend(0, frozenset(), None, np.inf, 0.0)
+
+
+def wild_problem(seed, orders=30.0):
+    """A small problem whose stage and link rates spread over so many orders of magnitude, some of them equal."""
+    rng = np.random.default_rng(seed)
+    n, layers = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    values = 10.0 ** rng.uniform(-orders / 2, orders / 2, 6)
+    costs = TableCosts(seed, slowest=bool(seed % 2), values=tuple(values.tolist()))
+    model, load = pl.Model("wild", layers, 1024, 1024, 1.0), pl.Workload(128, 1)
+    pool = tuple(pl.GPU(str(rng.choice(costs.gpu_types)), 40.0) for _ in range(n))
+    own = 10.0 ** rng.uniform(-orders / 2, orders / 2, (n, n))
+    links = np.where(rng.random((n, n)) < 0.3, rng.choice(values, (n, n)), own)
+    per_token = load.batch_size * model.d_model * model.bytes_per_element / 2**30
+    return pl.Problem(
+        pl.Cluster(pool, links * per_token), model, load, costs,
+        max_gpus_per_stage=int(rng.integers(1, 3)), name=f"wild {seed}",
+    )  # fmt: skip

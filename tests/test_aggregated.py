@@ -355,6 +355,21 @@ def test_easier_questions_never_say_no_to_what_exists(others, monkeypatch):
     assert solved(problem).throughput == pytest.approx(100)
 
 
+@pytest.mark.parametrize("gpus", [6, 30])
+def test_a_long_chain_of_near_ties_is_not_one_rate(gpus):
+    """Each link is faster than the next slower one by less than one part in 10^10, and one of them decides."""
+    links = 100 * (1 + 0.99e-10) ** np.arange(gpus * gpus).reshape(gpus, gpus)
+    np.random.default_rng(gpus).shuffle(links.reshape(-1))
+    problem = made(["T"] * gpus, {"T": (0, 1e12)}, 2, links, 1, 1.5)
+    result = solved(problem)
+    matrix = problem.cluster.bandwidth_matrix()
+    np.fill_diagonal(matrix, 0)
+    best = problem.link_throughput(matrix.max())
+    assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-13))
+    slower = problem.link_throughput(np.sort(matrix, axis=None)[-2])
+    assert best > slower * (1 + 0.5e-10)  # so that the two are told apart
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_certificate_never_rests_on_mixtures_left_out(seed, monkeypatch):
     problem = oracle.random_problem(seed, gpus=5, layers=4, max_gpus_per_stage=3, unlike=seed % 3 == 0)

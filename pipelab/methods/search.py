@@ -30,6 +30,7 @@ __all__ = ["Question", "Search"]
 
 _READ_BACK_SECONDS = 10.0
 _STAND_IN_SECONDS = 1.0
+_SAME_RATE = 1e-13  # a placement's own rate, computed by another path, differs from the table's by less than this
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
@@ -345,7 +346,7 @@ class Search:
     def index_of(self, placement: Placement) -> int:
         """The last rate that is not above the placement's own."""
         own = self._judged(placement)
-        return int(np.searchsorted(self.thresholds, own * (1 + 1e-11), side="right")) - 1
+        return int(np.searchsorted(self.thresholds, own * (1 + _SAME_RATE), side="right")) - 1
 
     def _note(self) -> None:
         bound = float(self.thresholds[self.high]) if self.high >= 0 else None

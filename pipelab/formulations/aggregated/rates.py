@@ -24,7 +24,7 @@ __all__ = ["StageRates", "stage_rates"]
 
 # Rates this close are one rate: they differ by the last bits of the arithmetic. Ten times what a
 # placement's own rate, computed by another path, may differ from the table's (`Search.index_of`).
-_SAME = 1e-10
+_SAME = 1e-12
 _MOST_CELLS = 60_000_000  # mixtures × kinds of span; 8 bytes each
 
 
@@ -73,9 +73,7 @@ class StageRates:
         if not len(stages):
             return stages
         links = self.link[np.isfinite(self.link) & (self.link < stages.max())]
-        rates = np.unique(np.concatenate([stages, links]))
-        new = np.concatenate([[True], np.diff(rates) > _SAME * rates[:-1]])
-        return rates[new]
+        return _apart(np.unique(np.concatenate([stages, links])))
 
     @cached_property
     def _attained(self) -> np.ndarray:
@@ -132,6 +130,25 @@ def stage_rates(problem: Problem) -> StageRates:
         rate[i : i + step] = np.where(tables.fits(problem.cluster.kinds), tables.throughput, 0.0)
     link = problem.link_throughput(classes.bandwidth_gb_per_s)
     return StageRates(problem, classes, mixtures, rate, link, pure)
+
+
+def _apart(rates: np.ndarray) -> np.ndarray:
+    """The lowest of each group of rates that are one but for rounding; `rates` ascend.
+
+    A group is what lies within `_SAME` of its lowest member. Neighbours that close are no group of their own: a long
+    chain of them may span any distance.
+    """
+    near = np.diff(rates) <= _SAME * rates[:-1]
+    first = np.concatenate([[True], ~near])
+    chains = np.flatnonzero(first[:-1] & near)
+    ends = np.append(np.flatnonzero(first), len(rates))
+    for begin in chains:
+        end = ends[np.searchsorted(ends, begin, side="right")]
+        lowest = begin
+        while rates[end - 1] > rates[lowest] * (1 + _SAME):
+            lowest += int(np.searchsorted(rates[lowest:end], rates[lowest] * (1 + _SAME), side="right"))
+            first[lowest] = True
+    return rates[first]
 
 
 def _largest(problem: Problem) -> int:
