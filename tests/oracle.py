@@ -12,6 +12,7 @@ import numpy as np
 
 import pipelab as pl
 import roofline_oracle
+from pipelab.costs import StageCost, StageTables
 
 
 def line(problem, gpu_type, layers):
@@ -271,7 +272,7 @@ class TableCosts:
         mixture = tuple(sorted(g.type for g in gpus))
         rate = self.rate(mixture, (len(layers), model.weight_gb(layers) / model.layer_weight_gb, model.work(layers)))
         need = tuple(g.memory_gb / 2 if rate else g.memory_gb * 2 for g in gpus)
-        return pl.costs.StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
+        return StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
 
     def stage_tables(self, model, workload, kinds, composition, batch_split):
         s = model.spans
@@ -279,7 +280,7 @@ class TableCosts:
         mixtures = [tuple(sorted(t for k, n in zip(kinds, c, strict=True) for t in [k.type] * n)) for c in composition]
         rate = np.array([[self.rate(m, span) for span in spans] for m in mixtures])
         memory = np.where(rate[:, None] > 0, 0.5, 2.0) * np.array([k.memory_gb for k in kinds])[None, :, None]
-        return pl.costs.StageTables(rate, np.where((composition > 0)[:, :, None], memory, 0.0))
+        return StageTables(rate, np.where((composition > 0)[:, :, None], memory, 0.0))
 
 
 def placements(problem):
