@@ -174,6 +174,43 @@ def test_the_original_milp_equals_brute_force(seed, links):
         assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_original_milp_with_rates_over_thirty_orders_of_magnitude(seed):
+    problem = dataclasses.replace(oracle.wild_problem(seed), max_gpus_per_stage=1)
+    best, result = oracle.best(problem), pl.solve(problem, "single_gpu")
+    if best is None:
+        assert result.status == "infeasible"
+    else:
+        assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-12))
+
+
+def test_the_run_of_its_author_is_refused_where_rates_are_too_far_apart():
+    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 1e13), "B": pl.Coefficients(0, 0, 0, 2)})
+    pool = (pl.GPU("A", 6.01), pl.GPU("B", 6.01))
+    problem = pl.Problem(
+        pl.Cluster(pool, [[1e9]], [0, 0]), pl.Model("six", 6, 1, 1, 1.0), pl.Workload(1, 1), costs, name="far apart"
+    )
+    with pytest.raises(pl.NotApplicable, match=r"fastest stage has 1e\+13 tokens/s and the slowest stage or link 2"):
+        pl.solve(problem, "single_gpu", segments="as_run")
+    assert pl.solve(problem, "single_gpu").throughput == 1e13
+    other = oracle.wild_problem(8)
+    with pytest.raises(pl.NotApplicable, match="expected LinearThroughput"):
+        pl.solve(other, "single_gpu", segments="as_run")
+
+
+@pytest.mark.parametrize("ratio", [1 + 1e-12, 1 + 1e-9, 1 + 1e-7])
+def test_near_ties_of_the_original_milp_are_settled(ratio):
+    """Two ways to hold three layers whose rates differ by less than SCIP's tolerance."""
+    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 100), "B": pl.Coefficients(0, 0, 0, 100 * ratio)})
+    pool = (pl.GPU("A", 2.01), pl.GPU("B", 1.01), pl.GPU("B", 2.01))
+    model, load = pl.Model("near", 3, 1, 1, 1.0), pl.Workload(1, 1)
+    problem = pl.Problem(pl.Cluster(pool, [[1e9]], [0] * 3),
+                         model, load, costs)  # fmt: skip
+    result = pl.solve(problem, "single_gpu")
+    assert (result.status, result.reason) == ("optimal", "")
+    assert result.throughput == pytest.approx(oracle.best(problem), rel=1e-14)
+
+
 def test_a_bound_out_of_reach_is_given_up_and_all_segments_are_asked(tiny):
     """Two GPUs hold 5 layers each; 8 layers at the rate of 5 cannot be had: 5 + 3 is slower, and so is 4 + 4."""
     two = pl.Cluster.from_counts({"A100": 2}, 80, 400)

@@ -15,12 +15,11 @@ from pipelab.formulations.count import count_candidates
 from pipelab.formulations.forms import joint_form
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.memory import BYTES, free_gigabytes, gigabytes, refuse
-from pipelab.methods.settle import chosen_rows, far_apart, settle
+from pipelab.methods.settle import chosen_rows, out_of_reach, refuse_out_of_reach, settle, settled_without_rates
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
 from pipelab.solver_run import Progress
-from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pipelab.program import LinearProgram
@@ -188,8 +187,9 @@ def solve_joint(
     -----
     SCIP works with a relative tolerance of 1e-6. The answer is any of finitely many stage and link rates, so the bound
     is rounded down to the next of them. "Optimal" is said only once a program without rates, so without any tolerance
-    (`settle.py`), has found nothing faster. Where the fastest stage is more than 10^6 times as fast as the slowest
-    stage or link, such programs alone find the best placement, and the reason says so.
+    (`settle.py`), has found nothing faster. Where rates are beyond what that tolerance carries (the fastest stage is
+    more than 10^6 times as fast as the slowest stage or link, say), such programs alone find the best placement, and
+    the reason says so.
     """
     deadline = Deadline(time_limit, stop)
     joint_form(form, big_m)
@@ -201,9 +201,10 @@ def solve_joint(
     from pipelab import scip
 
     candidates = enumerate_candidates(problem)
-    spread = far_apart(candidates)
-    if spread is not None and big_m == "valid":
-        return _without_scips_tolerance(candidates, size, spread, gap, deadline)
+    clash = out_of_reach(candidates)
+    if clash and big_m == "valid":
+        return _without_scips_tolerance(candidates, size, clash, gap, deadline)
+    refuse_out_of_reach(candidates, "joint, big_m='as_written'")
     program = _build(candidates, form, big_m)
     built = deadline.spent
     run = scip.run(
@@ -213,7 +214,7 @@ def solve_joint(
     )  # fmt: skip
     if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
         return _infeasible(problem, _why_not_all_fit(candidates), size, deadline, scip.version())
-    return _read(candidates, program, run, size, big_m, spread is None, built, deadline)
+    return _read(candidates, program, run, size, big_m, not clash, built, deadline)
 
 
 def _build(candidates: Candidates, form: str, big_m: str) -> "LinearProgram":
@@ -297,9 +298,9 @@ def _better(
 
 
 def _without_scips_tolerance(
-    candidates: Candidates, size: dict[str, int], spread: float, gap: float, deadline: Deadline
+    candidates: Candidates, size: dict[str, int], clash: str, gap: float, deadline: Deadline
 ) -> Result:
-    """Where rates are too far apart for a program that has them as coefficients: questions without any."""
+    """Where rates are out of reach for a program that has them as coefficients: questions without any."""
     from pipelab import scip
 
     problem, built = candidates.problem, deadline.spent
@@ -307,10 +308,7 @@ def _without_scips_tolerance(
     if settled.placement is None and settled.stopped_by is None:
         return _infeasible(problem, _why_not_all_fit(candidates), size, deadline, scip.version())
     status, bound = status_and_bound(settled.throughput, settled.bound)
-    reason = (
-        f"the fastest stage is {spread:.2g} times as fast as the slowest stage or link, more than SCIP's tolerance "
-        f"carries: settled by {counted(settled.questions, 'program')} without rates"
-    )
+    reason = settled_without_rates(settled, clash)
     details = {
         "build_seconds": built,
         "solve_seconds": deadline.spent - built,

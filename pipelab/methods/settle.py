@@ -11,18 +11,21 @@ import numpy as np
 
 from pipelab.checked import given
 from pipelab.deadline import Deadline
-from pipelab.errors import PipelabError
+from pipelab.errors import NotApplicable, PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations import threshold
 from pipelab.formulations.candidates import Candidates
 from pipelab.placement import Placement
+from pipelab.words import counted
 
-__all__ = ["Settled", "chosen_rows", "far_apart", "settle"]
+__all__ = ["Settled", "chosen_rows", "out_of_reach", "refuse_out_of_reach", "settle", "settled_without_rates"]
 
 _SAME = 1 + 1e-12  # rates closer than this differ by the last bits of the arithmetic
 # SCIP keeps rows to within 1e-6 of their largest entry, here the fastest rate: a rate smaller than that share of it
-# disappears. Up to this spread SCIP's bound is believed while it is not yet settled.
-_FAR_APART = 1e6
+# disappears. Below 1e-9 it sees zero, and from 1e15 on it does not compute. Within these limits its bound is believed
+# as long as it is not yet settled.
+_FAR_APART, _SMALL, _LARGE = 1e6, 1e-4, 1e10
+_BEYOND_DOUBLES = 1e12
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,44 @@ class Settled:
     questions: int
 
 
-def far_apart(candidates: Candidates) -> float | None:
-    """How many times the slowest stage or link the fastest stage is, where that is more than SCIP's tolerance carries.
+def out_of_reach(candidates: Candidates) -> str:
+    """The two rates that SCIP's tolerance cannot carry in one model, in words; empty where it can.
 
-    Links faster than every stage do not count. None where the rates are close enough.
+    Links faster than every stage do not count.
     """
+    slowest, fastest = _extremes(candidates)
+    fine = fastest <= slowest * _FAR_APART and slowest >= _SMALL and fastest <= _LARGE
+    return "" if fine else _clash(slowest, fastest)
+
+
+def refuse_out_of_reach(candidates: Candidates, what: str) -> None:
+    """For models that cannot be settled without rates: refuse those that doubles cannot carry.
+
+    Raises
+    ------
+    NotApplicable
+        Two rates differ by a factor of more than 10^12; the message names both.
+    """
+    slowest, fastest = _extremes(candidates)
+    if fastest > slowest * _BEYOND_DOUBLES:
+        clash = _clash(slowest, fastest)
+        expected = f"expected rates that differ by a factor of 10^12 at most: {clash}. method='aggregated' takes any"
+        raise NotApplicable(what, [("problem", candidates.problem.name, expected)])
+
+
+def settled_without_rates(settled: "Settled", clash: str) -> str:
+    """The remark on an answer for which SCIP has seen no rates."""
+    programs = counted(settled.questions, "program")
+    return f"{clash}, out of reach of SCIP's tolerance: settled by {programs} without rates"
+
+
+def _clash(slowest: float, fastest: float) -> str:
+    return f"the fastest stage has {fastest:.3g} tokens/s and the slowest stage or link {slowest:.3g}"
+
+
+def _extremes(candidates: Candidates) -> tuple[float, float]:
     rates = _rates(candidates)
-    spread = float(rates.max() / rates.min())
-    return spread if spread > _FAR_APART else None
+    return float(rates.min()), float(rates.max())
 
 
 def settle(
