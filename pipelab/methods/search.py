@@ -16,7 +16,7 @@ from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.counting import Counting
 from pipelab.formulations.aggregated.layered import Layered
 from pipelab.formulations.aggregated.order import number_of_sets
-from pipelab.formulations.aggregated.rates import StageRates
+from pipelab.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.interrupts import noted_interrupts
@@ -30,7 +30,6 @@ __all__ = ["Question", "Search"]
 
 _READ_BACK_SECONDS = 10.0
 _STAND_IN_SECONDS = 1.0
-_SAME_RATE = 1e-13  # a placement's own rate, computed by another path, differs from the table's by less than this
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
@@ -345,8 +344,7 @@ class Search:
 
     def index_of(self, placement: Placement) -> int:
         """The last rate that is not above the placement's own."""
-        own = self._judged(placement)
-        return int(np.searchsorted(self.thresholds, own * (1 + _SAME_RATE), side="right")) - 1
+        return index_of_rate(self.thresholds, self._judged(placement))
 
     def _note(self) -> None:
         bound = float(self.thresholds[self.high]) if self.high >= 0 else None

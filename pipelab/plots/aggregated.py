@@ -127,7 +127,7 @@ def plot_search(result: "Result") -> "Figure":
 
 
 def plot_proof(proof: "Certificate") -> "Figure":
-    """What all GPUs are worth at the next higher rate, beside the layers to be held.
+    """The dual prices of all GPUs at the next higher rate, in layers, beside the layers to be held.
 
     Parameters
     ----------
@@ -152,26 +152,32 @@ def plot_proof(proof: "Certificate") -> "Figure":
     kinds, layers = proof.problem.cluster.kinds, proof.problem.model.layers
     colours = colour_of_types([kind.type for kind in kinds])
     figure = go.Figure()
-    for kind, count, worth in zip(kinds, proof.problem.cluster.kind_count.tolist(), proof.worth, strict=True):
-        if worth:
+    for kind, count, price in zip(kinds, proof.problem.cluster.kind_count.tolist(), proof.prices, strict=True):
+        if price:
             figure.add_trace(
                 go.Bar(
-                    y=["worth of all GPUs"], x=[float(count * worth)], orientation="h", name=kind.type,
+                    y=["all GPUs"], x=[float(count * price)], orientation="h", name=kind.type,
                     marker={"color": colours[kind.type], "line": {"color": "white", "width": 1.5}},
-                    text=f"{count} {kind.type} × {worth} = {float(count * worth):g}", textposition="inside",
+                    text=f"{count} {kind.type} × {price} = {float(count * price):g}", textposition="inside",
                     insidetextanchor="middle", insidetextfont={"color": ink_on(colours[kind.type])},
-                    hovertemplate=f"{count} × {kind.type}, worth {worth} layers each<extra></extra>",
+                    hovertemplate=f"{count} × {kind.type}, good for {price} layers each<extra></extra>",
                 )
             )  # fmt: skip
-    figure.add_vline(x=layers, line={"color": BOTTLENECK, "width": 3})
-    figure.add_annotation(x=layers, y=1, yref="paper", text=f"{layers} layers", showarrow=False, yanchor="bottom")
-    short = layers - float(proof.total_worth)
-    found = f"{short:g} layers short" if short > 0 else "enough in parts, so the proof needs whole stages or links"
+    needed, there = float(proof.total_value), float(proof.total_price)
+    plain = all(value == 1 for value in proof.values)
+    figure.add_vline(x=needed, line={"color": BOTTLENECK, "width": 3})
+    label = f"{layers} layers" if plain else f"{layers} layers, worth {needed:g}"
+    figure.add_annotation(x=needed, y=1, yref="paper", text=label, showarrow=False, yanchor="bottom")
+    short = needed - there
+    found = f"{short:g} short" if short > 0 else "enough in parts, so the proof needs whole stages or links"
+    why = "no stage that reaches this rate holds more layers than its GPUs are good for"
+    if not plain:
+        why += "; a layer that comes with more work counts for more"
     figure.update_layout(
         template=template(), barmode="stack", height=260, showlegend=False,
-        title=f"At {proof.rate:.6g} tokens/s all GPUs are worth {float(proof.total_worth):g} layers: {found}"
-        "<br><sup>no stage that reaches this rate holds more layers than its GPUs are worth</sup>",
-        xaxis={"title": {"text": "layers"}, "range": [0, 1.12 * max(layers, float(proof.total_worth))]},
+        title=f"At {proof.rate:.6g} tokens/s all GPUs are good for {there:g} of {needed:g} layers: {found}"
+        f"<br><sup>{why}</sup>",
+        xaxis={"title": {"text": "layers"}, "range": [0, 1.12 * max(needed, there)]},
         yaxis={"showticklabels": False},
     )  # fmt: skip
     return figure

@@ -20,11 +20,12 @@ from pipelab.formulations.aggregated.classes import Classes, gpu_classes
 from pipelab.formulations.count import compositions
 from pipelab.problem import Problem
 
-__all__ = ["StageRates", "stage_rates"]
+__all__ = ["StageRates", "index_of_rate", "stage_rates"]
 
 # Rates this close are one rate: they differ by the last bits of the arithmetic. Ten times what a
-# placement's own rate, computed by another path, may differ from the table's (`Search.index_of`).
+# placement's own rate, computed by another path, may differ from the table's (`index_of_rate`).
 _SAME = 1e-12
+_OTHER_PATH = 1e-13
 _MOST_CELLS = 60_000_000  # mixtures × kinds of span; 8 bytes each
 
 
@@ -130,6 +131,11 @@ def stage_rates(problem: Problem) -> StageRates:
         rate[i : i + step] = np.where(tables.fits(problem.cluster.kinds), tables.throughput, 0.0)
     link = problem.link_throughput(classes.bandwidth_gb_per_s)
     return StageRates(problem, classes, mixtures, rate, link, pure)
+
+
+def index_of_rate(thresholds: np.ndarray, rate: float) -> int:
+    """The last of the ascending `thresholds` that is not above the rate, but for rounding; -1 if all are."""
+    return int(np.searchsorted(thresholds, rate * (1 + _OTHER_PATH), side="right")) - 1
 
 
 def _apart(rates: np.ndarray) -> np.ndarray:
