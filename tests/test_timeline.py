@@ -561,12 +561,34 @@ def test_peak_memory_of_the_zero_bubble_schedules_as_in_table_2(p):
 
 
 @settings(deadline=None, max_examples=60)
-@given(runs())
-def test_peak_in_flight_is_the_peak_of_memory_over_time(case):
+@given(runs(), st.sampled_from([0, 0.25, 0.9375, 1]))
+def test_peak_memory_is_what_is_counted_along_every_ranks_order(case, share):
     schedule, costs = case
     if schedule.forward_only:
         return
-    assert pl.simulate(schedule, costs).peak_memory == schedule_peak(schedule)
+    timeline = pl.simulate(schedule, dataclasses.replace(costs, weight_activation=share))
+    assert timeline.peak_memory == schedule_peak(schedule, share)
+    assert timeline.peak_in_flight == schedule_peak(schedule, 0)
+
+
+def test_what_a_split_backward_holds_is_not_known_without_the_share_that_w_needs():
+    for name in ("ZBH1", "ZBH2", "ZBV", "InterleavedZeroBubble", "DualPipeV"):
+        timeline = run(name, 2, 8)
+        for attempt in (lambda t=timeline: t.peak_memory, lambda t=timeline: t.memory(0)):
+            with pytest.raises(
+                pl.InvalidValue, match=r"memory: weight_activation = None: .* weight_activation=32 / 34"
+            ):
+                attempt()
+    assert run("1F1B", 2, 4).peak_memory == (2, 1)  # whose backward frees everything at once
+
+
+@pytest.mark.parametrize("m", [8, 32])
+def test_zbh1_holds_a_little_less_than_four_microbatches_on_every_rank(m):
+    """Not 4 3 2 1: a weight gradient that is put off keeps what it needs, which is nearly all."""
+    held = {share: run("ZBH1", 4, m, pl.StageCosts(1, 1, 1, weight_activation=share)) for share in (0, 32 / 34, 1)}
+    assert [round(peak, 2) for peak in held[32 / 34].peak_memory] == [4, 3.94, 3.88, 3.82]
+    assert held[0].peak_memory == (4, 3, 2, 1)
+    assert held[1].peak_memory == (4, 4, 4, 4)
 
 
 def test_what_is_held_for_a_moment_alone_is_held():
@@ -575,8 +597,8 @@ def test_what_is_held_for_a_moment_alone_is_held():
     assert nothing.peak_memory == (1,)
     assert [x.tolist() for x in nothing.memory(0)] == [[0, 0, 0], [0, 1, 0]]
     for name in ("GPipe", "1F1B", "ZBH1", "ZBH2", "ZBV"):
-        for costs in (pl.StageCosts(0, 0, 0), pl.StageCosts(0, 1, 0), pl.StageCosts(1, 0, 0), pl.StageCosts(0, 0, 1)):
-            timeline = run(name, 3, 5, costs)
+        for times in ((0, 0, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1)):
+            timeline = run(name, 3, 5, pl.StageCosts(*times, weight_activation=0))
             chunks = timeline.schedule.chunks
             assert timeline.peak_memory == tuple(held / chunks for held in timeline.peak_in_flight)
             assert all((timeline.memory(rank).amount >= 0).all() for rank in range(3))
@@ -586,7 +608,7 @@ def test_what_is_held_for_a_moment_alone_is_held():
     assert [x.tolist() for x in weights.memory(0)] == [[0, 0, 2, 3], [0, 2, 3, 0]]
 
 
-def schedule_peak(schedule):
+def schedule_peak(schedule, share):
     """Counted by hand along every rank's order."""
     peaks = []
     for row in schedule.actions:
@@ -595,7 +617,7 @@ def schedule_peak(schedule):
             kinds = [part.kind for part in action.parts or (action,)]
             held += kinds.count("F")
             peak = max(peak, held)
-            held -= kinds.count("B") + kinds.count("I")
+            held += share * (kinds.count("I") - kinds.count("W")) - kinds.count("B") - kinds.count("I")
         peaks.append(peak)
     return tuple(peaks)
 
