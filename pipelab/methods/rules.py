@@ -46,7 +46,7 @@ def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Re
 
 
 def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
-    """By the bandwidth from each GPU to the next (the last to the first), from four GPUs on times its memory."""
+    """By the bandwidth from each GPU to the next (the last to the first), within twice its share of all memory."""
 
     def rule(order: Any) -> Any:
         onward = [*order[1:], order[0]]

@@ -8,6 +8,7 @@ from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import check_options, gantt_parts
 from pipelab.theme import GRID, TYPE_COLOURS, template
 from pipelab.timeline import Timeline
+from pipelab.timeline.memory import splits_backward
 from pipelab.words import listed
 
 if TYPE_CHECKING:
@@ -122,10 +123,12 @@ def _labelled(timelines: Mapping[str, Timeline]) -> dict:
 
 
 def _caption(label: str, timeline: Timeline) -> str:
-    held = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory[:8]) + (" …" if timeline.schedule.ranks > 8 else "")
+    known = timeline.costs.weight_activation is not None or not splits_backward(timeline.schedule)
+    peaks, what = (timeline.peak_memory, "held") if known else (timeline.peak_in_flight, "in flight")
+    most = " ".join(f"{peak:.4g}" for peak in peaks[:8]) + (" …" if timeline.schedule.ranks > 8 else "")
     return (
         f"<b>{label}</b>: makespan {timeline.makespan:.6g}, longest span {timeline.span:.6g}, "
-        f"{timeline.bubble_fraction:.1%} idle, at most {held} held"
+        f"{timeline.bubble_fraction:.1%} idle, at most {most} {what}"
     )
 
 
