@@ -16,9 +16,10 @@ from typing import Any
 
 from pipelab.checked import is_real
 from pipelab.errors import InvalidData, InvalidValue
+from pipelab.files import write_whole
 from pipelab.sweeps.points import cell, value_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, TEXTS
-from pipelab.tables import path_of, write_whole
+from pipelab.tables import path_of
 
 __all__ = ["RowsFile", "key_of"]
 
