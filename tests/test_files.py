@@ -1,9 +1,7 @@
 """Files that cannot be written or read: the old one stays, and one sentence says which file, why, and what to do."""
 
-import contextlib
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -11,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from limits import full_disk
 
 import pipelab as pl
 from pipelab.errors import InvalidData
@@ -22,21 +21,6 @@ from pipelab.tables import read_rows, write_to
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and special files of POSIX")
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full and /proc")
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
-
-
-@contextlib.contextmanager
-def full_disk(limit=1000):
-    """No file may grow beyond so many bytes: as on a full disk, the system refuses the rest."""
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, old)
 
 
 def mode(path):
