@@ -124,7 +124,7 @@ def solve_single_gpu(
             throughput = evaluate(problem, placement).throughput
         except InvalidPlacement:  # as run, a GPU may be given a layer that it cannot hold
             placement = None
-    status, proven, reason = _what_is_proven(problem, chosen, candidates, run, throughput, bound)
+    status, proven, reason, among = _what_is_proven(problem, chosen, candidates, run, throughput, bound)
     details = {
         "build_seconds": built - began + run.build_seconds,
         "solve_seconds": run.solve_seconds,
@@ -134,6 +134,7 @@ def solve_single_gpu(
         "solver_objective": run.objective,
         "built": program.size,
         "upper_bound": bound,
+        "proven_among": among,
     }
     return Result(
         problem, "single_gpu", status, placement, throughput, proven, time.perf_counter() - began, size,
@@ -184,8 +185,8 @@ def _what_is_proven(
     run: "SolverRun",
     throughput: float | None,
     bound: float | None,
-) -> tuple[str, float | None, str]:
-    """Status, bound for the problem, and a remark."""
+) -> tuple[str, float | None, str, str]:
+    """Status, bound for the problem, a remark, and among which placements it is proven if not among all."""
     single = problem.max_gpus_per_stage == 1
     if chosen.restricted:
         proven = bound  # SCIP's own bound holds for the restricted model only
@@ -194,7 +195,9 @@ def _what_is_proven(
     status, proven = status_and_bound(throughput, proven)
     if not single:
         remark = f"with one GPU per stage: {status}; more per stage may be faster"
-        return ("unknown" if throughput is None else "feasible"), None, remark
+        among = "one GPU per stage" if status == "optimal" else ""
+        return ("unknown" if throughput is None else "feasible"), None, remark, among
     if chosen.restricted and status != "optimal" and run.status == "optimal":
-        return status, proven, "best among the segments of the author's run, which leave out others that fit"
-    return status, proven, ""
+        remark = "best among the segments of the author's run, which leave out others that fit"
+        return status, proven, remark, "the segments of the author's run" if throughput is not None else ""
+    return status, proven, "", ""
