@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-__all__ = ["counted", "listed"]
+__all__ = ["counted", "listed", "named"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -25,3 +25,18 @@ def listed(names: Sequence[str]) -> str:
     ('GPipe', 'model, workload and cost model')
     """
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def named(names: Sequence[str], one: str = "loses", several: str = "lose") -> str:
+    """Up to two by name and the others by number, with the verb.
+
+    Examples
+    --------
+    >>> named(["a"]), named(["a", "b"]), named(["a", "b", "c", "d"], "keeps", "keep")
+    ('a loses', 'a and b lose', 'a, b and 2 more keep')
+    """
+    if len(names) == 1:
+        return f"{names[0]} {one}"
+    if len(names) == 2:
+        return f"{names[0]} and {names[1]} {several}"
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more {several}"

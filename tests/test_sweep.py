@@ -672,7 +672,7 @@ def test_the_picture_joins_what_none_beats():
     top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
     title = sweep.figure().layout.title.text
     assert title.startswith(f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2")
-    assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; 4 infeasible" in title
+    assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; ✗ does not fit: 4" in title
     beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
     with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), asked=13)
     assert with_beaten.figure().data[1].x == front.x

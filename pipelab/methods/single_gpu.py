@@ -141,7 +141,9 @@ def solve_single_gpu(
             status, proven = status_and_bound(throughput, min(given(settled.bound), max(known, throughput)))
     best_of_run = chosen.restricted and status != "optimal" and run.status == "optimal"
     reason = "best among the segments of the author's run, which leave out others that fit" if best_of_run else ""
-    status, proven, reason = _for_the_problem(problem, status, throughput, proven, reason)
+    status, proven, reason, among = _for_the_problem(problem, status, throughput, proven, reason)
+    if best_of_run and throughput is not None and not among:
+        among = "the segments of the author's run"
     details = {
         "build_seconds": built + run.build_seconds,
         "solve_seconds": run.solve_seconds,
@@ -151,6 +153,7 @@ def solve_single_gpu(
         "solver_objective": run.objective,
         "built": program.size,
         "upper_bound": bound,
+        "proven_among": among,
     }
     return Result(
         problem, "single_gpu", status, placement, throughput, proven, deadline.spent, size,
@@ -171,10 +174,11 @@ def _without_scips_tolerance(
         return _infeasible(problem, chosen, size, deadline)
     status, bound = status_and_bound(settled.throughput, settled.bound)
     reason = settled_without_rates(settled, clash)
-    status, bound, reason = _for_the_problem(problem, status, settled.throughput, bound, reason)
+    status, bound, reason, among = _for_the_problem(problem, status, settled.throughput, bound, reason)
     details = {
         "build_seconds": built, "solve_seconds": deadline.spent - built, "nodes": 0, "progress": (),
         "solver_status": status, "solver_objective": None, "built": size, "upper_bound": single_gpu.upper_bound(chosen),
+        "proven_among": among,
     }  # fmt: skip
     return Result(
         problem, "single_gpu", status, settled.placement, settled.throughput, bound, deadline.spent, size,
@@ -220,9 +224,10 @@ def _infeasible(problem: Problem, chosen: "SegmentRules", size: dict[str, int], 
 
 def _for_the_problem(
     problem: Problem, status: str, throughput: float | None, bound: float | None, reason: str
-) -> tuple[str, float | None, str]:
-    """What was proven of one GPU per stage is no bound where the problem allows more."""
+) -> tuple[str, float | None, str, str]:
+    """What was proven of one GPU per stage is no bound where the problem allows more; the last says among what it is."""
     if problem.max_gpus_per_stage == 1:
-        return status, bound, reason
+        return status, bound, reason, ""
     remark = f"with one GPU per stage: {status}; more per stage may be faster"
-    return ("unknown" if throughput is None else "feasible"), None, remark
+    among = "one GPU per stage" if status == "optimal" else ""
+    return ("unknown" if throughput is None else "feasible"), None, remark, among

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from pipelab.theme import TYPE_COLOURS, WRONG, template
+from pipelab.theme import TYPE_COLOURS, WRONG, plain, template
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -36,6 +36,7 @@ def plot_search_growth(sizes: Any, counts: Mapping[str, list[int]], per_second: 
     """
     import plotly.graph_objects as go
 
+    counts = {plain(name): values for name, values in counts.items()}
     figure, symbols = go.Figure(), ("circle", "diamond", "square", "x")
     for (name, values), colour, symbol in zip(counts.items(), cycle(TYPE_COLOURS), cycle(symbols), strict=False):
         figure.add_trace(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.errors import InvalidData, InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
 from pipelab.html import NO_FORMULAS, table
 from pipelab.interrupts import noted_interrupts
+from pipelab.outcome import outcome_of_row
 from pipelab.sweeps.points import plain, plain_points
 from pipelab.sweeps.rows_file import RowsFile, key_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, Task
@@ -114,7 +115,9 @@ class Sweep:
         more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
         shown = self.frame().head(_SHOWN_ROWS).drop(columns=["bound_tokens_per_s", "placement"])
         shown["reason"] = [textwrap.shorten(reason, _SHOWN_REASON, placeholder=" …") for reason in shown["reason"]]
-        return f"<p class='{NO_FORMULAS}'><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>{table(shown)}"
+        shown["status"] = [outcome_of_row(row).html for row in self.rows[:_SHOWN_ROWS]]
+        head = f"<p class='{NO_FORMULAS}'><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>"
+        return head + table(shown, html=("status",))
 
 
 def sweep(
