@@ -74,7 +74,8 @@ class Result:
     solver : str
         Name and version; empty where none was called.
     reason : str
-        Why there is no placement, or why its proof is missing; empty otherwise.
+        Why there is no placement, or why its proof is missing; of "exhaustive", how many placements were tried.
+        Empty otherwise.
     stopped_by : str or None
         "time limit", "gap limit", "stop", "interrupt", … where it ended early.
     details : mapping

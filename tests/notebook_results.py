@@ -19,7 +19,10 @@ RESULTS = {
     "02_exhaustive_search.ipynb": [
         "by_stages == {1: 10, 2: 126, 3: 180, 4: 24}",
         "result.status == 'optimal' and abs(result.throughput - 301.784) < 1e-9",
-        "(number, fit) == (56241, 15090)",  # to the end: those that do not fit end at their first such stage
+        "(result.details['tried'], early.details['tried'], tried) == (340, 5, measured.size['placements'])",
+        "result.reason == 'all 340 placements were tried'",
+        "early.reason.startswith('5 of 340 placements were tried')",
+        "per_second == tried / measured.seconds",
         "stopped.status == 'feasible' and stopped.stopped_by == 'time limit'",
     ],
     "03_one_gpu_per_stage.ipynb": [

@@ -106,6 +106,37 @@ def test_a_search_ends_where_its_bound_is_reached():
     assert result.stopped_by is None
 
 
+def test_an_exhaustive_search_says_how_many_placements_it_tried(tiny):
+    early = pl.solve(tiny, "exhaustive")
+    assert (early.size["placements"], early.details["tried"]) == (340, 5)
+    ending = "5 of 340 placements were tried: none can be faster than the fastest stage, 301.784 tokens/s"
+    assert early.reason == ending
+    assert ending in early.sentence
+    whole = pl.solve(tiny, "exhaustive", stop_at_bound=False)
+    assert (whole.details["tried"], whole.reason) == (340, "all 340 placements were tried")
+    assert whole.throughput == early.throughput
+    assert whole.status == early.status == "optimal"
+
+
+def test_placements_that_do_not_fit_are_not_counted_as_tried(tiny):
+    """With 20 GB a layer a V100 holds one, so some placements do not fit; the others are listed by the oracle."""
+    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=20))
+    fitting = sum(1 for _ in oracle.placements(heavy))
+    result = pl.solve(heavy, "exhaustive", stop_at_bound=False)
+    assert 0 < fitting < 340
+    assert result.details["tried"] == fitting
+    assert result.reason == f"all {fitting} placements that fit were tried, of 340"
+
+
+def test_a_stopped_search_says_how_far_it_came():
+    small = pl.load_case("small")
+    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
+    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.2)
+    assert result.status == "feasible"
+    assert result.reason == f"{result.details['tried']:,} of 1,757,211,400 placements were tried"
+    assert 0 < result.details["tried"] < 1_757_211_400
+
+
 # The original MILP.
 
 
