@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.deadline import NEVER, Deadline
 from pipelab.linear import LinearThroughput
 from pipelab.problem import Problem
 
@@ -104,18 +105,30 @@ def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
     return [gpu for gpu, _ in members.values()], [n for _, n in members.values()]
 
 
-def compositions(problem: Problem, groups: Sequence[GPU], members: Sequence[int]) -> np.ndarray:
-    """How many GPUs of each group a stage may have, at least one in all; shape (C, G)."""
-    largest = problem.max_gpus_per_stage
-    rows: list[tuple[int, ...]] = [()]
-    for n in members:  # one group more at a time, so that no row ever exceeds the limit
-        rows = [r + (c,) for r in rows for c in range(min(n, largest - sum(r)) + 1)]
-    kept = np.array([r for r in rows if any(r)])
-    if not problem.same_type_stages:
-        return kept
-    types = sorted({g.type for g in groups})
-    of_type = np.array([[g.type == t for g in groups] for t in types])
-    return kept[((kept @ of_type.T) > 0).sum(axis=1) == 1]
+def compositions(
+    problem: Problem, groups: Sequence[GPU], members: Sequence[int], deadline: Deadline = NEVER
+) -> np.ndarray:
+    """How many GPUs of each group a stage may have, at least one in all; shape (C, G).
+
+    By size, and then in the order of their numbers.
+    """
+    there, largest = np.array(members, dtype=int), problem.max_gpus_per_stage
+    types = [g.type if problem.same_type_stages else "any" for g in groups]
+    parts = []
+    for name in dict.fromkeys(types):
+        own = [i for i, t in enumerate(types) if t == name]
+        part = np.zeros((1, len(groups)), dtype=int)
+        for i in own:  # one group more at a time, so that no row ever exceeds the limit
+            deadline.check()
+            choices = np.minimum(there[i], largest - part.sum(axis=1)) + 1
+            part = np.repeat(part, choices, axis=0)
+            part[:, i] = np.arange(len(part)) - np.repeat(np.cumsum(choices) - choices, choices)
+        parts.append(part[1:])
+    deadline.check()
+    rows = np.concatenate(parts)
+    if len(parts) == 1:  # in the order of their numbers already
+        return rows[np.argsort(rows.sum(axis=1), kind="stable")]
+    return rows[np.lexsort((*rows.T[::-1], rows.sum(axis=1)))]
 
 
 def _ways(members: list[int], chosen: Sequence[int] | np.ndarray) -> int:
