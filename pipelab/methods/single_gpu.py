@@ -225,7 +225,7 @@ def _infeasible(problem: Problem, chosen: "SegmentRules", size: dict[str, int], 
 def _for_the_problem(
     problem: Problem, status: str, throughput: float | None, bound: float | None, reason: str
 ) -> tuple[str, float | None, str, str]:
-    """What was proven of one GPU per stage is no bound where the problem allows more; the last says among what it is."""
+    """What was proven of one GPU per stage is no bound where more are allowed; the last says among what it is one."""
     if problem.max_gpus_per_stage == 1:
         return status, bound, reason, ""
     remark = f"with one GPU per stage: {status}; more per stage may be faster"
