@@ -148,6 +148,9 @@ def test_two_schedules_beside_each_other(page):
 def test_one_schedule_follows_its_controls(page):
     with explorer(page, "import pipelab as pl", "pl.explore_schedules('ZBH2')"):
         before = page.figures()[0]
+        wait_for(page, "7 6.882 6.765 6.647, if W needs 0.9412 of the activations")
+        choose(page, "held until W", "1: all")
+        wait_for(page, "7 7 7 7, if W needs 1 of the activations")
         choose(page, "schedule", "InterleavedZeroBubble")
         wait_for(page, "InterleavedZeroBubble: 5.9% of")
         page.handle("message").focus()
