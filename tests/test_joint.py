@@ -1,6 +1,7 @@
 """The joint ILP: its registry, its numbers, its big-M, and its answers against brute force."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab import scip
-from pipelab.formulations import joint, joint_tight
+from pipelab.formulations import joint, joint_tight, single_gpu
 from pipelab.formulations.candidates import Candidates
 from pipelab.formulations.forms import FORMS
 from pipelab.methods.joint import _prove
+from pipelab.paths import notebooks_dir
 from pipelab.result import status_and_bound
 
 ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
@@ -112,6 +114,34 @@ def test_what_the_faulty_m_proves_is_not_passed_on():
 def test_where_the_write_ups_m_happens_to_be_large_enough_its_proof_counts(tiny):
     result = pl.solve(tiny, "joint", big_m="as_written")
     assert (result.status, result.reason) == ("optimal", "")
+
+
+def test_the_big_m_that_is_shown_is_the_one_that_is_built(tiny):
+    """M_stage: 1.1 · max θ in the joint ILP, max θ with one GPU per stage."""
+
+    def shown(module):
+        return next(symbol.meaning for symbol in module.SYMBOLS if symbol.code == "big_m_stage").split(":")[0]
+
+    candidates = pl.enumerate_candidates(tiny)
+    fastest = candidates.throughput.max()
+    assert shown(joint) == "1.1 · max θ"
+    assert joint.build(candidates).blocks["stage_bottleneck"].upper == pytest.approx(1.1 * fastest)
+    segments = single_gpu.segments(single_gpu.rules(tiny))
+    assert shown(single_gpu) == "max θ"
+    assert single_gpu.build(segments, 300.0).blocks["gpu_bottleneck"].upper == pytest.approx(217.52)
+    assert segments.throughput.max() == pytest.approx(217.52)
+
+
+def test_values_of_m_are_those_of_the_authors_code(tiny):
+    """The write-up states none."""
+    slow = dataclasses.replace(tiny, cluster=tiny.cluster.scaled_bandwidth(1 / 8))
+    assert "code of the write-up's author" in pl.solve(slow, "joint", big_m="as_written").reason
+    meaning = next(symbol.meaning for symbol in joint.SYMBOLS if symbol.code == "big_m_link")
+    assert "the author's code: 1.1 · max ν" in meaning
+    root = notebooks_dir().parent
+    for path in [*root.glob("pipelab/**/*.py"), *root.glob("notebooks/**/*.ipynb"), root / "data/README.md"]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"write-up's (M\b|letter)|the write-up takes", text), path
 
 
 def test_a_smaller_m_than_ours_cuts_off_the_best_placement(tiny):
