@@ -126,8 +126,8 @@ def count(
 def solve(
     case: Case,
     max_gpus: MaxGpus = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "joint",
-    form: Annotated[str | None, typer.Option(help="Of the joint ILP: written or tight.")] = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
+    form: Annotated[str | None, typer.Option(help="With --method joint: written or tight.")] = None,
     same_type: SameType = None,
     batch_split: BatchSplit = None,
     link_units: LinkUnits = None,
@@ -157,6 +157,7 @@ def solve(
 
 def _print_result(result: "Result") -> None:
     print(result.sentence)
+    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
     if result.evaluation:
         print()
         print(_table(result.evaluation.frame()))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "compare"]
 
 _NOT_ASKED = "not asked, after an interrupt"
+EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Comparison:
 
 
 def compare(
-    problem: Problem, methods: Iterable[str] = tuple(METHODS), time_limit: float | None = 30, **options: Any
+    problem: Problem, methods: Iterable[str] = EVERY_METHOD, time_limit: float | None = 30, **options: Any
 ) -> Comparison:
     """Solve one problem with several methods.
 
@@ -117,7 +118,8 @@ def compare(
     problem : Problem
         What all methods are asked.
     methods : iterable of str
-        By default all. "type_count" answers with a promise, not with a placement.
+        By default all but "auto", which is one of the others. "type_count" answers with a promise, not with a
+        placement.
     time_limit : float, optional
         Seconds for each method that takes a limit; 30 by default.
     **options
@@ -148,7 +150,7 @@ def compare(
     for name in options:
         if name not in methods:
             raise UnknownName(f"there are options for {name!r}, which is not compared; {nearest(name, methods)}")
-    limited = ("exhaustive", "single_gpu", "type_count", "joint", "aggregated")
+    limited = ("auto", "exhaustive", "single_gpu", "type_count", "joint", "aggregated")
     results, refused = {}, {}
     with noted_interrupts(passed_on=False) as interrupted:
         for method in methods:

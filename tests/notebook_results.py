@@ -26,6 +26,7 @@ RESULTS = {
         "result.reason == 'all 340 placements were tried'",
         "early.reason.startswith('5 of 340 placements were tried')",
         "per_second == tried / measured.seconds",
+        "not any('right' in str(pl.check('02.1', n)) for n in table['placements'])",  # it is not told
         "stopped.status == 'feasible' and stopped.stopped_by == 'time limit'",
     ],
     "03_one_gpu_per_stage.ipynb": [
@@ -33,6 +34,7 @@ RESULTS = {
         "int(usable.sum()) == 1175 and abs(bound - 264.236) < 1e-9",
         "abs(as_run.throughput - 262.336) < 1e-9",
         "full.throughput <= full.bound and abs(full.bound - 264.236) < 1e-9",
+        "(links > bound).all() and 'transfers/s' in str(pl.check('03.2', links.min() / bound))",
         "abs(others['tiny'].throughput - 217.52) < 1e-9 and abs(others['small'].throughput - 301.424) < 1e-9",
     ],
     "04_a_failed_heuristic.ipynb": [
@@ -40,6 +42,8 @@ RESULTS = {
         "abs(without.details['promised'] - joint.throughput) < 1e-4",
         "reach == 63 and (demo.details['misfits'], demo.details['real_misfits']) == (76, 114)",
         "pl.evaluate(hard, as_promised).throughput == 48",
+        "abs(kept.throughput - 169.168) < 1e-9 and pl.solve(in_tokens, 'joint').throughput == kept.throughput",
+        "which['transfers'][4] > which['transfers'][6] and which['tokens'][4] == which['tokens'][6]",
         "abs(truth.throughput - 134.616) < 1e-9 and abs(promise.details['promised'] - 169.168) < 1e-4",
         "len(shares) == 8 and all(s['single_gpu'] == s['joint'] == 1 for s in shares.values()) and lost",
         "abs(mended - 169.168) < 1e-4",
@@ -47,6 +51,7 @@ RESULTS = {
         "all(c.results['joint'].status == c.results['single_gpu'].status == 'optimal' for c in comparisons.values())",
     ],
     "glossary.ipynb": [],
+    "data.ipynb": [],
     "solutions/01_splitting_layers.ipynb": [
         "'right' in str(pl.check('01.1', mine))",
         "'right' in str(pl.check('01.2', time_of_slowest))",
@@ -62,7 +67,7 @@ RESULTS = {
     "solutions/04_a_failed_heuristic.ipynb": [
         "'right' in str(pl.check('04.1', mine))",
         "'right' in str(pl.check('04.2', gb_per_s))",
-        "abs(reached / optimum - 1) < 1e-9",
+        "abs(reached / wanted - 1) < 1e-9 and abs(optimum / wanted - 1) < 1e-9",
     ],
     "05_joint_ilp.ipynb": [
         "all(abs(v - 301.784) < 1e-4 for v in by_cvxpy.values()) and len(by_cvxpy) == 2",
@@ -85,7 +90,9 @@ RESULTS = {
         "all(abs(a.throughput / b.throughput - 1) < 1e-9 and b.status == 'optimal' for a, b in both)",
         "len(answers) == 20 and all(a.status == 'optimal' for a in answers.values())",
         "abs(answers['demo', 3].throughput - 1046.5812) < 1e-9 and abs(tokens.throughput - 375.8768) < 1e-9",
-        "written / counted > 1000 and (runs['status'] == 'optimal').all()",
+        "written / counted > 1000 and (runs['status'] == 'feasible').any()",
+        "min(len(a.placement) for a, _ in both) > 1 and len(one_stage) == 16",
+        "'not yet' in str(pl.check('06.1', proof.left_over))",  # what is shown is not what is asked for
         "curve.complete and len(curve.points) > 3",
         "early.stopped_by == 'gap limit' and early.bound >= 300 and early.gap <= 0.1",
     ],
@@ -136,6 +143,7 @@ RESULTS = {
         "len(chosen.placement.gpus) == 4 and len(verdict.misfits) == 4 and dreamt.share < 0.6",
         "front.complete and len(front.points) == 3 and cheap.idxmin() == 1 and abs(cheap[1] - 7.2828) < 1e-3",
         "cheapest.status == 'optimal' and abs(cheapest.objective.value - cheap.min()) < 1e-9",
+        "abs(as_new - 253.08) < 0.01 and abs(with_prompts / cheap[0] - (1 + as_new / 256)) < 1e-9",
         "abs(offers[-1]['reached'] / offers[-1]['promised'] - 1) < 1e-6",
         "offers[5]['reached'] < offers[5]['promised']",
         "offers[5]['usd/million'] == least < 0.9 * cheap.min()",
@@ -222,7 +230,7 @@ FIGURES = {
             "demo: 1047 tokens/s at most",
             "demo, heavy ends:",
             "63 problems, the slowest solved in",
-            "36 problems, the slowest solved in",
+            "s, 1 not within 60 s",
         ],
         None,
     ),

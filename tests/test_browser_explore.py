@@ -91,7 +91,7 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(page):
         "heavy = dataclasses.replace(small.model, layers=8, layer_weight_gb=30.0)\n"
         "small = dataclasses.replace(small, cluster=slower, model=heavy)"
     )
-    with explorer(page, problem, "watched = pl.watch_solve(small, time_limit=None)\nwatched",
+    with explorer(page, problem, "watched = pl.watch_solve(small, 'joint', time_limit=None)\nwatched",
                 "pl.explore_schedules()"):  # fmt: skip
         wait_for(page, "best so far")
         first = page.figures()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WatchedSolve", "watch_solve"]
 
-_METHODS = ("joint", "aggregated", "single_gpu")
+_METHODS = ("auto", "joint", "aggregated", "single_gpu")
 _EVERY_S = 0.25  # more often, and redrawing would slow the solver down
 
 
@@ -111,7 +111,7 @@ class WatchedSolve(widgets.VBox):
         moments = result.details.get("progress") or moments
         end = moments[-1].seconds if moments else 0.0
         among = f" for {proven_among(result)}" if proven_among(result) else ""
-        title = f"{self._name}: {outcome_of(result)}{among}"
+        title = f"{self._name}, {result.method}: {outcome_of(result)}{among}"
         self.progress.put(progress_parts(moments, end, title, self._gap(moments)))
         self.used.value = min(result.seconds, self.used.max) if self.limit else 1.0
         self.used.description = f"ended after {result.seconds:.3g} s"
@@ -164,7 +164,7 @@ class WatchedSolve(widgets.VBox):
 
 
 def watch_solve(
-    problem: Problem, method: str = "joint", *, time_limit: float | None = 60, **options: Any
+    problem: Problem, method: str = "auto", *, time_limit: float | None = 60, **options: Any
 ) -> WatchedSolve:
     """Solve in the background and watch: incumbent, bound, gap and placement, with a button to stop.
 
@@ -175,7 +175,8 @@ def watch_solve(
     problem : Problem
         What is to be placed on what.
     method : str
-        One that tells of its progress: "joint", "aggregated" or "single_gpu" (whose placement comes at the end).
+        One that tells of its progress: "auto", "joint", "aggregated" or "single_gpu" (whose placement comes at the
+        end).
     time_limit : float or None
         Seconds; the best placement by then is kept.
     **options
