@@ -123,6 +123,10 @@ def plot_shares(comparisons: Mapping[str, "Comparison"]) -> "Figure":
         )
     )  # fmt: skip
     note = "the length of a bar is throughput as a share of the proven optimum, its look how the method ended"
+    limited = {
+        f"{m} is for {proven_among(r)}" for c in comparisons.values() for m, r in c.results.items() if proven_among(r)
+    }
+    note += "".join(f"; the proof of {each}" for each in sorted(limited))
     figure.update_layout(
         template=template(), height=170 + 50 * len(comparisons), barmode="overlay", margin={"t": 100},
         title=f"{_shares_title(list(comparisons), cells)}<br><sup>{note}</sup>",

@@ -94,7 +94,7 @@ def _check_columns(frame: "DataFrame", *names: str) -> None:
 def _best(rows: list[dict], x: str, y: str) -> list[dict]:
     """The best row at each x; where x is paid for, only those better than all that pay less."""
     sign = -1 if y in _LESS_IS_BETTER else 1
-    ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y]))
+    ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y], row["status"] != "optimal"))
     each = [next(same) for _, same in groupby(ordered, key=lambda row: row[x])]
     if x not in _EFFORT:
         return each
