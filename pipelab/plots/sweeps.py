@@ -1,8 +1,9 @@
 """A sweep in one picture: every point a dot, the best ones joined."""
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.outcome import PROVEN, STOPPED, outcome_of_row
@@ -134,7 +135,7 @@ def _note(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
     return "; ".join(told)
 
 
-def _unproven(row: dict) -> str:
+def _unproven(row: Mapping[str, Any]) -> str:
     """How a point ended that is not proven; empty for those that are."""
     outcome = outcome_of_row(row)
     alone = outcome is STOPPED and row["placement"] == ""
