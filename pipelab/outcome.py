@@ -67,8 +67,8 @@ class Outcome:
     def html(self) -> str:
         """A swatch as bars have it, symbol and word, for the HTML of results."""
         swatch = f"display:inline-block;width:1.4em;height:0.8em;{_CSS[self.pattern].format(self.fill)}"
-        word = f"<b style='color:{self.ink};white-space:nowrap'>{escape(str(self))}</b>"
-        return f"<span style='{swatch}'></span> {word}"
+        word = f"<b style='color:{self.ink}'>{escape(str(self))}</b>"
+        return f"<span style='white-space:nowrap'><span style='{swatch}'></span> {word}</span>"
 
 
 PROVEN = Outcome("proven", "✓", "#0072B2", "", "circle", "#004C78")

@@ -145,9 +145,9 @@ def test_results_and_scores_show_their_outcome(five):
 
 def test_points_of_a_sweep_look_as_they_ended():
     def make(gb, limit):
-        return heavy("small", gb), {"time_limit": limit, "form": "tight"}
+        return heavy("tiny", gb), {"time_limit": limit, "form": "tight"}
 
-    points = pl.grid(gb=(30.0,), limit=(0, 30)) + pl.grid(gb=(500.0,), limit=(30,))
+    points = pl.grid(gb=(20.0,), limit=(0, 30)) + pl.grid(gb=(500.0,), limit=(30,))
     answers = pl.sweep(make, points, "joint", jobs=1, progress=False)
     ended = [outcome_of_row(row) for row in answers.rows]
     assert ended == [STOPPED, PROVEN, DOES_NOT_FIT]

@@ -65,6 +65,7 @@ def test_what_is_too_large_or_infeasible_is_told_in_place():
         watched.result(60)
     watched.refresh()
     assert "9,887,608,011 variables" in watched.status.value
+    assert watched.progress.layout.title.text.startswith("demo, joint: ⊘ refused")
     tiny = pl.load_case("tiny")
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500.0))
     watched = pl.watch_solve(heavy)

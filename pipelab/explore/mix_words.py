@@ -36,7 +36,7 @@ def headline(found: Answer) -> tuple[str, str]:
         return f"{name}: no placement exists", plain(_shortened(result.reason))
     if result.placement is None:
         return f"{name}: {outcome_of(result).word}, no placement found yet", plain(result.sentence)
-    far = f", at most {result.gap:.2%} below the best" if result.gap is not None else ""
+    far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
     proof = given(found.in_flight).proof if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     stages = len(result.placement)
     title = f"{name}: {result.throughput:.6g} tokens/s in {counted(stages, 'stage')}, {proof}"

@@ -13,7 +13,7 @@ from pipelab.evaluate import evaluate
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import Words, reload_note, shared
 from pipelab.explore.work import under_way
-from pipelab.outcome import outcome_of, proven_among
+from pipelab.outcome import REFUSED, outcome_of, proven_among
 from pipelab.placement import Placement
 from pipelab.plots.plan import limited_by, plan_parts
 from pipelab.plots.progress import progress_parts
@@ -106,6 +106,7 @@ class WatchedSolve(widgets.VBox):
             result = self.solving.result()
         except Exception as error:  # too large, or not applicable: the reason belongs here, not into a log
             self.status.explain(error, "Refused")
+            self.progress.put(progress_parts((), 0.0, f"{self._name}: {REFUSED}", "the reason stands above"))
             self.chart.put(plan_parts(None, None, "There was nothing to solve", "the reason stands above"))
             return
         moments = result.details.get("progress") or moments
