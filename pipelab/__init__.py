@@ -127,6 +127,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
         timeline_of,
     )
     from pipelab.timeline.simulate import simulate
+    from pipelab.words import duration
 
 __version__ = "0.1.0"
 
@@ -254,6 +255,7 @@ _LATER = {
     "guess": "pipelab.exercises",
     "show_table": "pipelab.html",
     "check": "pipelab.exercises",
+    "duration": "pipelab.words",
 }
 
 __all__ = [

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelab.errors import InvalidData, InvalidValue, nearest
 from pipelab.evaluate import evaluate, tally
+from pipelab.files import read_text
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
@@ -169,10 +170,9 @@ def load_placement(path: str | Path) -> Placement:
 
 
 def _read_json(path: Path) -> list[dict]:
+    text = read_text(path, "JSON")
     try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InvalidData(f"{path}: cannot be opened ({error.strerror})") from None
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidData(f"{path}: cannot be read as JSON ({error})") from None
     stages = document.get("stages") if isinstance(document, dict) else None

@@ -9,6 +9,7 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluate import Evaluation, broken_rules, evaluate
 from pipelab.html import table
+from pipelab.outcome import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
@@ -95,6 +96,13 @@ class Score:
         return given(self.throughput) / self.best.bound if self.valid and self.best.bound else None
 
     @property
+    def outcome(self) -> Outcome:
+        """Proven where it is the proven optimum; refused where it breaks a rule besides memory."""
+        if not self.valid:
+            return REFUSED if self.broken else DOES_NOT_FIT
+        return PROVEN if self.best.status == "optimal" and given(self.share) >= 1 - 1e-9 else NOT_PROVEN
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """Everything that stands against the placement; empty for a valid one."""
         return (*self.broken, *(misfit.sentence for misfit in self.misfits))
@@ -144,10 +152,11 @@ class Score:
         return f"<Score: {self.sentence}>"
 
     def _repr_html_(self) -> str:
+        head = f"<p>{self.outcome.html}: {escape(self.sentence)}</p>"
         if self.valid:
-            return f"<p>{escape(self.sentence)}</p>" + given(self.evaluation)._repr_html_()
+            return head + given(self.evaluation)._repr_html_()
         listed = "".join(f"<li>{escape(reason)}</li>" for reason in self.reasons)
-        html = f"<p>{escape(self.sentence)}</p><ul>{listed}</ul>"
+        html = f"{head}<ul>{listed}</ul>"
         return html + table(self.frame()) if self.misfits else html
 
 

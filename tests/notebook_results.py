@@ -19,7 +19,10 @@ RESULTS = {
     "02_exhaustive_search.ipynb": [
         "by_stages == {1: 10, 2: 126, 3: 180, 4: 24}",
         "result.status == 'optimal' and abs(result.throughput - 301.784) < 1e-9",
-        "(number, fit) == (56241, 15090)",  # to the end: those that do not fit end at their first such stage
+        "(result.details['tried'], early.details['tried'], tried) == (340, 5, measured.size['placements'])",
+        "result.reason == 'all 340 placements were tried'",
+        "early.reason.startswith('5 of 340 placements were tried')",
+        "per_second == tried / measured.seconds",
         "stopped.status == 'feasible' and stopped.stopped_by == 'time limit'",
     ],
     "03_one_gpu_per_stage.ipynb": [
@@ -74,7 +77,7 @@ RESULTS = {
     "06_taming_the_explosion.ipynb": [
         "len(classes) == 3 and joint['allocations'] == 345465 and len(rates.composition) == 9",
         "result.status == 'optimal' and abs(result.throughput - 287.04) < 1e-9",
-        "proof.by == 'worth' and float(proof.total_worth) == 45 and proof.check() == 560",
+        "proof.by == 'dual prices' and float(proof.total_price) == 45 and proof.check() == 560",
         "[pl.certificate(a).by for a in (by_two, by_three)] == ['whole stages', 'links']",
         "all(abs(a.throughput / b.throughput - 1) < 1e-9 and b.status == 'optimal' for a, b in both)",
         "len(answers) == 20 and all(a.status == 'optimal' for a in answers.values())",
@@ -206,7 +209,7 @@ FIGURES = {
             "10 GPUs are 4 classes of interchangeable ones",
             "medium: 11 questions settle 90 possible rates",
             "medium: 287.04 tokens/s in 8 stages",
-            "At 271.04 tokens/s all GPUs are worth 45 layers: 35 layers short",
+            "At 271.04 tokens/s all GPUs are good for 45 of 80 layers: 35 short",
             "your mix: 196.452 tokens/s in 5 stages",
             "medium, 65 GPUs: 287.04 tokens/s in 8 stages, proven optimal",
             "No rule of thumb finds a placement that fits",

@@ -103,7 +103,7 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(page):
         stop = page.page.get_by_role("button", name="Stop and keep the best")
         stopped = page.time_until(lambda: stop.press("Enter"), "stopped on request")
         wait_for(page, "the best that was found")
-        drawn = "() => document.querySelectorAll('.gtitle')[0].textContent.includes('small, joint: feasible')"
+        drawn = "() => document.querySelectorAll('.gtitle')[0].textContent.includes('small, joint: ◔ stopped early')"
         page.page.wait_for_function(drawn)
         assert page.figures()[1]["bars"]
         load = os.getloadavg()[0]
@@ -234,8 +234,8 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
         expected = [
             "model or case", "cost model", "A100", "V100", "phase", "batch (sequences)", "context (tokens)",
             "batches in flight", "network, any to any", "GPUs per stage, up to", "batch is split",
-            "layers of each stage", "boundary after stage", "lies after layer", "pin as plan A", "pin as plan B",
-            "unpin both",
+            "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum", "pin as plan A",
+            "pin as plan B", "unpin both",
         ]  # fmt: skip
         # A slider is two stops: its handle, and the number beside it.
         assert [label for label in dict.fromkeys(seen) if label in expected] == expected

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.files import write_whole
 from pipelab.paths import data_dir
-from pipelab.tables import write_whole
 
 CASES = data_dir() / "cases"
 
@@ -157,7 +157,7 @@ def test_a_parameter_that_is_not_used_is_said(tmp_path):
     shutil.copytree(CASES / "tiny", tmp_path / "mine")
     with (tmp_path / "mine" / "config.csv").open("a") as file:
         file.write("max_gpus_per_stag,3\n")
-    with pytest.warns(UserWarning, match="row 14: parameter 'max_gpus_per_stag' is not used.*max_gpus_per_stage"):
+    with pytest.warns(UserWarning, match="row 15: parameter 'max_gpus_per_stag' is not used.*max_gpus_per_stage"):
         pl.load_case(tmp_path / "mine")
 
 
@@ -174,7 +174,7 @@ def test_an_option_with_a_typo_names_the_nearest():
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     write_whole(path, "old")
-    monkeypatch.setattr("pipelab.tables.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("pipelab.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         write_whole(path, "new")
     assert path.read_text() == "old"

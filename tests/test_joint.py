@@ -1,6 +1,7 @@
 """The joint ILP: its registry, its numbers, its big-M, and its answers against brute force."""
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab import scip
+from pipelab.deadline import Deadline
 from pipelab.formulations import joint, joint_tight
 from pipelab.formulations.candidates import Candidates
 from pipelab.formulations.forms import FORMS
-from pipelab.methods.joint import _prove
+from pipelab.methods import settle as settling
 from pipelab.result import status_and_bound
 
 ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
@@ -346,9 +348,63 @@ def test_what_a_tolerance_leaves_open_is_settled_by_logic(tiny):
     """From any placement, however bad, the program without big-M climbs to the proven optimum."""
     candidates = pl.enumerate_candidates(tiny)
     for parts in ([(4, (2,))], [(1, (0,)), (1, (1,)), (1, (2,)), (1, (3,))]):
-        placement, status, bound = _prove(tiny, candidates, pl.Placement.of(parts), 1e9)
-        assert (status, bound) == ("optimal", pytest.approx(301.784, rel=1e-12))
-        assert pl.evaluate(tiny, placement).throughput == bound
+        settled = settling.settle(candidates, pl.Placement.of(parts), Deadline())
+        assert settled.bound == settled.throughput == pytest.approx(301.784, rel=1e-12)
+        assert pl.evaluate(tiny, settled.placement).throughput == settled.bound
+    assert settling.settle(candidates, settled.placement, Deadline()).questions == 0  # nothing is faster at all
+    loose = settling.settle(candidates, pl.Placement.of([(4, (2,))]), Deadline(), gap=10.0)
+    assert (loose.questions, loose.stopped_by) == (0, "gap limit")
+
+
+def test_the_last_proof_keeps_to_the_time_limit_and_the_stop(tiny):
+    candidates, start = pl.enumerate_candidates(tiny), pl.Placement.of([(4, (2,))])
+    stop = threading.Event()
+    stop.set()
+    for deadline, why in ((Deadline(0), "time limit"), (Deadline(None, stop), "stop")):
+        ended = settling.settle(candidates, start, deadline)
+        assert (ended.placement, ended.stopped_by) == (start, why)
+        assert ended.bound >= 301.784
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_optimum_without_its_last_proof_is_not_called_optimal(tiny, form, monkeypatch):
+    """SCIP ends with the right placement; then no time is left for the question without tolerance."""
+    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=20))
+    whole = pl.solve(heavy, "joint", form=form)
+    assert whole.status == "optimal"
+
+    def ended(candidates, placement, deadline, **options):
+        over = Deadline(0)
+        return settling.settle(candidates, placement, over, **options)
+
+    monkeypatch.setattr("pipelab.methods.joint.settle", ended)
+    result = pl.solve(heavy, "joint", form=form)
+    assert (result.status, result.stopped_by, result.throughput) == ("feasible", "time limit", whole.throughput)
+    assert result.throughput < result.bound < result.throughput * 1.2  # the next rate that there is
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_stages_a_trillion_times_as_fast_as_links(form):
+    """SCIP alone calls 1000 optimal: its tolerance swallows the links."""
+    rates = np.array([[1.0, 1e3], [1e6, 1.0]])
+    cluster = pl.Cluster((pl.GPU("T", 2.001123046875),) * 2, rates * 2.0**-12)
+    costs = pl.LinearThroughput({"T": pl.Coefficients(0, 0, -1e5, 1e12)})
+    model, load = pl.Model("m", 3, 1024, 1024, 1.0), pl.Workload(128, 1)
+    problem = pl.Problem(cluster, model, load, costs, 2, link_units="transfers")
+    for answer in (pl.solve(problem, "joint", form=form), pl.solve(problem, "aggregated")):
+        assert (answer.status, answer.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-12))
+        assert answer.throughput == pytest.approx(1e6)
+    assert "out of reach of SCIP's tolerance" in pl.solve(problem, "joint", form=form).sentence
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rates_over_thirty_orders_of_magnitude(seed):
+    problem = oracle.wild_problem(seed)
+    truth = oracle.best(problem)
+    for form in FORMS:
+        result = pl.solve(problem, "joint", form=form)
+        assert result.status == ("infeasible" if truth is None else "optimal")
+        assert truth is None or result.throughput == pytest.approx(truth, rel=1e-11)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -32,7 +32,7 @@ def test_the_picture_is_what_the_result_says():
     assert (bound.y[-1], best.y[-1]) == (moments[-1].bound, moments[-1].incumbent)
     assert best.line.shape == "hv"
     assert watched.progress.data[1].fill == "tonexty"
-    assert watched.progress.layout.title.text.startswith("tiny, joint: optimal")
+    assert watched.progress.layout.title.text.startswith("tiny, joint: ✓ proven")
     assert "= 0.00%" in watched.progress.layout.title.text
     assert watched.chart.layout.title.text.startswith("301.784 tokens/s in 1 stage, proven optimal")
     assert len(watched.chart.data[0].y) == len(result.placement.gpus)

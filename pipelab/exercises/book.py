@@ -16,7 +16,7 @@ EXERCISES: dict[str, Exercise | Contest] = {**RULES, **PROGRAMS, **PIPELINES}
 def check(name: str, value: object) -> Answer:
     """Compare a reader's answer with the target of an exercise, which is computed here and now.
 
-    A wrong one is told how far off it is and, where a common mistake leads to it, which.
+    For a wrong one it says whether it is too high or too low, and which common mistake leads to it, if any.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def check(name: str, value: object) -> Answer:
     >>> print(check("00.1", 345.4944))
     exercise 00.1: right, 345.4944 tokens/s
     >>> print(check("00.1", 301.784))
-    exercise 00.1: not yet. Yours is 301.784 tokens/s, 12.7 % too low. Hint: that is the best with two GPUs per stage
+    exercise 00.1: not yet. Yours is 301.784 tokens/s, too low. Hint: that is the best with two GPUs per stage
     """
     if name not in EXERCISES:
         raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")

@@ -84,10 +84,10 @@ PROGRAMS = {
     "06.1": Exercise(
         lambda: given(_proof().left_over),
         "layers",
-        "80 minus what all GPUs are worth together",
+        "80 minus what all GPUs together are good for",
         (
-            Mistake(lambda: float(_proof().total_worth), "that is what all GPUs are worth; how many layers are left?"),
-            Mistake(lambda: float(_proof().total_worth) / 5, "that is what one A100 is worth; there are five"),
+            Mistake(lambda: float(_proof().total_price), "so many all GPUs can hold; how many layers are left?"),
+            Mistake(lambda: float(_proof().total_price) / 5, "so many one A100 can hold; there are five"),
         ),
     ),
     "06.2": Exercise(

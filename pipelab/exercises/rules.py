@@ -190,22 +190,22 @@ RULES = {
         ),
     ),
     "02.1": Exercise(
-        lambda: _placements("small"),
+        lambda: _placements("medium_small"),
         "placements",
-        "boundaries C(11, s-1) times ordered choices of s of 10 GPUs",
+        "boundaries C(19, s-1) times ordered choices of s of 8 GPUs",
         (
             Mistake(
-                lambda: sum(comb(11, s - 1) * comb(10, s) for s in range(1, 11)),
+                lambda: sum(comb(19, s - 1) * comb(8, s) for s in range(1, 9)),
                 "the order of the GPUs counts: ordered choices, not sets",
             ),
             Mistake(
-                lambda: sum(comb(12, s - 1) * perm(10, s) for s in range(1, 11)), "twelve layers have eleven boundaries"
+                lambda: sum(comb(20, s - 1) * perm(8, s) for s in range(1, 9)), "twenty layers have nineteen boundaries"
             ),
             Mistake(
-                lambda: sum(comb(11, s - 1) for s in range(1, 11)),
+                lambda: sum(comb(19, s - 1) for s in range(1, 9)),
                 "those are the ways to cut; each has its ways to choose GPUs",
             ),
-            Mistake(lambda: _placements("small", max_gpus_per_stage=2), "that is with two GPUs per stage"),
+            Mistake(lambda: _placements("medium_small", max_gpus_per_stage=2), "that is with two GPUs per stage"),
         ),
     ),
     "02.2": Exercise(

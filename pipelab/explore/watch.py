@@ -13,12 +13,14 @@ from pipelab.evaluate import evaluate
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import Words, reload_note, shared
 from pipelab.explore.work import under_way
+from pipelab.outcome import outcome_of, proven_among
 from pipelab.placement import Placement
 from pipelab.plots.plan import limited_by, plan_parts
 from pipelab.plots.progress import progress_parts
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solve import solve_in_background
+from pipelab.theme import plain
 from pipelab.words import counted
 
 if TYPE_CHECKING:
@@ -103,24 +105,30 @@ class WatchedSolve(widgets.VBox):
         try:
             result = self.solving.result()
         except Exception as error:  # too large, or not applicable: the reason belongs here, not into a log
-            self.status.explain(error)
+            self.status.explain(error, "Refused")
             self.chart.put(plan_parts(None, None, "There was nothing to solve", "the reason stands above"))
             return
         moments = result.details.get("progress") or moments
         end = moments[-1].seconds if moments else 0.0
-        title = f"{self.problem.name}, {self.method}: {result.status}"
+        among = f" for {proven_among(result)}" if proven_among(result) else ""
+        title = f"{self._name}: {outcome_of(result)}{among}"
         self.progress.put(progress_parts(moments, end, title, self._gap(moments)))
         self.used.value = min(result.seconds, self.used.max) if self.limit else 1.0
         self.used.description = f"ended after {result.seconds:.3g} s"
         self.status.say(result.sentence)
         if result.placement is not None:
-            proof = "proven optimal" if result.status == "optimal" else "the best that was found"
+            proof = f"proven{among}" if among else "the best that was found"
+            proof = "proven optimal" if result.status == "optimal" else proof
             self._draw(result.placement, given(result.throughput), proof)
         else:
-            self.chart.put(plan_parts(self.problem, None, "No placement", result.reason[:110]))
+            self.chart.put(plan_parts(self.problem, None, "No placement", plain(result.reason[:110])))
 
     def _title(self, moments: "Sequence[Progress]" = ()) -> tuple[str, str]:
-        return f"{self.problem.name}, {self.method}: at work", self._gap(moments)
+        return f"{self._name}: at work", self._gap(moments)
+
+    @property
+    def _name(self) -> str:
+        return f"{plain(self.problem.name)}, {self.method}"
 
     def _gap(self, moments: "Sequence[Progress]") -> str:
         """The gap with its numbers put in."""

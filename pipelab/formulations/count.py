@@ -10,16 +10,14 @@ import math
 from collections.abc import Sequence
 from itertools import product
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.deadline import NEVER, Deadline
+from pipelab.linear import LinearThroughput
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["compositions", "count_candidates"]
 
@@ -94,11 +92,12 @@ def _total(ways: np.ndarray, positions: np.ndarray) -> int:
 def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
     """GPUs grouped as coarsely as memory and the rules allow, and how many there are of each.
 
-    With an even split a stage's memory depends on its size alone, so GPUs of equal memory
-    count as one group; where types matter (stages of one type, balanced shares) they stay
-    apart.
+    By the write-up's formula and with an even split a stage's memory depends on its size alone, so GPUs of equal
+    memory count as one group; where types matter (stages of one type, balanced shares, any other cost model) they
+    stay apart.
     """
-    typed = problem.same_type_stages or problem.batch_split == "balanced"
+    by_size = isinstance(problem.costs, LinearThroughput) and problem.batch_split == "even"
+    typed = problem.same_type_stages or not by_size
     members: dict = {}
     for gpu in problem.cluster.gpus:
         key = gpu if typed else gpu.memory_gb

@@ -1,4 +1,4 @@
-"""The greatest steady rate that memory allows: every microbatch in flight keeps its KV cache.
+"""The greatest steady rate that memory allows for one batch size: every microbatch in flight keeps its KV cache.
 
 A full pipeline with n microbatches in flight yields min(r, n·w / L) tokens/s, where r is the rate of its slowest
 stage or link (what `solve` makes greatest), w the tokens of a pass and L the time of a pass. And n of them
@@ -72,7 +72,8 @@ def solve_in_flight(
     -------
     SteadyResult
         `problem` is the given one with `Workload.in_flight` as found. "optimal" means proven to two parts in
-        10^9, over all placements and all numbers in flight.
+        10^9, over all placements and all numbers in flight with the given batch size; another batch size may
+        yield more.
 
     Raises
     ------

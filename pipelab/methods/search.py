@@ -14,7 +14,7 @@ from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.counting import Counting
 from pipelab.formulations.aggregated.layered import Layered
 from pipelab.formulations.aggregated.order import number_of_sets
-from pipelab.formulations.aggregated.rates import StageRates
+from pipelab.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.methods.prices import whole_prices
@@ -350,8 +350,7 @@ class Search:
 
     def index_of(self, placement: Placement) -> int:
         """The last rate that is not above the placement's own."""
-        own = self._judged(placement)
-        return int(np.searchsorted(self.thresholds, own * (1 + 1e-11), side="right")) - 1
+        return index_of_rate(self.thresholds, self._judged(placement))
 
     def _note(self) -> None:
         bound = float(self.thresholds[self.high]) if self.high >= 0 else None

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 import pipelab as pl
+from pipelab.files import write_whole
 from pipelab.paths import data_dir
-from pipelab.tables import write_whole
 
 RATES = pl.load_coefficients().coefficients
 MEMORY = (16.0, 24.0, 40.0, 48.0, 80.0)
