@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "lp_bound", "run", "version"]
 
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
-_GRACE_SECONDS = 0.3  # what SCIP has to end after it was interrupted; then nobody waits any longer
+_GRACE_SECONDS = 0.25  # what SCIP has to end after it was interrupted; then nobody waits any longer
 _LARGE, _FREE_AFTER_SECONDS = 50_000, 0.5  # columns of a model whose freeing waits until its answer was given
 _GIVE_WAY = 10_000  # so many columns or entries of rows are handed over between two looks at the clock
 
