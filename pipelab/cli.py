@@ -207,10 +207,11 @@ def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
         told = entry.row()
         print(
             f"CHANGED {told['document']} {told['row']}, {told['it says']!r}: recorded {told['recorded']}, now "
-            f"{told['verdict']}; stated {told['stated']}, computed {told['computed']}. {told['remark']}",
+            f"{told['verdict']}; {told['printed or tested']!r} beside {told['computed']}. {told['remark']}",
             file=stream,
         )
-    print(f"{len(ledger)} claims in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
+    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
+    print(f"{counted} in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
 
 
 def _short(value: object, most: int = 48) -> str:
