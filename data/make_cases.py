@@ -68,6 +68,7 @@ def files_of(case: str) -> dict[str, str]:
         "num_attention_heads": {4096: 32, 8192: 64}[d_model],
         "layer_weight_memory_gb": weight,
         "bytes_per_element": 2,
+        "link_units": "transfers",  # as the write-up compares them with tokens/s, by mistake
     }
     if solver:
         config |= {"optimality_gap": solver[0], "time_limit_seconds": solver[1]}

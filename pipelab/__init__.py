@@ -3,7 +3,7 @@
     import pipelab as pl
 
     problem = pl.load_case("tiny", max_gpus_per_stage=2)
-    result = pl.solve(problem, method="joint")
+    result = pl.solve(problem)
 
 Names are listed below in the order in which a reader meets them. What draws and what
 solves is imported when it is first used, so that `import pipelab` stays quick.
@@ -127,6 +127,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
         timeline_of,
     )
     from pipelab.timeline.simulate import simulate
+    from pipelab.words import duration
 
 __version__ = "0.1.0"
 
@@ -254,6 +255,7 @@ _LATER = {
     "guess": "pipelab.exercises",
     "show_table": "pipelab.html",
     "check": "pipelab.exercises",
+    "duration": "pipelab.words",
 }
 
 __all__ = [

@@ -43,6 +43,7 @@ __all__ += [
     "is_list",
     "is_real",
     "numbered",
+    "python_value",
     "real_number",
     "true_or_false",
     "whole_number",
@@ -218,6 +219,15 @@ def real_number(what: str, field: str, value: Any, expected: str = "expected a f
     if not is_real(value):
         raise InvalidValue(what, [(field, value, expected)])
     return float(value)
+
+
+def python_value(value: Any) -> Any:
+    """A number of numpy's as Python's own, which prints as a number and fits into JSON; all else as it is.
+
+    >>> python_value(np.float64(0.1)), python_value(None)
+    (0.1, None)
+    """
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def true_or_false(what: str, field: str, value: Any) -> bool:

@@ -1,17 +1,16 @@
 """The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce, copy and static do without it."""
 
-import io
 import json
 import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.solve import METHODS
-from pipelab.tables import write_whole
+from pipelab.streams import heard, say
+from pipelab.tables import write_to
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
@@ -40,21 +39,26 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 def main() -> None:
     """Run the command line; what pipelab refuses is one sentence and exit status 2."""
     warnings.showwarning = _warn
-    for stream in (sys.stdout, sys.stderr):  # arrows and Greek letters, whatever the terminal's code page
-        if isinstance(stream, io.TextIOWrapper):  # and not what a program put in its place
-            stream.reconfigure(encoding="utf-8")
+    sys.exit(heard(_run))
+
+
+def _run() -> int | str | None:
+    """The exit status of the command line; what was refused is said."""
     try:
         app(standalone_mode=True)
+    except SystemExit as ended:
+        return ended.code
     except PipelabError as error:
-        print(f"pipelab: {error}", file=sys.stderr)
-        sys.exit(2)
+        return say(error)
     except KeyboardInterrupt:
-        print("pipelab: interrupted before there was anything to show", file=sys.stderr)
-        sys.exit(130)
+        return say("interrupted before there was anything to show", 130)
+    except OSError as error:
+        return say(f"{error}; make sure that this file or device can be used, and run the command again")
+    return 0
 
 
 def _warn(message: object, *_: Any, **__: Any) -> None:
-    print(f"pipelab: {message}", file=sys.stderr)
+    say(message)
 
 
 @app.callback(invoke_without_command=True)
@@ -122,8 +126,8 @@ def count(
 def solve(
     case: Case,
     max_gpus: MaxGpus = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "joint",
-    form: Annotated[str | None, typer.Option(help="Of the joint ILP: written or tight.")] = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
+    form: Annotated[str | None, typer.Option(help="With --method joint: written or tight.")] = None,
     same_type: SameType = None,
     batch_split: BatchSplit = None,
     link_units: LinkUnits = None,
@@ -153,6 +157,7 @@ def solve(
 
 def _print_result(result: "Result") -> None:
     print(result.sentence)
+    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
     if result.evaluation:
         print()
         print(_table(result.evaluation.frame()))
@@ -183,12 +188,9 @@ def reproduce(
 
 def _write(target: str, text: str) -> None:
     if target == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        write_whole(Path(target), text)
-    except OSError as error:
-        raise InvalidValue("reproduce", [("FILE", target, f"expected a file to write; {error.strerror}")]) from None
+        print(text, end="")
+    else:
+        write_to("reproduce", target, text)
 
 
 def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
@@ -219,7 +221,7 @@ def _short(value: object, most: int = 48) -> str:
 
 
 @app.command()
-def copy(folder: Annotated[Path, typer.Argument(help="Where the notebooks go.")]) -> None:
+def copy(folder: Annotated[str, typer.Argument(help="Where the notebooks go.")]) -> None:
     """Copy the notebooks to a folder of your own; nothing that is there is overwritten."""
     from pipelab.lab import copy_notebooks
 
@@ -232,7 +234,7 @@ def copy(folder: Annotated[Path, typer.Argument(help="Where the notebooks go.")]
 
 @app.command()
 def static(
-    folder: Annotated[Path, typer.Argument(help="Where the pages go: new, empty, or an earlier copy.")],
+    folder: Annotated[str, typer.Argument(help="Where the pages go: new, empty, or an earlier copy.")],
     notebooks: Annotated[
         list[str] | None, typer.Argument(help="Such as 00_start_here; all of them without it.")
     ] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.html import table
 from pipelab.interrupts import noted_interrupts
+from pipelab.outcome import REFUSED, STOPPED, Outcome, outcome_of
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solve import METHODS, solve
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from pipelab.kinds import DataFrame, Figure
 
 __all__ = ["Comparison", "compare"]
+
+_NOT_ASKED = "not asked, after an interrupt"
+EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
 
 
 @dataclass(frozen=True)
@@ -52,36 +56,42 @@ class Comparison:
         best = self.optimum
         return {m: r.throughput / best if best and r.throughput else None for m, r in self.results.items()}
 
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """How each method ended: proven, not proven, stopped early, does not fit, or refused."""
+        ended = {method: outcome_of(result) for method, result in self.results.items()}
+        return ended | {m: STOPPED if why == _NOT_ASKED else REFUSED for m, why in self.refused.items()}
+
     def frame(self) -> "DataFrame":
         """The comparison as a table, one row per method.
 
         Returns
         -------
         pandas.DataFrame
-            Columns `method`, `throughput_tokens_per_s`, `share_of_optimum`, `stages`, `bottleneck`, `seconds`, `proven`
-            and `remark`.
+            Columns `method`, `outcome` (the word of `outcomes`), `throughput_tokens_per_s`, `share_of_optimum`,
+            `stages`, `bottleneck`, `seconds` and `remark`.
         """
         import pandas as pd
 
-        shares = self.shares()
+        shares, outcomes = self.shares(), self.outcomes
         rows = [
             {
                 "method": method,
+                "outcome": outcomes[method].word,
                 "throughput_tokens_per_s": r.throughput,
                 "share_of_optimum": shares[method],
                 "stages": len(r.placement) if r.placement else None,
                 "bottleneck": ", ".join(r.evaluation.bottlenecks[:2]) if r.evaluation else "",
                 "seconds": round(r.seconds, 4),
-                "proven": "yes" if r.status in ("optimal", "infeasible") else "no",
                 "remark": r.reason,
             }
             for method, r in self.results.items()
         ]
-        rows += [{"method": m, "proven": "no", "remark": reason} for m, reason in self.refused.items()]
+        rows += [{"method": m, "outcome": outcomes[m].word, "remark": reason} for m, reason in self.refused.items()]
         return pd.DataFrame(rows)
 
     def figure(self) -> "Figure":
-        """Throughput by method, proven ones solid, others hatched.
+        """Throughput by method; the look of a bar says how the method ended.
 
         Returns
         -------
@@ -93,11 +103,13 @@ class Comparison:
         return plot_comparison(self)
 
     def _repr_html_(self) -> str:
-        return table(self.frame())
+        frame = self.frame()
+        frame["outcome"] = [outcome.html for outcome in self.outcomes.values()]
+        return table(frame, html=("outcome",))
 
 
 def compare(
-    problem: Problem, methods: Iterable[str] = tuple(METHODS), time_limit: float | None = 30, **options: Any
+    problem: Problem, methods: Iterable[str] = EVERY_METHOD, time_limit: float | None = 30, **options: Any
 ) -> Comparison:
     """Solve one problem with several methods.
 
@@ -106,7 +118,8 @@ def compare(
     problem : Problem
         What all methods are asked.
     methods : iterable of str
-        By default all. "type_count" answers with a promise, not with a placement.
+        By default all but "auto", which is one of the others. "type_count" answers with a promise, not with a
+        placement.
     time_limit : float, optional
         Seconds for each method that takes a limit; 30 by default.
     **options
@@ -137,12 +150,12 @@ def compare(
     for name in options:
         if name not in methods:
             raise UnknownName(f"there are options for {name!r}, which is not compared; {nearest(name, methods)}")
-    limited = ("exhaustive", "single_gpu", "type_count", "joint", "aggregated")
+    limited = ("auto", "exhaustive", "single_gpu", "type_count", "joint", "aggregated")
     results, refused = {}, {}
     with noted_interrupts(passed_on=False) as interrupted:
         for method in methods:
             if interrupted():  # the method before took it for its own
-                refused[method] = "not asked, after an interrupt"
+                refused[method] = _NOT_ASKED
                 continue
             own = dict(options.get(method, {}))
             if method in limited:

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, InvalidValue, NotApplicable, UnknownName, nearest
+from pipelab.errors import InvalidData, InvalidValue, NotApplicable, UnknownName, nearest, shown
+from pipelab.files import is_file, is_folder
 from pipelab.layers_file import read_layers, write_layers
 from pipelab.linear import Coefficients, LinearThroughput
 from pipelab.paths import data_dir
 from pipelab.problem import Model, Problem, Workload
-from pipelab.tables import NUMBER, Row, csv_text, number, place, plain, read_rows, write_whole
+from pipelab.tables import NUMBER, Row, csv_text, number, path_of, place, plain, read_rows, write_to
 
 __all__ = ["author_settings", "cases", "load_case", "load_coefficients", "save_case"]
 
@@ -72,7 +73,8 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Returns
     -------
     Problem
-        Its name is that of the folder. Units and sources of every column are in `data/README.md`.
+        Its name is that of the folder. Units and sources of every column are in `data/README.md`. The bundled
+        cases, which are the write-up's, set `link_units="transfers"` in their files, and every result says so.
 
     Raises
     ------
@@ -163,12 +165,14 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
     ------
     InvalidData
         The file is not there or cannot be read, a value is no finite number, or a type stands there twice.
+    InvalidValue
+        `path` is no path.
 
     References
     ----------
     The bundled coefficients are the write-up's and synthetic: `data/README.md`.
     """
-    path = Path(path) if path else data_dir() / "linear_throughput.csv"
+    path = data_dir() / "linear_throughput.csv" if path is None else path_of("load_coefficients", path)
     coefficients = {}
     for row in read_rows(path, ("gpu_type", *_COEFFICIENTS)):
         name = row.cells["gpu_type"]
@@ -201,15 +205,17 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     ------
     NotApplicable
         The format cannot hold this cost model, this model, or a cluster's latencies.
-    OSError
+    InvalidData
         The folder cannot be written.
+    InvalidValue
+        `folder` is no path.
 
     Notes
     -----
     The format has no place for nodes of GPUs, nor for `Workload.in_flight` and `output_tokens`; `LinearThroughput`
     reads none of them, and `load_case` gives their defaults.
     """
-    folder = Path(folder)
+    folder = path_of("save_case", folder, "folder")
     if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):
         expected = "expected LinearThroughput and a Model: the write-up's format knows no others; see save_placement"
         raise NotApplicable("save_case", [("costs", type(problem.costs).__name__, expected)])
@@ -236,31 +242,31 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     np.fill_diagonal(matrix, np.where(np.isfinite(own) & (own >= 0), own, 0))
     bandwidth = [[label, *map(plain, row)] for label, row in zip(labels, matrix, strict=True)]
     rates = [[t, *(plain(getattr(c, n)) for n in _COEFFICIENTS)] for t, c in problem.costs.coefficients.items()]
-    write_whole(folder / "config.csv", csv_text(["parameter", "value"], [[n, plain(v)] for n, v in config]))
+    write_to("save_case", folder / "config.csv", csv_text(["parameter", "value"], [[n, plain(v)] for n, v in config]))
     priced = 4 if any(row[3] for row in pool) else 3
     header = ["gpu_type", "count", "memory_gb", "usd_per_hour"]
-    write_whole(folder / "gpu_pool.csv", csv_text(header[:priced], [row[:priced] for row in pool]))
-    write_whole(folder / "network_bandwidth.csv", csv_text(["", *labels], bandwidth))
-    write_whole(folder / "throughput_coefficients.csv", csv_text(["gpu_type", *_COEFFICIENTS], rates))
+    write_to("save_case", folder / "gpu_pool.csv", csv_text(header[:priced], [row[:priced] for row in pool]))
+    write_to("save_case", folder / "network_bandwidth.csv", csv_text(["", *labels], bandwidth))
+    write_to("save_case", folder / "throughput_coefficients.csv", csv_text(["gpu_type", *_COEFFICIENTS], rates))
     write_layers(folder / "layers.csv", problem.model)
     return folder
 
 
 def _find(case: str | Path) -> Path:
     bundled = data_dir() / "cases" / str(case)
-    if "/" not in str(case) and "\\" not in str(case) and (bundled / "config.csv").is_file():
+    if "/" not in str(case) and "\\" not in str(case) and is_file(bundled / "config.csv"):
         return bundled
     folder = Path(str(case))
     if str(case).startswith("~"):
         folder = Path(os.path.expanduser(str(case)))
-    if str(case) and folder.is_dir():
+    if str(case) and is_folder(folder):
         return folder
-    raise UnknownName(f"{str(case)!r} is neither a bundled case nor a folder; {nearest(str(case), cases())}")
+    raise UnknownName(f"{shown(str(case))} is neither a bundled case nor a folder; {nearest(str(case), cases())}")
 
 
 def _coefficients_file(folder: Path) -> Path | None:
     own = folder / "throughput_coefficients.csv"
-    return own if own.exists() else None
+    return own if os.path.lexists(own) else None  # a link that dangles is named when it is read
 
 
 def _read_config(folder: Path) -> dict[str, Row]:

@@ -162,14 +162,14 @@ class TooLarge(PipelabError):
 
 
 class SweepFailed(PipelabError):
-    """Every point of a sweep failed in the same way.
+    """Every point of a sweep failed in the same way, or the sweep's file took no more rows.
 
     Parameters
     ----------
     message : str
-        The common reason, and what to do.
+        The reason, and what to do.
     sweep : Sweep
-        All its rows.
+        All its rows so far.
 
     Attributes
     ----------

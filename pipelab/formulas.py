@@ -151,11 +151,11 @@ _FORMS = (
     _Form(("GPipe",), "peak_in_flight", "m", "always", lambda c: True, _per_rank(lambda c, r: c.m), "Megatron-LM"),
     _Form(
         ("1F1B", "ZBH1"), "peak_in_flight", "min(m, p-r) on rank r", "always", lambda c: True,
-        _per_rank(lambda c, r: c.p - r), _TABLE2,
+        _per_rank(lambda c, r: c.p - r), f"counted in the order; the largest, p, is that of {_TABLE2}",
     ),
     _Form(
         ("ZBH2",), "peak_in_flight", "min(m, 2(p-r)-1) on rank r", "always", lambda c: True,
-        _per_rank(lambda c, r: 2 * (c.p - r) - 1), _TABLE2,
+        _per_rank(lambda c, r: 2 * (c.p - r) - 1), f"counted in the order; the largest, 2p-1, is that of {_TABLE2}",
     ),
     _Form(
         ("Interleaved1F1B",), "peak_in_flight", "min(mv, (v-1)p + 2(p-1-r) + 1) chunks on rank r", "m divisible by p",

@@ -1,5 +1,6 @@
 """Tables for notebooks: text to the left, numbers to the right, as many digits as are worth reading."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,9 @@ def show_table(rows: Any, digits: int = 7) -> Table:
     return Table(pd.DataFrame(rows), digits)
 
 
-def table(frame: "DataFrame", *, raw: bool = False, digits: int = 7, narrow: bool = False) -> str:
+def table(
+    frame: "DataFrame", *, raw: bool = False, digits: int = 7, narrow: bool = False, html: Sequence[str] = ()
+) -> str:
     """A data frame as HTML.
 
     Parameters
@@ -65,6 +68,8 @@ def table(frame: "DataFrame", *, raw: bool = False, digits: int = 7, narrow: boo
         Of numbers that are not whole, at most.
     narrow : bool
         Less room between the columns, where formulas need it.
+    html : sequence of str
+        Columns whose cells hold HTML where others do not.
     """
     from pandas.api.types import is_float_dtype, is_numeric_dtype
 
@@ -76,6 +81,7 @@ def table(frame: "DataFrame", *, raw: bool = False, digits: int = 7, narrow: boo
     style = style.format(lambda value: _digits(value, digits), subset=floats, na_rep="–")
     # A column of text may hold numbers, too, and they read like all others.
     style = style.format(lambda value: _cell(value, raw, digits), subset=text, na_rep="–")
+    style = style.format(subset=list(html)) if html else style
     return style.format_index(breakable, axis="columns").hide(axis="index").to_html()
 
 

@@ -1,11 +1,13 @@
 """Open JupyterLab on the notebooks; copy them to a folder of the reader's own."""
 
-import shutil
+import os
 from pathlib import Path
 
-from pipelab.errors import PipelabError
+from pipelab.errors import InvalidValue
+from pipelab.files import is_file, refused
 from pipelab.iri_grammar import build_iri_grammar_when_asked
 from pipelab.paths import in_clone, notebooks_dir
+from pipelab.tables import path_of, write_to
 
 __all__ = ["copy_notebooks", "open_lab", "working_folder"]
 
@@ -21,26 +23,44 @@ def working_folder() -> Path:
     return folder
 
 
-def copy_notebooks(folder: Path) -> list[Path]:
+def copy_notebooks(folder: str | Path) -> list[Path]:
     """Copy the notebooks into `folder`; a file that is there already stays as it is.
+
+    Unless it is torn: empty, or a bundled notebook that breaks off before its end, as a full disk leaves it. No
+    notebook that anybody saved is one, since it would have to be JSON without its last bracket.
 
     Returns
     -------
     list of Path
         The files that were copied.
+
+    Raises
+    ------
+    InvalidValue
+        `folder` is empty text, or a file.
+    InvalidData
+        Something there cannot be read or written. What was copied before is whole, and another run goes on.
     """
-    if folder.exists() and not folder.is_dir():
-        raise PipelabError(f"{folder} is a file; name a folder to copy the notebooks into")
+    folder = path_of("copy", folder, "folder")
+    if is_file(folder):
+        expected = "is a file; expected a folder to copy the notebooks into"
+        raise InvalidValue("copy", [("folder", str(folder), expected)])
     copied = []
     for source in sorted(notebooks_dir().rglob("*.ipynb")):
         if ".ipynb_checkpoints" in source.parts:
             continue
-        target = folder / source.relative_to(notebooks_dir())
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+        target, whole = folder / source.relative_to(notebooks_dir()), source.read_bytes()
+        if not os.path.lexists(target) or _is_torn(target, whole):
+            write_to("copy", target, whole)
             copied.append(target)
     return copied
+
+
+def _is_torn(target: Path, whole: bytes) -> bool:
+    try:
+        return target.is_file() and target.stat().st_size < len(whole) and whole.startswith(target.read_bytes())
+    except OSError as error:
+        raise refused(target, "read", error) from None
 
 
 def open_lab(arguments: list[str]) -> None:

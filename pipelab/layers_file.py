@@ -1,10 +1,12 @@
 """layers.csv: how layers differ, one row for each."""
 
+import os
 from pathlib import Path
 
 from pipelab.errors import InvalidData
+from pipelab.files import refused
 from pipelab.problem import Model
-from pipelab.tables import csv_text, number, plain, read_rows, write_whole
+from pipelab.tables import csv_text, number, plain, read_rows, write_to
 
 __all__ = ["read_layers", "write_layers"]
 
@@ -14,7 +16,7 @@ _FACTORS = {"weight_factor": "weight_factors", "work_factor": "work_factors"}
 def read_layers(folder: Path, layers: int) -> dict[str, tuple[str, ...]]:
     """Both factors of every layer from layers.csv, layers counted from 1 and in order; nothing without that file."""
     path = folder / "layers.csv"
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that dangles is named when it is read
         return {}
     rows = read_rows(path, ("layer", *_FACTORS))
     for count, row in enumerate(rows, 1):
@@ -31,9 +33,12 @@ def read_layers(folder: Path, layers: int) -> dict[str, tuple[str, ...]]:
 def write_layers(path: Path, model: Model) -> None:
     """layers.csv where layers differ; where they do not, an old one goes."""
     if model.weight_factors is None and model.work_factors is None:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise refused(path, "write", error) from None
         return
     alike = (1.0,) * model.layers
     factors = zip(model.weight_factors or alike, model.work_factors or alike, strict=True)
     rows = [[str(i), plain(weight), plain(work)] for i, (weight, work) in enumerate(factors, 1)]
-    write_whole(path, csv_text(["layer", *_FACTORS], rows))
+    write_to("save_case", path, csv_text(["layer", *_FACTORS], rows))

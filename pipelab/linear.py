@@ -46,7 +46,8 @@ class Coefficients:
 
     Notes
     -----
-    a, β, γ and c are the write-up's letters. The bundled values are its own and synthetic; see `data/README.md`.
+    The write-up prints neither this formula nor any coefficient: both come from its author's code. The symbols a, β, γ
+    and c are pipelab's. The bundled values are synthetic; see `data/README.md`.
     """
 
     per_token: Number

@@ -190,9 +190,9 @@ class Problem:
         True: all GPUs of a stage are of one type.
     batch_split : {"even", "balanced"}
         How a stage's GPUs share the batch: equally, or so that all finish together.
-    link_units : {"transfers", "tokens"}
-        "transfers" compares a link's transfers/s with a stage's tokens/s, as the write-up
-        does by mistake; "tokens" counts the tokens that each transfer carries.
+    link_units : {"tokens", "transfers"}
+        "tokens" counts the tokens that each transfer carries. "transfers" compares a link's transfers/s with a
+        stage's tokens/s, as the write-up does by mistake; only the write-up's own files set it, see `load_case`.
     name : str
         For titles and messages.
 
@@ -216,7 +216,7 @@ class Problem:
     max_gpus_per_stage: Count = 1
     same_type_stages: Flag = False
     batch_split: Literal["even", "balanced"] = "even"
-    link_units: Literal["transfers", "tokens"] = "transfers"
+    link_units: Literal["tokens", "transfers"] = "tokens"
     name: str = "problem"
 
     def __post_init__(self) -> None:

@@ -4,10 +4,13 @@ import json
 from functools import cache
 from typing import NamedTuple
 
-from pipelab.paths import data_dir
-from pipelab.timeline import StageCosts
+import numpy as np
 
-__all__ = ["PublishedBubble", "published_bubbles"]
+from pipelab.paths import data_dir
+from pipelab.schedules import schedule
+from pipelab.timeline import StageCosts, simulate
+
+__all__ = ["PublishedBubble", "published_bubbles", "published_interleaved_rate"]
 
 
 class PublishedBubble(NamedTuple):
@@ -50,3 +53,39 @@ def published_bubbles() -> tuple[PublishedBubble, ...]:
         )
         for row in table["rows"]
     )  # fmt: skip
+
+
+def published_interleaved_rate(
+    ranks: int, microbatches: int, chunks: int, costs: StageCosts, *, as_printed: bool
+) -> float:
+    """The interleaved column of Zero Bubble's table 5: as printed, or with every dependency kept.
+
+    Parameters
+    ----------
+    costs : StageCosts
+        Of one chunk.
+    as_printed : bool
+        True drops the dependency from the last rank back to the first for all but the first microbatch of each
+        group of p, which is what the printed figures come out of.
+
+    Returns
+    -------
+    float
+        zb_bubble_rate.
+    """
+    whole = schedule("Interleaved1F1B", ranks, microbatches, chunks)
+    timeline = simulate(whole, costs)
+    if not as_printed:
+        return timeline.zb_bubble_rate
+    graph, (above, delay) = timeline.graph, timeline.delays
+    stage, kind = whole.stage, whole.kind
+    around = np.where(kind == 0, (stage > 0) & (stage % ranks == 0), stage % ranks == ranks - 1)
+    dropped = around & (whole.microbatch % ranks != 0)
+    waits = np.where(dropped, len(graph), graph.waits[1])
+    free = type(graph)(graph.first, graph.node, (graph.waits[0], waits))
+    duration = timeline.node_end - timeline.node_start
+    late = None if delay is None else np.where(dropped, 0.0, delay)
+    end = free.order.finish(duration, (above, late))
+    first, last = (end - duration).reshape(ranks, -1)[:, 0], end.reshape(ranks, -1)[:, -1]
+    span = float((last - first).max())
+    return (span - timeline.ideal) / span

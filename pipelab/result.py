@@ -12,6 +12,7 @@ from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.html import NO_FORMULAS
 from pipelab.objective import Objective
+from pipelab.outcome import outcome_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solver_run import ending
@@ -73,7 +74,8 @@ class Result:
     solver : str
         Name and version; empty where none was called.
     reason : str
-        Why there is no placement, or why its proof is missing; empty otherwise.
+        Why there is no placement, or why its proof is missing; of "exhaustive", how many placements were tried.
+        Empty otherwise.
     stopped_by : str or None
         "time limit", "gap limit", "stop", "interrupt", … where it ended early.
     details : mapping
@@ -115,7 +117,12 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence."""
+        """The answer in one sentence; a second one where links are counted as the write-up counts them."""
+        mistaken = self.problem.link_units == "transfers" and len(self.problem.cluster) > 1
+        return self._answer + (" Links count transfers/s here, as in the write-up." if mistaken else "")
+
+    @property
+    def _answer(self) -> str:
         if self.status == "infeasible":
             return f"No placement exists: {self.reason}."
         if self.status == "unknown":
@@ -164,6 +171,7 @@ class Result:
             "stopped_by": self.stopped_by,
             "reason": self.reason,
             "seconds": self.seconds,
+            "link_units": self.problem.link_units,
             "solver": self.solver,
             "size": dict(self.size),
             "placement": self.placement.as_dict() if self.placement else None,
@@ -223,7 +231,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
-        html = f"<p class='{NO_FORMULAS}'>{name} {escape(self.sentence)}</p>"
+        html = f"<p class='{NO_FORMULAS}'>{name} {outcome_of(self).html}: {escape(self.sentence)}</p>"
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 

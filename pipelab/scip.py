@@ -2,6 +2,10 @@
 
 The solve runs in a thread of its own without Python's lock (`optimizeNogil`), so a kernel
 stays alive meanwhile; a stop or an interrupt ends it and keeps the best solution found.
+
+SCIP looks at the clock between two steps only, and one step of presolving a large model takes ten seconds. So the
+thread that waits keeps the time: shortly after the end it goes on with what SCIP has reported by then, and leaves
+SCIP's thread to end by itself.
 """
 
 import gc
@@ -9,14 +13,15 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipelab.checked import given
+from pipelab.deadline import NEVER, Deadline, Ended, deadline_of
 from pipelab.errors import InvalidValue
-from pipelab.interrupts import noted_interrupts
 from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
@@ -27,11 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["load", "lp_bound", "run", "version"]
 
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
-_GIVE_WAY = 10_000  # so many columns or rows are handed over between two looks at the clock
-
-
-class _Stopped(Exception):
-    """Stop was asked for, or time ran out, while the model was being handed over."""
+_GRACE_SECONDS = 0.25  # what SCIP has to end after it was interrupted; then nobody waits any longer
+_LARGE, _FREE_AFTER_SECONDS = 50_000, 0.5  # columns of a model whose freeing waits until its answer was given
+_GIVE_WAY = 10_000  # so many columns or entries of rows are handed over between two looks at the clock
 
 
 @cache  # making a model takes 7 ms
@@ -50,6 +53,7 @@ def run(
     gap: float = 0.0,
     settings: Mapping[str, object] | None = None,
     stop: threading.Event | None = None,
+    deadline: Deadline | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     reading: tuple[slice, Callable[[np.ndarray], Placement]] | None = None,
 ) -> SolverRun:
@@ -66,35 +70,41 @@ def run(
         SCIP parameters by name.
     stop : threading.Event, optional
         Set it from anywhere to end the solve; the best solution is kept.
+    deadline : Deadline, optional
+        In place of `stop`; a `time_limit` can only shorten it.
     on_progress : function of Progress, optional
         Called in the solver's thread on every new incumbent or bound; it must not touch widgets.
     reading : (slice, function of array), optional
-        Columns, and what makes a placement of their values: every new incumbent's progress then has it.
+        Columns, and what makes a placement of their values: every new incumbent's progress then has it. Where SCIP
+        does not end in time, `x` has these columns only, and no number elsewhere.
     """
-    stop = stop or threading.Event()
-    began = time.perf_counter()
-    if time_limit is not None and time_limit > 1e19:  # SCIP's infinity begins at 1e20
-        time_limit = None
-    deadline = math.inf if time_limit is None else began + time_limit
-    try:
-        model, variables = load(program, stop=stop, deadline=deadline)
-    except (_Stopped, KeyboardInterrupt) as error:
-        reason = str(error) or "interrupt"
-        spent = time.perf_counter() - began
-        return SolverRun("stopped", reason, None, None, None, None, 0, spent, 0.0, ())
-    built = time.perf_counter()
-    if time_limit is not None:
-        model.setParam("limits/time", max(0.0, deadline - built))
-    model.setParam("limits/gap", gap)
-    for name, value in (settings or {}).items():
-        _set(model, name, value)
-    recorder = _Recorder(built, on_progress, reading and (variables[reading[0]], reading[1]))
-    recorder.attach(model)
-    with noted_interrupts(passed_on=False) as interrupted:
-        _solve(model, stop, interrupted)
+    if deadline is not None:
+        made: Any = nullcontext(deadline if time_limit is None else deadline.within(time_limit))
+    else:
+        made = deadline_of(time_limit, stop)
+    with made as until:
+        began = time.perf_counter()
+        try:
+            model, variables = load(program, deadline=until)
+        except Ended as end:
+            spent = time.perf_counter() - began
+            return SolverRun("stopped", end.reason, None, None, None, None, 0, spent, 0.0, ())
+        built = time.perf_counter()
+        if until.left < 1e19:  # SCIP's infinity begins at 1e20
+            model.setParam("limits/time", until.left)
+        model.setParam("limits/gap", gap)
+        for name, value in (settings or {}).items():
+            _set(model, name, value)
+        recorder = _Recorder(built, variables, on_progress, reading)
+        recorder.attach(model)
+        solving = _Solving(model)
+        reason = solving.wait(until)
         recorder.over = True
         recorder.reraise()
-        return _read(model, variables, recorder, stop, interrupted(), built - began, time.perf_counter() - built)
+        if not solving.ended.is_set():
+            return recorder.stopped(given(reason), built - began)
+        _free_later(model, len(variables))
+        return _read(model, variables, recorder, reason, built - began, time.perf_counter() - built)
 
 
 def lp_bound(program: LinearProgram) -> float | None:
@@ -104,15 +114,15 @@ def lp_bound(program: LinearProgram) -> float | None:
     return model.getObjVal() if model.getStatus() == "optimal" else None
 
 
-def load(
-    program: LinearProgram, *, names: bool = False, stop: threading.Event | None = None, deadline: float = math.inf
-) -> tuple[Any, list]:
+def load(program: LinearProgram, *, names: bool = False, deadline: Deadline = NEVER) -> tuple[Any, list]:
     """Hand a program to a new PySCIPOpt model, row by row.
 
     Parameters
     ----------
     names : bool
         Name columns and rows (`z[3]`, `layer_coverage[0]`), for writing the model out.
+    deadline : Deadline
+        Looked at on the way; `Ended` is raised.
 
     Returns
     -------
@@ -124,10 +134,14 @@ def load(
     with _without_garbage_collection():
         model = Model()
         model.hideOutput()
-        model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _solve
-        variables = _add_columns(model, program, names, stop, deadline)
-        for name, block in program.blocks.items():
-            _add_rows(model, variables, block, name if names else None, stop, deadline)
+        model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _Solving
+        try:
+            variables = _add_columns(model, program, names, deadline)
+            for name, block in program.blocks.items():
+                _add_rows(model, variables, block, name if names else None, deadline)
+        except Ended:
+            _free_later(model, program.columns.total)
+            raise
         model.setMaximize()
     return model, variables
 
@@ -152,9 +166,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _add_columns(
-    model: Any, program: LinearProgram, names: bool, stop: threading.Event | None, deadline: float
-) -> list:
+def _add_columns(model: Any, program: LinearProgram, names: bool, deadline: Deadline) -> list:
     kind = np.where(program.integer, "I", "C").tolist()
     kind = ["B" if k == "I" and up <= 1 else k for k, up in zip(kind, program.upper.tolist(), strict=True)]
     upper = [None if np.isinf(u) else u for u in program.upper.tolist()]
@@ -163,7 +175,7 @@ def _add_columns(
     variables = []
     for i, (n, k, low, up, c) in enumerate(fields):
         if i % _GIVE_WAY == 0:
-            _give_way(stop, deadline)
+            deadline.check()
         variables.append(model.addVar(n, vtype=k, lb=low, ub=up, obj=c))
     return variables
 
@@ -173,9 +185,7 @@ def _labels(program: LinearProgram) -> list[str]:
     return [f"{g}[{i}]" if n > 1 else g for g, n in sizes for i in range(n)]
 
 
-def _add_rows(
-    model: Any, variables: list, block: "RowBlock", name: str | None, stop: threading.Event | None, deadline: float
-) -> None:
+def _add_rows(model: Any, variables: list, block: "RowBlock", name: str | None, deadline: Deadline) -> None:
     from pyscipopt.scip import Expr, ExprCons, Term
 
     # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
@@ -183,49 +193,66 @@ def _add_rows(
     matrix = block.matrix
     ends, where, values = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
     sides = zip(block.lower.tolist(), block.upper.tolist(), strict=True)
+    look = 0
     for r, (low, up) in enumerate(sides):
-        if r % _GIVE_WAY == 0:
-            _give_way(stop, deadline)
+        if ends[r] + r >= look:
+            deadline.check()
+            look = ends[r] + r + _GIVE_WAY
         row = {terms[where[p]]: values[p] for p in range(ends[r], ends[r + 1])}
         cons = ExprCons(Expr(row), lhs=None if low == -math.inf else low, rhs=None if up == math.inf else up)
         model.addCons(cons, name=f"{name}[{r}]" if name else "")
 
 
-def _give_way(stop: threading.Event | None, deadline: float) -> None:
-    if stop is not None and stop.is_set():
-        raise _Stopped("stop")
-    if time.perf_counter() > deadline:
-        raise _Stopped("time limit")
+class _Solving:
+    """A solve in a thread of its own, so that the one that waits can end it, or go on without it."""
 
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.failure: list[BaseException] = []
+        self.ended = threading.Event()
+        self._left = threading.Event()
+        threading.Thread(target=self._work, name="scip", daemon=True).start()
 
-def _solve(model: Any, stop: threading.Event, interrupted: Callable[[], bool]) -> None:
-    """Solve in a thread, so that this one can end it on a stop or an interrupt."""
-    failure: list[BaseException] = []
-    ended = threading.Event()
-
-    def work() -> None:
+    def _work(self) -> None:
         try:
-            model.optimizeNogil()
-        except BaseException as error:  # carried over to the caller's thread below
-            failure.append(error)
+            self.model.optimizeNogil()
+        except BaseException as error:  # carried over to the caller's thread
+            self.failure.append(error)
         finally:
-            ended.set()
+            self.ended.set()
 
-    threading.Thread(target=work, name="scip", daemon=True).start()
-    while not ended.wait(_POLL_SECONDS):
-        if stop.is_set() or interrupted():
-            model.interruptSolve()  # again until heeded: SCIP forgets one that comes before it starts
-    if failure:
-        raise failure[0]
+    def wait(self, deadline: Deadline) -> str | None:
+        """Wait for the end; what brought it about, if not SCIP itself. `ended` is not set where SCIP takes too long."""
+        reason, patience = None, math.inf
+        while not self.ended.wait(_POLL_SECONDS) and time.perf_counter() < patience:
+            if reason is None and (reason := deadline.reason) is not None:
+                patience = time.perf_counter() + _GRACE_SECONDS
+            if reason is not None:
+                self.model.interruptSolve()  # again until heeded: SCIP forgets one that comes before it starts
+        if self.failure:
+            raise self.failure[0]
+        return reason
+
+
+def _free_later(model: Any, columns: int) -> None:
+    """Freeing a large model takes seconds, with Python's lock held: not before the answer is given."""
+    if columns > _LARGE:
+        waiting = threading.Timer(_FREE_AFTER_SECONDS, id, (model,))
+        waiting.daemon = True
+        waiting.start()
 
 
 class _Recorder:
     """Notes every new incumbent and bound while SCIP runs."""
 
-    def __init__(self, began: float, on_progress: Callable[[Progress], None] | None, reading: Any = None) -> None:
+    def __init__(
+        self, began: float, variables: list, on_progress: Callable[[Progress], None] | None, reading: Any = None
+    ) -> None:
         self.began = began
         self.on_progress = on_progress
-        self.reading = reading
+        self.kept, self.placement_of = reading or (slice(None), None)
+        self.variables = variables
+        self.values: np.ndarray | None = None  # of the incumbent, in the columns kept
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
         self.over = False
@@ -253,14 +280,27 @@ class _Recorder:
         seconds = time.perf_counter() - self.began
         last = self.progress[-1] if self.progress else None
         placement = last.placement if last else None
-        if self.reading and incumbent is not None and (last is None or last.incumbent != incumbent):
-            columns, placement_of = self.reading
-            placement = placement_of(np.array([model.getSolVal(best, column) for column in columns]))
+        if incumbent is not None and (last is None or last.incumbent != incumbent):
+            self.values = np.array([model.getSolVal(best, column) for column in self.variables[self.kept]])
+            placement = self.placement_of(self.values) if self.placement_of else None
         moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
         if last is None or (last.incumbent, last.bound) != (incumbent, bound):
             self.progress.append(moment)
             if self.on_progress is not None:
                 self.on_progress(moment)
+
+    def stopped(self, reason: str, build_seconds: float) -> SolverRun:
+        """The end of a run that SCIP itself does not come to: what it has reported so far."""
+        last = self.progress[-1] if self.progress else Progress(0.0, None, None, 0)
+        x = None
+        if self.values is not None:
+            x = np.full(len(self.variables), np.nan)
+            x[self.kept] = self.values
+        seconds, root = time.perf_counter() - self.began, self.progress[0].bound if self.progress else None
+        return SolverRun(
+            "stopped", reason, x, last.incumbent, last.bound, root, last.nodes, build_seconds, seconds,
+            tuple(self.progress),
+        )  # fmt: skip
 
     def reraise(self) -> None:
         """Pass on what went wrong in the caller's own `on_progress`."""
@@ -276,23 +316,19 @@ def _read(
     model: Any,
     variables: list,
     recorder: "_Recorder",
-    stop: threading.Event,
-    interrupted: bool,
+    reason: str | None,
     build_seconds: float,
     solve_seconds: float,
 ) -> SolverRun:
     status = model.getStatus()
-    has_solution = model.getNSols() > 0
     x = objective = None
-    if has_solution:
+    if model.getNSols() > 0:
         best = model.getBestSol()
         x = np.array([model.getSolVal(best, v) for v in variables])
         objective = model.getSolObjVal(best)
     ended = {"optimal": "optimal", "infeasible": "infeasible", "inforunbd": "infeasible"}.get(status, "stopped")
     reasons = {"timelimit": "time limit", "gaplimit": "gap limit", "memlimit": "memory limit"}
-    stopped_by = None if ended != "stopped" else reasons.get(status, "interrupt" if interrupted else "stop")
-    if status not in reasons and ended == "stopped" and not (interrupted or stop.is_set()):
-        stopped_by = status
+    stopped_by = None if ended != "stopped" else reasons.get(status) or reason or status
     solved = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
     return SolverRun(
         ended, stopped_by, x, objective,

@@ -9,6 +9,7 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluate import Evaluation, broken_rules, evaluate
 from pipelab.html import table
+from pipelab.outcome import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
@@ -95,6 +96,13 @@ class Score:
         return given(self.throughput) / self.best.bound if self.valid and self.best.bound else None
 
     @property
+    def outcome(self) -> Outcome:
+        """Proven where it is the proven optimum; refused where it breaks a rule besides memory."""
+        if not self.valid:
+            return REFUSED if self.broken else DOES_NOT_FIT
+        return PROVEN if self.best.status == "optimal" and given(self.share) >= 1 - 1e-9 else NOT_PROVEN
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """Everything that stands against the placement; empty for a valid one."""
         return (*self.broken, *(misfit.sentence for misfit in self.misfits))
@@ -144,10 +152,11 @@ class Score:
         return f"<Score: {self.sentence}>"
 
     def _repr_html_(self) -> str:
+        head = f"<p>{self.outcome.html}: {escape(self.sentence)}</p>"
         if self.valid:
-            return f"<p>{escape(self.sentence)}</p>" + given(self.evaluation)._repr_html_()
+            return head + given(self.evaluation)._repr_html_()
         listed = "".join(f"<li>{escape(reason)}</li>" for reason in self.reasons)
-        html = f"<p>{escape(self.sentence)}</p><ul>{listed}</ul>"
+        html = f"{head}<ul>{listed}</ul>"
         return html + table(self.frame()) if self.misfits else html
 
 
@@ -163,7 +172,7 @@ def score(
     placement : Placement or Result
         To be judged; of a result, its placement.
     best : Result, optional
-        What to compare with; by default the problem is solved with "aggregated".
+        What to compare with; by default what `solve` answers.
     time_limit : float, optional
         Seconds for that, 60 by default. Where it runs out, the share is one of the proven bound.
 
@@ -190,7 +199,7 @@ def score(
     instance("score", "problem", problem, Problem, "a Problem, such as load_case('tiny')")
     placement = placement_in(placement, "score")
     if best is not None and not isinstance(best, Result):
-        raise InvalidValue("score", [("best", best, "expected a Result, such as pl.solve(problem, 'aggregated')")])
+        raise InvalidValue("score", [("best", best, "expected a Result, such as pl.solve(problem)")])
     broken: tuple[str, ...] = tuple(broken_rules(problem, placement))
     misfits = _misfits(problem, placement)
     judged = None
@@ -200,7 +209,7 @@ def score(
         except InvalidPlacement as error:  # all fits, and still a stage has no rate: times left out of `Measured`
             broken = error.defects
     if best is None:
-        best = solve(problem, "aggregated", time_limit=time_limit)
+        best = solve(problem, time_limit=time_limit)
     if judged is not None:
         _refuse_other_problem(judged, best)
     return Score(problem, placement, judged, broken, misfits, best)

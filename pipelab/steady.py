@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.html import table
+from pipelab.outcome import outcome_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solver_run import ending
@@ -61,9 +62,9 @@ class SteadyResult:
     problem : Problem
         As given, with `Workload.in_flight` as found; as given where nothing was found.
     status : str
-        "optimal": proven over all placements and numbers in flight. "feasible": a placement without
-        that proof. "infeasible": nothing fits even with one in flight, see `reason`. "unknown": ended before any
-        was found.
+        "optimal": proven over all placements and numbers in flight with the problem's batch size.
+        "feasible": a placement without that proof. "infeasible": nothing fits even with one in flight, see
+        `reason`. "unknown": ended before any was found.
     placement : Placement or None
         The answer; None where there is none.
     in_flight : int or None
@@ -143,9 +144,15 @@ class SteadyResult:
         if self.steady_rate < judged.throughput * (1 - 1e-6):
             text += f" ({self.steady_rate / judged.throughput:.1%} of what {enough_in_flight(judged)} would yield)"
         if self.status == "optimal":
-            return f"{text}; proven the most that memory allows, in {self.seconds:.3g} s."
+            return f"{text}; proven the most{self._among}, in {self.seconds:.3g} s."
         far = f"; there may be up to {self.gap:.2%} more (bound {self.bound:.7g})" if self.bound else ""
-        return f"{text}, not proven the most{f' ({ending(self.stopped_by)})' if self.stopped_by else ''}{far}."
+        why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
+        return f"{text}, not proven the most{self._among}{why}{far}."
+
+    @property
+    def _among(self) -> str:
+        """What the answer is the most of: another batch size is another problem."""
+        return f" of all placements and numbers in flight with a batch of {self.problem.workload.batch_size}"
 
     def frame(self) -> "DataFrame":
         """The questions as a table, one row each.
@@ -167,5 +174,6 @@ class SteadyResult:
         return f"{head}\n{self.placement}" if self.placement else head
 
     def _repr_html_(self) -> str:
-        html = f"<p><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>"
+        name = f"<b>{escape(self.problem.name)}:</b>"
+        html = f"<p>{name} {outcome_of(self).html}: {escape(self.sentence)}</p>"
         return html + (table(self.evaluation.frame()) if self.evaluation else "")

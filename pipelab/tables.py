@@ -1,13 +1,12 @@
 """A CSV file as text cells that remember their file, row and column.
 
 Values are judged by the dataclasses they end in (`checked.py`); this room only says where
-in which file a refused value stands. Files are written whole or not at all.
+in which file a refused value stands.
 """
 
 import csv
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from io import StringIO
@@ -16,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.checked import instance
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+from pipelab.files import named, read_text, refused, write_whole
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
 
 __all__ = ["NUMBER", "Row", "csv_text", "frame_of", "number", "path_of", "place", "plain", "read_rows", "saved_run"]
-__all__ += ["refuse_misspelt", "write_to", "write_whole"]
+__all__ += ["refuse_misspelt", "write_to"]
 
 
 class Row(NamedTuple):
@@ -45,15 +45,10 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     InvalidData
         The file is missing, empty, unreadable, has a ragged row, or lacks one of `columns`.
     """
-    if not path.is_file():
-        there = sorted(p.name for p in path.parent.glob("*.csv")) if path.parent.is_dir() else []
-        found = f"the folder has {', '.join(there)}" if there else "the folder has no CSV file"
-        raise InvalidData(f"{path}: there is no such file; {found}")
+    reader = csv.reader(StringIO(read_text(path, "CSV"), newline=""), strict=True)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
-    except (csv.Error, UnicodeDecodeError) as error:
+        lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
+    except csv.Error as error:
         raise InvalidData(f"{path}: cannot be read as CSV ({error})") from None
     lines = [(number, cells) for number, cells in lines if any(cells)]
     if not lines:
@@ -103,40 +98,31 @@ def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> An
 
 def path_of(what: str, path: Any, field: str = "path") -> Path:
     """What may be a path as one; in the name of `what`, the function that was called."""
-    return Path(instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path"))
+    instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path")
+    if path == "":  # pathlib takes it for the current folder
+        raise InvalidValue(what, [(field, path, "expected a path that is not empty; '.' is the current folder")])
+    return Path(path)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file in one step: a reader sees the old text or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp makes the file private; others may read this one
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def write_to(what: str, path: Any, text: str) -> None:
+def write_to(what: str, path: Any, content: str | bytes) -> None:
     """`write_whole` in the name of `what`, the function that was called with a path.
 
     Raises
     ------
     InvalidValue
-        `path` is no path.
+        `path` is no path, or empty.
     InvalidData
         Nothing can be written there.
     """
     path = path_of(what, path)
     try:
-        write_whole(path, text)
+        data = content.encode() if isinstance(content, str) else content
+    except UnicodeEncodeError as error:
+        raise InvalidData(f"{named(path)}: cannot be written: {error}; expected text that UTF-8 knows") from None
+    try:
+        write_whole(path, data)
     except (OSError, ValueError) as error:  # ValueError: a character that no path has
-        raise InvalidData(f"{shown(str(path))}: cannot be written ({error}); expected the path of a file") from None
+        raise refused(path, "write", error) from None
 
 
 # Digits as people write them: Python would also take 4_0 for forty.

@@ -6,13 +6,14 @@ The colours are Okabe and Ito's, which stay apart for the colour-blind and in pr
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from html import escape
 from typing import Any
 
 from pipelab.iri_grammar import build_iri_grammar_when_asked
 
 __all__ = [
     "BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
-    "room_for", "template",
+    "plain", "room_for", "template",
 ]  # fmt: skip
 
 TYPE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#999999", "#5D3A9B")
@@ -69,6 +70,15 @@ def ink_on(colour: str) -> str:
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
+
+
+def plain(text: object) -> str:
+    """A name for a figure's title or label, where plotly reads HTML: shown letter by letter.
+
+    >>> plain("<b>mine</b> & yours")
+    '&lt;b&gt;mine&lt;/b&gt; &amp; yours'
+    """
+    return escape(str(text), quote=False)
 
 
 def room_for(labels: Iterable[str], size: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 import pipelab as pl
 import roofline_oracle
+from pipelab.costs import StageCost, StageTables
 
 
 def line(problem, gpu_type, layers):
@@ -271,7 +272,7 @@ class TableCosts:
         mixture = tuple(sorted(g.type for g in gpus))
         rate = self.rate(mixture, (len(layers), model.weight_gb(layers) / model.layer_weight_gb, model.work(layers)))
         need = tuple(g.memory_gb / 2 if rate else g.memory_gb * 2 for g in gpus)
-        return pl.costs.StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
+        return StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
 
     def stage_tables(self, model, workload, kinds, composition, batch_split):
         s = model.spans
@@ -279,7 +280,7 @@ class TableCosts:
         mixtures = [tuple(sorted(t for k, n in zip(kinds, c, strict=True) for t in [k.type] * n)) for c in composition]
         rate = np.array([[self.rate(m, span) for span in spans] for m in mixtures])
         memory = np.where(rate[:, None] > 0, 0.5, 2.0) * np.array([k.memory_gb for k in kinds])[None, :, None]
-        return pl.costs.StageTables(rate, np.where((composition > 0)[:, :, None], memory, 0.0))
+        return StageTables(rate, np.where((composition > 0)[:, :, None], memory, 0.0))
 
 
 def placements(problem):
@@ -324,3 +325,20 @@ def passes(problem):
                         yield from extend(end, used | set(s), s, min(slowest, hop, own), took)
 
     return extend(0, frozenset(), None, np.inf, 0.0)
+
+
+def wild_problem(seed, orders=30.0):
+    """A small problem whose stage and link rates spread over so many orders of magnitude, some of them equal."""
+    rng = np.random.default_rng(seed)
+    n, layers = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    values = 10.0 ** rng.uniform(-orders / 2, orders / 2, 6)
+    costs = TableCosts(seed, slowest=bool(seed % 2), values=tuple(values.tolist()))
+    model, load = pl.Model("wild", layers, 1024, 1024, 1.0), pl.Workload(128, 1)
+    pool = tuple(pl.GPU(str(rng.choice(costs.gpu_types)), 40.0) for _ in range(n))
+    own = 10.0 ** rng.uniform(-orders / 2, orders / 2, (n, n))
+    links = np.where(rng.random((n, n)) < 0.3, rng.choice(values, (n, n)), own)
+    per_token = load.batch_size * model.d_model * model.bytes_per_element / 2**30
+    return pl.Problem(
+        pl.Cluster(pool, links * per_token), model, load, costs,
+        max_gpus_per_stage=int(rng.integers(1, 3)), name=f"wild {seed}",
+    )  # fmt: skip

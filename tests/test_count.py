@@ -65,3 +65,14 @@ def test_counting_equals_listing(seed):
     assert counts["connections"] == len(listed.tail)
     assert counts["with_successor"] == len(set(listed.tail.tolist()))
     assert counts["with_predecessor"] == len(set(listed.head.tolist()))
+
+
+def test_types_of_equal_memory_that_need_different_amounts_are_counted_apart():
+    problem = oracle.wild_problem(2)  # of three types with 40 GB each, the first cannot hold the layer
+    assert len({gpu.memory_gb for gpu in problem.cluster.gpus}) == 1
+    assert pl.joint_size(problem)["allocations"] == len(pl.enumerate_candidates(problem).start) == 2
+    for seed in range(40):
+        problem = oracle.wild_problem(seed)
+        candidates = pl.enumerate_candidates(problem)
+        size = pl.joint_size(problem)
+        assert (size["allocations"], size["connections"]) == (len(candidates.start), len(candidates.tail))

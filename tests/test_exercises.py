@@ -38,15 +38,33 @@ def test_every_mistake_is_told_apart(name):
         assert said.endswith(f"Hint: {mistake.says}")
 
 
+def test_none_is_an_answer_where_a_reader_arrives_at_it():
+    """04.1: a result without a placement has no throughput."""
+    said = pl.solve(pl.load_case("small", max_gpus_per_stage=4), "type_count").throughput
+    assert said is None
+    assert str(pl.check("04.1", said)).startswith(
+        "exercise 04.1: not yet. Yours is None. Hint: the heuristic names no GPU"
+    )
+    assert str(pl.check("04.1", ...)) == "exercise 04.1: not attempted yet"
+    assert str(pl.check("00.1", ...)) == str(pl.check("00.1", None)) == "exercise 00.1: not attempted yet"
+    assert str(pl.check("07.2", ...)) == "exercise 07.2: not attempted yet"
+
+
+def test_the_first_hint_is_not_the_solution():
+    hint = EXERCISES["00.2"].hint
+    assert "Placement" not in hint
+    assert "(n" not in hint
+
+
 def test_common_slips_are_named():
     exercise = Exercise(lambda: 40.0, "layers", "count them")
     for value, says in [
-        (40_000, "1,000 times the answer. Hint: it is 1,000 times the answer: look at the units"),
-        (0.4, "1/100 of the answer. Hint: it is a hundredth of the answer: per cent, or a share?"),
-        (-40, "200 % too low. Hint: it has the right size and the wrong sign"),
+        (40_000, "more than ten times the answer. Hint: it is 1,000 times the answer: look at the units"),
+        (0.4, "less than a tenth of the answer. Hint: it is a hundredth of the answer: per cent, or a share?"),
+        (-40, "far too low. Hint: it has the right size and the wrong sign"),
         (1 / 40, "Hint: it is 1 divided by the answer: which of the two belongs on top?"),
-        (41, "2.5 % too high. Hint: you are one off; is an end counted twice, or not at all? And count them"),
-        (52, "30 % too high. Hint: count them"),
+        (41, "slightly too high. Hint: you are one off; is an end counted twice, or not at all? And count them"),
+        (52, "Yours is 52 layers, too high. Hint: count them"),
         (float("nan"), "Expected a finite number, yours is nan"),
         ("forty", "Expected a number, yours is 'forty'"),
         ("40 layers", "yours is '40 layers'; write it without unit and without commas"),
@@ -71,9 +89,19 @@ def test_an_answer_rounded_too_far_is_told_so():
 
 def test_a_count_is_exact_and_written_in_full():
     said = str(pl.check("02.1", EXERCISES["02.1"].target() + 1))
-    assert said.startswith("exercise 02.1: not yet. Yours is 1,757,211,401 placements, ")
-    assert str(pl.check("02.1", 1757211400)) == "exercise 02.1: right, 1,757,211,400 placements"
-    assert pl.check("02.1", 1757211400.0).text.startswith("exercise 02.1: right")
+    assert said.startswith("exercise 02.1: not yet. Yours is 3,387,760,049 placements, ")
+    assert str(pl.check("02.1", 3387760048)) == "exercise 02.1: right, 3,387,760,048 placements"
+    assert pl.check("02.1", 3387760048.0).text.startswith("exercise 02.1: right")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_wrong_answer_does_not_give_the_right_one_away(name):
+    """What is said of a number says nothing of how far the answer is from it: one 4 % further away is told the same."""
+    exercise, target = NUMBERS[name], NUMBERS[name].target()
+    for factor in (0.3, 0.71, 1.43, 3.3):
+        said = [exercise.judge(target * factor * more)[1].split("Hint")[0].split(", ")[-1] for more in (1, 1.04)]
+        assert said[0] == said[1]
+        assert not any(sign.isdigit() for sign in said[0])
 
 
 def test_a_mistake_that_happens_to_be_right_is_right():

@@ -106,7 +106,11 @@ def test_charts_below_each_other_share_the_time_axis_and_the_legend():
     assert figure.layout.yaxis.domain[0] > figure.layout.yaxis2.domain[1]  # the first on top
     assert figure.layout.xaxis.anchor == "y2"
     captions = [note.text for note in figure.layout.annotations]
-    assert captions[1] == "<b>ZBH1</b>: makespan 27, longest span 27, 11.1% idle, at most 4 3 2 1 held"
+    assert captions[1] == "<b>ZBH1</b>: makespan 27, longest span 27, 11.1% idle, at most 4 3 2 1 in flight"
+    known = run("ZBH1", pl.StageCosts(1, 1, 1, weight_activation=32 / 34))
+    captions = [note.text for note in pl.plot_timelines([run("1F1B"), known]).layout.annotations]
+    assert captions[0].endswith("at most 4 3 2 1 held")
+    assert captions[1].endswith("at most 4 3.941 3.882 3.824 held")
 
 
 def test_the_title_says_who_ends_first():
@@ -200,6 +204,24 @@ def test_the_explorer_says_why_there_is_no_such_schedule_and_recovers():
     explorer.controls["microbatches"].value = 16
     assert len(explorer.chart.data) > 3
     assert explorer.words.value == ""
+
+
+def test_the_explorer_asks_what_a_weight_gradient_needs_and_says_what_is_held_then():
+    explorer = pl.explore_schedules("ZBH1")
+    kept, held = explorer.controls["kept"], "held at most, per rank: <b>{}</b>, if W needs {} of the activations"
+    assert held.format("4 3.941 3.882 3.824", "0.9412") in explorer.measures.value
+    assert "weight_activation=32 / 34)" in explorer.code.code
+    assert [value for _, value in kept.options] == sorted({0, 0.25, 0.5, 0.75, 32 / 34, 1})
+    for value, peaks in ((0, "4 3 2 1"), (1, "4 4 4 4")):
+        kept.value = value
+        assert held.format(peaks, value) in explorer.measures.value
+        assert not kept.disabled
+        space = {}
+        exec(explorer.code.code, space)
+        assert space["timelines"][0].peak_memory == explorer.timelines[0].peak_memory
+    explorer.controls["name"].value = "1F1B"
+    assert kept.disabled
+    assert "per rank: <b>4 3 2 1</b></div>" in explorer.measures.value
 
 
 def test_two_schedules_share_the_time_axis_and_large_ones_say_so():
@@ -317,7 +339,7 @@ def test_a_live_chart_tells_the_page_what_the_still_figure_holds():
 @pytest.mark.parametrize("options", [{}, {"memory": True}, {"critical_path": True, "follow": 1, "transfers": True},
                                      {"overview": True}, {"window": (3.0, 9.0)}])  # fmt: skip
 def test_gantt_is_its_parts_in_the_houses_template(options):
-    timeline = run("ZBH1")
+    timeline = run("ZBH1", pl.StageCosts(1, 1, 1, weight_activation=1))
     figure, parts = pl.gantt(timeline, **options), gantt_parts(timeline, **options)
     assert "template" not in parts["layout"]
     assert LiveChart(parts).figure == figure

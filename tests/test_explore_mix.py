@@ -9,11 +9,13 @@ import pytest
 import pipelab as pl
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.mix_answer import answer, answered, money, one_gpu_per_stage, one_more, own_plan, stage_gpus
+from pipelab.explore.mix_pins import Pinned
 from pipelab.explore.mix_values import Mix, beginning, code_of, cost_models, problem_of, sources, types_of
 from pipelab.explore.mix_words import compared, gains_line, parse_layers, rows_of
 from pipelab.explore.work import SIGN_AFTER_S, Beside, at_rest
+from pipelab.outcome import NOT_PROVEN, PROVEN
 from pipelab.plots.plan import plan_parts
-from pipelab.plots.rivals import rival_parts
+from pipelab.plots.rivals import Row, rival_parts
 
 STATES = [
     beginning("tiny"),
@@ -92,9 +94,10 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
             r"no coefficients for L4: set to 0, or choose a Roofline",
         ),
         (lambda: problem_of(Mix("Llama-3-8B", (("L4", 1),))), "bring links of their own"),
-        (lambda: parse_layers("3,x", 2, 4), r"expected up to 2 whole numbers that add up to 4"),
-        (lambda: parse_layers("1,1,1", 2, 4), r"expected up to 2 whole numbers"),
-        (lambda: parse_layers("0 0", 2, 4), r"expected up to 2 whole numbers"),
+        (lambda: parse_layers("3,x", 2, 4), r"expected whole numbers that add up to 4, such as 3,1; got x"),
+        (lambda: parse_layers("", 2, 4), r"expected whole numbers that add up to 4, such as 3,1; got nothing"),
+        (lambda: parse_layers("1,1,2", 2, 4), r"'1,1,2': 3 stages need as many GPUs, and there are 2"),
+        (lambda: parse_layers("0 3", 2, 4), r"these add up to 3, and the model has 4 layers"),
     ],
 )
 def test_what_does_not_go_together_is_one_clear_error(call, message):
@@ -141,10 +144,10 @@ def test_taking_gpus_away_is_no_other_cost_model():
     plans = {}
     for name, counts in (("plan A", {"A100-SXM-40": 2, "T4": 2}), ("plan B", {"A100-SXM-40": 2, "T4": 0})):
         found = answer(beginning("Llama-3-8B", counts, costs="linear"))
-        plans[name] = (found, found.result.placement, found.result.throughput)
+        plans[name] = Pinned(found, found.result.placement, found.result.throughput)
     assert "of plan A.</p>" in compared(plans)
     slow = answer(beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, costs="linear", network_gb_per_s=0.01))
-    plans["plan B"] = (slow, slow.result.placement, slow.result.throughput)
+    plans["plan B"] = Pinned(slow, slow.result.placement, slow.result.throughput)
     assert "but also network." in compared(plans)
 
 
@@ -240,7 +243,8 @@ def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
     found = answer(beginning("Llama-3-70B"))
     parts = rival_parts(rows_of(found), found.result.throughput)
     assert parts["layout"]["title"]["text"] == "No rule of thumb finds a placement that fits"
-    assert all("GB" in note for note in parts["data"][2]["hovertext"])
+    assert all("GB" in note for note in parts["data"][5]["hovertext"])
+    assert all(text.startswith("✗ does not fit: ") for text in parts["data"][5]["text"])
     tiny = answer(beginning("tiny", gpus_per_stage=2))
     parts = rival_parts(rows_of(tiny), tiny.result.throughput)
     assert parts["data"][1]["x"] == [r.throughput for r in tiny.rivals]
@@ -249,10 +253,8 @@ def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
 
 def test_the_title_of_the_rivals_names_all_that_come_nearest():
     def title(*rates):
-        rows = [
-            ("proven optimum", 100.0, True, ""),
-            *((name, rate, False, "") for name, rate in zip("abcd", rates, strict=False)),
-        ]
+        rows = [Row("proven optimum", 100.0, PROVEN)]
+        rows += [Row(name, rate, NOT_PROVEN) for name, rate in zip("abcd", rates, strict=False)]
         return rival_parts(rows, 100.0)["layout"]["title"]["text"]
 
     assert title(60, 40) == "Of the hatched, a comes nearest and loses 40% against the optimum (dotted)"
@@ -355,7 +357,6 @@ def test_boundaries_move_by_hand_and_the_way_back_is_there():
     own, best = mix.own, mix.found.result
     layers = own.layers.value
     assert layers == ",".join(str(len(s.layers)) for s in best.placement.stages)
-    assert own.back.disabled
     own.boundary.value = 2
     own.where.value -= 2
     assert mix.own.score.throughput < best.throughput
@@ -370,7 +371,7 @@ def test_boundaries_move_by_hand_and_the_way_back_is_there():
     assert "too much" in mix.text.value
     assert mix.chart.layout.title.text.startswith("Your plan is not valid")
     own.layers.value = "eighty"
-    assert "expected up to" in own.why.value
+    assert "expected whole numbers that add up to 32" in own.why.value
     own.back.click()
     assert own.layers.value == layers
     assert own.score is None
@@ -410,4 +411,4 @@ def test_two_plans_are_pinned_and_compared():
     assert mix.own.table.value == ""
     one = answer(beginning("tiny"))
     bad = own_plan(one, (3,))
-    assert "not valid" in compared({"plan A": (one, bad.placement, bad.throughput)})
+    assert "not valid" in compared({"plan A": Pinned(one, bad.placement, bad.throughput)})

@@ -180,8 +180,10 @@ def test_one_microbatch_is_followed_down_and_back():
 
 
 def test_memory_stands_below_on_the_same_time_axis():
-    found = timeline("ZBH2")
+    found = timeline("ZBH2", costs=pl.StageCosts(1, 1, 1, weight_activation=0, unit="ms"))
     figure = pl.gantt(found, memory=True)
+    with pytest.raises(pl.InvalidValue, match="weight_activation = None: ZBH2 splits its backward"):
+        pl.gantt(timeline("ZBH2"), memory=True)
     lines = [t for t in figure.data if t.name and t.name.startswith("memory")]
     assert [max(t.y) for t in lines] == list(found.peak_memory) == [7, 5, 3, 1]
     assert all(t.yaxis == "y2" and t.xaxis is None for t in lines)

@@ -106,6 +106,37 @@ def test_a_search_ends_where_its_bound_is_reached():
     assert result.stopped_by is None
 
 
+def test_an_exhaustive_search_says_how_many_placements_it_tried(tiny):
+    early = pl.solve(tiny, "exhaustive")
+    assert (early.size["placements"], early.details["tried"]) == (340, 5)
+    ending = "5 of 340 placements were tried: none can be faster than the fastest stage, 301.784 tokens/s"
+    assert early.reason == ending
+    assert ending in early.sentence
+    whole = pl.solve(tiny, "exhaustive", stop_at_bound=False)
+    assert (whole.details["tried"], whole.reason) == (340, "all 340 placements were tried")
+    assert whole.throughput == early.throughput
+    assert whole.status == early.status == "optimal"
+
+
+def test_placements_that_do_not_fit_are_not_counted_as_tried(tiny):
+    """With 20 GB a layer a V100 holds one, so some placements do not fit; the others are listed by the oracle."""
+    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=20))
+    fitting = sum(1 for _ in oracle.placements(heavy))
+    result = pl.solve(heavy, "exhaustive", stop_at_bound=False)
+    assert 0 < fitting < 340
+    assert result.details["tried"] == fitting
+    assert result.reason == f"all {fitting} placements that fit were tried, of 340"
+
+
+def test_a_stopped_search_says_how_far_it_came():
+    small = pl.load_case("small")
+    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
+    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.2)
+    assert result.status == "feasible"
+    assert result.reason == f"{result.details['tried']:,} of 1,757,211,400 placements were tried"
+    assert 0 < result.details["tried"] < 1_757_211_400
+
+
 # The original MILP.
 
 
@@ -172,6 +203,43 @@ def test_the_original_milp_equals_brute_force(seed, links):
         assert result.status == "infeasible"
     else:
         assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_original_milp_with_rates_over_thirty_orders_of_magnitude(seed):
+    problem = dataclasses.replace(oracle.wild_problem(seed), max_gpus_per_stage=1)
+    best, result = oracle.best(problem), pl.solve(problem, "single_gpu")
+    if best is None:
+        assert result.status == "infeasible"
+    else:
+        assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-12))
+
+
+def test_the_run_of_its_author_is_refused_where_rates_are_too_far_apart():
+    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 1e13), "B": pl.Coefficients(0, 0, 0, 2)})
+    pool = (pl.GPU("A", 6.01), pl.GPU("B", 6.01))
+    problem = pl.Problem(
+        pl.Cluster(pool, [[1e9]], [0, 0]), pl.Model("six", 6, 1, 1, 1.0), pl.Workload(1, 1), costs, name="far apart"
+    )
+    with pytest.raises(pl.NotApplicable, match=r"fastest stage has 1e\+13 tokens/s and the slowest stage or link 2"):
+        pl.solve(problem, "single_gpu", segments="as_run")
+    assert pl.solve(problem, "single_gpu").throughput == 1e13
+    other = oracle.wild_problem(8)
+    with pytest.raises(pl.NotApplicable, match="expected LinearThroughput"):
+        pl.solve(other, "single_gpu", segments="as_run")
+
+
+@pytest.mark.parametrize("ratio", [1 + 1e-12, 1 + 1e-9, 1 + 1e-7])
+def test_near_ties_of_the_original_milp_are_settled(ratio):
+    """Two ways to hold three layers whose rates differ by less than SCIP's tolerance."""
+    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 100), "B": pl.Coefficients(0, 0, 0, 100 * ratio)})
+    pool = (pl.GPU("A", 2.01), pl.GPU("B", 1.01), pl.GPU("B", 2.01))
+    model, load = pl.Model("near", 3, 1, 1, 1.0), pl.Workload(1, 1)
+    problem = pl.Problem(pl.Cluster(pool, [[1e9]], [0] * 3),
+                         model, load, costs)  # fmt: skip
+    result = pl.solve(problem, "single_gpu")
+    assert (result.status, result.reason) == ("optimal", "")
+    assert result.throughput == pytest.approx(oracle.best(problem), rel=1e-14)
 
 
 def test_a_bound_out_of_reach_is_given_up_and_all_segments_are_asked(tiny):
@@ -303,14 +371,16 @@ def test_no_rule_beats_the_proven_optimum(method):
 def test_a_comparison_is_one_table_and_one_figure(tiny):
     both = pl.compare(tiny, joint={"form": "tight"})
     frame = both.frame().set_index("method")
-    assert frame.loc["joint", "proven"] == frame.loc["exhaustive", "proven"] == "yes"
-    assert frame.loc["even", "proven"] == "no"
+    assert frame.loc["joint", "outcome"] == frame.loc["exhaustive", "outcome"] == "proven"
+    assert frame.loc["even", "outcome"] == "not proven"
     assert both.optimum == pytest.approx(301.784)
     assert both.shares()["even"] == pytest.approx(133.116 / 301.784)
     figure = both.figure()
-    drawn = {y: x for trace in figure.data[:2] for y, x in zip(trace.y, trace.x, strict=True)}
+    names = figure.layout.yaxis.ticktext
+    drawn = {names[y]: x for trace in figure.data[:5] for y, x in zip(trace.y, trace.x, strict=True)}
     assert drawn["joint"] == pytest.approx(301.784)
-    assert list(figure.data[2].x) == [pytest.approx(452.676)]  # a promise is no bar
+    assert "type_count" not in drawn  # a promise is no bar
+    assert list(figure.data[-1].x) == [pytest.approx(452.676)]
     assert "even, proportional and 2 more lose 56% against the optimum" in figure.layout.title.text
 
 
@@ -347,14 +417,11 @@ def test_comparisons_refuse_what_they_do_not_understand(tiny):
 
 def test_what_is_too_large_to_compare_is_a_row_with_its_reason():
     frame = pl.compare(pl.load_case("demo", max_gpus_per_stage=3), ["exhaustive", "joint"]).frame()
-    assert frame["proven"].tolist() == ["no", "no"]
+    assert frame["outcome"].tolist() == ["refused", "refused"]
     assert "9,887,608,011 variables" in frame["remark"][1]
 
 
-def test_shares_and_search_growth_are_drawn_as_given():
-    figure = pl.plot_shares({"twins": {"even": 1.0, "joint": 1.0}, "odd": {"even": 0.4, "joint": None}})
-    assert list(figure.data[0].text[1]) == ["40%", "–"]
-    assert "even keeps only 40% of the optimum on odd" in figure.layout.title.text
+def test_search_growth_and_split_costs_are_drawn_as_given():
     growth = pl.plot_search_growth([1, 2], {"splits": [1, 10**20]}, 1e6, "layers")
     assert "beyond a year of search from 2 layers on" in growth.layout.title.text
     costs = pl.plot_split_costs([4, 4, 1], {"rule": (range(2), range(2, 3)), "exact": (range(1), range(1, 3))})

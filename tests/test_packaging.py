@@ -95,7 +95,7 @@ def test_imports_point_one_way():
         if "import cvxpy" in text:
             assert name.startswith("formulations/"), name
     heavy = ("numpy", "pydantic", "scipy", "plotly", "cvxpy", "pyscipopt", "pandas", "joblib", "tqdm", "ipywidgets")
-    code = f"import sys, pipelab; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, pipelab, pipelab.course; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"  # speed is measured by tests/benchmarks/imports.py
 

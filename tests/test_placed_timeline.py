@@ -464,3 +464,14 @@ def test_bad_input_is_named(tiny, decode):
         pl.timeline_of(decode, PARTS, training=True)
     with pytest.raises(pl.TooLarge):
         pl.timeline_of(tokens, two, in_flight=10**7)
+
+
+def test_training_asks_what_a_weight_gradient_needs_where_memory_is_shown():
+    tiny, halves = pl.load_case("tiny", link_units="tokens"), pl.Placement.of([(2, (0,)), (2, (1,))])
+    options = {"microbatches": 8, "training": True, "schedule": "ZBH1"}
+    with pytest.raises(pl.InvalidValue, match="weight_activation = None: ZBH1 splits its backward"):
+        pl.timeline_of(tiny, halves, **options).gantt(memory=True)
+    step = pl.timeline_of(tiny, halves, **options, weight_activation=0.5)
+    assert step.timeline.peak_memory == (2, 1.5)
+    with pytest.raises(pl.InvalidValue, match=r"weight_activation = 0\.5: expected None: inference runs forward alone"):
+        pl.timeline_of(tiny, halves, weight_activation=0.5)

@@ -148,3 +148,27 @@ def test_rules_refuse_values_that_do_not_exist(tiny):
 def test_tables_have_units_in_their_columns(tiny):
     assert list(tiny.cluster.frame().columns) == ["type", "count", "memory_gb", "gpu_ids"]
     assert "2 × A100 (80 GB), 2 × V100 (32 GB)" in tiny._repr_html_()
+
+
+def test_links_carry_tokens_unless_the_write_ups_files_say_otherwise(tiny, tmp_path):
+    fields = (tiny.cluster, tiny.model, tiny.workload, tiny.costs)
+    assert pl.Problem(*fields).link_units == "tokens"
+    for case in pl.cases():
+        assert pl.load_case(case).link_units == "transfers"
+    own = pl.load_case(pl.save_case(tiny, tmp_path / "own"))
+    assert own.link_units == "transfers"  # what was saved
+    config = tmp_path / "own" / "config.csv"
+    config.write_text("".join(line for line in config.read_text().splitlines(True) if "link_units" not in line))
+    assert pl.load_case(tmp_path / "own").link_units == "tokens"
+
+
+def test_a_result_says_when_links_count_transfers(tiny):
+    remark = "Links count transfers/s here, as in the write-up."
+    real = dataclasses.replace(tiny, link_units="tokens")
+    for method in ("aggregated", "joint", "proportional"):
+        result = pl.solve(tiny, method)
+        assert result.sentence.endswith(remark)
+        assert remark in str(result)
+        assert remark in result._repr_html_()
+        assert result.as_dict()["link_units"] == "transfers"
+        assert remark not in pl.solve(real, method).sentence

@@ -235,7 +235,11 @@ MISTAKES = {
         lambda: pl.plot_proof(pl.certificate(pl.solve(TINY, "aggregated"))),
         "expected one with a rate",
     ),
-    "no shares": (lambda: pl.plot_shares({"a": {"even": None}}), "expected at least one that is known"),
+    "shares of no comparison": (
+        lambda: pl.plot_shares({"a": {"even": None}}),
+        "expected a mapping of name to Comparison",
+    ),
+    "no shares": (lambda: pl.plot_shares({"a": pl.compare(TINY, ["even"])}), "expected at least one known share"),
     "no sizes": (lambda: pl.plot_growth({}), "expected at least one"),
     "no entries": (lambda: pl.plot_verdicts(pl.Ledger(())), "expected at least one"),
     "no placement to draw": (lambda: pl.plot_placement(TINY, 3), "expected a Placement, such as"),

@@ -407,9 +407,11 @@ def test_a_source_that_is_no_file_is_refused(tmp_path):
             pl.Schedule.from_csv(source)
     with pytest.raises(pl.InvalidValue, match="to_csv: path = 5: expected a path"):
         pl.schedule("1F1B", 1, 1).to_csv(5)
-    for path in (tmp_path, "", "a\0b"):
-        with pytest.raises(pl.InvalidData, match=r"cannot be written .*; expected the path of a file"):
+    for path, remedy in ((tmp_path, "the path of a file"), ("a\0b", "a path without such characters")):
+        with pytest.raises(pl.InvalidData, match=rf"cannot be written.*: expected {remedy}"):
             pl.schedule("1F1B", 1, 1).to_csv(path)
+    with pytest.raises(pl.InvalidValue, match="path = '': expected a path that is not empty"):
+        pl.schedule("1F1B", 1, 1).to_csv("")
     (tmp_path / "latin.csv").write_bytes("é".encode("latin-1"))
     with pytest.raises(pl.InvalidData, match="cannot be read as CSV"):
         pl.Schedule.from_csv(tmp_path / "latin.csv")

@@ -1,6 +1,6 @@
 """Splits: the seeds' own tests restated, each seed defect on record, and minmax against trying everything."""
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
@@ -8,14 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.seeds import (
-    Panic,
-    seed_bandwidth_aware,
-    seed_by_flops,
-    seed_even,
-    seed_proportional,
-    smallest_failure,
-)
+from pipelab.course.published_layer_assignment import assign_layers_bandwidth_aware as seed_bandwidth_aware
+from pipelab.course.published_layer_assignment import assign_layers_proportional as seed_proportional
+from pipelab.course.published_orders import seed_by_flops, seed_even, smallest_failure
+from pipelab.course.rust_numbers import Panic
 from pipelab.splits import (
     bottleneck,
     count_splits,
@@ -148,7 +144,7 @@ def test_bandwidth_aware_seed_panics_on_zero_layers():
 
 
 def test_bandwidth_aware_seed_overflows_on_four_large_nodes():
-    with pytest.raises(Panic, match="memory × bandwidth"):
+    with pytest.raises(Panic, match="multiply with overflow"):
         seed_bandwidth_aware(8, [2**60] * 4, [2**60] * 4)
     assert sizes(split_bandwidth_aware(8, [2**60] * 4, [2**60] * 4)) == [2] * 4
 
@@ -157,7 +153,66 @@ def test_bandwidth_aware_seed_cannot_tell_links_below_a_megabyte_apart():
     """Its own tests use 100 and 200 kB/s; from four nodes on both become 1."""
     memory, bandwidth = [16_000] * 4, [800_000, 100_000, 100_000, 100_000]
     assert sizes(seed_bandwidth_aware(22, memory, bandwidth)) == [6, 6, 6, 4]
-    assert sizes(split_bandwidth_aware(22, memory, bandwidth)) == [16, 2, 2, 2]
+    assert sizes(split_bandwidth_aware(22, memory, bandwidth)) == [11, 4, 4, 3]  # twice its share by memory is 11
+    assert sizes(split_bandwidth_aware(22, memory, bandwidth, layer_memory=1000)) == [16, 2, 2, 2]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+@pytest.mark.parametrize("unit", [1e-6, 1e-3, 1, 1e3, 1e6, 1e9, 1e12, 1e15])
+def test_bandwidth_aware_gives_a_small_node_little_in_every_unit_however_fast_its_link(nodes, unit):
+    """A thousandth of the memory holds no second layer; a half holds no more than its double share."""
+    for small, most in ((1, 1), (500, 30 * 2 * 500 // (500 + 1000 * (nodes - 1)))):
+        memory = [small * unit, *[1000 * unit] * (nodes - 1)]
+        for fast in (200, 10**6):
+            bandwidth = [fast, *[100] * (nodes - 1)]
+            found = sizes(split_bandwidth_aware(30, memory, bandwidth))
+            assert found[0] <= most
+            assert found == sizes(split_bandwidth_aware(30, memory, [b * 1e12 for b in bandwidth]))
+    assert sizes(seed_bandwidth_aware(30, [1, 1000], [200, 100])) == [20, 10]
+
+
+def _every_split(layers, nodes):
+    return [[b - a for a, b in pairwise([0, *cuts, layers])] for cuts in combinations(range(1, layers), nodes - 1)]
+
+
+def test_bandwidth_aware_is_the_best_within_its_limits_by_trying_every_split():
+    """With the memory of a layer, and without: then twice a node's share is its limit, and one layer always fits."""
+    rng = np.random.default_rng(5)
+    refused = 0
+    for _ in range(600):
+        nodes = int(rng.integers(1, 5))
+        layers = int(rng.integers(nodes, 11))
+        memory, bandwidth = rng.integers(1, 9, nodes).tolist(), rng.integers(1, 9, nodes).tolist()
+        need = None if rng.random() < 0.5 else int(rng.integers(1, 4))
+        most = [max(1, 2 * layers * m // sum(memory)) if need is None else m // need for m in memory]
+        kept = [s for s in _every_split(layers, nodes) if all(n <= top for n, top in zip(s, most, strict=True))]
+        if not kept:
+            refused += 1
+            with pytest.raises(pl.InvalidValue, match="layer_memory = "):
+                split_bandwidth_aware(layers, memory, bandwidth, layer_memory=need)
+            continue
+        found = sizes(split_bandwidth_aware(layers, memory, bandwidth, layer_memory=need))
+        assert found in kept
+        cost = [max(n / b for n, b in zip(s, bandwidth, strict=True)) for s in (found, *kept)]
+        assert cost[0] == pytest.approx(min(cost[1:]))
+    assert refused > 50
+
+
+def test_bandwidth_aware_can_lose_where_layers_need_less_than_is_assumed():
+    """As its docstring says; searched for, smallest first."""
+    pairs = list(product((1, 2, 3), repeat=2))
+    inputs = product(range(3, 9), pairs, pairs)
+    for layers, memory, bandwidth in sorted(inputs, key=lambda each: each[0] + sum(each[1]) + sum(each[2])):
+        ones = [1] * layers
+        found, best = (
+            bottleneck(split, ones, bandwidth)
+            for split in (split_bandwidth_aware(layers, memory, bandwidth), split_minmax(ones, 2, speeds=bandwidth))
+        )
+        if found > best:
+            roomy = split_bandwidth_aware(layers, memory, bandwidth, layer_memory=min(memory) / layers)
+            assert bottleneck(roomy, ones, bandwidth) == best
+            return
+    pytest.fail("nothing found")
 
 
 def test_proportional_seed_rounds_10_layers_over_4_twins_to_3_3_3_1():
@@ -200,6 +255,15 @@ BAD = {
     "too few speeds": (lambda: split_minmax([1, 1], 2, speeds=[1]), "speeds = '1 values': expected 2"),
     "bandwidth 0": (lambda: split_bandwidth_aware(2, [1, 1], [0, 1]), r"bandwidth\[0\] = 0.0: expected more than 0"),
     "one bandwidth short": (lambda: split_bandwidth_aware(3, [1, 1], [1]), "expected 2, one per node"),
+    "layer without memory": (lambda: split_bandwidth_aware(2, [1, 1], [1, 1], layer_memory=0), "expected more than 0"),
+    "layers too large": (
+        lambda: split_bandwidth_aware(30, [10, 24], [1, 1], layer_memory=1.5),
+        "layer_memory = 1.5: expected less: the nodes hold 6, 16 of 30 layers",
+    ),
+    "a node without room": (
+        lambda: split_bandwidth_aware(3, [1, 99], [1, 1], layer_memory=2),
+        "the nodes hold 0, 3 of 3 layers, and each is to hold at least one",
+    ),
     "limits alone": (lambda: split_minmax([1, 1], 2, limits=[1, 1]), "memory and limits go together"),
 }
 

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import joblib
 import pytest
+from limits import full_disk
 
 import pipelab as pl
+from pipelab.sweeps import rows_file
 from pipelab.sweeps.points import cell, value_of
 
 TINY = pl.load_case("tiny", link_units="tokens")
@@ -422,6 +425,11 @@ def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
         ("{header}\n0,1,optimal,fast,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'fast'"),
         ("{header}\n0,1,optimal,NaN,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'NaN'"),
         ("{header}\n0,1,optimal,true,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'true'"),
+        ("{header}\n0,1,optimal,-12.5,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '-12.5'"),
+        ("{header}\n0,1,optimal,0,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '0'"),
+        ("{header}\n0,1,optimal,1e400,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '1e400'"),
+        ("{header}\n0,1,optimal,1,1,-1,,,,,,,,aggregated,{{}}\n", "column 'gpus_used': '-1'"),
+        ("{header}\n0,1,optimal,1,-inf,,,,,,,,,aggregated,{{}}\n", "column 'bound_tokens_per_s': '-inf'"),
         ("{header}\n0,1,optimal,,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': empty"),
     ],
 )
@@ -434,6 +442,149 @@ def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
         quiet(make, POINTS, file=file)
     with pytest.raises(pl.InvalidValue, match="is a folder"):
         quiet(make, POINTS, file=tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_full_disk_loses_no_row_and_the_next_call_goes_on(tmp_path, jobs):
+    file = tmp_path / "sweep.csv"
+    with (
+        full_disk(1200),
+        pytest.raises(pl.SweepFailed, match=r"sweep\.csv: cannot be written \(File too large\)") as caught,
+    ):
+        quiet(make, POINTS, file=file, jobs=jobs)
+    kept = caught.value.sweep.rows
+    assert 0 < len(kept) < len(POINTS)
+    wanted = {(row["A100"], row["V100"]): row for row in undisturbed()}
+    assert rows(caught.value.sweep) == [wanted[row["A100"], row["V100"]] for row in kept]
+    assert rows(quiet(make, POINTS, file=file)) == undisturbed()  # and the line that broke off is whole
+    assert rows(quiet(pytest.fail, POINTS, file=file)) == undisturbed()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
+def test_a_disk_that_is_full_at_the_end_loses_no_row_either(tmp_path, monkeypatch):
+    """Rows that were computed anew are added, and at the end the file is replaced by one without the old ones."""
+    file, plain = tmp_path / "sweep.csv", rows_file.write_to
+    quiet(make, POINTS, file=file)
+
+    def on_a_full_disk(*what):
+        with full_disk(500):
+            plain(*what)
+
+    monkeypatch.setattr(rows_file, "write_to", on_a_full_disk)
+    with pytest.raises(pl.SweepFailed, match=r"cannot be written .* 11 of 11 rows are in") as caught:
+        quiet(make, POINTS, file=file, again=("infeasible",))
+    assert rows(caught.value.sweep) == undisturbed()
+    assert rows(quiet(pytest.fail, POINTS, file=file)) == undisturbed()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a\0b.csv", r"'.*a\\x00b\.csv': cannot be (read|written): expected a path without such characters"),
+        ("x" * 5000, "expected a shorter path"),
+        ("file/below.csv", "a part of this path is a file"),
+        ("pipe.csv", "is a device or a pipe; expected the name of a CSV file"),
+        ("loop.csv", "symbolic links lead in a circle"),
+    ],
+)
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
+def test_a_file_that_takes_no_rows_is_refused_before_the_first_point(tmp_path, name, told):
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    with pytest.raises(pl.PipelabError, match=told):
+        quiet(pytest.fail, POINTS, file=f"{tmp_path}/{name}")
+
+
+def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_point(tmp_path, monkeypatch):
+    file = tmp_path / "sweep.csv"
+    whole = quiet(make, POINTS, file=file)
+
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", denied)
+        with pytest.raises(pl.InvalidData, match=r"sweep\.csv: cannot be read \(Permission denied\): .*may read"):
+            quiet(pytest.fail, POINTS, file=file)
+    plain = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda path, mode="r", **how: denied() if "a" in mode else plain(path, mode, **how)
+    )
+    assert quiet(pytest.fail, POINTS, file=file).rows == whole.rows  # nothing is to be added
+    for more in ({"points": [*POINTS, {"A100": 3, "V100": 3}]}, {"again": ("infeasible",)}):
+        with pytest.raises(pl.InvalidData, match=r"sweep\.csv: cannot be written \(Permission denied\): .*may write"):
+            quiet(pytest.fail, **{"points": POINTS, "file": file, **more})
+    with pytest.raises(pl.InvalidValue, match="a user whom this computer does not know"):
+        quiet(pytest.fail, POINTS, file="~nobody-of-this-name/sweep.csv")
+
+
+def test_an_error_as_long_as_a_book_does_not_spoil_the_file(tmp_path):
+    file, limit = tmp_path / "sweep.csv", csv.field_size_limit()
+
+    def wordy(text, length):
+        if length:
+            raise ValueError(text[:10] * length)
+        return make(1, 1)
+
+    points = pl.grid(text=("word, ", "y" * 200_000), length=(0, 100_000))
+    first = quiet(wordy, points, file=file)
+    reason = first.rows[1]["reason"]
+    assert len(reason) < 11_000
+    assert reason.startswith("ValueError: word, word, ")
+    assert re.search(r" … \[[\d,]+ characters left out\] … .*line \d+\)$", reason)
+    again = quiet(pytest.fail, points, file=file)
+    assert again.rows == first.rows
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0, 0.0])
+def test_a_method_of_ones_own_that_answers_nonsense_is_a_failed_row(tmp_path, odd):
+    def nonsense(problem):
+        return dataclasses.replace(pl.solve(problem, "aggregated"), throughput=odd, bound=None)
+
+    file = tmp_path / "sweep.csv"
+    one = [{"A100": 1, "V100": 2}]
+    sweep = quiet(make, one, nonsense, file=file)
+    assert sweep.rows[0]["status"] == "failed"
+    assert "throughput_tokens_per_s = " in sweep.rows[0]["reason"]
+    assert quiet(pytest.fail, one, nonsense, file=file).rows == sweep.rows
+
+
+ORPHANS = """
+    import os, sys, time
+    import pipelab as pl
+    def slow(i):
+        with open({pids!r}, "a") as file:
+            file.write(str(os.getpid()) + "\\n")
+        time.sleep(120)
+    if __name__ == "__main__":
+        pl.sweep(slow, pl.grid(i=(1, 2)), jobs=3, progress=False)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    """Those at work and the one that waits for work; joblib would let them wait for five minutes."""
+    import psutil
+
+    pids, script = tmp_path / "pids", tmp_path / "run.py"
+    pids.touch()
+    script.write_text(textwrap.dedent(ORPHANS.format(pids=str(pids))))
+    with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while len(pids.read_text().split()) < 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert {int(pid) for pid in pids.read_text().split()} <= {child.pid for child in children}
+        process.kill()  # this one only: nobody tells the others
+    _, alive = psutil.wait_procs(children, timeout=20)
+    for child in alive:
+        child.kill()
+    assert not alive
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such locks")
@@ -521,7 +672,7 @@ def test_the_picture_joins_what_none_beats():
     top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
     title = sweep.figure().layout.title.text
     assert title.startswith(f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2")
-    assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; 4 infeasible" in title
+    assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; ✗ does not fit: 4" in title
     beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
     with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), asked=13)
     assert with_beaten.figure().data[1].x == front.x

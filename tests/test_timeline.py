@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab import seeds_schedules as seeds
+from pipelab.course import published_orders as published
+from pipelab.course.published_clock import PipelineClock
+from pipelab.course.rust_numbers import Panic
+from pipelab.published import published_interleaved_rate
 from pipelab.schedules import RULES
-from pipelab.seeds import Panic
 from schedule_oracle import Circle, slow_blocking, slow_times
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
@@ -334,8 +336,7 @@ def test_the_interleaved_column_comes_out_only_without_most_of_the_way_back(row,
     p, m, chunks = row.ranks, row.microbatches, row.chunks
     costs = row.costs.split(chunks)
     printed, right = (
-        round(seeds.published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed), 4)
-        for as_printed in (True, False)
+        round(published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed), 4) for as_printed in (True, False)
     )
     assert (printed, right) == (row.rates["1F1B-I"], exact)
     assert printed < right  # what is dropped can only help
@@ -361,7 +362,7 @@ def test_the_interleaved_column_by_the_second_simulator(as_printed):
     rate = (max(spans) - ideal) / max(spans)
     exact = EXACT_INTERLEAVED[pl.published_bubbles().index(row)]
     assert round(rate, 4) == (row.rates["1F1B-I"] if as_printed else exact)
-    assert rate == pytest.approx(seeds.published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed))
+    assert rate == pytest.approx(published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed))
 
 
 def test_the_span_of_zbh2_has_no_bubble_and_its_makespan_has():
@@ -550,22 +551,52 @@ def test_memory_over_time_of_one_rank():
 
 
 @pytest.mark.parametrize("p", [2, 4, 6])
-def test_peak_memory_of_the_zero_bubble_schedules_as_in_table_2(p):
-    """Worker i holds (p-i+1)·M_B + (i-1)·M_W at most in ZB-H1, (2p-2i+1)·M_B + (2i-2)·M_W in ZB-H2."""
+def test_peak_memory_of_the_zero_bubble_schedules_as_the_paper_has_it(p):
+    """Worker i holds (p-i+1)·M_B + (i-1)·M_W at most in ZB-H1, (2p-2i+1)·M_B + (2i-2)·M_W in ZB-H2.
+
+    Table 2 has the largest alone, p·M_B and (2p-1)·M_B; what is in flight on the other ranks is not from there.
+    """
     full, rest = 34.0, 32.0
     costs = pl.StageCosts(1, 1, 1, activation=full, weight_activation=rest)
     one, two = run("ZBH1", p, 4 * p, costs).peak_memory, run("ZBH2", p, 4 * p, costs).peak_memory
     assert one == tuple((p - i + 1) * full + (i - 1) * rest for i in range(1, p + 1))
     assert two == tuple((2 * p - 2 * i + 1) * full + (2 * i - 2) * rest for i in range(1, p + 1))
+    for name, most, told in (("1F1B", p, "p"), ("ZBH1", p, "p"), ("ZBH2", 2 * p - 1, "2p-1")):
+        order = pl.schedule(name, p, 4 * p)
+        (form,) = [f for f in pl.closed_forms(order, costs) if f.quantity == "peak_in_flight"]
+        assert max(form.value) == most
+        assert form.source == f"counted in the order; the largest, {told}, is that of Zero Bubble, table 2"
 
 
 @settings(deadline=None, max_examples=60)
-@given(runs())
-def test_peak_in_flight_is_the_peak_of_memory_over_time(case):
+@given(runs(), st.sampled_from([0, 0.25, 0.9375, 1]))
+def test_peak_memory_is_what_is_counted_along_every_ranks_order(case, share):
     schedule, costs = case
     if schedule.forward_only:
         return
-    assert pl.simulate(schedule, costs).peak_memory == schedule_peak(schedule)
+    timeline = pl.simulate(schedule, dataclasses.replace(costs, weight_activation=share))
+    assert timeline.peak_memory == schedule_peak(schedule, share)
+    assert timeline.peak_in_flight == schedule_peak(schedule, 0)
+
+
+def test_what_a_split_backward_holds_is_not_known_without_the_share_that_w_needs():
+    for name in ("ZBH1", "ZBH2", "ZBV", "InterleavedZeroBubble", "DualPipeV"):
+        timeline = run(name, 2, 8)
+        for attempt in (lambda t=timeline: t.peak_memory, lambda t=timeline: t.memory(0)):
+            with pytest.raises(
+                pl.InvalidValue, match=r"memory: weight_activation = None: .* weight_activation=32 / 34"
+            ):
+                attempt()
+    assert run("1F1B", 2, 4).peak_memory == (2, 1)  # whose backward frees everything at once
+
+
+@pytest.mark.parametrize("m", [8, 32])
+def test_zbh1_holds_a_little_less_than_four_microbatches_on_every_rank(m):
+    """Not 4 3 2 1: a weight gradient that is put off keeps what it needs, which is nearly all."""
+    held = {share: run("ZBH1", 4, m, pl.StageCosts(1, 1, 1, weight_activation=share)) for share in (0, 32 / 34, 1)}
+    assert [round(peak, 2) for peak in held[32 / 34].peak_memory] == [4, 3.94, 3.88, 3.82]
+    assert held[0].peak_memory == (4, 3, 2, 1)
+    assert held[1].peak_memory == (4, 4, 4, 4)
 
 
 def test_what_is_held_for_a_moment_alone_is_held():
@@ -574,8 +605,8 @@ def test_what_is_held_for_a_moment_alone_is_held():
     assert nothing.peak_memory == (1,)
     assert [x.tolist() for x in nothing.memory(0)] == [[0, 0, 0], [0, 1, 0]]
     for name in ("GPipe", "1F1B", "ZBH1", "ZBH2", "ZBV"):
-        for costs in (pl.StageCosts(0, 0, 0), pl.StageCosts(0, 1, 0), pl.StageCosts(1, 0, 0), pl.StageCosts(0, 0, 1)):
-            timeline = run(name, 3, 5, costs)
+        for times in ((0, 0, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1)):
+            timeline = run(name, 3, 5, pl.StageCosts(*times, weight_activation=0))
             chunks = timeline.schedule.chunks
             assert timeline.peak_memory == tuple(held / chunks for held in timeline.peak_in_flight)
             assert all((timeline.memory(rank).amount >= 0).all() for rank in range(3))
@@ -585,7 +616,7 @@ def test_what_is_held_for_a_moment_alone_is_held():
     assert [x.tolist() for x in weights.memory(0)] == [[0, 0, 2, 3], [0, 2, 3, 0]]
 
 
-def schedule_peak(schedule):
+def schedule_peak(schedule, share):
     """Counted by hand along every rank's order."""
     peaks = []
     for row in schedule.actions:
@@ -594,7 +625,7 @@ def schedule_peak(schedule):
             kinds = [part.kind for part in action.parts or (action,)]
             held += kinds.count("F")
             peak = max(peak, held)
-            held -= kinds.count("B") + kinds.count("I")
+            held += share * (kinds.count("I") - kinds.count("W")) - kinds.count("B") - kinds.count("I")
         peaks.append(peak)
     return tuple(peaks)
 
@@ -655,35 +686,45 @@ def test_new_costs_use_the_compiled_order_again():
 
 def test_scheduler_formula_of_1f1b_against_the_clock():
     for (p, m), theirs, ours in (((2, 2), 1 / 4, 1 / 3), ((8, 32), 0.1, 7 / 39), ((4, 8), 1 / 6, 3 / 11)):
-        assert seeds.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(theirs)
+        assert published.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(theirs)
         assert run("1F1B", p, m).bubble_fraction == pytest.approx(ours)
         assert float(pl.PipelineBubbleStats(p, m).bubble_fraction_1f1b) == pytest.approx(ours)
-    assert (seeds.scheduler_bubble_fraction_1f1b(4, 0), seeds.scheduler_bubble_fraction_1f1b(2, 0)) == (1.5, math.inf)
-    for p in range(2, 9):
-        for m in range(2, 20):
-            assert seeds.scheduler_bubble_fraction_1f1b(p, m) != pytest.approx(run("1F1B", p, m).bubble_fraction)
+    assert (published.scheduler_bubble_fraction_1f1b(4, 0), published.scheduler_bubble_fraction_1f1b(2, 0)) == (
+        1.5,
+        math.inf,
+    )
+    for p, m in product(range(1, 9), range(1, 20)):
+        right = published.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(run("1F1B", p, m).bubble_fraction)
+        assert right == (p == 1 or m == 1), (p, m)  # as its docstring says
 
 
 def test_scheduler_1f1b_holds_one_too_many():
-    theirs = pl.simulate(seeds.scheduler_1f1b(4, 8), ONE)
+    theirs = pl.simulate(published.scheduler_1f1b(4, 8), ONE)
     assert (theirs.makespan, theirs.peak_in_flight) == (33, (5, 4, 3, 2))
     assert (run("1F1B", 4, 8).makespan, run("1F1B", 4, 8).peak_in_flight) == (33, (4, 3, 2, 1))
-    assert str(seeds.scheduler_1f1b(1, 2)) == "rank 0: 0F0 0F1 0B0 0B1"
+    assert str(published.scheduler_1f1b(1, 2)) == "rank 0: 0F0 0F1 0B0 0B1"
     assert str(pl.schedule("1F1B", 1, 2)) == "rank 0: 0F0 0B0 0F1 0B1"
 
 
 def test_scheduler_interleaved_ignores_its_chunks():
-    assert seeds.scheduler_interleaved(4, 8, 2) == seeds.scheduler_1f1b(4, 8)
+    assert published.scheduler_interleaved(4, 8, 2) == published.scheduler_1f1b(4, 8)
     assert pl.schedule("Interleaved1F1B", 4, 8, 2).stages == 8
 
 
 def test_scheduler_gpipe_is_right_and_sends_no_gradient():
-    theirs = pl.simulate(seeds.scheduler_gpipe(4, 8), ONE)
+    theirs = pl.simulate(published.scheduler_gpipe(4, 8), ONE)
     assert (theirs.makespan, theirs.bubble_fraction) == (33, pytest.approx(3 / 11))
     assert theirs.peak_in_flight == (8, 8, 8, 8)
-    steps = seeds.scheduler_steps(2, 1, 0) + seeds.scheduler_steps(2, 1, 1)
-    assert steps == ["Forward(0)", "SendActivations(1, 0)", "WaitBackward(1)", "Backward(0)",
-                     "RecvActivations(0, 0)", "Forward(0)", "Backward(0)"]  # fmt: skip
+    steps = published.scheduler_steps(2, 1, 0) + published.scheduler_steps(2, 1, 1)
+    assert steps == [
+        "Forward(micro_batch_id=0)",
+        "SendActivations(to_stage=1, micro_batch_id=0)",
+        "WaitBackward(from_stage=1)",
+        "Backward(micro_batch_id=0)",
+        "RecvActivations(from_stage=0, micro_batch_id=0)",
+        "Forward(micro_batch_id=0)",
+        "Backward(micro_batch_id=0)",
+    ]
     assert pl.schedule("GPipe", 2, 1).with_communication().to_csv().count("SEND_B") == 1
 
 
@@ -696,17 +737,17 @@ def test_a_gradient_sent_after_its_backward_deadlocks_as_they_order_it():
         return True
 
     sizes = [(p, m) for p in (1, 2, 3) for m in (1, 2, 3, 4)]
-    assert all(runs_with_blocking(seeds.scheduler_gpipe(p, m)) for p, m in sizes)
-    assert next(s for s in sizes if not runs_with_blocking(seeds.scheduler_1f1b(*s))) == (2, 3)
-    assert next(s for s in sizes if not runs_with_blocking(seeds.clock_1f1b(*s))) == (2, 2)
-    assert next(s for s in sizes if not runs_with_blocking(seeds.clock_zero_bubble(*s))) == (2, 2)
+    assert all(runs_with_blocking(published.scheduler_gpipe(p, m)) for p, m in sizes)
+    assert next(s for s in sizes if not runs_with_blocking(published.scheduler_1f1b(*s))) == (2, 3)
+    assert next(s for s in sizes if not runs_with_blocking(published.clock_1f1b(*s))) == (2, 2)
+    assert next(s for s in sizes if not runs_with_blocking(published.clock_zero_bubble(*s))) == (2, 2)
 
 
 def test_scheduler_memory_and_microbatches():
-    assert seeds.scheduler_memory_ratio(1, 8) == 9 / 8
+    assert published.scheduler_memory_ratio(1, 8) == 9 / 8
     assert pl.PipelineBubbleStats(1, 8).memory_ratio_1f1b == Fraction(1, 8)
     assert max(run("1F1B", 4, 8).peak_in_flight) / 8 == pl.PipelineBubbleStats(4, 8).memory_ratio_1f1b
-    theirs = seeds.scheduler_microbatches(8)
+    theirs = published.scheduler_microbatches(8)
     assert run("1F1B", 8, theirs).bubble_fraction == pytest.approx(7 / 39)
     ours = pl.PipelineBubbleStats(8, 1).microbatches_for(0.1)
     assert ours == 63
@@ -714,7 +755,7 @@ def test_scheduler_memory_and_microbatches():
 
 
 def test_scheduler_lets_rank_5_of_4_through():
-    assert seeds.scheduler_steps(4, 1, 5)[0] == "RecvActivations(4, 0)"
+    assert published.scheduler_steps(4, 1, 5)[0] == "RecvActivations(from_stage=4, micro_batch_id=0)"
     with pytest.raises(pl.InvalidValue, match=r"rank = 5: expected a rank from 0 to 3"):
         run("GPipe", 4, 1).memory(5)
     with pytest.raises(pl.InvalidSchedule, match="stage 0 is on rank 5, but ranks are 0 to 0"):
@@ -729,40 +770,39 @@ def test_scheduler_counts_steps_by_kind_and_lets_everything_through():
 
     backwards_first = [[f"{rank}{kind}{i}" for kind in "BF" for i in range(8)] for rank in range(4)]
     impossible = pl.Schedule.of("backwards first", backwards_first)
-    assert counted(impossible) == counted(seeds.scheduler_1f1b(4, 8)) == counted(pl.schedule("1F1B", 4, 8))
+    assert counted(impossible) == counted(published.scheduler_1f1b(4, 8)) == counted(pl.schedule("1F1B", 4, 8))
     assert impossible.defects()[0] == "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank"
     assert len(impossible.defects()) == 4 * 8
-    assert seeds.scheduler_1f1b(4, 8) != pl.schedule("1F1B", 4, 8)
+    assert published.scheduler_1f1b(4, 8) != pl.schedule("1F1B", 4, 8)
 
 
 def test_boostr_1f1b_is_right_though_its_drawing_is_not():
     """Above it F0 F1 F2 F3 B3 B2 B1 B0 is drawn on every rank, which is GPipe with its backwards reversed."""
     drawing = [[f"{rank}F{m}" for m in range(4)] + [f"{rank}B{m}" for m in (3, 2, 1, 0)] for rank in range(4)]
     drawn = pl.simulate(pl.Schedule.of("drawn", drawing), ONE)
-    assert drawn.schedule == seeds.scheduler_gpipe(4, 4)
+    assert drawn.schedule == published.scheduler_gpipe(4, 4)
     assert (drawn.peak_in_flight, drawn.makespan) == ((4, 4, 4, 4), 21)
     assert (run("1F1B", 4, 4).peak_in_flight, run("1F1B", 4, 4).makespan) == ((4, 3, 2, 1), 21)
-    assert seeds.clock_1f1b(4, 4) == pl.schedule("1F1B", 4, 4) != drawn.schedule
-    assert seeds.clock_1f1b(4, 8) == pl.schedule("1F1B", 4, 8)
+    assert published.clock_1f1b(4, 4) == pl.schedule("1F1B", 4, 4) != drawn.schedule
+    assert published.clock_1f1b(4, 8) == pl.schedule("1F1B", 4, 8)
     with pytest.raises(Panic, match="subtract with overflow"):
-        seeds.clock_1f1b(4, 8, stages=[4])
+        published.clock_1f1b(4, 8, stages=[4])
     with pytest.raises(Panic, match="subtract with overflow"):
-        seeds.clock_1f1b(0, 8, stages=[0])
+        published.clock_1f1b(0, 8, stages=[0])
     with pytest.raises(pl.InvalidValue, match="ranks = 0"):
         pl.schedule("1F1B", 0, 8)
 
 
 def test_boostr_interleaved_is_almost_serial():
     for chunks, theirs, fraction, ours in ((2, 64.5, 0.628, 28.5), (4, 80.25, 0.701, 26.25)):
-        timeline = pl.simulate(seeds.clock_interleaved(4, 8, chunks), ONE.split(chunks))
+        timeline = pl.simulate(published.clock_interleaved(4, 8, chunks), ONE.split(chunks))
         assert timeline.makespan == theirs
         assert timeline.bubble_fraction == pytest.approx(fraction, abs=5e-4)
         assert timeline.peak_in_flight == (8 * chunks,) * 4
         assert run("Interleaved1F1B", 4, 8, chunks=chunks).makespan == ours
-    small = pl.simulate(seeds.clock_interleaved(2, 2, 2), ONE.split(2))
+    small = pl.simulate(published.clock_interleaved(2, 2, 2), ONE.split(2))
     assert (small.makespan, small.ideal) == (10.5, 6)
-    with pytest.raises(seeds.NoActions, match="an empty schedule"):
-        seeds.clock_interleaved(2, 2, 0)
+    assert PipelineClock(2, 2, 0).schedule_interleaved(0) == []
     with pytest.raises(pl.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 2, 2, 0)
 
@@ -771,23 +811,22 @@ def test_boostr_emits_no_idle_tick_and_takes_any_number():
     def ticks(schedule):
         return [sum(action.kind == "IDLE" for action in row) for row in schedule.actions]
 
-    assert ticks(seeds.clock_1f1b(2, 2)) == ticks(seeds.clock_zero_bubble(2, 2)) == [0, 0]
+    assert ticks(published.clock_1f1b(2, 2)) == ticks(published.clock_zero_bubble(2, 2)) == [0, 0]
     assert ticks(pl.schedule("1F1B", 2, 2).with_idle()) == [2, 1]
-    with pytest.raises(seeds.NoActions):
-        seeds.clock_interleaved(4, 8, 0)
+    assert PipelineClock(4, 8, 0).schedule_interleaved(0) == []
     with pytest.raises(pl.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 4, 8, 0)
-    assert len(seeds.clock_interleaved(4, 9, 2)) == 4 * 9 * 2 * 2  # microbatches that fill no whole rounds
+    assert len(published.clock_interleaved(4, 9, 2)) == 4 * 9 * 2 * 2  # microbatches that fill no whole rounds
     with pytest.raises(pl.InvalidValue, match=r"microbatches = 9: .* the nearest numbers that fit are 8 and 10"):
         pl.schedule("Interleaved1F1B", 4, 9, 2)
 
 
 def test_boostr_zero_bubble_fills_no_bubble():
     for p, m in ((4, 8), (3, 5), (6, 6)):
-        theirs = pl.simulate(seeds.clock_zero_bubble(p, m), pl.StageCosts(3, 2, 1))
+        theirs = pl.simulate(published.clock_zero_bubble(p, m), pl.StageCosts(3, 2, 1))
         assert theirs.makespan - theirs.ideal == (p - 1) * (3 + 2)
         assert run("ZBH1", p, m, pl.StageCosts(3, 2, 1)).makespan - theirs.ideal == (p - 1) * (3 + 2 - 1)
-    theirs = pl.simulate(seeds.clock_zero_bubble(4, 8), ONE)
+    theirs = pl.simulate(published.clock_zero_bubble(4, 8), ONE)
     assert (theirs.makespan, round(theirs.bubble_fraction, 3), theirs.peak_in_flight) == (30, 0.2, (4, 3, 2, 1))
 
 

@@ -16,14 +16,15 @@ EXERCISES: dict[str, Exercise | Contest] = {**RULES, **PROGRAMS, **PIPELINES}
 def check(name: str, value: object) -> Answer:
     """Compare a reader's answer with the target of an exercise, which is computed here and now.
 
-    A wrong one is told how far off it is and, where a common mistake leads to it, which.
+    For a wrong one it says whether it is too high or too low, and which common mistake leads to it, if any.
 
     Parameters
     ----------
     name : str
         Of the exercise: notebook and number, such as `"05.1"`.
-    value : number, Schedule or None
-        The reader's; None means not attempted yet. A schedule is run by the simulator.
+    value : number, Schedule, None or ...
+        The reader's; `...` means not attempted yet, and so does None where no reader would arrive at it. A schedule is
+        run by the simulator.
 
     Returns
     -------
@@ -42,13 +43,14 @@ def check(name: str, value: object) -> Answer:
     >>> print(check("00.1", 345.4944))
     exercise 00.1: right, 345.4944 tokens/s
     >>> print(check("00.1", 301.784))
-    exercise 00.1: not yet. Yours is 301.784 tokens/s, 12.7 % too low. Hint: that is the best with two GPUs per stage
+    exercise 00.1: not yet. Yours is 301.784 tokens/s, too low. Hint: that is the best with two GPUs per stage
     """
     if name not in EXERCISES:
         raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")
-    if value is None:
+    exercise = EXERCISES[name]
+    if value is ... or (value is None and not exercise.none):
         return verdict("not attempted yet", f"exercise {name}: not attempted yet")
-    right, why = EXERCISES[name].judge(value)
+    right, why = exercise.judge(value)
     if right:
         return verdict("right", f"exercise {name}: right, {why}")
     return verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")

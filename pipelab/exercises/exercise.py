@@ -43,6 +43,8 @@ class Exercise:
         Looked through in this order.
     rel : float
         Relative tolerance.
+    none : str
+        Where None is an answer that readers arrive at: the hint for it. Otherwise None means not attempted.
     """
 
     target: Callable[[], float]
@@ -50,9 +52,12 @@ class Exercise:
     hint: str
     mistakes: tuple[Mistake, ...] = ()
     rel: float = 1e-4
+    none: str = ""
 
     def judge(self, value: object) -> tuple[bool, str]:
         """Whether a reader's value is right, and a sentence that says what is off."""
+        if value is None and self.none:
+            return False, f"Yours is None. Hint: {self.none}"
         try:
             number = float(cast(Any, value))
         except OverflowError:
@@ -104,15 +109,13 @@ def _written(number: float) -> str:
     return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:.7g}"
 
 
-def _times(factor: float) -> str:
-    return f"{factor:,.0f}" if 1000 <= factor < 1e9 else f"{factor:.3g}"
-
-
 def _off(number: float, target: float) -> str:
-    """How far, and in which direction."""
+    """In which direction, and roughly how far; a share with digits would give the answer away."""
     times = number / target
-    if times > 11:  # above and below that, per cent are hard to read
-        return f"{_times(times)} times the answer"
-    if 0 < times < 1 / 11:
-        return f"1/{_times(1 / times)} of the answer"
-    return f"{abs(times - 1) * 100:.3g} % too {'high' if times > 1 else 'low'}"
+    if times > 10:
+        return "more than ten times the answer"
+    if 0 < times < 1 / 10:
+        return "less than a tenth of the answer"
+    ratio = max(times, 1 / times) if times > 0 else 10.0
+    how = "slightly " if ratio < 1.1 else "far " if ratio > 2 else ""
+    return f"{how}too {'high' if times > 1 else 'low'}"

@@ -9,15 +9,16 @@ from pipelab.checked import given
 from pipelab.errors import PipelabError
 from pipelab.explore import mix_words as words
 from pipelab.explore.chart import LiveChart
-from pipelab.explore.mix_answer import Answer, Rival, answer, answered, one_gpu_per_stage, one_more
+from pipelab.explore.mix_answer import Answer, answer, answered, one_gpu_per_stage, one_more
 from pipelab.explore.mix_controls import MixControls
+from pipelab.explore.mix_in_flight import in_flight_of
 from pipelab.explore.mix_own import OwnPlan
 from pipelab.explore.mix_values import Mix, beginning, code_of
 from pipelab.explore.parts import CopyCode, Words, reload_note, shared
 from pipelab.explore.work import Beside
 from pipelab.placement import Placement
 from pipelab.plots.plan import plan_parts
-from pipelab.plots.rivals import rival_parts
+from pipelab.plots.rivals import Row, rival_parts
 
 if TYPE_CHECKING:
     import threading
@@ -42,7 +43,7 @@ class MixExplorer(widgets.VBox):
         self.found: Answer | None = None
         self._listeners: list[Callable[[Answer | None], None]] = []
         self._gains: dict[str, float | None] = {}
-        self._single: Rival | None = None
+        self._single: Row | None = None
         self.controls = MixControls(mix, self._changed)
         self.own = OwnPlan(self._own_changed)
         self.busy = widgets.HTML(layout={"height": "24px"})
@@ -98,10 +99,11 @@ class MixExplorer(widgets.VBox):
         self._tell()
 
     def _show(self, found: Answer) -> None:
-        self.found, self._gains, self._single = found, {}, Rival("one GPU per stage", None, False, "being solved …")
-        self.own.score = None
+        self.found, self._gains, self._single = found, {}, Row("one GPU per stage", None, None, "being solved …")
+        if found.in_flight is not None:
+            self.controls.reach(found.in_flight.needed)
+        self.own.begin(found)  # first: what is pinned is seen under the new values
         self._draw()
-        self.own.begin(found)
         self._tell()
         self._beside.later(self._looked_further, self._learned, _IDLE_S)
 
@@ -112,7 +114,7 @@ class MixExplorer(widgets.VBox):
         yield from one_more(mix, stop, _BUDGET_S)
 
     def _learned(self, item: Any) -> None:
-        if isinstance(item, Rival):
+        if isinstance(item, Row):
             self._single = item
             self._draw_rivals()
         else:
@@ -154,6 +156,7 @@ class MixExplorer(widgets.VBox):
         placement, judged = (own or result).placement, given((own or result).evaluation)
         self.text.say(
             own.sentence if own else "",
+            in_flight_of(found.problem, given(placement), judged).sentence,
             words.costs_line(found.mix),
             words.limits_line(found.problem, judged),
             words.facts_line(found.problem, given(placement), judged.throughput),

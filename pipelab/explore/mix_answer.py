@@ -3,11 +3,15 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pipelab.checked import given
 from pipelab.evaluate import evaluate
+from pipelab.explore.mix_in_flight import InFlight, in_flight_of
 from pipelab.explore.mix_values import Mix, problem_of
+from pipelab.outcome import outcome_of
 from pipelab.placement import Placement
+from pipelab.plots.rivals import Row
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.scoring import Score, score
@@ -16,7 +20,6 @@ from pipelab.solve import solve
 __all__ = [
     "Answer",
     "Money",
-    "Rival",
     "answer",
     "answered",
     "money",
@@ -28,16 +31,6 @@ __all__ = [
 
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
 _MOST_KEPT = 300  # answers; each holds its tables of stages
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Another way to place the same problem."""
-
-    name: str
-    throughput: float | None  # tokens/s; None without a placement
-    proven: bool
-    note: str = ""  # why there is none
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,14 @@ class Answer:
     mix: Mix
     problem: Problem
     result: Result
-    rivals: tuple[Rival, ...]
+    rivals: tuple[Row, ...]
+
+    @cached_property
+    def in_flight(self) -> InFlight | None:
+        """What the optimum needs in flight, and whether its proof holds for that; None without a placement."""
+        if self.result.placement is None:
+            return None
+        return in_flight_of(self.problem, self.result.placement, given(self.result.evaluation))
 
 
 # What was asked before is at hand: one GPU more, looked at in advance, is the next press of a key.
@@ -86,7 +86,7 @@ def answer(mix: Mix, stop: threading.Event | None = None, time_limit: float | No
         return _kept[mix]
     problem = problem_of(mix)
     result = solve(problem, "aggregated", stop=stop, time_limit=time_limit)
-    found = Answer(mix, problem, result, tuple(_rival(name, problem) for name in RULES))
+    found = Answer(mix, problem, result, tuple(row_of(name, solve(problem, name)) for name in RULES))
     if result.status in ("optimal", "infeasible"):  # what was stopped early is asked again
         while len(_kept) >= _MOST_KEPT:
             _kept.pop(next(iter(_kept)))
@@ -94,15 +94,14 @@ def answer(mix: Mix, stop: threading.Event | None = None, time_limit: float | No
     return found
 
 
-def _rival(name: str, problem: Problem) -> Rival:
-    result = solve(problem, name)
-    return Rival(name, result.throughput, False, f"✗ {result.reason}")
+def row_of(name: str, result: Result) -> Row:
+    """A result as a row of the rivals' chart."""
+    return Row(name, result.throughput, outcome_of(result), result.reason)
 
 
-def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Rival:
+def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:
     """The optimum with one GPU per stage, as the original MILP has it."""
-    result = answer(replace(mix, gpus_per_stage=1), stop).result
-    return Rival("one GPU per stage", result.throughput, result.status == "optimal", f"✗ {result.reason}")
+    return row_of("one GPU per stage", answer(replace(mix, gpus_per_stage=1), stop).result)
 
 
 def one_more(mix: Mix, stop: threading.Event, budget_s: float) -> Iterator[tuple[str, float | None]]:
@@ -135,16 +134,27 @@ def money(problem: Problem, placement: Placement | None, throughput: float | Non
     return Money(per_hour, per_hour / throughput / 3600 * 1e6 if throughput else None)
 
 
-def stage_gpus(found: Answer) -> tuple[tuple[int, ...], ...]:
-    """The GPUs of the optimum's stages, and after them those without a stage, one by one."""
+def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
+    """The GPUs of the optimum's stages, and after them those without a stage, one by one.
+
+    Parameters
+    ----------
+    least : int
+        So many stages are wanted: where these are fewer, the largest gives up a GPU, which follows it as a stage.
+    """
     stages = given(found.result.placement).stages
     used = {g for stage in stages for g in stage.gpus}
-    spare = [(g,) for g in range(len(found.problem.cluster)) if g not in used]
-    return (*(stage.gpus for stage in stages), *spare)
+    groups = [stage.gpus for stage in stages] + [(g,) for g in range(len(found.problem.cluster)) if g not in used]
+    while len(groups) < min(least, len(found.problem.cluster)):
+        at = max(range(len(groups)), key=lambda i: len(groups[i]))
+        groups[at : at + 1] = [groups[at][:-1], groups[at][-1:]]
+    return tuple(groups)
 
 
 def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
     """Layers dealt by hand over `stage_gpus`: so many to each in turn, 0 leaves a stage's GPUs out.
+
+    More numbers than the optimum has stages take GPUs without a stage first, and then one by one those of the stages.
 
     A plan that is merely bad is a score with its reasons.
 
@@ -153,8 +163,10 @@ def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
     >>> from pipelab.explore.mix_values import beginning
     >>> print(own_plan(answer(beginning("tiny")), (3, 1)).sentence)
     211.52 tokens/s, limited by stage 2: 97.2% of the proven optimum of 217.52.
+    >>> own_plan(answer(beginning("tiny", gpus_per_stage=2)), (1, 1, 1, 1)).placement.gpus
+    (0, 1, 2, 3)
     """
-    parts = [(n, gpus) for n, gpus in zip(layers, stage_gpus(found), strict=False) if n]
+    parts = [(n, gpus) for n, gpus in zip(layers, stage_gpus(found, len(layers)), strict=False) if n]
     return score(found.problem, Placement.of(parts), found.result)
 
 

@@ -24,6 +24,7 @@ _COSTS = {
 }
 _AS_GIVEN = 0.0  # a slider takes None for nothing chosen
 _MOST = 16  # GPUs of a type, unless it begins with more
+_MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
 
 _LOOK = {"style": {"description_width": "150px"}, "layout": {"width": "350px"}}
 _RELEASED = {**_LOOK, "continuous_update": False}
@@ -49,7 +50,7 @@ class MixControls:
         self.phase = widgets.Dropdown(options=["prefill", "decode", "mixed"], description="phase", **_LOOK)
         self.batch = widgets.SelectionSlider(options=_BATCHES, description="batch (sequences)", **_RELEASED)
         self.context = widgets.SelectionSlider(options=_CONTEXTS, description="context (tokens)", **_RELEASED)
-        self.in_flight = widgets.IntSlider(min=1, max=16, description="batches in flight", **_RELEASED)
+        self.in_flight = widgets.IntSlider(min=1, max=_MOST_IN_FLIGHT, description="batches in flight", **_RELEASED)
         self.network = widgets.SelectionSlider(options=_networks(mix), description="network, any to any", **_RELEASED)
         self.gpus_per_stage = widgets.IntSlider(min=1, max=4, description="GPUs per stage, up to", **_RELEASED)
         self.batch_split = widgets.Dropdown(options=_SPLITS, description="batch is split", **_LOOK)
@@ -100,6 +101,11 @@ class MixControls:
             for name in ("phase", "batch", "context", "in_flight", "gpus_per_stage", "batch_split", "costs"):
                 getattr(self, name).value = getattr(mix, name)
             self.network.value = mix.network_gb_per_s or _AS_GIVEN
+
+    def reach(self, in_flight: int) -> None:
+        """Let "batches in flight" go as far as a placement needs, and some way beyond."""
+        if in_flight > self.in_flight.max:
+            self.in_flight.max = 2 * in_flight
 
     def _show_counts(self, counts: dict[str, int]) -> None:
         for slider in self.counts.values():

@@ -7,10 +7,11 @@ import ipywidgets as widgets
 
 from pipelab.checked import given
 from pipelab.errors import PipelabError
-from pipelab.explore.mix_answer import Answer, Rival, own_plan, stage_gpus
+from pipelab.explore.mix_answer import Answer, own_plan, stage_gpus
+from pipelab.explore.mix_pins import Pinned
 from pipelab.explore.mix_words import compared, parse_layers
 from pipelab.explore.parts import Words
-from pipelab.placement import Placement
+from pipelab.plots.rivals import Row
 from pipelab.scoring import Score
 
 __all__ = ["OwnPlan"]
@@ -31,11 +32,11 @@ class OwnPlan:
         self._changed, self._quiet = changed, False
         self.found: Answer | None = None
         self.score: Score | None = None
-        self.pinned: dict[str, tuple[Answer, Placement, float | None]] = {}
+        self.pinned: dict[str, Pinned] = {}
         self.layers = widgets.Text(description="layers of each stage", **_LOOK)
         self.boundary = widgets.IntSlider(min=1, max=1, description="boundary after stage", **_LOOK)
         self.where = widgets.IntSlider(min=1, max=1, description="lies after layer", **_LOOK)
-        self.back = widgets.Button(description="back to the optimum", disabled=True, layout={"width": "170px"})
+        self.back = widgets.Button(description="back to the optimum", layout={"width": "170px"})
         self.pins = {name: widgets.Button(description=f"pin as {name}") for name in ("plan A", "plan B")}
         self.unpin = widgets.Button(description="unpin both")
         self.table, self.why = widgets.HTML(), Words()
@@ -44,7 +45,8 @@ class OwnPlan:
             [
                 widgets.HTML(
                     "<b>Your own plan</b>: move a boundary between stages, or type the layers of each stage "
-                    "(further stages get one unused GPU each; 0 leaves a stage's GPUs out)"
+                    "(further stages get one GPU each: unused ones first, then those of the largest stages; 0 leaves a "
+                    "stage's GPUs out)"
                 ),
                 widgets.Box([self.layers, self.boundary, self.where], layout={"flex_flow": "row wrap"}),
                 widgets.Box(buttons, layout={"flex_flow": "row wrap"}),
@@ -63,10 +65,10 @@ class OwnPlan:
         """Start from the optimum of a new answer; pins stay."""
         self.found, self.score = found, None
         placement = found.result.placement
-        for control in (self.layers, self.boundary, self.where, *self.pins.values()):
+        for control in (self.layers, self.boundary, self.where, self.back, *self.pins.values()):
             control.disabled = placement is None
-        self.back.disabled = True
         self.why.value = ""
+        self.table.value = compared(self.pinned, found) if self.pinned else ""
         self._show([len(stage.layers) for stage in placement.stages] if placement else [])
 
     def forget(self) -> None:
@@ -74,15 +76,13 @@ class OwnPlan:
         self.found = self.score = None
         for control in (self.layers, self.boundary, self.where, self.back, *self.pins.values()):
             control.disabled = True
+        self.table.value = compared(self.pinned) if self.pinned else ""
 
-    def rivals(self) -> list[Rival]:
-        """The plan and the pinned ones as rows of the rivals' chart."""
-        rows = (
-            [Rival("your plan", self.score.throughput, False, f"✗ {'; '.join(self.score.reasons)}")]
-            if self.score
-            else []
-        )
-        return rows + [Rival(n, rate, False, "✗ not valid") for n, (_, _, rate) in self.pinned.items()]
+    def rivals(self) -> list[Row]:
+        """The plan and the pinned ones, as they are under the values of now, as rows of the rivals' chart."""
+        own = self.score
+        rows = [Row("your plan", own.throughput, own.outcome, "; ".join(own.reasons))] if own else []
+        return rows + [plan.today(given(self.found)).row(name) for name, plan in self.pinned.items()]
 
     def _show(self, layers: list[int], text: str | None = None) -> None:
         """Set the controls to these numbers of layers, silently."""
@@ -130,10 +130,10 @@ class OwnPlan:
         if self._quiet:
             return
         try:
-            most = len(stage_gpus(given(self.found)))
-            layers = parse_layers(change["new"], most, given(self.found).problem.model.layers)
+            problem = given(self.found).problem
+            layers = parse_layers(change["new"], len(problem.cluster), problem.model.layers)
         except PipelabError as error:
-            self.why.explain(error)
+            self.why.explain(error, "Refused")
             return
         self._take(list(layers), change["new"])
 
@@ -144,7 +144,6 @@ class OwnPlan:
         self.why.value = ""
         own = [len(stage.layers) for stage in given(given(self.found).result.placement).stages]
         self.score = None if layers == own else own_plan(given(self.found), tuple(layers))
-        self.back.disabled = self.score is None
         self._show(layers, text)
         self._changed()
 
@@ -155,7 +154,7 @@ class OwnPlan:
     def _pin(self, name: str) -> None:
         found, own = given(self.found), self.score
         placement = own.placement if own else given(found.result.placement)
-        self.pinned[name] = (found, placement, (own or found.result).throughput)
+        self.pinned[name] = Pinned(found, placement, (own or found.result).throughput)
         self.pinned = dict(sorted(self.pinned.items()))
         self._show_pins()
 
@@ -164,5 +163,5 @@ class OwnPlan:
         self._show_pins()
 
     def _show_pins(self) -> None:
-        self.table.value = compared(self.pinned) if self.pinned else ""
+        self.table.value = compared(self.pinned, self.found) if self.pinned else ""
         self._changed()

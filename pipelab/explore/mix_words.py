@@ -1,5 +1,6 @@
 """What the mix explorer says in words: titles, the bottleneck, prices, what one GPU more brings."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -7,14 +8,18 @@ from html import escape
 from pipelab.checked import given
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, tally
-from pipelab.explore.mix_answer import Answer, Money, Rival, money, tightest
+from pipelab.explore.mix_answer import Answer, Money, money, row_of, tightest
 from pipelab.explore.mix_costs import LINEAR
+from pipelab.explore.mix_pins import Pinned
 from pipelab.explore.mix_values import Mix
+from pipelab.outcome import outcome_of
 from pipelab.placement import Placement, named_layers
 from pipelab.plots.plan import first_of, limited_by
+from pipelab.plots.rivals import Row
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.scoring import Score
+from pipelab.theme import plain
 from pipelab.words import counted, listed
 
 __all__ = [
@@ -26,12 +31,13 @@ __all__ = [
 def headline(found: Answer) -> tuple[str, str]:
     """Title of the optimum's chart and the line below it."""
     result, count = found.result, len(found.problem.cluster)
-    name = f"{found.problem.name}, {counted(count, 'GPU')}"
+    name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
     if result.status == "infeasible":
-        return f"{name}: no placement exists", _shortened(result.reason)
+        return f"{name}: no placement exists", plain(_shortened(result.reason))
     if result.placement is None:
-        return f"{name}: no placement found yet", result.sentence
-    proof = "proven optimal" if result.status == "optimal" else f"not proven, at most {result.gap:.2%} below the best"
+        return f"{name}: {outcome_of(result).word}, no placement found yet", plain(result.sentence)
+    far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
+    proof = given(found.in_flight).proof if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     stages = len(result.placement)
     title = f"{name}: {result.throughput:.6g} tokens/s in {counted(stages, 'stage')}, {proof}"
     return title, limited_by(given(result.evaluation).bottlenecks)
@@ -41,7 +47,7 @@ def own_headline(own: Score) -> tuple[str, str]:
     """Title of the chart of a plan made by hand, and the line below it."""
     if not own.valid:
         more = f"; {len(own.reasons) - 1} more" if len(own.reasons) > 1 else ""
-        return "Your plan is not valid", _shortened(own.reasons[0] + more)
+        return "Your plan is not valid", plain(_shortened(own.reasons[0] + more))
     share = f", {own.share:.1%} of the optimum" if own.share is not None else ""
     title = f"Your plan: {own.throughput:.6g} tokens/s{share}"
     return title, limited_by(given(own.evaluation).bottlenecks)
@@ -146,34 +152,39 @@ def _gain(rate: float, now: float) -> str:
     return f"+{rate / now - 1:.1%}" if rate > now * (1 + 1e-9) else "±0%"
 
 
-def rows_of(found: Answer, extra: Sequence[Rival] = ()) -> list[tuple[str, float | None, bool, str]]:
+def rows_of(found: Answer, extra: Sequence[Row] = ()) -> list[Row]:
     """The rivals' chart: optimum, what the reader made or pinned, one GPU per stage, rules of thumb."""
-    best = found.result
-    first = Rival("proven optimum", best.throughput, best.status == "optimal", best.reason)
-    return [(r.name, r.throughput, r.proven, r.note) for r in (first, *extra, *found.rivals)]
+    best, name = found.result, "best found"
+    if best.status == "optimal":
+        flight = given(found.in_flight)
+        name = "proven optimum" if flight.fits else f"optimum for {flight.checked} in flight"
+    return [row_of(name, best), *extra, *found.rivals]
 
 
-def parse_layers(text: str, stages: int, layers: int) -> tuple[int, ...]:
+def parse_layers(text: str, gpus: int, layers: int) -> tuple[int, ...]:
     """The numbers that a reader typed: layers of each stage, separated by commas or spaces.
 
     Raises
     ------
     InvalidValue
-        Not whole numbers, more of them than stages, or no layer at all.
+        Not whole numbers, more stages than GPUs, or not the model's number of layers in all.
 
     Examples
     --------
-    >>> parse_layers("8, 8 16", stages=3, layers=32)
+    >>> parse_layers("8, 8 16", gpus=3, layers=32)
     (8, 8, 16)
     """
     parts = text.replace(",", " ").split()
-    expected = f"expected up to {stages} whole numbers that add up to {layers}, such as {layers - 1},1"
-    if not parts or len(parts) > stages or not all(part.isdigit() and len(part) < 7 for part in parts):
-        raise InvalidValue("your plan", [("layers of each stage", text, expected)])
-    numbers = tuple(int(part) for part in parts)
-    if not sum(numbers):
-        raise InvalidValue("your plan", [("layers of each stage", text, expected)])
-    return numbers
+    if not parts or not all(re.fullmatch("[0-9]{1,6}", part) for part in parts):
+        wrong = next((part for part in parts if not re.fullmatch("[0-9]{1,6}", part)), "nothing")
+        expected = f"expected whole numbers that add up to {layers}, such as {layers - 1},1; got {wrong}"
+    elif len(parts) > gpus:
+        expected = f"{len(parts)} stages need as many GPUs, and there are {gpus}"
+    elif (total := sum(map(int, parts))) != layers:
+        expected = f"these add up to {total}, and the model has {counted(layers, 'layer')}"
+    else:
+        return tuple(map(int, parts))
+    raise InvalidValue("your plan", [("layers of each stage", text, expected)])
 
 
 _COMPARED = {
@@ -185,13 +196,22 @@ _COMPARED = {
 }
 
 
-def compared(plans: Mapping[str, tuple[Answer, Placement, float | None]]) -> str:
-    """Pinned plans side by side as HTML, the last column against the first."""
+def compared(plans: Mapping[str, Pinned], found: Answer | None = None) -> str:
+    """Pinned plans side by side as HTML, the last column against the first; and what each yields in another problem.
+
+    Parameters
+    ----------
+    plans : mapping of name to Pinned
+    found : Answer or None
+        Of the problem of now; None where the values make none.
+    """
     head = "".join(f"<th scope='col' style='padding:2px 14px;text-align:right'>{escape(n)}</th>" for n in plans)
-    rows: dict[str, list[str]] = {"tokens/s": [], "stages": [], "GPUs in use": [], "price": [], "limited by": []}
-    for found, placement, rate in plans.values():
-        problem = found.problem
-        rows["tokens/s"].append(f"{rate:.6g}" if rate else "not valid")
+    names = ("tokens/s when pinned", "tokens/s now", "stages", "GPUs in use", "price", "limited by")
+    rows: dict[str, list[str]] = {name: [] for name in names}
+    for plan in plans.values():
+        problem, placement, rate = plan.found.problem, plan.placement, plan.throughput
+        rows["tokens/s when pinned"].append(f"{rate:.6g}" if rate else "not valid")
+        rows["tokens/s now"].append(plan.today(found).words if found else "–")
         rows["stages"].append(str(len(placement)))
         rows["GPUs in use"].append(tally(tuple(problem.cluster.gpus[g].type for g in placement.gpus)))
         rows["price"].append(_dollars(money(problem, placement, rate)) if rate else "–")
@@ -201,12 +221,12 @@ def compared(plans: Mapping[str, tuple[Answer, Placement, float | None]]) -> str
         + "".join(f"<td style='padding:2px 14px;text-align:right'>{escape(cell)}</td>" for cell in cells) + "</tr>"
         for name, cells in rows.items()
     )  # fmt: skip
-    rates = [rate for _, _, rate in plans.values()]
+    rates = [plan.throughput for plan in plans.values()]
     verdict = ""
     if len(rates) > 1 and rates[0] and rates[1]:
         first, second = list(plans)[:2]
-        also = _unlike(plans[first][0].mix, plans[second][0].mix)
-        verdict = f"<p>{escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.{also}</p>"
+        also = _unlike(plans[first].found.mix, plans[second].found.mix)
+        verdict = f"<p>When pinned, {escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.{also}</p>"
     return f"<table><tr><th></th>{head}</tr>{body}</table>{verdict}"
 
 

@@ -6,6 +6,7 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 
+from pipelab.outcome import REFUSED
 from pipelab.plots.live import plotly_js
 
 __all__ = ["CopyCode", "Shared", "Words", "reload_note", "shared"]
@@ -71,9 +72,9 @@ class Words(widgets.HTML):
         """Plain lines, escaped; empty ones are left out."""
         self.value = "".join(f"<div style='line-height:1.6'>{escape(line)}</div>" for line in lines if line)
 
-    def explain(self, error: BaseException) -> None:
-        """Why there is nothing to show."""
-        sign = "<b style='color:#8A3A00'>✗ This does not go together.</b> "
+    def explain(self, error: BaseException, head: str = "This does not go together") -> None:
+        """Why there is nothing to show: what was asked for is refused."""
+        sign = f"<b style='color:{REFUSED.ink}'>{REFUSED.symbol} {head}.</b> "
         self.value = f"<div role='alert' style='line-height:1.6'>{sign}{escape(str(error))}</div>"
 
 

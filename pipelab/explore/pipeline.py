@@ -56,6 +56,7 @@ class PipelineExplorer(widgets.VBox):
             self.gantt.put(self._empty)
             self.rate.put(self._empty)
             return
+        self.in_flight.max = max(self.in_flight.max, self.placed.in_flight_needed)
         self.words.say(self.placed.sentence)
         self.gantt.put(self.placed.gantt())
         self.rate.put(self.placed.figure())

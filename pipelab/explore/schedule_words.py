@@ -8,6 +8,7 @@ import numpy as np
 
 from pipelab.formulas import ClosedForm, closed_forms
 from pipelab.timeline import Timeline
+from pipelab.timeline.memory import splits_backward
 
 __all__ = ["Measure", "measures", "measures_html"]
 
@@ -75,6 +76,9 @@ def measures_html(timeline: Timeline) -> str:
         f"<th scope='col' style='text-align:{side};padding:1px 10px 1px 0'>{text}</th>"
         for text, side in (("", "left"), ("simulated", "right"), ("closed form", "right"), ("", "left"))
     )
+    if splits_backward(timeline.schedule):
+        table = timeline.costs.tables(timeline.schedule)
+        held += f"</b>, if W needs {table['weight_activation'][0] / table['activation'][0]:.4g} of the activations<b>"
     name = escape(timeline.schedule.name)
     return (
         f"<div style='margin:4px 28px 4px 0;line-height:1.5'><b>{name}</b><table><tr>{head}</tr>{rows}</table>"

@@ -14,10 +14,13 @@ from pipelab.plots.gantt import MOST_BARS, gantt_parts
 from pipelab.plots.schedules import timelines_parts
 from pipelab.schedules import RULES, schedule
 from pipelab.timeline import StageCosts, Timeline, simulate
+from pipelab.timeline.memory import splits_backward
 
 __all__ = ["ScheduleExplorer", "ScheduleValues", "explore_schedules", "timeline_for"]
 
 _NONE = "none"
+# What a weight gradient still needs of a microbatch's activations, until it has run.
+_KEPT = {"0: nothing": 0.0, "1/4": 1 / 4, "1/2": 1 / 2, "3/4": 3 / 4, "32/34: Zero Bubble's": 32 / 34, "1: all": 1.0}
 _ZOOM = "drag across a part to see its bars, double-click for all of it"
 _LOOK = {"style": {"description_width": "130px"}, "layout": {"width": "330px"}}
 _RELEASED = {**_LOOK, "continuous_update": False}
@@ -40,6 +43,7 @@ class ScheduleValues:
     slowness: float = 1.0
     critical_path: bool = False
     memory: bool = False
+    kept: float = 32 / 34
 
     @property
     def costs_code(self) -> str:
@@ -48,7 +52,8 @@ class ScheduleValues:
         for each in (self.forward, self.backward, self.weight):
             slow = [each * (self.slowness if rank == self.slow_rank else 1.0) for rank in range(self.ranks)]
             parts.append(f"{each:g}" if len(set(slow)) == 1 and slow[0] == each else f"{slow!r}")
-        return f"pl.StageCosts({', '.join(parts)}, comm={self.message:g})"
+        kept = "32 / 34" if self.kept == 32 / 34 else f"{self.kept!r}"
+        return f"pl.StageCosts({', '.join(parts)}, comm={self.message:g}, weight_activation={kept})"
 
     @property
     def code(self) -> str:
@@ -82,7 +87,7 @@ def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
     forward, backward, weight = (
         [each * factor for factor in factors] for each in (values.forward, values.backward, values.weight)
     )
-    costs = StageCosts(forward, backward, weight, values.message)
+    costs = StageCosts(forward, backward, weight, values.message, weight_activation=values.kept)
     return simulate(order, costs.cut_for(order))
 
 
@@ -124,6 +129,7 @@ class ScheduleExplorer(widgets.VBox):
                     self.timelines += (timeline_for(values, name),)
                 except PipelabError as error:
                     refused[name] = error
+        self.controls["kept"].disabled = not any(splits_backward(timeline.schedule) for timeline in self.timelines)
         if values.name in refused:
             self.timelines = ()
         self.words.value = ""
@@ -190,6 +196,13 @@ def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
         "slowness": number("how slow", values.slowness, 1),
         "critical_path": widgets.Checkbox(value=values.critical_path, description="critical path", **_LOOK),
         "memory": widgets.Checkbox(value=values.memory, description="memory over time", **_LOOK),
+        "kept": widgets.Dropdown(
+            options=list(_KEPT.items()),
+            value=values.kept,
+            description="held until W",
+            **_LOOK,
+            tooltip="share of a microbatch's activations that its weight gradient still needs",
+        ),
     }
 
 
@@ -199,7 +212,8 @@ def explore_schedules(
     """Schedules, their costs and numbers as controls; Gantt charts, measures and closed forms below.
 
     Two schedules stand beside each other on one time axis. Measures are ticked where simulation and closed form
-    agree; hover over one for its formula and when that holds.
+    agree; hover over one for its formula and when that holds. What a rank holds depends on the share of a microbatch's
+    activations that its weight gradient still needs ("held until W"): at first Zero Bubble's 32/34.
 
     Parameters
     ----------

@@ -110,6 +110,12 @@ class Candidates:
             top = min(top, proven * (1 + 1e-6))
         return float(rates[rates <= top].max(initial=rates.min()))
 
+    def next_rate(self, rate: float) -> float:
+        """The slowest rate of any stage or link above this one; itself where there is none."""
+        rates = np.concatenate([self.throughput, self.link_throughput])
+        top = self.throughput.max()
+        return float(rates[(rates > rate * (1 + 1e-12)) & (rates <= top)].min(initial=max(top, rate)))
+
     def chosen(self, placement: Placement) -> np.ndarray:
         """The allocation numbers of a placement: the way back of `placement`."""
         number = {s: i for i, s in enumerate(self.sets)}

@@ -10,15 +10,14 @@ import math
 from collections.abc import Sequence
 from itertools import product
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.deadline import NEVER, Deadline
+from pipelab.linear import LinearThroughput
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["compositions", "count_candidates"]
 
@@ -93,11 +92,12 @@ def _total(ways: np.ndarray, positions: np.ndarray) -> int:
 def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
     """GPUs grouped as coarsely as memory and the rules allow, and how many there are of each.
 
-    With an even split a stage's memory depends on its size alone, so GPUs of equal memory
-    count as one group; where types matter (stages of one type, balanced shares) they stay
-    apart.
+    By the write-up's formula and with an even split a stage's memory depends on its size alone, so GPUs of equal
+    memory count as one group; where types matter (stages of one type, balanced shares, any other cost model) they
+    stay apart.
     """
-    typed = problem.same_type_stages or problem.batch_split == "balanced"
+    by_size = isinstance(problem.costs, LinearThroughput) and problem.batch_split == "even"
+    typed = problem.same_type_stages or not by_size
     members: dict = {}
     for gpu in problem.cluster.gpus:
         key = gpu if typed else gpu.memory_gb
@@ -105,18 +105,30 @@ def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
     return [gpu for gpu, _ in members.values()], [n for _, n in members.values()]
 
 
-def compositions(problem: Problem, groups: Sequence[GPU], members: Sequence[int]) -> np.ndarray:
-    """How many GPUs of each group a stage may have, at least one in all; shape (C, G)."""
-    largest = problem.max_gpus_per_stage
-    rows: list[tuple[int, ...]] = [()]
-    for n in members:  # one group more at a time, so that no row ever exceeds the limit
-        rows = [r + (c,) for r in rows for c in range(min(n, largest - sum(r)) + 1)]
-    kept = np.array([r for r in rows if any(r)])
-    if not problem.same_type_stages:
-        return kept
-    types = sorted({g.type for g in groups})
-    of_type = np.array([[g.type == t for g in groups] for t in types])
-    return kept[((kept @ of_type.T) > 0).sum(axis=1) == 1]
+def compositions(
+    problem: Problem, groups: Sequence[GPU], members: Sequence[int], deadline: Deadline = NEVER
+) -> np.ndarray:
+    """How many GPUs of each group a stage may have, at least one in all; shape (C, G).
+
+    By size, and then in the order of their numbers.
+    """
+    there, largest = np.array(members, dtype=int), problem.max_gpus_per_stage
+    types = [g.type if problem.same_type_stages else "any" for g in groups]
+    parts = []
+    for name in dict.fromkeys(types):
+        own = [i for i, t in enumerate(types) if t == name]
+        part = np.zeros((1, len(groups)), dtype=int)
+        for i in own:  # one group more at a time, so that no row ever exceeds the limit
+            deadline.check()
+            choices = np.minimum(there[i], largest - part.sum(axis=1)) + 1
+            part = np.repeat(part, choices, axis=0)
+            part[:, i] = np.arange(len(part)) - np.repeat(np.cumsum(choices) - choices, choices)
+        parts.append(part[1:])
+    deadline.check()
+    rows = np.concatenate(parts)
+    if len(parts) == 1:  # in the order of their numbers already
+        return rows[np.argsort(rows.sum(axis=1), kind="stable")]
+    return rows[np.lexsort((*rows.T[::-1], rows.sum(axis=1)))]
 
 
 def _ways(members: list[int], chosen: Sequence[int] | np.ndarray) -> int:

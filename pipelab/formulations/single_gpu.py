@@ -18,12 +18,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
+from pipelab.errors import NotApplicable
 from pipelab.formulations.aggregated.classes import gpu_classes
 from pipelab.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.formulations.families import Domain, Family, Incidence, Symbol, maximise_t
 from pipelab.formulations.joint import FAMILIES as JOINT_FAMILIES
 from pipelab.formulations.joint import SYMBOLS as JOINT_SYMBOLS
 from pipelab.formulations.joint import fastest
+from pipelab.linear import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
 from pipelab.program import Columns, LinearProgram
 
@@ -106,7 +108,14 @@ _JOINT = {
 }
 _OF_GPUS = {
     r"M_{\mathrm{stage}}": Symbol(
-        r"M_{\mathrm{stage}}", "big_m_stage", "1.1 · max θ: switches off the row of a GPU not used", "tokens/s"
+        r"M_{\mathrm{stage}}", "big_m_stage", "max θ: switches off the row of a GPU not used", "tokens/s"
+    ),
+    r"M_{\mathrm{link}}": Symbol(
+        r"M_{\mathrm{link}}",
+        "big_m_link",
+        "max θ (the author's original solver: max(1000, 3 · max θ, 2 · max ν), valid too): switches off the row of a "
+        "connection not used",
+        "tokens/s",
     ),
     r"\tau_a \ge 0": Symbol(r"\tau_g \ge 0", "tau", "rate of the segment that GPU g holds, or 0", "tokens/s"),
 }
@@ -193,6 +202,9 @@ def rules(problem: Problem, as_run: bool = False) -> SegmentRules:
     """
     if as_run:
         refuse_unlike_layers(problem, "single_gpu, segments='as_run'")
+        if not isinstance(problem.costs, LinearThroughput):
+            expected = "expected LinearThroughput: the author's sizes rest on its memory; take segments='all'"
+            raise NotApplicable("single_gpu, segments='as_run'", [("costs", type(problem.costs).__name__, expected)])
     problem = replace(problem, max_gpus_per_stage=1)
     sets = tuple((g,) for g in range(len(problem.cluster)))
     rate, fits = stage_rates(problem, sets)

@@ -1,17 +1,22 @@
 """The aggregated form from problem to result: search for the best rate, one small program a question."""
 
 import threading
-import time
 from collections.abc import Callable
 
-from pipelab.formulations.aggregated.rates import stage_rates
+from pipelab.deadline import Deadline, Ended, deadline_of
+from pipelab.formulations.aggregated.rates import StageRates, number_of_mixtures, stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_too_few
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_solver, solver_version
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
 
-__all__ = ["solve_aggregated"]
+__all__ = ["first_search", "rates_in_time", "result_of", "solve_aggregated"]
+
+# More cells than these take seconds: stages of one kind of GPU, whose table is there at once, come first.
+_MANY_CELLS = 3_000_000
+_FIRST_SECONDS = 5.0
+_LATE_SECONDS = 0.2  # for a table after the end
 
 
 def solve_aggregated(
@@ -58,12 +63,71 @@ def solve_aggregated(
     ('optimal', 1046.5812)
     """
     check_solver(solver)
-    began = time.perf_counter()
-    return result_of(Search(stage_rates(problem), solver, began, time_limit, gap, stop, on_progress).run())
+    with deadline_of(time_limit, stop) as deadline:
+        first = first_search(problem, solver, deadline)
+        try:
+            search = Search(rates_in_time(problem, deadline), solver, deadline, gap, on_progress)
+        except Ended as end:
+            return result_of(first, end.reason) if first is not None else _nothing(problem, deadline, end.reason)
+        if first is not None and first.best is not None:
+            search.keep(first.best)
+        return result_of(search.run())
 
 
-def result_of(search: Search) -> Result:
-    """What is known when the search has ended."""
+def rates_in_time(problem: Problem, deadline: Deadline, alone: bool = False) -> StageRates:
+    """The tables; where the deadline is over, in spite of that if they take a moment only.
+
+    Without them nothing can be said at all, and mostly they are there at once.
+    """
+    try:
+        return stage_rates(problem, deadline, alone)
+    except Ended as end:
+        if not alone and _many(problem):
+            raise
+        try:
+            return stage_rates(problem, Deadline(_LATE_SECONDS), alone)
+        except Ended:
+            raise end from None
+
+
+def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | None:
+    """Where the tables take long, a search among stages of one kind of GPU each: something to fall back on.
+
+    There may be better placements, and if it finds none, there may be some; None where tables are small.
+    """
+    if not _many(problem):
+        return None
+    try:
+        search = Search(rates_in_time(problem, deadline, alone=True), solver, deadline)
+    except Ended:
+        return None
+    search.deadline = deadline.within(min(_FIRST_SECONDS, deadline.left / 4))
+    search.run()
+    search.deadline = deadline
+    return search
+
+
+def _many(problem: Problem) -> bool:
+    return number_of_mixtures(problem) * len(problem.model.spans.layers) > _MANY_CELLS
+
+
+def _nothing(problem: Problem, deadline: Deadline, reason: str) -> Result:
+    """Ended before there was a table of rates."""
+    details = {"questions": (), "progress": (), "nodes": 0, "fewest": False, "rates": None}
+    return Result(
+        problem, "aggregated", "unknown", None, None, None, deadline.spent, {}, stopped_by=reason, details=details,
+        reason="the rates of its stages were still being listed",
+    )  # fmt: skip
+
+
+def result_of(search: Search, ended: str | None = None) -> Result:
+    """What is known when the search has ended.
+
+    Parameters
+    ----------
+    ended : str, optional
+        What ended the listing of rates: the search was about some of the stages only, and proves nothing.
+    """
     problem = search.rates.problem
     size = {
         "classes": len(search.rates.classes),
@@ -78,7 +142,10 @@ def result_of(search: Search) -> Result:
         bound = search.throughput
     status, bound = status_and_bound(search.throughput, bound)
     reason = ""
-    if search.high < 0:
+    if ended is not None:
+        status, bound = "feasible" if search.best else "unknown", None
+        reason = "the rates of stages that mix GPUs were still being listed"
+    elif search.high < 0:
         status, bound, reason = "infeasible", None, _why_infeasible(search)
     if search.stopped == "list limit":
         reason = f"stages that mix many of the {len(search.rates.classes)} classes were left out where links bind"
@@ -90,8 +157,8 @@ def result_of(search: Search) -> Result:
         "rates": search.rates,
     }
     return Result(
-        problem, "aggregated", status, search.best, search.throughput, bound, time.perf_counter() - search.began, size,
-        _solver_name(search), reason, search.stopped if status != "optimal" else None, details,
+        problem, "aggregated", status, search.best, search.throughput, bound, search.deadline.spent, size,
+        _solver_name(search), reason, (ended or search.stopped) if status != "optimal" else None, details,
     )  # fmt: skip
 
 

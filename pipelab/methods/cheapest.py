@@ -10,18 +10,18 @@ rate left" that is answered no settles everything above t.
 import heapq
 import math
 import threading
-import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pipelab.checked import given
+from pipelab.deadline import Deadline, Ended, deadline_of
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
-from pipelab.formulations.aggregated.rates import StageRates, stage_rates
+from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.usage import Limits
-from pipelab.interrupts import noted_interrupts
-from pipelab.methods.floor import floor_index, why_out_of_reach
+from pipelab.methods.aggregated import first_search, rates_in_time
+from pipelab.methods.floor import floor_index, unfinished, why_out_of_reach
 from pipelab.methods.prices import MOST_PRICE_UNITS, whole_prices
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked, solver_version
@@ -89,26 +89,40 @@ def cheapest(
     (0, 1)
     """
     check_asked("cheapest", problem, solver, time_limit, at_least, stop)
-    began, rates = time.perf_counter(), stage_rates(problem)
-    prices_or_refuse(rates, "cheapest")
-    return cheapest_of(rates, at_least, solver, began, time_limit, stop)
+    with deadline_of(time_limit, stop) as deadline:
+        first = first_search(problem, solver, deadline)
+        if first is not None:
+            prices_or_refuse(first.rates, "cheapest")
+        best = None if first is None or (first.throughput or 0.0) < at_least else first.best
+        try:
+            rates = rates_in_time(problem, deadline)
+        except Ended as end:
+            value = (
+                usd_per_million_tokens(_per_hour(problem, best), evaluate(problem, best).throughput) if best else None
+            )
+            return unfinished(problem, "cheapest", deadline, end, _objective(value, None, at_least), best)
+        prices_or_refuse(rates, "cheapest")
+        return cheapest_of(rates, at_least, solver, deadline, best=best)
 
 
 def cheapest_of(
     rates: StageRates,
     at_least: float,
     solver: str,
-    began: float,
-    time_limit: float | None,
-    stop: threading.Event | None,
+    deadline: Deadline,
     explain: bool = True,
+    best: Placement | None = None,
 ) -> Result:
-    """The same where the rates are known; without `explain`, an infeasible floor has no reason."""
+    """The same where the rates are known; without `explain`, an infeasible floor has no reason.
+
+    `best`: a placement that reaches the floor, if one is known.
+    """
     prices = given(whole_prices(rates))
-    search = Search(rates, solver, began, time_limit, stop=stop, limits=Limits(prices=prices), prefer="price")
+    search = Search(rates, solver, deadline, limits=Limits(prices=prices), prefer="price")
     hunt = _Hunt(search, floor_index(rates, at_least), _dollars_per_unit(rates, prices))
-    with noted_interrupts(passed_on=False) as search.interrupted:
-        hunt.run()
+    if best is not None:
+        hunt.keep(best)
+    hunt.run()
     return _result(hunt, at_least, explain)
 
 
@@ -211,18 +225,27 @@ class _Hunt:
         search.limits = replace(search.limits, price=most)
         placement, settled = search.least("price", middle)
         if placement is not None:
-            self._keep(placement)
+            self.keep(placement)
         if not settled:
             self.left.append(price / float(search.thresholds[last]))
         self._open(first, middle - 1, price)
         if placement is not None and settled:  # whatever is faster costs at least as much
             self._open(search.index_of(placement) + 1, last, search.used("price", placement))
 
-    def _keep(self, placement: Placement) -> None:
+    def keep(self, placement: Placement) -> None:
         own = evaluate(self.search.rates.problem, placement).throughput
         ratio = self.search.used("price", placement) / own
         if ratio < self.ratio:
             self.best, self.ratio = placement, ratio
+
+
+def _per_hour(problem: Problem, placement: Placement) -> float:
+    """What the GPUs of a placement cost."""
+    return math.fsum(given(problem.cluster.gpus[g].usd_per_hour) for g in placement.gpus)
+
+
+def _objective(value: float | None, bound: float | None, at_least: float) -> Objective:
+    return Objective("usd_per_million_tokens", "$ per million tokens", value, bound, at_least)
 
 
 def _result(hunt: _Hunt, at_least: float, explain: bool) -> Result:
@@ -231,21 +254,15 @@ def _result(hunt: _Hunt, at_least: float, explain: bool) -> Result:
     value = throughput = None
     if hunt.best is not None:
         throughput = evaluate(problem, hunt.best).throughput
-        value = usd_per_million_tokens(
-            math.fsum(given(problem.cluster.gpus[g].usd_per_hour) for g in hunt.best.gpus), throughput
-        )
+        value = usd_per_million_tokens(_per_hour(problem, hunt.best), throughput)
     status, bound = status_and_least(value, bound)
     stopped, reason = search.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
-        stopped = "list limit" if search.time_limit is None else "time limit"
+        stopped = "time limit" if search.deadline.limited else "list limit"
     if hunt.best is None and math.isinf(hunt.bound):
         status, stopped = "infeasible", None
-        reason = (
-            ""
-            if not explain
-            else why_out_of_reach(search.rates, at_least, search.solver, search.time_limit, search.stop, search.began)
-        )
-    objective = Objective("usd_per_million_tokens", "$ per million tokens", value, bound, at_least)
+        reason = "" if not explain else why_out_of_reach(search.rates, at_least, search.solver, search.deadline)
+    objective = _objective(value, bound, at_least)
     size = {
         "classes": len(search.rates.classes),
         "rates": len(search.thresholds),
@@ -258,6 +275,6 @@ def _result(hunt: _Hunt, at_least: float, explain: bool) -> Result:
         "usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound,
     }  # fmt: skip
     return Result(
-        problem, "cheapest", status, hunt.best, throughput, None, time.perf_counter() - search.began, size,
+        problem, "cheapest", status, hunt.best, throughput, None, search.deadline.spent, size,
         solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
     )  # fmt: skip

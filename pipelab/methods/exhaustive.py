@@ -1,4 +1,4 @@
-"""Try every placement: the truth on small problems, and out of reach soon after."""
+"""Try the placements one by one: the truth on small problems, and out of reach soon after."""
 
 import threading
 import time
@@ -74,22 +74,30 @@ def _product(a: dict[int, int], b: dict[int, int], most: int) -> dict[int, int]:
 
 
 def solve_exhaustive(
-    problem: Problem, *, limit: int = 1_000_000, time_limit: float | None = None, stop: threading.Event | None = None
+    problem: Problem,
+    *,
+    limit: int = 1_000_000,
+    stop_at_bound: bool = True,
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
 ) -> Result:
-    """Try every placement and keep the best.
+    """Try placements one by one and keep the best.
 
     Parameters
     ----------
     limit : int
         Refuse to try more placements than this; they are counted first.
+    stop_at_bound : bool
+        End as soon as a placement is as fast as the fastest stage there is, since none can be faster. False tries
+        every placement that fits.
     time_limit, stop
         As for `solve`; the best so far is kept, bounded by the fastest stage there is.
 
     Returns
     -------
     Result
-        `details["tried"]` counts the placements tried: those that fit, up to the one that no
-        other can beat.
+        `size["placements"]` counts all placements, memory aside; `details["tried"]` those that were tried. The
+        others do not fit in memory, or come after the end of the search. `reason` says which, with both numbers.
 
     Raises
     ------
@@ -100,8 +108,8 @@ def solve_exhaustive(
     number = sum(count_placements(problem).values())
     if number > limit:
         raise TooLarge(
-            f"{problem.name} has {number:,} placements, more than limit={limit:,}; method='joint' proves its answer "
-            "without trying them",
+            f"{problem.name} has {number:,} placements, more than limit={limit:,}; method='aggregated' proves its "
+            "answer without trying them",
             {"placements": number},
         )
     sets = gpu_sets(problem)
@@ -113,21 +121,34 @@ def solve_exhaustive(
             problem, "exhaustive", "infeasible", None, None, None, time.perf_counter() - began, size, "", reason
         )
     search = _Search(problem, sets, np.where(fits, rate, -1.0), began, time_limit, stop)
+    search.enough = search.top if stop_at_bound else np.inf
     with noted_interrupts(passed_on=False) as search.interrupted:
         for stages in range(1, problem.model.layers + 1):  # few stages first: there are fewest of them
             search.extend(0, 0, -1, np.inf, (), stages)
     seconds = time.perf_counter() - began
-    solver = f"all {number:,} placements"
     if search.best is None and not search.stopped:
         reason = why_not_all_layers_fit(problem, sets, fits, "trying them all")
-        return Result(problem, "exhaustive", "infeasible", None, None, None, seconds, size, solver, reason)
+        return Result(problem, "exhaustive", "infeasible", None, None, None, seconds, size, "", reason)
     throughput = None if search.best is None else evaluate(problem, search.best).throughput
-    top = float(rate[fits].max()) if search.stopped else throughput  # no placement beats its fastest stage
+    top = search.top if search.stopped else throughput  # no placement beats its fastest stage
     status, bound = status_and_bound(throughput, top)
     return Result(
-        problem, "exhaustive", status, search.best, throughput, bound, seconds, size, solver,
-        stopped_by=search.stopped if status != "optimal" else None, details={"tried": search.tried},
+        problem, "exhaustive", status, search.best, throughput, bound, seconds, size, "",
+        _how_many(search, number, status == "optimal"), search.stopped if status != "optimal" else None,
+        {"tried": search.tried},
     )  # fmt: skip
+
+
+def _how_many(search: "_Search", number: int, proven: bool) -> str:
+    """How many placements were tried, of how many; and why not the others."""
+    if search.stopped is None:
+        if search.tried == number:
+            return f"all {number:,} placements were tried"
+        return f"all {search.tried:,} placements that fit were tried, of {number:,}"
+    tried = f"{search.tried:,} of {number:,} placements were tried"
+    if proven:
+        return f"{tried}: none can be faster than the fastest stage, {search.top:.7g} tokens/s"
+    return tried
 
 
 class _Search:
@@ -147,7 +168,7 @@ class _Search:
         self.rate = rate.tolist()  # [set][kind of span], negative where it does not fit
         self.span = problem.model.spans.kind.tolist()  # [first layer][layers - 1]
         self.link = link_rates(problem, sets).tolist()
-        self.top = float(rate.max())
+        self.top = self.enough = float(rate.max())
         self.mask = [sum(1 << g for g in s) for s in sets]
         self.deadline = np.inf if time_limit is None else began + time_limit
         self.stop = stop
@@ -182,7 +203,7 @@ class _Search:
 
     def _keep(self, rate: float, parts: tuple) -> None:
         self.best_rate, self.best = rate, Placement.of(parts)
-        if rate >= self.top:  # as fast as the fastest stage: nothing can be better
+        if rate >= self.enough:  # as fast as the fastest stage: nothing can be better
             self.stopped = "bound"
 
     def _must_stop(self) -> bool:

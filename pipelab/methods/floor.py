@@ -1,18 +1,19 @@
 """A floor of throughput: where it lies among the possible rates, and what to say where nothing reaches it."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from pipelab.checked import given
+from pipelab.deadline import Deadline, Ended
+from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.methods.aggregated import result_of
 from pipelab.methods.search import Search
+from pipelab.objective import Objective
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result
 
-if TYPE_CHECKING:
-    import threading
-
-__all__ = ["REACHED", "floor_index", "why_out_of_reach"]
+__all__ = ["REACHED", "floor_index", "unfinished", "why_out_of_reach"]
 
 # A rate that misses the floor by the last bits of the arithmetic reaches it: rates so close are one rate
 # (`StageRates.thresholds`).
@@ -24,20 +25,30 @@ def floor_index(rates: StageRates, at_least: float) -> int:
     return int(np.searchsorted(rates.thresholds, at_least * REACHED))
 
 
+def unfinished(
+    problem: Problem, method: str, deadline: Deadline, end: Ended, objective: Objective, best: Placement | None
+) -> Result:
+    """What is known where the tables of stages and links were not finished: a placement at most."""
+    reason = "the rates of stages were still being listed"
+    throughput = evaluate(problem, best).throughput if best else None
+    return Result(
+        problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, {}, "", reason,
+        end.reason, {}, objective,
+    )  # fmt: skip
+
+
 def why_out_of_reach(
     rates: StageRates,
     at_least: float,
     solver: str,
-    time_limit: float | None,
-    stop: "threading.Event | None",
-    began: float,
+    deadline: Deadline,
 ) -> str:
     """The reason where no placement reaches the floor: the greatest throughput there is, by a search of its own.
 
     Without a floor, or where nothing fits at all, why nothing fits. Ended early, the search still knows
     what nothing exceeds.
     """
-    search = Search(rates, solver, began, time_limit, stop=stop)
+    search = Search(rates, solver, deadline)
     search.find_best_rate()
     best = result_of(search)
     if best.status == "infeasible":

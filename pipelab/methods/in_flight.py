@@ -1,4 +1,4 @@
-"""The greatest steady rate that memory allows: every microbatch in flight keeps its KV cache.
+"""The greatest steady rate that memory allows for one batch size: every microbatch in flight keeps its KV cache.
 
 A full pipeline with n microbatches in flight yields min(r, n·w / L) tokens/s, where r is the rate of its slowest
 stage or link (what `solve` makes greatest), w the tokens of a pass and L the time of a pass. And n of them
@@ -23,17 +23,15 @@ and no better than what any way really has.
 import heapq
 import math
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pipelab.costs import StageCost, StageTables
+from pipelab.deadline import Deadline, Ended, deadline_of
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
-from pipelab.interrupts import noted_interrupts
-from pipelab.methods.aggregated import result_of
+from pipelab.methods.aggregated import first_search, result_of
 from pipelab.methods.quickest import quickest_of, refuse_transfers
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked
@@ -74,7 +72,8 @@ def solve_in_flight(
     -------
     SteadyResult
         `problem` is the given one with `Workload.in_flight` as found. "optimal" means proven to two parts in
-        10^9, over all placements and all numbers in flight.
+        10^9, over all placements and all numbers in flight with the given batch size; another batch size may
+        yield more.
 
     Raises
     ------
@@ -103,10 +102,10 @@ def solve_in_flight(
     """
     check_asked("solve_in_flight", problem, solver, time_limit, stop=stop)
     refuse_transfers(problem, "solve_in_flight")
-    hunt = _Hunt(problem, solver, time.perf_counter(), time_limit, stop or threading.Event())
-    with noted_interrupts(passed_on=False) as hunt.interrupted:
+    with deadline_of(time_limit, stop) as deadline:
+        hunt = _Hunt(problem, solver, deadline)
         hunt.run()
-    return hunt.result()
+        return hunt.result()
 
 
 class _AtBest:
@@ -141,9 +140,7 @@ class _Hunt:
 
     problem: Problem
     solver: str
-    began: float
-    time_limit: float | None
-    stop: threading.Event
+    deadline: Deadline
     open: list[tuple[float, int, float]] = field(default_factory=list)
     left: list[float] = field(default_factory=list)
     most: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -154,19 +151,26 @@ class _Hunt:
     stopped: str | None = None
     reason: str = ""
     tables: tuple[int, StageRates] | None = None
-    interrupted: Callable[[], bool] = lambda: False
 
     def run(self) -> None:
         """First as one would by hand: solve for as many as the last answer needs. Then halve what may hold more."""
-        n = 1
-        while n not in self.most and len(self.most) < _BY_HAND and not self._ended():
-            self._most(n)
-            n = self.most[n][1]
-        self._push(math.inf, 1, math.inf)
-        while self.open and not self._ended():
-            bound, first, last = heapq.heappop(self.open)
-            if -bound > self.rate * _MORE:
-                self._look_at(first, last, -bound)
+        bound, n = math.inf, 1
+        try:
+            first = first_search(self._with(1), self.solver, self.deadline)
+            if first is not None and first.best is not None:
+                self._try(first.best, 1)
+            while n not in self.most and len(self.most) < _BY_HAND and not self._ended():
+                self._most(n)
+                n = self.most[n][1]
+            self._push(bound, 1, math.inf)
+            while self.open and not self._ended():
+                negative, low, high = heapq.heappop(self.open)
+                bound = -negative
+                if bound > self.rate * _MORE:
+                    self._look_at(low, high, bound)
+        except Ended as end:  # in the middle of a range, or before there was one
+            self.stopped = end.reason
+            self.left.append(bound)
 
     def _look_at(self, first: int, last: float, bound: float) -> None:
         bound = min(bound, self._most(first))
@@ -195,10 +199,7 @@ class _Hunt:
         """U(n); its placement is tried."""
         if n in self.most:
             return self.most[n][0]
-        left = self._seconds_left()
-        search = Search(
-            self._at_best(n), self.solver, time.perf_counter(), left, stop=self.stop, interrupted=self.interrupted
-        )
+        search = Search(self._at_best(n), self.solver, self.deadline)
         search.find_best_rate()
         answer, needs = self._heeded(result_of(search)), n
         if answer.placement is not None:
@@ -212,7 +213,7 @@ class _Hunt:
 
     def _settle(self, n: int, bound: float) -> None:
         """One n: ask for all there could be, then for a little more than is known, until nothing yields that."""
-        rates, asked = stage_rates(self._with(n)), bound / _MORE
+        rates, asked = stage_rates(self._with(n), self.deadline), bound / _MORE
         while not self._ended():
             answer = self._least_time(rates, asked, n)
             bound, more = self._bound(answer, n, bound), self.rate * _MORE
@@ -234,9 +235,7 @@ class _Hunt:
         return min(bound, max(floor, last * self.problem.workload.tokens / least)) if least else bound
 
     def _least_time(self, rates: StageRates, floor: float, n: int) -> Result:
-        left = self._seconds_left()
-        now = time.perf_counter()
-        answer = self._heeded(quickest_of(rates, floor, self.solver, now, left, self.stop, explain=False))
+        answer = self._heeded(quickest_of(rates, floor, self.solver, self.deadline, explain=False))
         if answer.placement is not None:
             self._try(answer.placement, n)
         return answer
@@ -277,21 +276,11 @@ class _Hunt:
     def _at_best(self, n: int) -> StageRates:
         """Rates for questions about n and more; the last ones are kept, since two questions want them."""
         if self.tables is None or self.tables[0] != n:
-            self.tables = n, stage_rates(replace(self._with(n), costs=_AtBest(self.problem.costs)))
+            self.tables = n, stage_rates(replace(self._with(n), costs=_AtBest(self.problem.costs)), self.deadline)
         return self.tables[1]
 
-    def _seconds_left(self) -> float | None:
-        if self.time_limit is None:
-            return None
-        return max(0.0, self.time_limit - (time.perf_counter() - self.began))
-
     def _ended(self) -> bool:
-        if self.stop.is_set():
-            self.stopped = "stop"
-        elif self.interrupted():
-            self.stopped = "interrupt"
-        elif self._seconds_left() == 0:
-            self.stopped = "time limit"
+        self.stopped = self.deadline.reason or self.stopped
         return self.stopped in ("stop", "interrupt", "time limit")
 
     def _note(self, first: int, last: float, asked: str, bound: float) -> None:
@@ -305,7 +294,7 @@ class _Hunt:
             status, bound = ("optimal", self.rate) if self.best else ("infeasible", None)
         return SteadyResult(
             self._with(self.in_flight) if self.best else self.problem, status, self.best, self.in_flight or None,
-            self.rate or None, bound, time.perf_counter() - self.began,
+            self.rate or None, bound, self.deadline.spent,
             tuple(self.rounds), self.reason if status == "infeasible" else "",
             None if status in ("optimal", "infeasible") else self.stopped or "the solver's tolerance",
         )  # fmt: skip

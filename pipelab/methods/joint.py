@@ -1,21 +1,21 @@
 """The joint ILP from problem to result: count, refuse or list, build, solve, read back."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelab.checked import given
-from pipelab.errors import PipelabError
+from pipelab.deadline import Deadline
 from pipelab.evaluate import evaluate
-from pipelab.formulations import joint, threshold
+from pipelab.formulations import joint
 from pipelab.formulations.candidates import Candidates, enumerate_candidates, stage_rates
 from pipelab.formulations.count import count_candidates
 from pipelab.formulations.forms import joint_form
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.memory import BYTES, free_gigabytes, gigabytes, refuse
+from pipelab.methods.settle import chosen_rows, out_of_reach, refuse_out_of_reach, settle, settled_without_rates
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
@@ -101,7 +101,7 @@ def joint_program(problem: Problem, form: str = "written", big_m: str = "valid")
     form : {"written", "tight"}
         As for `joint_size`.
     big_m : {"valid", "as_written"}
-        "as_written" takes the write-up's M for links, which can cut off the best placements.
+        "as_written" takes the M for links of the author's code, which can cut off the best placements.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def joint_program(problem: Problem, form: str = "written", big_m: str = "valid")
     TooLarge
         It would not fit in the memory that is free.
     UnknownName
-        There is no such form or M, or the write-up's M is asked of the tight form, which has none.
+        There is no such form or M, or the author's M is asked of the tight form, which has none.
 
     References
     ----------
@@ -149,7 +149,7 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
     TooLarge
         It would not fit in the memory that is free.
     UnknownName
-        There is no such form or M, or the write-up's M is asked of the tight form, which has none.
+        There is no such form or M, or the author's M is asked of the tight form, which has none.
     """
     from pipelab import scip
 
@@ -175,7 +175,7 @@ def solve_joint(
     form : "written" or "tight"
         The write-up's constraints, or the equivalent form with the better bound.
     big_m : "valid" or "as_written"
-        "as_written" uses the write-up's M for links, which can cut off the best placements;
+        "as_written" uses the M for links of the author's code, which can cut off the best placements;
         where it may, what SCIP proved about that model is set aside, and only the fastest
         stage bounds the result. Only for form="written".
     memory_limit_gb : float, optional
@@ -185,34 +185,36 @@ def solve_joint(
 
     Notes
     -----
-    SCIP works with a relative tolerance of 1e-6. The answer is any of finitely many stage
-    and link rates, so the proven bound is rounded down to the next of them. Where that is
-    still above the placement's own throughput, a program without big-M (`threshold.py`)
-    settles whether anything is faster; only then "optimal" is said.
+    SCIP works with a relative tolerance of 1e-6. The answer is any of finitely many stage and link rates, so the bound
+    is rounded down to the next of them. "Optimal" is said only once a program without rates, so without any tolerance
+    (`settle.py`), has found nothing faster. Where rates are beyond what that tolerance carries (the fastest stage is
+    more than 10^6 times as fast as the slowest stage or link, say), such programs alone find the best placement, and
+    the reason says so.
     """
-    began = time.perf_counter()
+    deadline = Deadline(time_limit, stop)
     joint_form(form, big_m)
     size = joint_size(problem, form)
     if not size["allocations"]:
-        return _infeasible(problem, why_no_layer_fits(problem), size, began)
+        return _infeasible(problem, why_no_layer_fits(problem), size, deadline)
     _refuse_if_too_large(problem, form, size, memory_limit_gb)
 
     from pipelab import scip
 
     candidates = enumerate_candidates(problem)
+    clash = out_of_reach(candidates)
+    if clash and big_m == "valid":
+        return _without_scips_tolerance(candidates, size, clash, gap, deadline)
+    refuse_out_of_reach(candidates, "joint, big_m='as_written'")
     program = _build(candidates, form, big_m)
-    built = time.perf_counter()
-    left = None if time_limit is None else max(0.0, time_limit - (built - began))
+    built = deadline.spent
     run = scip.run(
-        program, time_limit=left, gap=gap, stop=stop, on_progress=on_progress,
+        program, time_limit=deadline.seconds_left, gap=gap, stop=stop, on_progress=on_progress,
         settings=_SETTINGS[form] | (scip_settings or {}),
         reading=(program.columns.slices["z"], lambda z: candidates.placement(np.flatnonzero(z > 0.5))),
     )  # fmt: skip
     if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
-        _, fits = stage_rates(problem, candidates.sets)
-        reason = why_not_all_layers_fit(problem, candidates.sets, fits, scip.version())
-        return _infeasible(problem, reason, size, began, scip.version())
-    return _read(problem, candidates, program, run, size, big_m, built - began, began)
+        return _infeasible(problem, _why_not_all_fit(candidates), size, deadline, scip.version())
+    return _read(candidates, program, run, size, big_m, not clash, built, deadline)
 
 
 def _build(candidates: Candidates, form: str, big_m: str) -> "LinearProgram":
@@ -220,75 +222,106 @@ def _build(candidates: Candidates, form: str, big_m: str) -> "LinearProgram":
     return module.build(candidates, big_m) if module is joint else module.build(candidates)
 
 
-def _infeasible(problem: Problem, reason: str, size: dict[str, int], began: float, solver: str = "") -> Result:
-    seconds = time.perf_counter() - began
-    return Result(problem, "joint", "infeasible", None, None, None, seconds, size, solver, reason)
+def _why_not_all_fit(candidates: Candidates) -> str:
+    from pipelab import scip
+
+    _, fits = stage_rates(candidates.problem, candidates.sets)
+    return why_not_all_layers_fit(candidates.problem, candidates.sets, fits, scip.version())
+
+
+def _infeasible(problem: Problem, reason: str, size: dict[str, int], deadline: Deadline, solver: str = "") -> Result:
+    return Result(problem, "joint", "infeasible", None, None, None, deadline.spent, size, solver, reason)
 
 
 def _read(
-    problem: Problem,
     candidates: Candidates,
     program: "LinearProgram",
     run: "SolverRun",
     size: dict[str, int],
     big_m: str,
-    prepared: float,
-    began: float,
+    close: bool,
+    built: float,
+    deadline: Deadline,
 ) -> Result:
-    """From SCIP's columns back to stages on GPUs, judged by `evaluate`."""
+    """From SCIP's columns back to stages on GPUs, rated by `evaluate`, and proven by `settle`.
+
+    `close`: rates are close enough for SCIP's bound to be believed until then.
+    """
     from pipelab import scip
 
-    trusted = joint.big_m_is_valid(candidates, big_m)
-    placement, reason = simple_placement(candidates), ""
-    throughput = evaluate(problem, placement).throughput if placement else None
-    if run.x is not None:
-        found = candidates.placement(_whole(run.x[program.columns.slices["z"]]))
-        yields = evaluate(problem, found).throughput
-        if yields < given(run.objective) * (1 - 1e-5):
-            reason = f"SCIP's tolerance is too coarse for rates so far apart: it promised {run.objective:.7g}"
-        # What a faulty M leads to is shown as it is; otherwise the better of two placements is kept.
-        if not trusted or throughput is None or yields >= throughput:
-            placement, throughput = found, yields
-    if not trusted:
-        reason = _not_trusted(run)
-    status, bound = status_and_bound(throughput, candidates.rate_at_most(run.bound if trusted else None))
-    if status == "feasible" and trusted and run.status == "optimal":  # but for SCIP's tolerance
-        placement, status, bound = _prove(problem, candidates, given(placement), given(bound))
-        throughput = evaluate(problem, placement).throughput
+    problem, valid = candidates.problem, joint.big_m_is_valid(candidates, big_m)
+    placement, throughput, reason = _better(candidates, program, run, valid)
+    believed = valid and close and run.bound is not None
+    if believed and throughput is not None and given(run.bound) < throughput * (1 - 1e-6):
+        believed = False  # the placement itself refutes it
+    status, bound = status_and_bound(throughput, candidates.rate_at_most(run.bound if believed else None))
+    stopped_by = run.stopped_by
+    if valid and placement is not None and (status == "optimal" or run.status == "optimal"):
+        # Within SCIP's tolerance nothing is faster; whether anything is, a question without tolerance tells.
+        settled = settle(candidates, placement, deadline)
+        placement, throughput, stopped_by = settled.placement, given(settled.throughput), settled.stopped_by
+        known = given(bound) if bound != throughput else candidates.next_rate(throughput)
+        status, bound = status_and_bound(throughput, min(given(settled.bound), max(known, throughput)))
         reason = "" if status == "optimal" else reason
     details = {
-        "build_seconds": prepared + run.build_seconds,
+        "build_seconds": built + run.build_seconds,
         "solve_seconds": run.solve_seconds,
         "nodes": run.nodes,
         "root_bound": run.root_bound,
-        "progress": (*run.progress, Progress(run.solve_seconds, throughput, bound, run.nodes, placement)),
+        "progress": (*run.progress, Progress(deadline.spent - built, throughput, bound, run.nodes, placement)),
         "solver_status": run.status,
         "solver_objective": run.objective,
     }
     return Result(
-        problem, "joint", status, placement, throughput, bound, time.perf_counter() - began, size,
-        scip.version(), reason, run.stopped_by if status != "optimal" else None, details,
+        problem, "joint", status, placement, throughput, bound, deadline.spent, size, scip.version(),
+        reason if valid else _not_trusted(run), None if status == "optimal" else stopped_by, details,
     )  # fmt: skip
 
 
-def _prove(
-    problem: Problem, candidates: Candidates, placement: Placement, bound: float
-) -> tuple[Placement, str, float | None]:
-    """Settle by logic what SCIP's tolerance of 1e-6 left open: is any placement faster than this one?"""
+def _better(
+    candidates: Candidates, program: "LinearProgram", run: "SolverRun", valid: bool
+) -> tuple[Placement | None, float | None, str]:
+    """SCIP's placement or a simple one, whichever is faster; its rate; and a remark.
+
+    What an M that is too small leads to is shown as it is.
+    """
+    problem, placement, reason = candidates.problem, simple_placement(candidates), ""
+    throughput = evaluate(problem, placement).throughput if placement else None
+    if run.x is not None:
+        found = candidates.placement(chosen_rows(run.x[program.columns.slices["z"]]))
+        yields = evaluate(problem, found).throughput
+        if yields < given(run.objective) * (1 - 1e-5):
+            reason = f"SCIP's tolerance is too coarse for rates so far apart: it predicted {run.objective:.7g}"
+        if not valid or throughput is None or yields >= throughput:
+            placement, throughput = found, yields
+    return placement, throughput, reason
+
+
+def _without_scips_tolerance(
+    candidates: Candidates, size: dict[str, int], clash: str, gap: float, deadline: Deadline
+) -> Result:
+    """Where rates are out of reach for a program that has them as coefficients: questions without any."""
     from pipelab import scip
 
-    while True:
-        throughput = evaluate(problem, placement).throughput
-        faster = threshold.faster_than(candidates, throughput * (1 + 1e-12))
-        if not len(faster.start):
-            return placement, "optimal", throughput
-        program = threshold.build(faster)
-        run = scip.run(program)
-        if run.status == "infeasible":
-            return placement, "optimal", throughput
-        if run.x is None:  # stopped from outside
-            return placement, "feasible", bound
-        placement = faster.placement(_whole(run.x[program.columns.slices["z"]]))
+    problem, built = candidates.problem, deadline.spent
+    settled = settle(candidates, simple_placement(candidates), deadline, gap=gap)
+    if settled.placement is None and settled.stopped_by is None:
+        return _infeasible(problem, _why_not_all_fit(candidates), size, deadline, scip.version())
+    status, bound = status_and_bound(settled.throughput, settled.bound)
+    reason = settled_without_rates(settled, clash)
+    details = {
+        "build_seconds": built,
+        "solve_seconds": deadline.spent - built,
+        "nodes": 0,
+        "root_bound": None,
+        "progress": (Progress(deadline.spent - built, settled.throughput, bound, 0, settled.placement),),
+        "solver_status": status,
+        "solver_objective": None,
+    }
+    return Result(
+        problem, "joint", status, settled.placement, settled.throughput, bound, deadline.spent, size, scip.version(),
+        reason, None if status == "optimal" else settled.stopped_by, details,
+    )  # fmt: skip
 
 
 def simple_placement(candidates: Candidates) -> Placement | None:
@@ -320,16 +353,10 @@ def _row(candidates: Candidates, keys: tuple[np.ndarray, ...]) -> list[int] | No
     return chosen
 
 
-def _whole(z: np.ndarray) -> np.ndarray:
-    """Numbers of the chosen allocations; values that are not whole are refused."""
-    if np.abs(z - z.round()).max(initial=0.0) > 1e-5:
-        raise PipelabError("SCIP returned a z that is not whole")
-    return np.flatnonzero(z > 0.5)
-
-
 def _not_trusted(run: "SolverRun") -> str:
     claim = f"SCIP calls {run.objective:.7g} {run.status} for this model" if run.objective else "SCIP finds nothing"
-    return f"The write-up's M for links is too small here: {claim}. That is set aside; the fastest stage is the bound"
+    source = "The M for links, taken from the code of the write-up's author, is too small here"
+    return f"{source}: {claim}. That is set aside; the fastest stage is the bound"
 
 
 def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int], limit_gb: float | None) -> None:

@@ -1,22 +1,22 @@
 """Lowest time of one pass above a floor of throughput: one program for a sum of stages and hops."""
 
+import math
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pipelab.checked import given
+from pipelab.deadline import Deadline, Ended, deadline_of
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import evaluate
-from pipelab.formulations.aggregated.rates import StageRates, stage_rates
+from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.quickest.path import Path
 from pipelab.formulations.quickest.sequence import Sequence
 from pipelab.formulations.quickest.times import PassTimes, pass_times
-from pipelab.interrupts import noted_interrupts
-from pipelab.methods.floor import REACHED, floor_index, why_out_of_reach
+from pipelab.methods.aggregated import first_search, rates_in_time
+from pipelab.methods.floor import REACHED, floor_index, unfinished, why_out_of_reach
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked, run_program, solver_version
-from pipelab.objective import Objective, status_and_least
+from pipelab.objective import PROVEN_WITHIN, Objective, status_and_least
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -25,6 +25,9 @@ __all__ = ["quickest", "quickest_of", "refuse_transfers"]
 
 # Solvers compare objectives within about 1e-6; counted in units of which the answer has this many, that is 1e-10 of it.
 _UNITS = 10_000.0
+_TOLERANCE = 2e-6  # taken off what a solver claims, in units: an answer of far fewer units is not proven by that
+CLAIMED_WITHIN = 1e-6  # and off a bound that no last question has confirmed, as a share
+_SPREAD = 1_000.0  # times the bound: what takes longer waits
 
 
 def quickest(
@@ -50,7 +53,7 @@ def quickest(
     at_least : float
         Floor of throughput in tokens/s, kept by every stage and link.
     solver : {"scip", "highs"}
-        Who solves the program; HiGHS cannot be stopped while it runs, but keeps a time limit.
+        Who solves the programs.
     time_limit : float, optional
         Seconds. Ended early, the answer is the quickest placement so far, with a proven lower bound.
     stop : threading.Event, optional
@@ -76,7 +79,10 @@ def quickest(
     -----
     Proven to one part in 10^9. A first placement comes from the question whether the floor can be
     reached; a first bound from the quickest stages and hops, as if there were GPUs without number.
-    Only stages that both leave room for enter the program (`formulations.quickest`).
+    Only stages that both leave room for enter the program (`formulations.quickest`). Stages and hops more than
+    a thousand times as long as the bound wait: they enter if there is no placement without them, so that no solver
+    compares milliseconds with years. Solvers compare within a tolerance, so a last program asks whether any placement
+    is quicker by more than what is claimed.
 
     Examples
     --------
@@ -88,23 +94,33 @@ def quickest(
     """
     check_asked("quickest", problem, solver, time_limit, at_least, stop)
     refuse_transfers(problem, "quickest")
-    began = time.perf_counter()
-    return quickest_of(stage_rates(problem), at_least, solver, began, time_limit, stop)
+    with deadline_of(time_limit, stop) as deadline:
+        first = first_search(problem, solver, deadline)
+        best = None if first is None or (first.throughput or 0.0) < at_least else first.best
+        try:
+            rates = rates_in_time(problem, deadline)
+        except Ended as end:
+            seconds = evaluate(problem, best).seconds_per_pass if best else None
+            return unfinished(problem, "quickest", deadline, end, _objective(seconds, None, at_least), best)
+        return quickest_of(rates, at_least, solver, deadline, best=best)
 
 
 def quickest_of(
     rates: StageRates,
     at_least: float,
     solver: str,
-    began: float,
-    time_limit: float | None,
-    stop: threading.Event | None,
+    deadline: Deadline,
     explain: bool = True,
+    best: Placement | None = None,
 ) -> Result:
-    """The same where the rates are known; without `explain`, an infeasible floor has no reason."""
-    hunt = _Hunt(rates, at_least, solver, began, time_limit, stop or threading.Event())
-    with noted_interrupts(passed_on=False) as hunt.interrupted:
-        hunt.run()
+    """The same where the rates are known; without `explain`, an infeasible floor has no reason.
+
+    `best`: a placement that reaches the floor, if one is known.
+    """
+    hunt = _Hunt(rates, at_least, solver, deadline)
+    if best is not None:
+        hunt.keep(best)
+    hunt.run()
     return _result(hunt, explain)
 
 
@@ -125,101 +141,122 @@ class _Hunt:
         Of the best placement so far; no placement has less (None: none was computed yet).
     impossible : bool
         No placement reaches the floor.
+    claimed : bool
+        The bound meets the best placement by a solver's word only.
     """
 
     rates: StageRates
     at_least: float
     solver: str
-    began: float
-    time_limit: float | None
-    stop: threading.Event
+    deadline: Deadline
     best: Placement | None = None
     seconds: float | None = None
     bound: float | None = None
     impossible: bool = False
+    claimed: bool = False
     stopped: str | None = None
     size: dict = field(default_factory=dict)
     nodes: int = 0
-    interrupted: Callable[[], bool] = lambda: False
 
     def run(self) -> None:
-        """Ask whether the floor can be reached; then solve the program, circuits forbidden one after the other."""
-        if not self._reach_the_floor():
-            self.impossible = True
-            return
-        times = pass_times(self.rates.problem, self.at_least * REACHED)
-        self.bound = times.bound
-        if self._proven():
-            return
-        form: Sequence | Path | None = self._form(times)
-        while form is not None and not self._ended():
-            form = self._solve(form)
-
-    def _ended(self) -> bool:
-        """Whether time is up or it was stopped: building and loading a large program takes seconds too."""
-        if self.stop.is_set():
-            self.stopped = "stop"
-        elif self.interrupted():
-            self.stopped = "interrupt"
-        elif self._seconds_left() == 0:
-            self.stopped = "time limit"
-        return self.stopped is not None
-
-    def _seconds_left(self) -> float | None:
-        if self.time_limit is None:
-            return None
-        return max(0.0, self.time_limit - (time.perf_counter() - self.began))
+        """Ask whether the floor can be reached; then for less and less time, until nothing is quicker."""
+        try:
+            if not self._reach_the_floor():
+                self.impossible = True
+                return
+            times = pass_times(self.rates.problem, self.at_least * REACHED, self.deadline)
+            self.bound = times.bound
+            while not (self.impossible or self._proven() or self.stopped):
+                self.deadline.check()
+                before = self.seconds, self.bound
+                self._improve(times)
+                if (self.seconds, self.bound) == before:
+                    return  # no better by this solver's tolerance
+            while self.claimed and not self.stopped:
+                self.claimed = self._exclude(times)
+                if not self.claimed or not self._proven():
+                    return
+        except Ended as end:
+            self.stopped = end.reason
 
     def _reach_the_floor(self) -> bool:
         """False where no placement reaches the floor; a placement that does is kept."""
-        search = Search(
-            self.rates, self.solver, self.began, self.time_limit, stop=self.stop, interrupted=self.interrupted
-        )
+        search = Search(self.rates, self.solver, self.deadline)
         index = floor_index(self.rates, self.at_least)
         if index > search.highest() or search.reach(index) is False:
             return False
         self.nodes += search.nodes
         if search.low >= index:
-            self._keep(given(search.best))
+            self.keep(given(search.best))
         return True
 
-    def _form(self, times: PassTimes) -> Sequence | Path:
-        most = float("inf") if self.seconds is None else self.seconds * (1 + 1e-9)
-        unit = given(self.seconds or self.bound) / _UNITS
-        return (Sequence if self.rates.problem.model.uniform else Path)(times, most, unit)
+    def _improve(self, times: PassTimes) -> None:
+        """One round: the least time without what is far longer than the bound."""
+        known = math.inf if self.seconds is None else self.seconds * (1 + PROVEN_WITHIN)
+        cap = min(known, given(self.bound) * _SPREAD)
+        some, beyond = times.up_to(cap)
+        beyond = beyond if beyond <= known else math.inf  # the least of what was left out, if it can be of use
+        least = math.inf if some.bound > known else self._least(self._form(some, known))
+        if min(least, beyond) == math.inf:
+            self.impossible = self.best is None
+            least = given(self.seconds) if self.best is not None else math.inf
+        if least > -math.inf:
+            self.bound = max(given(self.bound), min(least, beyond))
+            self.claimed = True
 
-    def _solve(self, form: Sequence | Path) -> Sequence | Path | None:
-        """Solve one program; what to solve next, or None at the end."""
-        program = form.program
-        self.size = program.size | {"compositions": len(form.times.composition), "groups": len(form.times.hop)}
-        if self._ended():
-            return None
-        run = run_program(self.solver, program, time_limit=self._seconds_left(), stop=self.stop)
-        self.nodes += run.nodes
-        if run.status == "infeasible":
-            if self.best is not None:
-                raise PipelabError("a solver found no placement where one was known")
-            self.impossible = True
-            return None
-        if run.bound is not None:
-            self.bound = max(given(self.bound), -run.bound * form.unit)
-        self.stopped = run.stopped_by
-        if run.x is None:
-            return None
-        placement = form.placement_of(run.x)
-        whole = placement is not None
-        if isinstance(form, Sequence) and not whole:
-            placement = form.joined(run.x)
-        if placement is not None:
-            self._keep(placement)
-        if whole or self.stopped is not None or self._proven():
-            return None
-        stricter = form.stricter(run.x) if isinstance(form, Sequence) else None
-        if stricter is None:
-            raise PipelabError("a solver returned stages that make no pipeline")
-        return stricter if self.seconds is None else replace(stricter, most=self.seconds * (1 + 1e-9))
+    def _form(self, times: PassTimes, most: float, quicker: bool = False) -> Sequence | Path:
+        unit = min(most, times.bound * _SPREAD) / _UNITS
+        return (Sequence if self.rates.problem.model.uniform else Path)(times, most, unit, quicker=quicker)
 
-    def _keep(self, placement: Placement) -> None:
+    def _least(self, form: Sequence | Path | None) -> float:
+        """The least time that a form's program has, circuits forbidden one after the other; what it finds is kept.
+
+        Infinite where it has no placement, minus infinity where that was not settled.
+        """
+        least = -math.inf
+        while form is not None:
+            self.deadline.check()
+            program = form.program
+            self.size = program.size | {"compositions": len(form.times.composition), "groups": len(form.times.hop)}
+            run = run_program(self.solver, program, deadline=self.deadline)
+            self.nodes += run.nodes
+            if run.status == "infeasible":
+                return math.inf
+            if run.bound is not None and not form.quicker:
+                least = max(least, (-run.bound - _TOLERANCE) * form.unit)
+            self.stopped = run.stopped_by
+            if run.x is None:
+                return least
+            placement = form.placement_of(run.x)
+            whole = placement is not None
+            if isinstance(form, Sequence) and not whole:
+                placement = form.joined(run.x)
+            if placement is not None:
+                self.keep(placement)
+            if whole or self.stopped is not None or (self._proven() and not form.quicker):
+                return least
+            stricter = form.stricter(run.x) if isinstance(form, Sequence) else None
+            if stricter is None:
+                raise PipelabError("a solver returned stages that make no pipeline")
+            form = stricter
+        return least
+
+    def _exclude(self, times: PassTimes) -> bool:
+        """Whether it remains open that any placement is quicker than the best by more than what is claimed.
+
+        A question of yes or no: no solver stops at it because a bound is near enough.
+        """
+        before = given(self.seconds)
+        less = before * (1 - PROVEN_WITHIN)
+        some, _ = times.up_to(less)
+        if some.bound > less or self._least(self._form(some, less, quicker=True)) == math.inf:
+            return False
+        if given(self.seconds) < less:
+            self.bound = min(given(self.bound), given(self.seconds))
+        return True
+
+    def keep(self, placement: Placement) -> None:
+        """Take a placement that reaches the floor, if it is the best."""
         judged = evaluate(self.rates.problem, placement)
         if judged.throughput < self.at_least * REACHED * REACHED:
             raise PipelabError(f"a solver returned {judged.throughput} tokens/s where {self.at_least} are asked for")
@@ -230,21 +267,26 @@ class _Hunt:
         return status_and_least(self.seconds, self.bound)[0] == "optimal"
 
 
+def _objective(seconds: float | None, bound: float | None, at_least: float) -> Objective:
+    return Objective("seconds_per_pass", "seconds per pass", seconds, bound, at_least)
+
+
 def _result(hunt: _Hunt, explain: bool) -> Result:
     problem = hunt.rates.problem
     status, bound = status_and_least(hunt.seconds, hunt.bound)
+    if status == "optimal" and hunt.claimed:  # by a solver's tolerance only
+        status, bound = "feasible", given(bound) * (1 - CLAIMED_WITHIN)
     stopped, reason = hunt.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
-        stopped = "time limit" if hunt.time_limit is not None else "the solver's tolerance"
+        stopped = "time limit" if hunt.deadline.limited else "the solver's tolerance"
     if hunt.impossible:
         status, bound, stopped = "infeasible", None, None
     if hunt.impossible and explain:
-        reason = why_out_of_reach(hunt.rates, hunt.at_least, hunt.solver, hunt.time_limit, hunt.stop, hunt.began)
-    objective = Objective("seconds_per_pass", "seconds per pass", hunt.seconds, bound, hunt.at_least)
+        reason = why_out_of_reach(hunt.rates, hunt.at_least, hunt.solver, hunt.deadline)
     details = {"seconds_per_pass": hunt.seconds, "bound_seconds": bound, "nodes": hunt.nodes}
     throughput = evaluate(problem, hunt.best).throughput if hunt.best else None
     return Result(
-        problem, "quickest", status, hunt.best, throughput, None, time.perf_counter() - hunt.began,
+        problem, "quickest", status, hunt.best, throughput, None, hunt.deadline.spent,
         {"classes": len(hunt.rates.classes)} | hunt.size, solver_version(hunt.solver), reason,
-        stopped if status != "optimal" else None, details, objective,
+        stopped if status != "optimal" else None, details, _objective(hunt.seconds, bound, hunt.at_least),
     )  # fmt: skip

@@ -1,18 +1,13 @@
 """A front of throughput against something least: raise the floor of throughput, and ask again."""
 
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipelab.deadline import Deadline
 from pipelab.formulations.aggregated.rates import StageRates
-from pipelab.interrupts import noted_interrupts
 from pipelab.objective import PROVEN_WITHIN
 from pipelab.result import Result
-
-if TYPE_CHECKING:
-    import threading
 
 __all__ = ["raise_floor"]
 
@@ -21,9 +16,7 @@ def raise_floor(
     rates: StageRates,
     least: Callable,
     solver: str,
-    began: float,
-    time_limit: float | None,
-    stop: "threading.Event | None",
+    deadline: Deadline,
     on_point: Callable[[Result], None] | None,
 ) -> tuple[tuple[Result, ...], bool]:
     """Every placement that nothing beats in both throughput and what `least` makes least; slowest first.
@@ -45,19 +38,16 @@ def raise_floor(
     """
     points: list[Result] = []
     pending, floor = None, 0.0
-    with noted_interrupts(passed_on=False) as interrupted:
-        while True:
-            now = time.perf_counter()
-            left = None if time_limit is None else max(0.0, time_limit - (now - began))
-            answer = least(rates, floor, solver, now, left, stop, explain=False)
-            known = np.inf if answer.status == "infeasible" else answer.objective.bound or 0.0
-            if pending is not None and known > pending.objective.value * (1 + PROVEN_WITHIN):
-                points.append(pending)
-                if on_point is not None:
-                    on_point(pending)
-            if answer.status != "optimal" or interrupted():
-                return tuple(points), answer.status == "infeasible"
-            pending = answer
-            # Rates closer than this are one rate: a point would be given out twice.
-            higher = np.searchsorted(rates.thresholds, answer.throughput * (1 + 1e-9), side="right")
-            floor = float(rates.thresholds[higher]) if higher < len(rates.thresholds) else np.inf
+    while True:
+        answer = least(rates, floor, solver, deadline.within(np.inf), explain=False)
+        known = np.inf if answer.status == "infeasible" else answer.objective.bound or 0.0
+        if pending is not None and known > pending.objective.value * (1 + PROVEN_WITHIN):
+            points.append(pending)
+            if on_point is not None:
+                on_point(pending)
+        if answer.status != "optimal" or deadline.reason is not None:
+            return tuple(points), answer.status == "infeasible"
+        pending = answer
+        # Rates closer than this are one rate: a point would be given out twice.
+        higher = np.searchsorted(rates.thresholds, answer.throughput * (1 + 1e-9), side="right")
+        floor = float(rates.thresholds[higher]) if higher < len(rates.thresholds) else np.inf

@@ -46,7 +46,7 @@ def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Re
 
 
 def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
-    """By the bandwidth from each GPU to the next (the last to the first), from four GPUs on times its memory."""
+    """By the bandwidth from each GPU to the next (the last to the first), within twice its share of all memory."""
 
     def rule(order: Any) -> Any:
         onward = [*order[1:], order[0]]
@@ -75,7 +75,8 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
     order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
     placement = throughput = None
     reason = ""
-    if len(order) > problem.model.layers:
+    too_many = len(order) > problem.model.layers
+    if too_many:
         reason = f"{len(order)} GPUs for {problem.model.layers} layers; name fewer with gpus=(…)"
     else:
         placement = Placement(tuple(Stage(part, (g,)) for part, g in zip(rule(order), order, strict=True)))
@@ -86,5 +87,5 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
     status = "unknown" if placement is None else "feasible"
     return Result(
         problem, method, status, placement, throughput, None, time.perf_counter() - began, {"stages": len(order)},
-        "rule of thumb", reason,
+        "rule of thumb", reason, details={"not_applicable": True} if too_many else {},
     )  # fmt: skip

@@ -1,25 +1,22 @@
 """The search for the best rate: one small program a question."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from math import inf
 from typing import Any
 
 import numpy as np
 
 from pipelab.checked import given
+from pipelab.deadline import NEVER, Deadline, Ended
 from pipelab.errors import PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.counting import Counting
 from pipelab.formulations.aggregated.layered import Layered
 from pipelab.formulations.aggregated.order import number_of_sets
-from pipelab.formulations.aggregated.rates import StageRates
+from pipelab.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.formulations.aggregated.usage import Limits, price_step
-from pipelab.interrupts import noted_interrupts
 from pipelab.methods.prices import whole_prices
 from pipelab.methods.solvers import run_program
 from pipelab.placement import Placement
@@ -28,8 +25,9 @@ from pipelab.solver_run import Progress, SolverRun
 
 __all__ = ["Question", "Search"]
 
-_READ_BACK_SECONDS = 10.0
-_STAND_IN_SECONDS = 1.0
+_READ_BACK_SECONDS = 10.0  # for what turns counts into GPUs
+_LATE_SECONDS = 0.2  # the same after the end
+_STAND_IN_SECONDS = 0.3  # after the end, if there is no placement yet
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
@@ -65,16 +63,14 @@ class Search:
         Some question was left open because its mixtures were too many to list.
     aside : int
         The highest rate known to be reached where links do not count.
-    interrupted : function without arguments
-        Whether Ctrl-C was pressed, as `noted_interrupts` yields it; the search then ends.
+    share : float
+        Of the time that is left, for one question.
     """
 
     rates: StageRates
     solver: str = "scip"
-    began: float = 0.0
-    time_limit: float | None = None
+    deadline: Deadline = NEVER
     gap: float = 0.0
-    stop: threading.Event | None = None
     on_progress: Callable | None = None
     limits: Limits = field(default_factory=Limits)
     prefer: str = "gpus"
@@ -90,8 +86,10 @@ class Search:
     nodes: int = 0
     questions: list[Question] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
-    interrupted: Callable[[], bool] = lambda: False
+    share: float = 1 / 3
     _known: dict[Placement, float] = field(default_factory=dict)
+    _size: dict[str, int] = field(default_factory=dict)  # of the last program
+    _narrowed: bool = False  # whether the last question left out sets of classes
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -99,23 +97,23 @@ class Search:
         return self.rates.thresholds
 
     def run(self) -> "Search":
-        """Find the best rate; then, if nothing ended the search, choose among equally fast placements.
-
-        Ctrl-C ends it after the question at hand, and so loses nothing.
-        """
-        with noted_interrupts(passed_on=False) as self.interrupted:
-            self.find_best_rate()
-            if self.best is None and self.stopped is not None and self.high >= 0:
-                self._stand_in()
-            if self.best is not None and self.stopped is None:
-                self.choose_among_equals()
+        """Find the best rate; then, if nothing ended the search, choose among equally fast placements."""
+        self.find_best_rate()
+        if self.best is None and self.stopped is not None and self.high >= 0:
+            self._stand_in()
+        if self.best is not None and self.stopped is None:
+            self.choose_among_equals()
         return self
 
     def highest(self) -> int:
         """Above this index nothing is to be found; -1 where nothing is at all."""
-        holdable = self.rates.holdable(self.thresholds)
-        high = int(np.flatnonzero(holdable >= self.rates.problem.model.layers - 1e-6).max(initial=-1))
-        return high if self.cap is None else min(high, self.cap)
+        low, high = -1, len(self.thresholds) - 1
+        high = high if self.cap is None else min(high, self.cap)
+        while low < high:  # what can be held at a rate can be held at every lower one
+            middle = (low + high + 1) // 2
+            holdable = self.rates.holdable(self.thresholds[middle : middle + 1])[0]
+            low, high = (middle, high) if holdable >= self.rates.problem.model.layers - 1e-6 else (low, middle - 1)
+        return low
 
     def find_best_rate(self) -> None:
         """Go down from the fastest rate that memory allows, in growing steps; then halve what is left."""
@@ -124,7 +122,7 @@ class Search:
         while self.low < open_above and self.stopped is None:
             reached = self.reach(ask)
             if reached is None and self.best is None:  # before others take all the time: at the lowest rate all goes
-                self._try(recipes_at(self.rates, float(self.thresholds[0]), links=False), "links aside", 0)
+                self._try("links aside", 0, links=False)
             if self.low < ask:
                 open_above = ask - 1
                 if reached is False:
@@ -144,49 +142,51 @@ class Search:
         Stages inside one class: a "yes" is final. Then all stages, unless there are too many to list.
         Placements found on the way are kept, even if they are slower.
         """
-        threshold = float(self.thresholds[index])
         if index > self.aside:
-            if self._try(recipes_at(self.rates, threshold, links=False), "links aside", index) is False:
+            if self._try("links aside", index, links=False) is False:
                 return False
             if self.questions[-1].answer == "yes":
                 self.aside = index
         if self.low >= index:
             return True
-        single = recipes_at(self.rates, threshold, widest=1)
-        if _many_sets(single):
-            if self._try(single, "stages inside one class", index):
+        narrow, loose = self._narrow(index)
+        if loose:
+            if self._try("stages inside one class", index, widest=1):
                 return True
-            loose = recipes_at(self.rates, threshold, loose=True)
-            if self._try(loose, "links for one GPU", index, only_no=True) is False:
+            if self._try("links for one GPU", index, only_no=True, loose=True) is False:
                 return False
-        found = single if single.order.free else recipes_at(self.rates, threshold)
-        answer = self._try(found, "with links", index)
-        if answer is False and found.order.narrowed:
+        answer = self._try("with links", index, **({"widest": 1} if narrow else {}))
+        if answer is False and self._narrowed:
             self.narrowed = True
             return None
         return answer
 
-    def _try(self, found: Recipes, asked: str, index: int, only_no: bool = False) -> bool | None:
+    def _narrow(self, index: int) -> tuple[bool, bool]:
+        """Whether links do not bind at a rate, so that sets of classes need not be listed; and if, whether many."""
+        try:
+            with_one = recipes_at(self.rates, float(self.thresholds[index]), widest=1, deadline=self.deadline)
+        except Ended as end:
+            self.stopped = end.reason
+            return True, False
+        return with_one.order.free, _many_sets(with_one)
+
+    def _try(self, asked: str, index: int, only_no: bool = False, **options: Any) -> bool | None:
         """Ask one question: True if its placement reaches the rate, False if there is none, else None."""
         if self.stopped or self.low >= index:
             return True if self.low >= index else None
-        answer, placement = self._ask(found, asked, only_no=only_no)
+        answer, placement = self._ask(index, asked, only_no=only_no, **options)
         if placement is not None and self.index_of(placement) > self.low:
-            self._keep(placement)
+            self.keep(placement)
         if self.low >= index:
             return True
         return False if answer == "no" else None
 
     def _stand_in(self) -> None:
-        """Ended with nothing in hand: whether anything fits at all is asked in spite of the end, for a second."""
-        began, found = time.perf_counter(), recipes_at(self.rates, float(self.thresholds[0]), links=False)
-        _, placement, size = self._solve(self._form(found), None, partial(self._read_back, seconds=_STAND_IN_SECONDS))
-        self._check_limits(placement)
-        answer, seconds = "yes" if placement else "not answered", time.perf_counter() - began
-        asked = "links aside, after the end"
-        self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
-        if placement is not None:
-            self._keep(placement)
+        """Ended with nothing in hand: whether anything fits at all is asked in spite of the end, for a moment."""
+        late = replace(self, deadline=Deadline(_STAND_IN_SECONDS), stopped=None, share=1.0)
+        late._try("links aside, after the end", 0, links=False)
+        if late.best is not None:
+            self.keep(late.best)
             self._note()
 
     def choose_among_equals(self) -> None:
@@ -200,7 +200,7 @@ class Search:
                 continue
             placement, settled = self.least(wanted, self.low)
             if placement is not None:
-                self._keep(placement)
+                self.keep(placement)
             if placement is None or not settled or self.stopped is not None:
                 return
             if wanted == "price":
@@ -231,23 +231,21 @@ class Search:
         """
         layers = self.rates.problem.model.layers
         amounts = {"price": -1.0} if wanted == "price" else {"gpus": -(layers + 1.0), "stages": -1.0}
-        threshold, least = float(self.thresholds[index]), None
-        single = recipes_at(self.rates, threshold, widest=1)
+        narrow, many = self._narrow(index)
         every: list[dict[str, Any]] = [{"links": False}, {"widest": 1}, {}]
-        steps = every[1:2] if single.order.free else every if _many_sets(single) else every[::2]
+        steps, least = every[1:2] if narrow else every if many else every[::2], None
         for step in steps:
-            found = recipes_at(self.rates, threshold, **step)
-            answer, placement = self._ask(found, f"least {wanted}", amounts)
+            answer, placement = self._ask(index, f"least {wanted}", amounts, **step)
             last = step is steps[-1]
             if answer == "not answered":
                 return None, False
             if placement is None:
                 if answer == "no" and (last or not step.get("links", True)):
-                    return None, not found.order.narrowed
+                    return None, not self._narrowed
                 continue
             used = -sum(amount * self.used(name, placement) for name, amount in amounts.items())
             if self.index_of(placement) >= index and (least is None or used <= least or last):
-                return placement, not found.order.narrowed or least is None or used <= least
+                return placement, not self._narrowed or least is None or used <= least
             least = used if least is None else least
         return None, False
 
@@ -259,33 +257,49 @@ class Search:
         return len(placement.gpus) if what == "gpus" else len(placement)
 
     def _ask(
-        self, found: Recipes, asked: str, amounts: dict | None = None, only_no: bool = False
+        self, index: int, asked: str, amounts: dict | None = None, only_no: bool = False, **options: Any
     ) -> tuple[str, Placement | None]:
-        """Answer one question; where the stages of the answer fall apart, ask for connected ones.
+        """Answer one question; where time is limited, listing, building and solving have a third of what is left.
 
+        A question too hard for that stays open, and easier ones lower down still find a placement.
         `only_no`: nothing but a "no" is wanted, so stages that fall apart are left as they are.
         """
-        began = time.perf_counter()
-        form = self._form(found)
-        run, placement, size = self._solve(form, amounts)
+        began, limit = time.perf_counter(), self.deadline
+        part = limit.within(limit.left * self.share)
+        self._size, self._narrowed = {"variables": 0, "rows": 0}, False
+        answer, placement = "not answered", None
+        try:
+            part.check()
+            found = recipes_at(self.rates, float(self.thresholds[index]), deadline=part, **options)
+            self._narrowed = found.order.narrowed
+            answer, placement = self._answered(self._form(found), amounts, only_no, part)
+        except Ended:
+            pass  # the time of this question, or of all
+        self._check_limits(placement)
+        size, seconds = self._size, time.perf_counter() - began
+        threshold = float(self.thresholds[index])
+        self.questions.append(Question(threshold, asked, answer, size["variables"], size["rows"], seconds))
+        self.stopped = self.stopped or limit.reason
+        return answer, placement
+
+    def _answered(
+        self, form: Counting | Layered, amounts: dict | None, only_no: bool, part: Deadline
+    ) -> tuple[str, Placement | None]:
+        """One question to the solver; where the stages of the answer fall apart, connected ones are asked for."""
+        run, placement = self._solve(form, amounts, part)
         apart = run.x is not None and placement is None  # only where links bind
         while apart and not only_no and not self._ended(run, amounts):
+            part.check()
             if isinstance(form, Layered) or form.strict == 2:
                 raise PipelabError("a solver returned stages that make no pipeline")
             form = replace(form, strict=form.strict + 1)
-            run, placement, size = self._solve(form, amounts)
+            run, placement = self._solve(form, amounts, part)
             apart = run.x is not None and placement is None
         if self._ended(run, amounts) or (run.status == "stopped" and placement is None and not apart):
             placement, apart = None, False
-            if run.stopped_by != "time limit" or self._seconds_left() <= 0:
+            if run.stopped_by not in ("time limit", "stop", "interrupt"):
                 self.stopped = run.stopped_by
-        self._check_limits(placement)
-        answer = "yes" if placement or apart else "no" if run.status == "infeasible" else "not answered"
-        seconds = time.perf_counter() - began
-        self.questions.append(Question(found.threshold, asked, answer, size["variables"], size["rows"], seconds))
-        if self.stopped is None and self.interrupted():
-            self.stopped = "interrupt"
-        return answer, placement
+        return "yes" if placement or apart else "no" if run.status == "infeasible" else "not answered", placement
 
     def _form(self, found: Recipes) -> Counting | Layered:
         alike = self.rates.problem.model.spans.alike_inside
@@ -303,35 +317,27 @@ class Search:
         """Whether time ran out before the question was settled; a placement found by then settles some."""
         return run.status == "stopped" and (run.x is None or bool(amounts))
 
-    def _seconds_left(self) -> float:
-        return inf if self.time_limit is None else self.time_limit - (time.perf_counter() - self.began)
-
     def _solve(
-        self, form: Counting | Layered, amounts: dict | None, solver: Callable[[LinearProgram], SolverRun] | None = None
-    ) -> tuple[SolverRun, Placement | None, dict]:
-        """Run the program of a form, and read its answer back; and how large it was."""
+        self, form: Counting | Layered, amounts: dict | None, part: Deadline
+    ) -> tuple[SolverRun, Placement | None]:
+        """Run the program of a form, and read its answer back."""
         program = form.program(form.usage.weights(form.columns, **amounts) if amounts else None)
+        self._size = program.size
         if not program.columns.total:
-            return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None, program.size
-        run = (solver or self._run)(program)
-        placement = None if run.x is None else form.placement_of(run.x, self._read_back)
-        return run, placement, program.size
-
-    def _run(self, program: LinearProgram) -> SolverRun:
-        """Hand a program to the solver; where time is limited, with a third of what is left.
-
-        A question too hard for that stays open, and easier ones lower down still find a placement.
-        """
-        left = None if self.time_limit is None else max(0.0, self._seconds_left() / 3)
-        run = run_program(self.solver, program, time_limit=left, stop=self.stop)
+            return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None
+        run = run_program(self.solver, program, deadline=part)
         self.nodes += run.nodes
+        return run, None if run.x is None else form.placement_of(run.x, self._read_back)
+
+    def _read_back(self, program: LinearProgram) -> SolverRun:
+        """The same for what turns counts into GPUs: a stop or a time limit must not lose what was found."""
+        run = run_program(self.solver, program, deadline=self.deadline.within(_READ_BACK_SECONDS))
+        if run.x is None and run.status == "stopped" and self.deadline.reason is not None:
+            return run_program(self.solver, program, deadline=Deadline(_LATE_SECONDS))
         return run
 
-    def _read_back(self, program: LinearProgram, seconds: float = _READ_BACK_SECONDS) -> SolverRun:
-        """The same for what turns counts into GPUs: a stop or a time limit must not lose what was found."""
-        return run_program(self.solver, program, time_limit=seconds)
-
-    def _keep(self, placement: Placement) -> None:
+    def keep(self, placement: Placement) -> None:
+        """Take a placement for the best, whoever found it."""
         self.best = placement
         self.throughput = self._judged(placement)
         self.low = self.index_of(placement)
@@ -344,12 +350,11 @@ class Search:
 
     def index_of(self, placement: Placement) -> int:
         """The last rate that is not above the placement's own."""
-        own = self._judged(placement)
-        return int(np.searchsorted(self.thresholds, own * (1 + 1e-11), side="right")) - 1
+        return index_of_rate(self.thresholds, self._judged(placement))
 
     def _note(self) -> None:
         bound = float(self.thresholds[self.high]) if self.high >= 0 else None
-        moment = Progress(time.perf_counter() - self.began, self.throughput, bound, self.nodes, self.best)
+        moment = Progress(self.deadline.spent, self.throughput, bound, self.nodes, self.best)
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)

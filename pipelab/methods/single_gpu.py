@@ -1,7 +1,6 @@
 """The original MILP from problem to result: one GPU per stage."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.checked import given
+from pipelab.deadline import Deadline
 from pipelab.errors import InvalidPlacement, UnknownName, nearest
 from pipelab.evaluate import evaluate
 from pipelab.formulations import single_gpu, threshold
 from pipelab.formulations.candidates import stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.memory import refuse_if_too_large
+from pipelab.methods.settle import out_of_reach, refuse_out_of_reach, settle, settled_without_rates
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
 
 if TYPE_CHECKING:
     from pipelab.formulations.candidates import Candidates
     from pipelab.formulations.single_gpu import SegmentRules
-    from pipelab.solver_run import SolverRun
 
 __all__ = ["single_gpu_size", "solve_single_gpu"]
 
@@ -94,20 +94,24 @@ def solve_single_gpu(
     """
     from pipelab import scip
 
-    began = time.perf_counter()
+    deadline = Deadline(time_limit, stop)
     _option("links", links, LINKS)
     chosen = single_gpu.rules(problem, as_run=_option("segments", segments, SEGMENTS) == "as_run")
     size = _size(chosen)
     bound = single_gpu.upper_bound(chosen)
     if bound is None:
-        return _infeasible(problem, chosen, size, began)
+        return _infeasible(problem, chosen, size, deadline)
     refuse_if_too_large(f"the single-GPU MILP of {problem.name}", size, "links='needed'", memory_limit_gb, links)
     candidates = single_gpu.segments(chosen)
+    clash = out_of_reach(candidates)
+    if clash and not chosen.restricted:
+        return _without_scips_tolerance(problem, candidates, chosen, size, clash, gap, deadline)
+    refuse_out_of_reach(candidates, "single_gpu, segments='as_run'")
 
     def ask(segments: Any, share: float) -> Any:
         program = single_gpu.build(segments, bound, all_links=links == "all")
-        left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began)) * share
-        built = time.perf_counter()
+        left = deadline.left * share if deadline.limited else None
+        built = deadline.spent
         return segments, program, built, scip.run(program, time_limit=left, gap=gap, stop=stop, on_progress=on_progress)
 
     fast = _at_the_bound(candidates, bound) if links == "needed" and not chosen.restricted else None
@@ -116,7 +120,7 @@ def solve_single_gpu(
     if fast is None or (run.x is None and run.stopped_by in (None, "time limit")):
         asked, program, built, run = ask(candidates, 1.0)
     if run.status == "infeasible" and not chosen.restricted:
-        return _infeasible(problem, chosen, size, began)
+        return _infeasible(problem, chosen, size, deadline)
     placement = throughput = None
     if run.x is not None:
         placement = asked.placement(np.flatnonzero(run.x[program.columns.slices["z"]] > 0.5))
@@ -124,9 +128,24 @@ def solve_single_gpu(
             throughput = evaluate(problem, placement).throughput
         except InvalidPlacement:  # as run, a GPU may be given a layer that it cannot hold
             placement = None
-    status, proven, reason = _what_is_proven(problem, chosen, candidates, run, throughput, bound)
+    stopped_by = run.stopped_by
+    if chosen.restricted:  # SCIP's own bound holds for the restricted model only
+        status, proven = status_and_bound(throughput, bound)
+    else:
+        proven = min(bound, candidates.rate_at_most(None if clash else run.bound))
+        status, proven = status_and_bound(throughput, proven)
+        if throughput is not None and throughput < bound and (status == "optimal" or run.status == "optimal"):
+            settled = settle(candidates, placement, deadline, bound)
+            known = given(proven) if proven != throughput else candidates.next_rate(throughput)
+            placement, throughput, stopped_by = settled.placement, given(settled.throughput), settled.stopped_by
+            status, proven = status_and_bound(throughput, min(given(settled.bound), max(known, throughput)))
+    best_of_run = chosen.restricted and status != "optimal" and run.status == "optimal"
+    reason = "best among the segments of the author's run, which leave out others that fit" if best_of_run else ""
+    status, proven, reason, among = _for_the_problem(problem, status, throughput, proven, reason)
+    if best_of_run and throughput is not None and not among:
+        among = "the segments of the author's run"
     details = {
-        "build_seconds": built - began + run.build_seconds,
+        "build_seconds": built + run.build_seconds,
         "solve_seconds": run.solve_seconds,
         "nodes": run.nodes,
         "progress": run.progress,
@@ -134,10 +153,36 @@ def solve_single_gpu(
         "solver_objective": run.objective,
         "built": program.size,
         "upper_bound": bound,
+        "proven_among": among,
     }
     return Result(
-        problem, "single_gpu", status, placement, throughput, proven, time.perf_counter() - began, size,
-        scip.version(), reason, run.stopped_by if status != "optimal" else None, details,
+        problem, "single_gpu", status, placement, throughput, proven, deadline.spent, size,
+        scip.version(), reason, stopped_by if status != "optimal" else None, details,
+    )  # fmt: skip
+
+
+def _without_scips_tolerance(
+    problem: Problem, candidates: "Candidates", chosen: "SegmentRules", size: dict[str, int], clash: str, gap: float,
+    deadline: Deadline,
+) -> Result:  # fmt: skip
+    """Where rates are out of reach for a program that has them as coefficients: questions without any."""
+    from pipelab import scip
+
+    built = deadline.spent
+    settled = settle(candidates, None, deadline, gap=gap)
+    if settled.placement is None and settled.stopped_by is None:
+        return _infeasible(problem, chosen, size, deadline)
+    status, bound = status_and_bound(settled.throughput, settled.bound)
+    reason = settled_without_rates(settled, clash)
+    status, bound, reason, among = _for_the_problem(problem, status, settled.throughput, bound, reason)
+    details = {
+        "build_seconds": built, "solve_seconds": deadline.spent - built, "nodes": 0, "progress": (),
+        "solver_status": status, "solver_objective": None, "built": size, "upper_bound": single_gpu.upper_bound(chosen),
+        "proven_among": among,
+    }  # fmt: skip
+    return Result(
+        problem, "single_gpu", status, settled.placement, settled.throughput, bound, deadline.spent, size,
+        scip.version(), reason, settled.stopped_by if status != "optimal" else None, details,
     )  # fmt: skip
 
 
@@ -164,7 +209,7 @@ def _size(chosen: "SegmentRules") -> dict[str, int]:
     return {name: counts[name] for name in ("segments", "connections")} | single_gpu.size(counts)
 
 
-def _infeasible(problem: Problem, chosen: "SegmentRules", size: dict[str, int], began: float) -> Result:
+def _infeasible(problem: Problem, chosen: "SegmentRules", size: dict[str, int], deadline: Deadline) -> Result:
     """With one GPU per stage; where a stage may have more, that is said and nothing is claimed for them."""
     alone = replace(problem, max_gpus_per_stage=1)
     sets = tuple((g,) for g in range(len(problem.cluster)))
@@ -172,29 +217,17 @@ def _infeasible(problem: Problem, chosen: "SegmentRules", size: dict[str, int], 
     reason = why_not_all_layers_fit(alone, sets, fits, "SCIP") if fits.any() else why_no_layer_fits(alone)
     status = "infeasible" if problem.max_gpus_per_stage == 1 else "unknown"
     return Result(
-        problem, "single_gpu", status, None, None, None, time.perf_counter() - began, size, "",
+        problem, "single_gpu", status, None, None, None, deadline.spent, size, "",
         reason if status == "infeasible" else f"with one GPU per stage, {reason}",
     )  # fmt: skip
 
 
-def _what_is_proven(
-    problem: Problem,
-    chosen: "SegmentRules",
-    candidates: "Candidates",
-    run: "SolverRun",
-    throughput: float | None,
-    bound: float | None,
-) -> tuple[str, float | None, str]:
-    """Status, bound for the problem, and a remark."""
-    single = problem.max_gpus_per_stage == 1
-    if chosen.restricted:
-        proven = bound  # SCIP's own bound holds for the restricted model only
-    else:
-        proven = min(given(bound), given(candidates.rate_at_most(run.bound)))
-    status, proven = status_and_bound(throughput, proven)
-    if not single:
-        remark = f"with one GPU per stage: {status}; more per stage may be faster"
-        return ("unknown" if throughput is None else "feasible"), None, remark
-    if chosen.restricted and status != "optimal" and run.status == "optimal":
-        return status, proven, "best among the segments of the author's run, which leave out others that fit"
-    return status, proven, ""
+def _for_the_problem(
+    problem: Problem, status: str, throughput: float | None, bound: float | None, reason: str
+) -> tuple[str, float | None, str, str]:
+    """What was proven of one GPU per stage is no bound where more are allowed; the last says among what it is one."""
+    if problem.max_gpus_per_stage == 1:
+        return status, bound, reason, ""
+    remark = f"with one GPU per stage: {status}; more per stage may be faster"
+    among = "one GPU per stage" if status == "optimal" else ""
+    return ("unknown" if throughput is None else "feasible"), None, remark, among

@@ -1,18 +1,18 @@
 """The whole trade-off in one call: throughput against GPUs, dollars per hour or per token, or time per pass."""
 
+import math
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import given
+from pipelab.deadline import Deadline, Ended, deadline_of
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.formulations.aggregated.rates import stage_rates
+from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.usage import Limits
 from pipelab.html import table
-from pipelab.interrupts import noted_interrupts
-from pipelab.methods.aggregated import result_of
+from pipelab.methods.aggregated import rates_in_time, result_of
 from pipelab.methods.cheapest import cheapest_of, prices_or_refuse
 from pipelab.methods.prices import whole_prices
 from pipelab.methods.quickest import quickest_of, refuse_transfers
@@ -159,31 +159,38 @@ def trade_off(
         raise InvalidValue("trade_off", [("on_point", on_point, "expected a function of a Result, or None")])
     if against == "seconds_per_pass":
         refuse_transfers(problem, "trade_off")
-    began, rates = time.perf_counter(), stage_rates(problem)
-    prices = prices_or_refuse(rates, "trade_off") if against.startswith("usd") else whole_prices(rates)
-    if against in _LEAST:
-        points, complete = raise_floor(rates, _LEAST[against], solver, began, time_limit, stop, on_point)
-        return TradeOff(problem, against, points[::-1], complete, time.perf_counter() - began)
-    limits, cap, complete = Limits(prices=prices), None, True
+    with deadline_of(time_limit, stop) as deadline:
+        try:
+            rates = rates_in_time(problem, deadline)
+        except Ended:
+            return TradeOff(problem, against, (), False, deadline.spent)
+        prices = prices_or_refuse(rates, "trade_off") if against.startswith("usd") else whole_prices(rates)
+        if against in _LEAST:
+            points, complete = raise_floor(rates, _LEAST[against], solver, deadline, on_point)
+            return TradeOff(problem, against, points[::-1], complete, deadline.spent)
+        found, complete = _lower_limit(rates, against, Limits(prices=prices), solver, deadline, on_point)
+        return TradeOff(problem, against, found, complete, deadline.spent)
+
+
+def _lower_limit(
+    rates: StageRates, against: str, limits: Limits, solver: str, deadline: Deadline, on_point: Callable | None
+) -> tuple[tuple[Result, ...], bool]:
+    """The fastest placement, then the fastest that is cheaper, and so on; and whether none is missing."""
     found: list[Result] = []
-    with noted_interrupts(passed_on=False) as interrupted:
-        while True:
-            left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
-            search = Search(
-                rates, solver, time.perf_counter(), left, stop=stop, limits=limits, prefer=_AGAINST[against], cap=cap
-            ).run()
-            if search.stopped is not None:
-                complete = False
-                break
-            if search.best is None:
-                break
-            found.append(_under_limit(result_of(search), limits, against))
-            if on_point is not None:
-                on_point(found[-1])
-            if interrupted():
-                complete = False
-                break
-            cap = search.low - 1  # what follows is slower, or there would be no point in it
-            most: Any = {_AGAINST[against]: search.used(_AGAINST[against]) - 1}
-            limits = replace(limits, **most)
-    return TradeOff(problem, against, tuple(found), complete, time.perf_counter() - began)
+    cap: int | None = None
+    while True:
+        search = Search(
+            rates, solver, deadline.within(math.inf), limits=limits, prefer=_AGAINST[against], cap=cap
+        ).run()
+        if search.stopped is not None:
+            return tuple(found), False
+        if search.best is None:
+            return tuple(found), True
+        found.append(_under_limit(result_of(search), limits, against))
+        if on_point is not None:
+            on_point(found[-1])
+        if deadline.reason is not None:
+            return tuple(found), False
+        cap = search.low - 1  # what follows is slower, or there would be no point in it
+        most: Any = {_AGAINST[against]: search.used(_AGAINST[against]) - 1}
+        limits = replace(limits, **most)

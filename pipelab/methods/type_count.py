@@ -1,13 +1,13 @@
 """The failed heuristic from problem to result: a promise, and no placement."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pipelab.checked import given
+from pipelab.deadline import Deadline, Ended, deadline_of
 from pipelab.errors import UnknownName, nearest
 from pipelab.formulations.type_count import TypeCounts, average_link, build, list_options, most_layers
 from pipelab.placement import show_layers
@@ -54,20 +54,31 @@ def solve_type_count(
     >>> round(result.details["promised"], 3), result.placement
     (452.676, None)
     """
-    from pipelab import scip
-
     if rows not in ROWS:
         raise UnknownName(f"there is no rows={rows!r}; {nearest(rows, ROWS)}")
-    began = time.perf_counter()
-    options = list_options(problem, factor)
-    program = build(options, rows)
+    with deadline_of(time_limit, stop) as deadline:
+        try:
+            return _solve(problem, factor, rows, deadline, on_progress)
+        except Ended as end:
+            reason = "the heuristic was stopped while its options were being listed"
+            details = {"promised": None, "stages": (), "progress": ()}
+            return Result(
+                problem, "type_count", "unknown", None, None, None, deadline.spent, {}, "", reason, end.reason, details
+            )
+
+
+def _solve(problem: Problem, factor: bool, rows: str, deadline: Deadline, on_progress: Callable | None) -> Result:
+    from pipelab import scip
+
+    options = list_options(problem, factor, deadline)
+    program = build(options, rows, deadline)
     most: int | None = most_layers(options)
     if rows == "as_written" and given(most) < problem.model.layers:
         # Added up, its rows forbid it. SCIP says so too, but on medium only after 20 s and more.
         run = SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ())
     else:
         most = None
-        run = scip.run(program, time_limit=time_limit, stop=stop, on_progress=on_progress)
+        run = scip.run(program, deadline=deadline, on_progress=on_progress)
     stages: tuple[TypeCounts, ...] = ()
     if run.x is not None:
         chosen = np.flatnonzero(run.x[program.columns.slices["n"]] > 0.5)
@@ -83,7 +94,7 @@ def solve_type_count(
         "progress": run.progress,
     }
     return Result(
-        problem, "type_count", "unknown", None, None, None, time.perf_counter() - began, size, scip.version(),
+        problem, "type_count", "unknown", None, None, None, deadline.spent, size, scip.version(),
         _reason(problem, run.status, promised, stages, most), run.stopped_by, details,
     )  # fmt: skip
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.errors import InvalidValue
-from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, template
+from pipelab.outcome import PROVEN, STOPPED, outcome_of
+from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, plain, template
 
 if TYPE_CHECKING:
     from pipelab.cluster import Cluster
@@ -40,7 +41,7 @@ def plot_classes(cluster: "Cluster") -> "Figure":
     order = np.concatenate(classes.members)
     matrix = cluster.bandwidth_matrix()[np.ix_(order, order)]
     np.fill_diagonal(matrix, np.nan)  # no GPU sends to itself
-    types = [cluster.gpus[g].type for g in order]
+    types = [plain(cluster.gpus[g].type) for g in order]
     figure = go.Figure(
         go.Heatmap(
             z=matrix, colorscale="Cividis", colorbar={"title": {"text": "GB/s"}},
@@ -57,7 +58,7 @@ def plot_classes(cluster: "Cluster") -> "Figure":
     n = len(order)
     axis = {
         "tickvals": ((starts + ends) / 2).tolist(), "showgrid": False, "zeroline": False,
-        "ticktext": [f"{c} × {name}" for c, name in zip(classes.count, classes.names, strict=True)],
+        "ticktext": [f"{c} × {plain(name)}" for c, name in zip(classes.count, classes.names, strict=True)],
     }  # fmt: skip
     noun = "class" if len(classes) == 1 else "classes"
     figure.update_layout(
@@ -112,12 +113,12 @@ def plot_search(result: "Result") -> "Figure":
     if result.throughput is not None:
         figure.add_hline(
             y=result.throughput, line={"color": BOTTLENECK, "dash": "dash", "width": 1.5},
-            annotation_text=f"proven: {result.throughput:.6g}", annotation_position="bottom left",
+            annotation_text=f"{outcome_of(result)}: {result.throughput:.6g}", annotation_position="bottom left",
         )  # fmt: skip
     spent = sum(q.seconds for q in questions)
     figure.update_layout(
         template=template(), height=380,
-        title=f"{result.problem.name}: {len(questions)} questions settle {len(rates)} possible rates"
+        title=f"{plain(result.problem.name)}: {len(questions)} questions settle {len(rates)} possible rates"
         f"<br><sup>the largest program has {max((q.variables for q in questions), default=0)} variables; "
         f"{spent:.2g} s for all of them</sup>",
         xaxis={"title": {"text": "question"}, "dtick": max(1, len(questions) // 12)},
@@ -127,7 +128,7 @@ def plot_search(result: "Result") -> "Figure":
 
 
 def plot_proof(proof: "Certificate") -> "Figure":
-    """What all GPUs are worth at the next higher rate, beside the layers to be held.
+    """The dual prices of all GPUs at the next higher rate, in layers, beside the layers to be held.
 
     Parameters
     ----------
@@ -152,26 +153,32 @@ def plot_proof(proof: "Certificate") -> "Figure":
     kinds, layers = proof.problem.cluster.kinds, proof.problem.model.layers
     colours = colour_of_types([kind.type for kind in kinds])
     figure = go.Figure()
-    for kind, count, worth in zip(kinds, proof.problem.cluster.kind_count.tolist(), proof.worth, strict=True):
-        if worth:
+    for kind, count, price in zip(kinds, proof.problem.cluster.kind_count.tolist(), proof.prices, strict=True):
+        if price:
             figure.add_trace(
                 go.Bar(
-                    y=["worth of all GPUs"], x=[float(count * worth)], orientation="h", name=kind.type,
+                    y=["all GPUs"], x=[float(count * price)], orientation="h", name=kind.type,
                     marker={"color": colours[kind.type], "line": {"color": "white", "width": 1.5}},
-                    text=f"{count} {kind.type} × {worth} = {float(count * worth):g}", textposition="inside",
+                    text=f"{count} {kind.type} × {price} = {float(count * price):g}", textposition="inside",
                     insidetextanchor="middle", insidetextfont={"color": ink_on(colours[kind.type])},
-                    hovertemplate=f"{count} × {kind.type}, worth {worth} layers each<extra></extra>",
+                    hovertemplate=f"{count} × {kind.type}, good for {price} layers each<extra></extra>",
                 )
             )  # fmt: skip
-    figure.add_vline(x=layers, line={"color": BOTTLENECK, "width": 3})
-    figure.add_annotation(x=layers, y=1, yref="paper", text=f"{layers} layers", showarrow=False, yanchor="bottom")
-    short = layers - float(proof.total_worth)
-    found = f"{short:g} layers short" if short > 0 else "enough in parts, so the proof needs whole stages or links"
+    needed, there = float(proof.total_value), float(proof.total_price)
+    plain = all(value == 1 for value in proof.values)
+    figure.add_vline(x=needed, line={"color": BOTTLENECK, "width": 3})
+    label = f"{layers} layers" if plain else f"{layers} layers, worth {needed:g}"
+    figure.add_annotation(x=needed, y=1, yref="paper", text=label, showarrow=False, yanchor="bottom")
+    short = needed - there
+    found = f"{short:g} short" if short > 0 else "enough in parts, so the proof needs whole stages or links"
+    why = "no stage that reaches this rate holds more layers than its GPUs are good for"
+    if not plain:
+        why += "; a layer that comes with more work counts for more"
     figure.update_layout(
         template=template(), barmode="stack", height=260, showlegend=False,
-        title=f"At {proof.rate:.6g} tokens/s all GPUs are worth {float(proof.total_worth):g} layers: {found}"
-        "<br><sup>no stage that reaches this rate holds more layers than its GPUs are worth</sup>",
-        xaxis={"title": {"text": "layers"}, "range": [0, 1.12 * max(layers, float(proof.total_worth))]},
+        title=f"At {proof.rate:.6g} tokens/s all GPUs are good for {there:g} of {needed:g} layers: {found}"
+        f"<br><sup>{why}</sup>",
+        xaxis={"title": {"text": "layers"}, "range": [0, 1.12 * max(needed, there)]},
         yaxis={"showticklabels": False},
     )  # fmt: skip
     return figure
@@ -197,12 +204,10 @@ def plot_run_times(frame: "DataFrame", series: Any) -> "Figure":
     columns = 2 if len(series) in (2, 4) else min(3, len(series))
     rows = math.ceil(len(series) / columns)
     figure = make_subplots(rows, columns, subplot_titles=list(series), horizontal_spacing=0.08, vertical_spacing=0.24)
-    worst = 0.0
     for i, name in enumerate(series):
         part = frame[frame["series"] == name].astype({"value": float})
         where = {"row": i // columns + 1, "col": i % columns + 1}
         median = part.groupby("value")["seconds"].median()
-        worst = max(worst, float(part["seconds"].max()))
         _add_series(figure, part, median, where)
         figure.update_xaxes(
             type="log", tickvals=median.index.tolist(), ticktext=[f"{v:,.0f}" for v in median.index], **where
@@ -215,11 +220,25 @@ def plot_run_times(frame: "DataFrame", series: Any) -> "Figure":
         figure.update_yaxes(title={"text": "seconds"}, row=row, col=1)
     figure.update_layout(
         template=template(), height=60 + 270 * rows, showlegend=False,
-        title=f"{len(frame[frame['series'].isin(series)])} problems, the slowest solved in {worst:.3g} s"
+        title=f"{_how_slow(frame[frame['series'].isin(series)])}"
         "<br><sup>saved run on two cores; a dot per random problem, medians joined (logarithmic axes)</sup>",
         margin={"t": 110},
     )  # fmt: skip
     return figure
+
+
+def _how_slow(shown: "DataFrame") -> str:
+    """How many problems, how long the slowest took, and how many were stopped without a proof."""
+    ended = _is_proven(shown)
+    slowest = f"{len(shown)} problems, the slowest solved in {shown['seconds'][ended].max():.3g} s"
+    open_ = len(shown) - int(ended.sum())
+    limit = shown["seconds"][~ended].min()
+    return f"{slowest}, {open_} stopped early after {limit:.0f} s ({STOPPED.symbol})" if open_ else slowest
+
+
+def _is_proven(part: Any) -> Any:
+    """Which problems of a saved run were answered in time, infeasible ones among them; the others met the limit."""
+    return part["status"].isin(("optimal", "infeasible"))
 
 
 def _add_series(figure: "Figure", part: Any, median: Any, where: Any) -> None:
@@ -228,13 +247,13 @@ def _add_series(figure: "Figure", part: Any, median: Any, where: Any) -> None:
     figure.add_trace(
         go.Scatter(x=median.index, y=median, mode="lines", line={"color": TYPE_COLOURS[0]}, hoverinfo="skip"), **where
     )
-    for proven, symbol, colour in ((True, "circle", TYPE_COLOURS[0]), (False, "x", WRONG)):
-        dots = part[(part["status"] != "feasible") == proven]
+    proven = _is_proven(part)
+    for outcome, dots in ((PROVEN, part[proven]), (STOPPED, part[~proven])):
         figure.add_trace(
             go.Scatter(
                 x=dots["value"], y=dots["seconds"], mode="markers",
-                marker={"color": colour, "symbol": symbol, "size": 8},
+                marker={"color": outcome.fill, "symbol": outcome.marker, "size": 8},
                 customdata=dots["variables"],
-                hovertemplate="%{x:g}: %{y:.3g} s, %{customdata} variables<extra></extra>",
+                hovertemplate=f"%{{x:g}}: %{{y:.3g}} s, %{{customdata}} variables, {outcome.word}<extra></extra>",
             ), **where
         )  # fmt: skip

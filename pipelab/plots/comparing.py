@@ -1,24 +1,26 @@
-"""Methods side by side: on one problem as bars, on many as a table of shares."""
+"""Methods side by side: on one problem as bars, on many as a grid of shares."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from pipelab.checked import given
 from pipelab.errors import InvalidValue
-from pipelab.theme import WRONG, template
-from pipelab.words import listed
+from pipelab.outcome import NOT_PROVEN, OUTCOMES, STOPPED, Outcome, outcome_of, proven_among
+from pipelab.plots.rivals import Row, rival_parts
+from pipelab.theme import WRONG, plain, template
+from pipelab.words import listed, named
 
 if TYPE_CHECKING:
     from pipelab.compare import Comparison
     from pipelab.kinds import Figure
     from pipelab.result import Result
 
-__all__ = ["named", "plot_comparison", "plot_shares", "plot_split_costs"]
+__all__ = ["plot_comparison", "plot_shares", "plot_split_costs"]
 
 
 def plot_comparison(comparison: "Comparison") -> "Figure":
-    """Throughput of every method; what is proven is solid, what is not is hatched.
+    """Throughput of every method, or why it has none; the look of a bar says how the method ended.
 
     Parameters
     ----------
@@ -28,112 +30,138 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
     Returns
     -------
     plotly.graph_objects.Figure
-        A bar per method, in tokens/s; a promise without a placement is a cross. The title says who loses most.
+        A row per method, in tokens/s; a predicted rate without a placement is a cross. The title says who loses most.
     """
     import plotly.graph_objects as go
 
-    results = {m: r for m, r in comparison.results.items() if r.throughput is not None}
-    promises = {m: r.details["promised"] for m, r in comparison.results.items() if r.details.get("promised")}
-    figure = go.Figure()
-    for proven, name, pattern in ((True, "proven optimal", ""), (False, "not proven", "/")):
-        mine = {m: r for m, r in results.items() if (r.status == "optimal") == proven}
-        figure.add_trace(
-            go.Bar(
-                orientation="h", name=name, y=list(mine), x=[r.throughput for r in mine.values()],
-                marker={
-                    "color": "#0072B2" if proven else "#56B4E9", "pattern": {"shape": pattern, "fgcolor": "#222222"},
-                },
-                text=[f"{r.throughput:.4g}" for r in mine.values()], textposition="outside",
-                hovertext=[str(r.placement) for r in mine.values()], hoverinfo="text+x",
-            )
-        )  # fmt: skip
-    figure.add_trace(
-        go.Scatter(
-            x=list(promises.values()), y=list(promises), mode="markers+text", name="promised, no placement",
-            text=[f"{v:.4g}" for v in promises.values()], textposition="middle right",
-            marker={"symbol": "x", "size": 13, "color": WRONG},
-        )
-    )  # fmt: skip
-    shown = [m for m in comparison.results if m in results or m in promises]
-    figure.update_layout(
-        template=template(), title=_comparison_title(comparison, results), height=150 + 38 * max(2, len(shown)),
-        barmode="overlay",
-        xaxis={"title": {"text": "tokens/s"}, "rangemode": "tozero"},
-        yaxis={"categoryorder": "array", "categoryarray": shown[::-1], "automargin": True, "ticklabelstandoff": 8},
-    )  # fmt: skip
-    return figure
+    rows = [_row(method, result) for method, result in comparison.results.items()]
+    rows += [Row(method, None, comparison.outcomes[method], why) for method, why in comparison.refused.items()]
+    parts = rival_parts(rows, comparison.optimum)
+    promises = [
+        (y, r.details["promised"]) for y, r in enumerate(comparison.results.values()) if r.details.get("promised")
+    ]
+    crosses = {
+        "type": "scatter", "x": [rate for _, rate in promises], "y": [y for y, _ in promises], "mode": "markers+text",
+        "name": "predicted, no placement", "text": [f"{rate:.5g}" for _, rate in promises],
+        "showlegend": bool(promises), "textposition": "middle right",
+        "marker": {"symbol": "x", "size": 13, "color": WRONG},
+    }  # fmt: skip
+    layout = parts["layout"] | {"title": {"text": _comparison_title(comparison)}, "template": template()}
+    most = max([layout["xaxis"]["range"][1], *(1.15 * rate for _, rate in promises)])
+    layout["xaxis"] = layout["xaxis"] | {"range": [0, most]}
+    layout["yaxis"] = layout["yaxis"] | {"range": [len(rows) - 0.5, -0.5]}
+    layout |= {"height": 160 + 30 * len(rows), "margin": layout["margin"] | {"t": 96}}  # two lines of title, a legend
+    return go.Figure([*parts["data"], crosses], layout)
 
 
-def _comparison_title(comparison: "Comparison", results: "Mapping[str, Result]") -> str:
-    best, name = comparison.optimum, comparison.problem.name
+def _row(method: str, result: "Result") -> Row:
+    among, outcome = proven_among(result), outcome_of(result)
+    name = f"{method} ({among})" if among else method
+    if result.throughput is not None:
+        return Row(name, result.throughput, outcome, str(result.placement))
+    return Row(name, None, outcome, "it names no GPU" if "promised" in result.details else result.reason)
+
+
+def _comparison_title(comparison: "Comparison") -> str:
+    best, name, outcomes = comparison.optimum, plain(comparison.problem.name), comparison.outcomes
     infeasible = [m for m, r in comparison.results.items() if r.status == "infeasible"]
     if infeasible:
         return f"{name}: infeasible, proven by {listed(infeasible)}"
-    if best is None or not results:
+    # What a method had when its time was up says nothing of the method.
+    rates = {m: given(r.throughput) for m, r in comparison.results.items() if r.placement and outcomes[m] != STOPPED}
+    if best is None or not rates:
         return f"{name}: no method proved its answer"
-    lost = {m: f"{1 - given(r.throughput) / best:.0%}" for m, r in results.items()}
-    slowest = min(results, key=lambda m: given(results[m].throughput))
+    lost = {m: f"{1 - rate / best:.0%}" for m, rate in rates.items()}
+    slowest = min(rates, key=rates.__getitem__)
     if lost[slowest] == "0%":
         return f"{name}: every method reaches the proven optimum of {best:.6g} tokens/s"
-    note = f"the proven optimum is {best:.6g} tokens/s; hatched bars are not proven"
-    who = named([m for m in results if lost[m] == lost[slowest]])
+    note = f"the proven optimum is {best:.6g} tokens/s (dotted)"
+    who = named([m for m in rates if lost[m] == lost[slowest]])
     return f"{name}: {who} {lost[slowest]} against the optimum<br><sup>{note}</sup>"
 
 
-def named(methods: list[str], one: str = "loses", several: str = "lose") -> str:
-    """Up to two by name and the others by number, with the verb."""
-    if len(methods) == 1:
-        return f"{methods[0]} {one}"
-    if len(methods) == 2:
-        return f"{methods[0]} and {methods[1]} {several}"
-    return f"{methods[0]}, {methods[1]} and {len(methods) - 2} more {several}"
-
-
-def plot_shares(shares: Mapping[str, Mapping[str, float | None]]) -> "Figure":
+def plot_shares(comparisons: Mapping[str, "Comparison"]) -> "Figure":
     """Every method's share of the proven optimum, GPU mixes down, methods across.
 
     Parameters
     ----------
-    shares : mapping of mix to mapping of method to float or None
-        As `Comparison.shares` has them for each mix; None where the method has no placement. At least one is known.
+    comparisons : mapping of mix to Comparison
+        Made by `compare`. At least one method has a placement where another has proven the optimum.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        A heat map of shares.
+        A bar in every cell, as long as the share; its look says how the method ended. Where there is no placement,
+        the cell says why. The title speaks of methods that look at no bound, and not of those that were stopped early.
 
     Raises
     ------
     InvalidValue
-        No share is known.
+        A value is no comparison, or no share is known.
     """
     import plotly.graph_objects as go
 
-    mixes, methods = list(shares), list(next(iter(shares.values()), {}))
-    values = [[shares[mix].get(method) for method in methods] for mix in mixes]
-    text = [["–" if v is None else f"{v:.0%}" for v in row] for row in values]
-    known = [(v, mix, method) for mix in mixes for method in methods if (v := shares[mix].get(method)) is not None]
-    if not known:
-        raise InvalidValue("plot_shares", [("shares", shares, "expected at least one that is known")])
-    worst, mix, _ = min(known)
-    who = named([m for v, x, m in known if x == mix and f"{v:.0%}" == f"{worst:.0%}"], "keeps", "keep")
-    figure = go.Figure(
-        go.Heatmap(
-            z=values, x=methods, y=mixes, text=text, texttemplate="%{text}", textfont={"color": "#111111", "size": 14},
-            zmin=0, zmax=1, xgap=3, ygap=3,
-            colorscale=[[0, "#E08040"], [0.5, "#F3D9B1"], [1, "#8CC4E8"]],
-            colorbar={"title": {"text": "share of<br>optimum"}, "tickformat": ".0%"},
-            hovertemplate="%{y}<br>%{x}: %{text} of the proven optimum<extra></extra>",
+    from pipelab.compare import Comparison
+
+    if not isinstance(comparisons, Mapping) or not all(isinstance(c, Comparison) for c in comparisons.values()):
+        expected = "expected a mapping of name to Comparison, as pl.compare makes them"
+        raise InvalidValue("plot_shares", [("comparisons", comparisons, expected)])
+    methods = list(dict.fromkeys(m for c in comparisons.values() for m in c.outcomes))
+    cells = [
+        (x, y, c.shares().get(method), c.outcomes[method])
+        for y, c in enumerate(comparisons.values())
+        for x, method in enumerate(methods)
+        if method in c.outcomes
+    ]
+    if all(share is None for _, _, share, _ in cells):
+        raise InvalidValue("plot_shares", [("comparisons", list(comparisons), "expected at least one known share")])
+    figure = go.Figure([_share_bars(cells, outcome) for outcome in OUTCOMES])
+    figure.add_trace(
+        go.Scatter(
+            x=[x - 0.45 for x, *_ in cells], y=[y - 0.22 for _, y, *_ in cells], mode="text", showlegend=False,
+            text=[str(o) if share is None else f"{o.symbol} {share:.0%}" for *_, share, o in cells],
+            textposition="middle right", textfont={"color": [o.ink for *_, o in cells]}, hoverinfo="skip",
         )
     )  # fmt: skip
-    title = f"{who} only {worst:.0%} of the optimum on {mix}"
-    note = "each cell: throughput as a share of the proven optimum; – where a method finds none or is refused"
+    note = "the length of a bar is throughput as a share of the proven optimum, its look how the method ended"
+    limited = {
+        f"{m} is for {proven_among(r)}" for c in comparisons.values() for m, r in c.results.items() if proven_among(r)
+    }
+    note += "".join(f"; the proof of {each}" for each in sorted(limited))
     figure.update_layout(
-        template=template(), title=f"{title}<br><sup>{note}</sup>", height=170 + 46 * len(mixes),
-        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8, "showgrid": False},
-        xaxis={"side": "bottom", "showgrid": False},
+        template=template(), height=170 + 50 * len(comparisons), barmode="overlay", margin={"t": 100},
+        title=f"{_shares_title(list(comparisons), cells)}<br><sup>{note}</sup>",
+        yaxis={
+            "range": [len(comparisons) - 0.5, -0.5], "tickvals": list(range(len(comparisons))), "zeroline": False,
+            "ticktext": [plain(mix) for mix in comparisons], "showgrid": False, "automargin": True,
+        },
+        xaxis={
+            "range": [-0.5, len(methods) - 0.5], "tickvals": list(range(len(methods))), "ticktext": methods,
+            "showgrid": False, "zeroline": False, "title": {"text": "method"},
+        },
     )  # fmt: skip
     return figure
+
+
+def _share_bars(cells: "Sequence[tuple[int, int, float | None, Outcome]]", outcome: Outcome) -> dict:
+    """The bars of the cells that ended so; the grey ground of a cell is the whole optimum."""
+    mine = [(x, y, share) for x, y, share, ended in cells if share is not None and ended is outcome]
+    return {
+        "type": "bar", "orientation": "h", "name": str(outcome), "showlegend": bool(mine), "width": 0.36,
+        "base": [x - 0.45 for x, _, _ in mine], "x": [0.9 * share for _, _, share in mine],
+        "y": [y + 0.16 for _, y, _ in mine], "marker": outcome.bar | {"line": {"width": 0}},
+        "hovertext": [f"{share:.1%} of the proven optimum, {outcome.word}" for *_, share in mine], "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _shares_title(mixes: Sequence[str], cells: "Sequence[tuple[int, int, float | None, Outcome]]") -> str:
+    known = [(share, mixes[y]) for _, y, share, ended in cells if share is not None and ended is NOT_PROVEN]
+    if not known:
+        return "Every method that found a placement in time proves it"
+    (least, mix), (most, _) = min(known), max(known)
+    if f"{least:.0%}" == f"{most:.0%}":
+        return f"Methods without a proof keep {least:.0%} of the optimum"
+    return f"Methods without a proof keep {least:.0%} to {most:.0%} of the optimum, least on {plain(mix)}"
 
 
 def plot_split_costs(costs: Any, splits: Mapping[str, tuple[range, ...]]) -> "Figure":
@@ -153,6 +181,7 @@ def plot_split_costs(costs: Any, splits: Mapping[str, tuple[range, ...]]) -> "Fi
     """
     import plotly.graph_objects as go
 
+    splits = {plain(name): split for name, split in splits.items()}
     figure, worst = go.Figure(), {}
     colours = ("#56B4E9", "#E69F00", "#009E73", "#0072B2", "#CC79A7")
     for (name, split), colour in zip(splits.items(), cycle(colours), strict=False):

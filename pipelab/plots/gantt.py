@@ -6,7 +6,7 @@ from pipelab.checked import instance, is_list, numbered, real_number, true_or_fa
 from pipelab.errors import InvalidValue
 from pipelab.plots import gantt_bars as bars
 from pipelab.plots.raster import lane_lines, raster_trace
-from pipelab.theme import GRID, template
+from pipelab.theme import GRID, plain, template
 from pipelab.timeline import Timeline
 from pipelab.words import counted
 
@@ -62,7 +62,8 @@ def gantt(
     Raises
     ------
     InvalidValue
-        The window is empty, there is no such microbatch, or an argument is of another kind.
+        The window is empty, there is no such microbatch, an argument is of another kind, or `memory` is wanted of a
+        split backward whose costs have no `weight_activation`.
 
     Examples
     --------
@@ -189,9 +190,7 @@ def _layout(timeline: Timeline, window: tuple[float, float] | None, memory: bool
 def _title(timeline: Timeline, zoom: str | bool, finding: str | None) -> str:
     schedule = timeline.schedule
     idle = timeline.bubble_fraction
-    text = (
-        f"{schedule.name}: {idle:.1%} of all ranks' time is idle" if idle > 0 else f"{schedule.name}: no rank is idle"
-    )
+    text = f"{plain(schedule.name)}: " + (f"{idle:.1%} of all ranks' time is idle" if idle > 0 else "no rank is idle")
     ranks = counted(schedule.ranks, "rank")
     size = f"{ranks}, {schedule.microbatches} microbatch{'es' * (schedule.microbatches > 1)}"
     spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, template
+from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, plain, template
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -42,7 +42,9 @@ def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Fi
     from plotly.subplots import make_subplots
 
     # A title stands a little above the lines, which end at the upper edge of some panel.
-    figure = make_subplots(cols=len(panels), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(panels))
+    figure = make_subplots(
+        cols=len(panels), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(map(plain, panels))
+    )
     crossings, lowest, highest = {}, np.inf, 0.0
     for column, (name, (gpu, workloads)) in enumerate(panels.items(), 1):
         tokens = np.array([w.tokens_passed for w in workloads])
@@ -50,7 +52,7 @@ def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Fi
         _add_lines(figure, times, tokens, column)
         lowest = min(lowest, times["computing"].min() / 2, times["reading"].min() / 2)
         highest = max(highest, 1.5 * times["the whole layer"].max())
-        crossings[name] = crossing = _crossing(tokens, times["computing"], times["reading"])
+        crossings[plain(name)] = crossing = _crossing(tokens, times["computing"], times["reading"])
         if crossing:
             figure.add_vline(x=crossing, line={"color": WRONG, "dash": "dash", "width": 2}, row=1, col=column)
             figure.add_annotation(
@@ -129,6 +131,7 @@ def plot_stage_rates(layers: Sequence[int], rates: Mapping[str, Sequence[float]]
     import plotly.graph_objects as go
 
     figure = go.Figure()
+    rates = {plain(name): values for name, values in rates.items()}
     share = {name: np.asarray(values) / values[0] for name, values in rates.items()}
     looks = zip(cycle((WRONG, *TYPE_COLOURS)), cycle(("dash", "solid", "dot", "dashdot", "longdash")), strict=False)
     for (name, values), (colour, dash) in zip(share.items(), looks, strict=False):  # both looks go round without end

@@ -7,7 +7,7 @@ import numpy as np
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import MOST_BARS
 from pipelab.plots.raster import lane_lines, raster_trace
-from pipelab.theme import BOTTLENECK, GRID, KIND_COLOURS, TYPE_COLOURS, WRONG, ink_on, template
+from pipelab.theme import BOTTLENECK, GRID, KIND_COLOURS, TYPE_COLOURS, WRONG, ink_on, plain, template
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -82,7 +82,8 @@ def _gantt_layout(placed: "PlacedTimeline", links: bool) -> dict:
     every = -(-len(lanes) // _MOST_LANES)
     # Of many lanes the stages are worth their labels rather than the links between them.
     shown = range(0, len(lanes), 1 if every == 1 else every * (1 + links))
-    names = [f"<b>{lanes[i].label} ◀</b>" if lanes[i].bottleneck else lanes[i].label for i in shown]
+    texts = [plain(lanes[i].label) for i in shown]
+    names = [f"<b>{text} ◀</b>" if lanes[i].bottleneck else text for i, text in zip(shown, texts, strict=True)]
     return {
         "template": template(), "barmode": "overlay", "hovermode": "closest", "legend": {"traceorder": "normal"},
         "height": 150 + min(960, 26 * max(3, len(lanes))), "uniformtext": {"minsize": 8, "mode": "hide"},
@@ -143,7 +144,7 @@ def _add_lane_bars(
     batch, token = _microbatch(placed, passes)
     taken = timeline.end[mine] - timeline.start[mine]
     hover = [
-        f"<b>{placed.lanes[r].label}</b><br>microbatch {b}" + (f", token {t + 1}" if placed.returns else "")
+        f"<b>{plain(placed.lanes[r].label)}</b><br>microbatch {b}" + (f", token {t + 1}" if placed.returns else "")
         + f"<br>{timeline.start[i]:.6g} to {timeline.end[i]:.6g} s<br>{why}"
         for i, r, b, t, why in zip(mine.tolist(), lane.tolist(), batch.tolist(), token.tolist(),
                                    _reasons(placed, mine), strict=True)
@@ -254,8 +255,8 @@ def _gantt_title(placed: "PlacedTimeline", links: bool) -> str:
         number += f"; links, busy at most {busiest:.1%} of the time, are left out"
     if _too_many(placed):
         note, number = note.replace(" (framed)", " (◀)"), "each pixel shows what takes most of its time"
-        return f"{placed.problem.name}, {full}<br><sup>{note}; {number}</sup>"
-    return f"{placed.problem.name}, {full}<br><sup>{note}; {number}; hover for what was waited for</sup>"
+        return f"{plain(placed.problem.name)}, {full}<br><sup>{note}; {number}</sup>"
+    return f"{plain(placed.problem.name)}, {full}<br><sup>{note}; {number}; hover for what was waited for</sup>"
 
 
 def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
@@ -308,7 +309,7 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     note = f"one takes {_seconds(placed.latency_s)} from end to end; "
     note += "more of them would only wait" if several else "a second one would only wait"
     figure.update_layout(
-        template=template(), height=420, title=f"{placed.problem.name}: {title}<br><sup>{note}</sup>",
+        template=template(), height=420, title=f"{plain(placed.problem.name)}: {title}<br><sup>{note}</sup>",
         xaxis={
             "title": {"text": "microbatches in flight"}, "range": [0, last], "gridcolor": GRID, "zeroline": False,
             "dtick": max(1, int(np.ceil(last / 16))), "tick0": 0,

@@ -8,7 +8,7 @@ from pipelab.placement import Placement, show_layers
 from pipelab.plots.plan import limited_by
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
-from pipelab.theme import BOTTLENECK, GRID, colour_of_types, ink_on, template
+from pipelab.theme import BOTTLENECK, GRID, colour_of_types, ink_on, plain, template
 from pipelab.words import counted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def plot_placement(problem: Problem, placement: Placement | Result | None = None
     judged = evaluate(problem, placement) if placement else None
     shown = _shown_gpus(problem, placement)
     busy = set(placement.gpus) if placement else set()
-    labels = [f"GPU {g} · {problem.cluster.gpus[g].type}" + ("" if g in busy else " (idle)") for g in shown]
+    labels = [f"GPU {g} · {plain(problem.cluster.gpus[g].type)}" + ("" if g in busy else " (idle)") for g in shown]
     row = {g: position for position, g in enumerate(shown)}
     colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus)
     figure = go.Figure()
@@ -92,7 +92,7 @@ def _add_blocks(
     ]
     figure.add_trace(
         go.Bar(
-            name=gpu_type,
+            name=plain(gpu_type),
             orientation="h",
             y=[row[r.stage.gpus[j]] for _, r, j in blocks],
             base=[r.stage.layers.start + 0.5 for _, r, _ in blocks],
@@ -114,7 +114,7 @@ def _add_blocks(
 def _block_hover(i: int, report: "StageReport", j: int) -> str:
     return (
         f"<b>stage {i + 1}: layers {show_layers(report.stage.layers)}</b><br>"
-        f"GPU {report.stage.gpus[j]} ({report.gpu_types[j]}), {len(report.stage.gpus)} in this stage<br>"
+        f"GPU {report.stage.gpus[j]} ({plain(report.gpu_types[j])}), {len(report.stage.gpus)} in this stage<br>"
         f"stage rate {report.throughput:.6g} tokens/s<br>"
         f"batch share {report.batch[j]:.4g} sequences<br>"
         f"memory {report.memory_gb[j]:.4g} of {report.memory_limit_gb[j]:g} GB"
@@ -151,16 +151,15 @@ def _mark_bottlenecks(figure: "Figure", judged: Evaluation, row: Mapping[int, in
 
 
 def _placement_title(problem: Problem, judged: Evaluation | None) -> str:
+    name = plain(problem.name)
     if judged is None:
-        return (
-            f"{problem.name}: {counted(len(problem.cluster), 'GPU')}, {counted(problem.model.layers, 'layer')} to place"
-        )
+        return f"{name}: {counted(len(problem.cluster), 'GPU')}, {counted(problem.model.layers, 'layer')} to place"
     stages = counted(len(judged.stages), "stage")
     # A link counted in transfers/s is compared with tokens/s: the write-up's mistake, named where it shows.
     links_only = all(name.startswith("link") for name in judged.bottlenecks)
     unit = f"{judged.link_unit}/s" if links_only else "tokens/s"
     return (
-        f"{problem.name}: {judged.throughput:.6g} {unit} in {stages}"
+        f"{name}: {judged.throughput:.6g} {unit} in {stages}"
         f"<br><sup>{limited_by(judged.bottlenecks)}; hover for rates, shares and memory</sup>"
     )
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from pipelab.checked import given
 from pipelab.costs import MEMORY_SLACK
 from pipelab.evaluate import evaluate
+from pipelab.outcome import DOES_NOT_FIT
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
-from pipelab.theme import BOTTLENECK, GRID, WRONG, colour_of_types, ink_on, room_for
+from pipelab.theme import BOTTLENECK, GRID, colour_of_types, ink_on, plain, room_for
 
 if TYPE_CHECKING:
     from pipelab.evaluate import Evaluation
@@ -94,12 +95,13 @@ def _blocks(problem: Problem | None, blocks: "Sequence[tuple[int, Stage, int]]")
         gpu, need = gpus[own], cost.memory_gb[own]
         over = need > gpu.memory_gb * MEMORY_SLACK
         fill.append(colours[gpu.type])
-        hatch.append("x" if over else "")
+        hatch.append(DOES_NOT_FIT.pattern if over else "")
         name = f"stage {i + 1}" if len(stage.layers) >= _NAMED * problem.model.layers else f"{i + 1}"
-        text.append(f"✗ {name}" if over else name)
+        text.append(f"{DOES_NOT_FIT.symbol} {name}" if over else name)
         hover.append(
-            f"<b>stage {i + 1}: {named_layers(stage.layers)}</b><br>GPU {g} ({gpu.type}), {len(gpus)} in this stage"
-            f"<br>stage rate {cost.throughput:.6g} tokens/s<br>memory {need:.4g} of {gpu.memory_gb:g} GB"
+            f"<b>stage {i + 1}: {named_layers(stage.layers)}</b>"
+            f"<br>GPU {g} ({plain(gpu.type)}), {len(gpus)} in this stage<br>stage rate {cost.throughput:.6g} tokens/s"
+            f"<br>memory {need:.4g} of {gpu.memory_gb:g} GB"
             + (f": {need - gpu.memory_gb:.3g} GB too much" if over else "")
         )
     ink = ["black" if over else ink_on(colour) for over, colour in zip(hatch, fill, strict=True)]
@@ -111,7 +113,9 @@ def _blocks(problem: Problem | None, blocks: "Sequence[tuple[int, Stage, int]]")
         "textfont": {"color": ink or "black"}, "hovertext": hover, "hoverinfo": "text",
         "marker": {
             "color": fill, "line": {"color": "white", "width": 1},
-            "pattern": {"shape": hatch, "fgcolor": WRONG, "size": 9, "solidity": 0.3, "fillmode": "overlay"},
+            "pattern": {
+                "shape": hatch, "fgcolor": DOES_NOT_FIT.fill, "size": 9, "solidity": 0.3, "fillmode": "overlay",
+            },
         },
     }  # fmt: skip
 
@@ -150,7 +154,7 @@ def _layout(
     layers = problem.model.layers if problem else 1
     marks = ["<b>{} ◀</b>" if f"stage {i + 1}" in slow else "{}" for i, _, _ in blocks]
     types = [gpu.type for gpu in problem.cluster.gpus] if problem else []
-    labels = [m.format(f"GPU {g} · {types[g]}") for m, (_, _, g) in zip(marks, blocks, strict=True)]
+    labels = [m.format(f"GPU {g} · {plain(types[g])}") for m, (_, _, g) in zip(marks, blocks, strict=True)]
     room = max(6, 4 * -(-len(blocks) // 4))  # in steps, so that the page does not jump with every GPU
     each = _TALL if room <= 16 else max(_LOW, 416 // room)
     size = 12 if each > 13 else 9

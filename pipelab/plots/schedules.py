@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from pipelab.checked import instance, is_list, real_number
 from pipelab.errors import InvalidValue
 from pipelab.plots.gantt import check_options, gantt_parts
-from pipelab.theme import GRID, TYPE_COLOURS, template
+from pipelab.theme import GRID, TYPE_COLOURS, plain, template
 from pipelab.timeline import Timeline
+from pipelab.timeline.memory import splits_backward
 from pipelab.words import listed
 
 if TYPE_CHECKING:
@@ -118,14 +119,16 @@ def _labelled(timelines: Mapping[str, Timeline]) -> dict:
     if twice is not None:
         expected = "two timelines have this name; expected a mapping of label to Timeline"
         raise InvalidValue("plot_timelines", [("timelines", twice, expected)])
-    return dict(zip(labels, found, strict=True))
+    return dict(zip(map(plain, labels), found, strict=True))
 
 
 def _caption(label: str, timeline: Timeline) -> str:
-    held = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory[:8]) + (" …" if timeline.schedule.ranks > 8 else "")
+    known = timeline.costs.weight_activation is not None or not splits_backward(timeline.schedule)
+    peaks, what = (timeline.peak_memory, "held") if known else (timeline.peak_in_flight, "in flight")
+    most = " ".join(f"{peak:.4g}" for peak in peaks[:8]) + (" …" if timeline.schedule.ranks > 8 else "")
     return (
         f"<b>{label}</b>: makespan {timeline.makespan:.6g}, longest span {timeline.span:.6g}, "
-        f"{timeline.bubble_fraction:.1%} idle, at most {held} held"
+        f"{timeline.bubble_fraction:.1%} idle, at most {most} {what}"
     )
 
 
@@ -220,8 +223,8 @@ def _lines(values: Any, makespans: Any) -> tuple[list, dict[str, list[float]]]:
         if len(numbers) != len(values) or not values:
             expected = f"expected one number for each of {len(values)} values, and at least one; got {len(numbers)}"
             raise InvalidValue("plot_makespans", [(f"makespans[{name!r}]", ends, expected)])
-        found[str(name)] = [real_number("plot_makespans", f"makespans[{name!r}]", number) for number in numbers]
-        if min(found[str(name)]) < 0:
+        found[plain(name)] = [real_number("plot_makespans", f"makespans[{name!r}]", number) for number in numbers]
+        if min(found[plain(name)]) < 0:
             raise InvalidValue("plot_makespans", [(f"makespans[{name!r}]", ends, "expected numbers of at least 0")])
     return values, found
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from pipelab.theme import TYPE_COLOURS, WRONG, template
+from pipelab.theme import TYPE_COLOURS, WRONG, plain, template
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -16,7 +16,7 @@ _YEAR = 3600 * 24 * 365
 
 
 def plot_search_growth(sizes: Any, counts: Mapping[str, list[int]], per_second: float, axis: str) -> "Figure":
-    """Numbers of candidates against size, with what one second and one year of search can try.
+    """Numbers of placements (or of splits) against size, with what one second and one year of search can try.
 
     Parameters
     ----------
@@ -25,17 +25,18 @@ def plot_search_growth(sizes: Any, counts: Mapping[str, list[int]], per_second: 
     counts : mapping of name to list of int
         One number per size, whole numbers of any length.
     per_second : float
-        Candidates tried in one second, measured.
+        Placements tried in one second, measured.
     axis : str
         What `sizes` counts.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        Numbers of candidates on a logarithmic axis.
+        Numbers on a logarithmic axis.
     """
     import plotly.graph_objects as go
 
+    counts = {plain(name): values for name, values in counts.items()}
     figure, symbols = go.Figure(), ("circle", "diamond", "square", "x")
     for (name, values), colour, symbol in zip(counts.items(), cycle(TYPE_COLOURS), cycle(symbols), strict=False):
         figure.add_trace(
@@ -54,10 +55,10 @@ def plot_search_growth(sizes: Any, counts: Mapping[str, list[int]], per_second: 
     steepest = max(counts, key=lambda name: counts[name][-1])
     out = next((n for n, v in zip(sizes, counts[steepest], strict=True) if v > per_second * _YEAR), None)
     title = f"{steepest}: beyond a year of search from {out} {axis} on" if out else f"{steepest} grows fastest"
-    note = f"{per_second:,.0f} candidates tried per second on this machine"
+    note = f"{per_second:,.0f} placements tried per second on this machine"
     figure.update_layout(
         template=template(), title=f"{title}<br><sup>{note}</sup>", height=430,
-        yaxis={"type": "log", "title": {"text": "candidates (log scale)"}, "exponentformat": "power"},
+        yaxis={"type": "log", "title": {"text": "how many there are (log scale)"}, "exponentformat": "power"},
         xaxis={"title": {"text": axis}},
     )  # fmt: skip
     return figure

@@ -6,8 +6,9 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue
+from pipelab.outcome import outcome_of, proven_among
 from pipelab.result import Result
-from pipelab.theme import TYPE_COLOURS, WRONG, template
+from pipelab.theme import TYPE_COLOURS, WRONG, plain, template
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -39,6 +40,7 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
 
     if not sizes:
         raise InvalidValue("plot_growth", [("sizes", sizes, "expected at least one, as joint_size gives it")])
+    sizes = {plain(label): size for label, size in sizes.items()}
     figure, labels = go.Figure(), list(sizes)
     shapes = {"allocations": "circle", "connections": "diamond", "variables": "square"}
     for (what, symbol), colour in zip(shapes.items(), TYPE_COLOURS, strict=False):
@@ -108,8 +110,10 @@ def plot_progress(result: Result) -> "Figure":
         )  # fmt: skip
     last = f"{result.throughput:.6g} tokens/s" if result.throughput is not None else "no placement"
     gap = f", gap {result.gap:.2%}" if result.gap is not None else ""
-    title = f"{result.problem.name}: {last} after {result.seconds:.3g} s{gap}"
-    note = f"{result.details.get('nodes', 0):,} nodes of {result.solver}; the shaded gap is what was not yet known"
+    title = f"{plain(result.problem.name)}: {last} after {result.seconds:.3g} s{gap}"
+    among = f" for {proven_among(result)}" if proven_among(result) else ""
+    nodes = f"{result.details.get('nodes', 0):,} nodes of {result.solver}"
+    note = f"{outcome_of(result)}{among}; {nodes}; the shaded gap is what was not yet known"
     figure.update_layout(
         template=template(), height=380, title=f"{title}<br><sup>{note}</sup>",
         xaxis={"title": {"text": "seconds of solving"}, "rangemode": "tozero"},
@@ -152,9 +156,10 @@ def plot_claims(factors: Sequence[float], claims: Mapping[str, list[float]], tru
         )
     )
     notes = []
-    for (name, values), colour, symbol in zip(
+    for (label, values), colour, symbol in zip(
         claims.items(), cycle((WRONG, "#0072B2")), cycle(("x", "circle-open")), strict=False
     ):
+        name = plain(label)
         figure.add_trace(
             go.Scatter(
                 x=factors, y=values, name=name, mode="lines+markers",

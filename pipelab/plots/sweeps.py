@@ -1,11 +1,13 @@
 """A sweep in one picture: every point a dot, the best ones joined."""
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.theme import TYPE_COLOURS, template
+from pipelab.outcome import PROVEN, STOPPED, outcome_of_row
+from pipelab.theme import TYPE_COLOURS, plain, template
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame, Figure
@@ -64,9 +66,10 @@ def plot_sweep(sweep: "Sweep", x: str | None = None, y: str = "throughput_tokens
         figure.add_trace(
             go.Scatter(
                 x=[row[x] for row in part], y=[row[y] for row in part], name=name,
-                mode="markers" if part is rows else "lines+markers", marker={"color": colour, "size": size},
+                mode="markers" if part is rows else "lines+markers",
+                marker={"color": colour, "size": size, "symbol": [outcome_of_row(row).marker for row in part]},
                 line={"color": colour, "width": 2}, line_shape="hv" if x in _EFFORT else "linear",
-                text=[_told(sweep, row) for row in part],
+                text=[f"{_told(sweep, row)}, {outcome_of_row(row).word}" for row in part],
                 hovertemplate=f"%{{x:,.6g}} {_unit(x)}: %{{y:,.6g}} {_unit(y)}<br>%{{text}}<extra></extra>",
             )
         )  # fmt: skip
@@ -92,7 +95,7 @@ def _check_columns(frame: "DataFrame", *names: str) -> None:
 def _best(rows: list[dict], x: str, y: str) -> list[dict]:
     """The best row at each x; where x is paid for, only those better than all that pay less."""
     sign = -1 if y in _LESS_IS_BETTER else 1
-    ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y]))
+    ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y], row["status"] != "optimal"))
     each = [next(same) for _, same in groupby(ordered, key=lambda row: row[x])]
     if x not in _EFFORT:
         return each
@@ -113,7 +116,7 @@ def _unit(name: str) -> str:
 
 def _told(sweep: "Sweep", row: dict) -> str:
     """The values of a point; numbers of GPUs that are 0 are left out."""
-    return ", ".join(f"{name} = {row[name]}" for name in sweep.names if row[name] != 0)
+    return plain(", ".join(f"{name} = {row[name]}" for name in sweep.names if row[name] != 0))
 
 
 def _title(sweep: "Sweep", best: list[dict], y: str) -> str:
@@ -125,10 +128,15 @@ def _title(sweep: "Sweep", best: list[dict], y: str) -> str:
 
 
 def _note(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
-    without = Counter(row["status"] for row in sweep.rows if row["placement"] == "")
-    left_out = [f"{number:,} {status}" for status, number in without.items()]
-    left_out += [] if sweep.complete else [f"{sweep.asked - len(sweep.rows):,} not reached"]
     joined = f"{len(best)} are beaten by none" if x in _EFFORT else f"the best at each of {len(best)} values joined"
-    unproven = sum(row["status"] != "optimal" for row in rows)
-    told = [f"{len(rows):,} points, {joined}", "all proven" if not unproven else f"{unproven:,} not proven", *left_out]
+    told = [f"{len(rows):,} points, {joined}", *["all proven"] * all(row["status"] == "optimal" for row in rows)]
+    told += [f"{how}: {number:,}" for how, number in Counter(filter(None, map(_unproven, sweep.rows))).items()]
+    told += [] if sweep.complete else [f"{sweep.asked - len(sweep.rows):,} not reached"]
     return "; ".join(told)
+
+
+def _unproven(row: Mapping[str, Any]) -> str:
+    """How a point ended that is not proven; empty for those that are."""
+    outcome = outcome_of_row(row)
+    alone = outcome is STOPPED and row["placement"] == ""
+    return "" if outcome is PROVEN else f"{outcome}, no placement" if alone else str(outcome)

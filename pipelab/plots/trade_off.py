@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from pipelab.theme import TYPE_COLOURS, template
+from pipelab.outcome import STOPPED
+from pipelab.theme import TYPE_COLOURS, plain, template
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -54,7 +55,9 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
                 hovertemplate=f"%{{x:.6g}} {unit}: %{{y:.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
             )
         )  # fmt: skip
-    note = f"every point proven, {len(x)} in {curve.seconds:.2g} s" + ("" if curve.complete else "; not complete")
+    note = f"every point proven, {len(x)} in {curve.seconds:.2g} s" + (
+        "" if curve.complete else f"; {STOPPED}, points are missing"
+    )
     note += "; between two points nothing better exists" if x else ""
     figure.update_layout(
         template=template(), height=400, title=f"{_finding(curve, unit, x, y)}<br><sup>{note}</sup>",
@@ -70,7 +73,7 @@ def _end(against: str, x: list[float]) -> float:
 
 
 def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> str:
-    name = curve.problem.name
+    name = plain(curve.problem.name)
     if not x:
         return f"{name}: no placement exists" if curve.complete else f"{name}: no point was proven in time"
     if curve.against in _ADDING_UP:

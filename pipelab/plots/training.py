@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from pipelab.plots.gantt import gantt
+from pipelab.theme import plain
 
 if TYPE_CHECKING:
     from pipelab.kinds import Figure
@@ -33,7 +34,7 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     TypeError
         There is no such option.
     """
-    figure = gantt(training.timeline, **{"finding": f"{training.problem.name}: {training.sentence}", **options})
+    figure = gantt(training.timeline, **{"finding": f"{plain(training.problem.name)}: {training.sentence}", **options})
     axis = figure.layout.yaxis
-    axis.update(ticktext=[training.labels[rank] for rank in axis.tickvals], automargin=True)
+    axis.update(ticktext=[plain(training.labels[rank]) for rank in axis.tickvals], automargin=True)
     return figure

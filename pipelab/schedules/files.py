@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
+from pipelab.files import is_file, named, refused
 from pipelab.schedules.action import IDLE, Action
 from pipelab.schedules.schedule import Schedule
 from pipelab.tables import path_of, write_to
@@ -37,7 +38,7 @@ def from_csv(
         label, text, stem = "the CSV text", source, "from CSV"
     else:
         path = path_of("from_csv", source, field="source")
-        label, stem = _short(path), path.stem
+        label, stem = named(path), path.stem
         text = _text(path, label)
     try:
         lines = list(csv.reader(io.StringIO(text), strict=True))
@@ -55,24 +56,16 @@ def from_csv(
         raise InvalidData(f"{label}: {error}") from None
 
 
-def _short(path: Path) -> str:
-    """A path as it is, of a long text only its beginning."""
-    text = str(path)
-    return text if len(text) <= 200 else f"{text[:60]} …"
-
-
 def _text(path: Path, label: str) -> str:
     expected = "expected torch's CSV, a line per rank; text instead of a file ends with a line break"
-    try:
-        there = path.is_file()
-    except (OSError, ValueError):  # too long for a path, or a character that no path has
-        there = False
-    if not there:
+    if not is_file(path):
         raise InvalidData(f"{label}: there is no such file; {expected}")
     try:
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
+    except OSError as error:
+        raise refused(path, "read", error) from None
 
 
 def _read(label: str, row: int, column: int, cell: str) -> Action:

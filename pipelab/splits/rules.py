@@ -1,15 +1,13 @@
 """Rules of thumb: what two published Rust programs do where they answer sensibly.
 
-pmetal's layer_assignment.rs, and a pipeline scheduler's partition functions; `seeds.py` has them with their faults.
+pmetal's layer_assignment.rs, and a pipeline scheduler's partition functions; `course/` has them with their faults.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from pipelab.checked import given
 from pipelab.errors import InvalidValue
-from pipelab.splits.exact import split_minmax
 from pipelab.splits.split import ROUNDING, Split, amounts, check_sizes, positive, ranges
 
 __all__ = ["split_bandwidth_aware", "split_by_flops", "split_even", "split_proportional"]
@@ -139,8 +137,14 @@ def split_by_flops(flops: Sequence[float], stages: int) -> Split:
     return ranges([*sizes, size])
 
 
-def split_bandwidth_aware(layers: int, memory: Sequence[float], bandwidth: Sequence[float]) -> Split:
-    """Two or three nodes: minimise the largest layers / bandwidth. More: proportional to memory × bandwidth.
+def split_bandwidth_aware(
+    layers: int, memory: Sequence[float], bandwidth: Sequence[float], *, layer_memory: float | None = None
+) -> Split:
+    """The least of the largest layers / bandwidth, within what each node's memory holds.
+
+    Memory is a limit and no weight: however fast a node's link, it gets no more layers than fit. Where the memory of a
+    layer is not given, all layers together are taken to fill half of all memory; a node then gets at most twice its
+    share by memory (but at least one layer, as every node does).
 
     Parameters
     ----------
@@ -148,6 +152,8 @@ def split_bandwidth_aware(layers: int, memory: Sequence[float], bandwidth: Seque
         At least one for every node.
     memory, bandwidth : sequences of float, one per node
         Finite and above 0, in any units; only ratios count.
+    layer_memory : float, optional
+        Memory that one layer needs, in the unit of `memory`; above 0.
 
     Returns
     -------
@@ -157,17 +163,47 @@ def split_bandwidth_aware(layers: int, memory: Sequence[float], bandwidth: Seque
     Raises
     ------
     InvalidValue
-        An amount is no such number, the two differ in length, or there are fewer layers than nodes.
+        An amount is no such number, the two differ in length, there are fewer layers than nodes, or layers of this
+        size do not fit.
+
+    Notes
+    -----
+    No other split within these limits has a smaller largest layers / bandwidth. It is still a rule of thumb: a message
+    is as large after one layer as after ten, so layers / bandwidth is no time; how fast a node computes is not asked;
+    and where layers need less memory than is assumed, a split beyond twice a node's share can be better.
 
     References
     ----------
-    The rule is of pmetal's `layer_assignment.rs`, which tries every split of two or three nodes.
+    The rule is of pmetal's `layer_assignment.rs`, which reads memory from four nodes on, as a weight.
+
+    Examples
+    --------
+    >>> split_bandwidth_aware(30, [16, 16], [200, 100])
+    (range(0, 20), range(20, 30))
+    >>> split_bandwidth_aware(30, [1, 1000], [200, 100])  # no room on the first, whatever its link
+    (range(0, 1), range(1, 30))
     """
     memory, bandwidth = positive("memory", memory), positive("bandwidth", bandwidth)
     if len(memory) != len(bandwidth):
         problem = ("bandwidth", f"{len(bandwidth)} values", f"expected {len(memory)}, one per node")
         raise InvalidValue("split_bandwidth_aware", [problem])
     check_sizes(layers, len(memory))
-    if len(memory) in (2, 3):  # the published programs try every split; this finds one just as good
-        return given(split_minmax([1.0] * layers, len(memory), speeds=bandwidth))
-    return split_proportional(layers, [m * b for m, b in zip(memory, bandwidth, strict=True)])
+    most = _most_layers(layers, memory, layer_memory)
+    sizes, speeds = np.ones(len(memory), dtype=int), np.array(bandwidth) / max(bandwidth)
+    for _ in range(layers - len(memory)):  # the next layer where it costs least; all cost the same, so this is exact
+        sizes[np.where(sizes < most, (sizes + 1) / speeds, np.inf).argmin()] += 1
+    return ranges(sizes.tolist())
+
+
+def _most_layers(layers: int, memory: Sequence[float], layer_memory: float | None) -> np.ndarray:
+    """How many layers each node holds, (nodes,) whole numbers; together at least `layers`."""
+    share = np.array(memory) / max(memory)
+    if layer_memory is None:
+        return np.maximum(1, np.floor(share * (2 * layers / share.sum()) * ROUNDING))
+    (need,) = positive("layer_memory", [layer_memory])
+    most = np.minimum(np.floor(np.array(memory) / need * ROUNDING), layers)
+    if most.min() < 1 or most.sum() < layers:
+        fit = ", ".join(f"{number:g}" for number in most[:8]) + ", …" * (len(most) > 8)
+        expected = f"expected less: the nodes hold {fit} of {layers} layers, and each is to hold at least one"
+        raise InvalidValue("split_bandwidth_aware", [("layer_memory", layer_memory, expected)])
+    return most

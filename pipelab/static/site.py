@@ -1,5 +1,6 @@
 """The whole copy: every notebook run and written as a page, with an index and one plotly.js, or nothing at all."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -7,10 +8,12 @@ from html import escape
 from pathlib import Path
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.files import refused
 from pipelab.paths import notebooks_dir
 from pipelab.plots.live import plotly_js
 from pipelab.static.page import page, shell, title_of
 from pipelab.static.run import executed
+from pipelab.tables import path_of
 
 __all__ = ["static_copy"]
 
@@ -37,25 +40,27 @@ def static_copy(folder: str | Path, notebooks: Sequence[str] | None = None, *, p
     Raises
     ------
     InvalidValue
-        The folder holds something else, or cannot be written.
+        The folder holds something else, or is given as empty text.
+    InvalidData
+        The folder cannot be written.
     UnknownName
         There is no such notebook.
     PipelabError
         A notebook failed. Nothing is written then.
     """
-    folder = Path(folder)
+    folder = path_of("static_copy", folder, "folder")
     names = _names(notebooks)
     _check(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pipelab-") as scratch:
             made = Path(scratch) / "made"
             written = _write(made, names, progress)
             if folder.exists():
                 shutil.move(folder, Path(scratch) / "old")
             made.rename(folder)
     except OSError as error:
-        raise InvalidValue("static_copy", [("folder", str(folder), f"expected a folder to write; {error}")]) from None
+        raise refused(folder, "write", error) from None
     return [folder / name for name in written]
 
 
@@ -70,9 +75,15 @@ def _names(wanted: Sequence[str] | None) -> list[str]:
 
 
 def _check(folder: Path) -> None:
-    if folder.is_dir() and (not any(folder.iterdir()) or (folder / _MARK).is_file()):
+    """Whatever is wrong with the folder is said before the notebooks run, which takes minutes."""
+    try:
+        os.lstat(folder)
+        free = folder.is_dir() and (not any(folder.iterdir()) or (folder / _MARK).is_file())
+    except FileNotFoundError:
         return
-    if folder.exists():
+    except (OSError, ValueError) as error:
+        raise refused(folder, "write", error) from None
+    if not free:
         expected = "expected a folder that is new, empty or an earlier copy; this one holds something else"
         raise InvalidValue("static_copy", [("folder", str(folder), expected)])
 

@@ -9,16 +9,17 @@ import csv
 import io
 import json
 import os
+import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipelab.checked import is_real
 from pipelab.errors import InvalidData, InvalidValue
+from pipelab.files import is_folder, is_special, refused
 from pipelab.sweeps.points import cell, value_of
-from pipelab.sweeps.task import COLUMNS, STATUSES, TEXTS
-from pipelab.tables import path_of, write_whole
+from pipelab.sweeps.task import COLUMNS, STATUSES, TEXTS, is_answer
+from pipelab.tables import path_of, write_to
 
 __all__ = ["RowsFile", "key_of"]
 
@@ -42,14 +43,16 @@ class RowsFile:
     """
 
     def __init__(self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]) -> None:
-        self.path = path_of("sweep", path, "file").expanduser()
+        self.path = _expanded(path_of("sweep", path, "file"))
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
         self._file: io.BufferedWriter | None = None
         self._begun = False
-        if self.path.is_dir():
-            raise InvalidValue("sweep", [("file", str(path), "is a folder; expected the name of a CSV file")])
+        self._why_not: InvalidData | None = None
+        for found, kind in ((is_folder, "a folder"), (is_special, "a device or a pipe")):
+            if found(self.path):
+                raise InvalidValue("sweep", [("file", str(path), f"is {kind}; expected the name of a CSV file")])
 
     def hold(self) -> None:
         """Keep other sweeps from this file until `close`: what two of them write, one would replace.
@@ -60,21 +63,32 @@ class RowsFile:
             Another sweep is adding to it.
         """
         try:
-            import fcntl
-        except ImportError:  # not on Windows
-            return
-        with suppress(OSError):  # what cannot be written may still be read; `add` says so where there is a row
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
+        except (OSError, ValueError) as error:  # what cannot be written may still be read: `check` is for those who add
+            self._why_not = refused(self.path, "write", error)
+            return
         try:
-            if self._file is not None:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
             expected = "another sweep is adding to it: wait for its end, or give another file"
             raise InvalidValue("sweep", [("file", str(self.path), expected)]) from None
-        except OSError:  # a file system without locks
+        except (ImportError, OSError):  # Windows; a file system without locks
             return
+
+    def check(self) -> None:
+        """Refuse before the first point what could not be kept after it.
+
+        Raises
+        ------
+        InvalidData
+            The file cannot be written.
+        """
+        if self._why_not is not None:
+            raise self._why_not
 
     def read(self, asked: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
         """The rows that stand in the file, by their point's key; the last one where there are several.
@@ -82,10 +96,8 @@ class RowsFile:
         Raises
         ------
         InvalidData
-            The file is of another sweep, or not of one at all.
+            The file cannot be read, is of another sweep, or not of one at all.
         """
-        if not self.path.exists():
-            return {}
         lines = self._whole_lines()
         if not lines:
             return {}
@@ -103,25 +115,37 @@ class RowsFile:
         return rows
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a row; when this returns, it is on disk."""
+        """Append a row; when this returns, it is on disk.
+
+        Raises
+        ------
+        InvalidData
+            It cannot be written.
+        """
         try:
             file = self._open() if self._file is None or not self._begun else self._file
             file.write(_line(self._cells(row)))
             file.flush()
             os.fsync(file.fileno())
         except OSError as error:
-            raise InvalidValue("sweep", [("file", str(self.path), f"cannot be written ({error})")]) from None
+            raise refused(self.path, "write", error) from None
 
     def close(self) -> None:
         """No more rows are added."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written is known from `add`
+                self._file.close()
             self._file, self._begun = None, False
 
     def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Have exactly these rows, once those that were computed anew stand there twice."""
-        lines = [_line(self.header), *(_line(self._cells(row)) for row in rows)]
-        write_whole(self.path, b"".join(lines).decode())
+        """Have exactly these rows, once those that were computed anew stand there twice.
+
+        Raises
+        ------
+        InvalidData
+            It cannot be written.
+        """
+        write_to("sweep", self.path, b"".join([_line(self.header), *(_line(self._cells(row)) for row in rows)]))
 
     def _open(self) -> io.BufferedWriter:
         """For appending, after the last whole line."""
@@ -139,12 +163,17 @@ class RowsFile:
         return [*(cell(row[name]) for name in self.names), *answer, *self.settings.values()]
 
     def _whole_lines(self) -> list[list[str]]:
-        data = self.path.read_bytes()
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise refused(self.path, "read", error) from None
         if data and b"\n" not in data and not _line(self.header).startswith(data):
             raise self._foreign("it has no line of a table")
         try:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
-            return list(csv.reader(text.split("\n")[:-1], strict=True))
+            return _table(text.split("\n")[:-1])
         except (csv.Error, UnicodeDecodeError) as error:
             raise self._foreign(f"it cannot be read as CSV ({error})") from None
 
@@ -159,7 +188,7 @@ class RowsFile:
         for name in COLUMNS:
             value = value_of(texts[name])
             row[name] = value if name in TEXTS else None if value == "" else value
-            if not (isinstance(row[name], str) if name in TEXTS else row[name] is None or is_real(row[name])):
+            if not (isinstance(row[name], str) if name in TEXTS else is_answer(name, row[name])):
                 raise InvalidData(f"{self.path}, row {number}, column {name!r}: {texts[name]!r}: not of a sweep")
         if row["status"] in ("optimal", "feasible") and row["throughput_tokens_per_s"] is None:
             expected = f"expected a number where the status is {row['status']}; remove the row"
@@ -171,6 +200,30 @@ class RowsFile:
 
     def _foreign(self, why: str) -> InvalidData:
         return InvalidData(f"{self.path} belongs to another sweep: {why}. Give another file, or remove this one")
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        expected = "starts with the folder of a user whom this computer does not know; give the whole path"
+        raise InvalidValue("sweep", [("file", str(path), expected)]) from None
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def _table(lines: Sequence[str]) -> list[list[str]]:
+    """Lines as cells, however long: csv's limit of 131,072 characters is for files of unknown origin.
+
+    It is one limit for the whole process, so it is put back.
+    """
+    with _ONE_AT_A_TIME:
+        before = csv.field_size_limit(2**31 - 1)
+        try:
+            return list(csv.reader(lines, strict=True))
+        finally:
+            csv.field_size_limit(before)
 
 
 def _line(cells: Sequence[str]) -> bytes:

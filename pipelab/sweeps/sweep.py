@@ -3,16 +3,17 @@
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelab.errors import InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
+from pipelab.errors import InvalidData, InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
 from pipelab.html import NO_FORMULAS, table
 from pipelab.interrupts import noted_interrupts
+from pipelab.outcome import outcome_of_row
 from pipelab.sweeps.points import plain, plain_points
 from pipelab.sweeps.rows_file import RowsFile, key_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, Task
@@ -114,7 +115,9 @@ class Sweep:
         more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
         shown = self.frame().head(_SHOWN_ROWS).drop(columns=["bound_tokens_per_s", "placement"])
         shown["reason"] = [textwrap.shorten(reason, _SHOWN_REASON, placeholder=" …") for reason in shown["reason"]]
-        return f"<p class='{NO_FORMULAS}'><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>{table(shown)}"
+        shown["status"] = [outcome_of_row(row).html for row in self.rows[:_SHOWN_ROWS]]
+        head = f"<p class='{NO_FORMULAS}'><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>"
+        return head + table(shown, html=("status",))
 
 
 def sweep(
@@ -167,11 +170,12 @@ def sweep(
     Raises
     ------
     SweepFailed
-        All points, at least two, failed with the same error: mend `make`, and call again.
+        All points, at least two, failed with the same error: repair `make`, and call again. Or the file took no more
+        rows, as on a full disk. The error's `sweep` has all rows so far.
     SweepInterrupted
         Ctrl-C, or the kernel's interrupt. It is a KeyboardInterrupt; its `sweep` has all rows so far.
     InvalidData
-        The file belongs to another sweep.
+        The file belongs to another sweep, or cannot be read or written.
     InvalidValue, UnknownName
         An argument that does not fit.
 
@@ -195,14 +199,7 @@ def sweep(
     names, asked = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in asked]
     store = None if file is None else RowsFile(file, names, task.name, task.options)
-    there = {}
-    if store:
-        store.hold()
-        try:
-            there = store.read(keys)
-        except BaseException:
-            store.close()
-            raise
+    there = _held(store, keys, again) if store else {}
     done = {key: row for key, row in there.items() if row["status"] not in again}
     waiting = {key: point for key, point in zip(keys, asked, strict=True) if key not in done}
 
@@ -217,16 +214,32 @@ def sweep(
                     raise KeyboardInterrupt
                 done[key] = row
                 if store:
-                    store.add(row)
+                    _keep(store, row, so_far)
     except KeyboardInterrupt:
         raise _interrupted(so_far(), file) from None
     finally:
         if store:
             store.close()
     if store and there.keys() & waiting.keys():
-        store.replace(done[key] for key in dict.fromkeys(keys))
+        try:
+            store.replace(done[key] for key in dict.fromkeys(keys))
+        except InvalidData as error:
+            raise _not_kept(so_far(), error) from None
     _refuse_all_failed(so_far(), file)
     return so_far()
+
+
+def _held(store: RowsFile, keys: Sequence[tuple[str, ...]], again: Sequence[str]) -> dict[tuple[str, ...], dict]:
+    """The rows that stand in the file, which is kept from other sweeps from now on, and can take more if it must."""
+    store.hold()
+    try:
+        there = store.read(keys)
+        if any(key not in there or there[key]["status"] in again for key in keys):
+            store.check()
+    except BaseException:
+        store.close()
+        raise
+    return there
 
 
 def _statuses(again: Any) -> tuple[str, ...]:
@@ -259,6 +272,18 @@ def _interrupted(partial: Sweep, file: Any) -> SweepInterrupted:
         "they are in this error's .sweep; with file=… a sweep keeps them and goes on where it stopped"
     )  # fmt: skip
     return SweepInterrupted(f"stopped with {len(partial.rows):,} of {partial.asked:,} rows; {kept}", partial)
+
+
+def _keep(store: RowsFile, row: Mapping[str, Any], so_far: Callable[[], Sweep]) -> None:
+    try:
+        store.add(row)
+    except InvalidData as error:
+        raise _not_kept(so_far(), error) from None
+
+
+def _not_kept(partial: Sweep, error: InvalidData) -> SweepFailed:
+    rows = f"{len(partial.rows):,} of {partial.asked:,} rows"
+    return SweepFailed(f"{error}. {rows} are in this error's .sweep; the same call goes on from those on disk", partial)
 
 
 def _refuse_all_failed(whole: Sweep, file: Any) -> None:

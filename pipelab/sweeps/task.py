@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelab.checked import given
+from pipelab.checked import given, is_real, python_value
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.result import Result
 from pipelab.solve import method_of, solve
@@ -20,6 +20,8 @@ COLUMNS = (
     "stages", "bottleneck", "placement", "seconds", "reason",
 )  # fmt: skip
 TEXTS = ("status", "bottleneck", "placement", "reason")
+_RATE = "throughput_tokens_per_s"
+_LONGEST_REASON, _END = 10_000, 2_000
 STATUSES = ("optimal", "feasible", "infeasible", "unknown", "failed")
 
 
@@ -79,8 +81,23 @@ class Task:
 
 
 def failed(reason: str) -> dict[str, Any]:
-    """The columns of a point without an answer."""
-    return dict.fromkeys(COLUMNS) | dict.fromkeys(TEXTS, "") | {"status": "failed", "reason": " ".join(reason.split())}
+    """The columns of a point without an answer; a reason of many pages is shortened."""
+    reason = " ".join(reason.split())
+    if len(reason) > _LONGEST_REASON:
+        left_out = f" … [{len(reason) - _LONGEST_REASON:,} characters left out] … "
+        reason = reason[: _LONGEST_REASON - _END] + left_out + reason[-_END:]
+    return dict.fromkeys(COLUMNS) | dict.fromkeys(TEXTS, "") | {"status": "failed", "reason": reason}
+
+
+def is_answer(name: str, value: Any) -> bool:
+    """Whether a column of numbers may hold this: nothing, or a number that is finite and not negative.
+
+    >>> is_answer("seconds", 0), is_answer("throughput_tokens_per_s", 0), is_answer("stages", None)
+    (True, False, True)
+    """
+    if value is None:
+        return True
+    return is_real(value) and (value > 0 if name == _RATE else value >= 0)
 
 
 def _row(result: Result) -> dict[str, Any]:
@@ -88,20 +105,28 @@ def _row(result: Result) -> dict[str, Any]:
 
     row = failed("; ".join(text for text in (ending(result.stopped_by), result.reason) if text)) | {
         "status": result.status,
-        "throughput_tokens_per_s": result.throughput,
-        "bound_tokens_per_s": result.bound,
+        **_numbers(throughput_tokens_per_s=result.throughput, bound_tokens_per_s=result.bound),
     }
     if result.placement is None:
         return row
     price = price_per_hour(result.problem, result)
+    per_million = None if price is None else price / (3600 * given(result.throughput)) * 1e6
     return row | {
+        **_numbers(usd_per_hour=price, usd_per_million_tokens=per_million),
         "gpus_used": len(result.placement.gpus),
-        "usd_per_hour": price,
-        "usd_per_million_tokens": None if price is None else price / (3600 * given(result.throughput)) * 1e6,
         "stages": len(result.placement),
         "bottleneck": ", ".join(given(result.evaluation).bottlenecks[:2]),
         "placement": str(result.placement),
     }
+
+
+def _numbers(**columns: Any) -> dict[str, Any]:
+    """Python's own numbers, each fit for its column: a method of the reader's own may answer anything."""
+    for name, value in columns.items():
+        if not is_answer(name, value):
+            expected = f"expected a finite number {'above 0' if name == _RATE else 'of at least 0'}"
+            raise InvalidValue("sweep", [(name, value, expected)])
+    return {name: python_value(value) for name, value in columns.items()}
 
 
 def _reason(error: BaseException) -> str:

@@ -1,11 +1,13 @@
 """A task on many points at once: joblib, with whatever backend and number of jobs is configured."""
 
+import os
 from collections.abc import Generator, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
 from numbers import Integral
 from typing import Any
 
 from pipelab.errors import InvalidValue, PipelabError
+from pipelab.sweeps.parent import end_with
 from pipelab.sweeps.task import Task, failed
 
 __all__ = ["answers", "check_jobs"]
@@ -52,9 +54,10 @@ def _parallel(task: Task, points: Mapping[Any, dict], jobs: int | None, begun: l
 
     # Unless the caller, or joblib.parallel_config, says a number: all that the backend has. joblib's own
     # default would be one. The backend itself is never named here, so that the caller can choose it.
-    if jobs is None and get_active_backend()[1] is None:
+    backend, configured = get_active_backend()
+    if jobs is None and configured is None:
         jobs = -1
-    rows = Parallel(n_jobs=jobs, return_as="generator_unordered")(calls())
+    rows = Parallel(n_jobs=jobs, return_as="generator_unordered", **_watched(backend))(calls())
     try:
         for answer in rows:  # noqa: UP028 - "yield from" would close them, see below
             yield answer
@@ -63,6 +66,13 @@ def _parallel(task: Task, points: Mapping[Any, dict], jobs: int | None, begun: l
         with suppress(KeyboardInterrupt):
             rows.throw(KeyboardInterrupt)
         raise
+
+
+def _watched(backend: Any) -> dict[str, Any]:
+    """Have joblib's own worker processes end with this one; where a backend is chosen, its workers are its affair."""
+    if type(backend).__name__ != "LokyBackend" or "initializer" in backend.backend_kwargs:
+        return {}
+    return {"initializer": end_with, "initargs": (os.getpid(),)}
 
 
 def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:

@@ -37,8 +37,11 @@ class StageCosts:
         all, which flatters nobody; measured kernels are needed for less.
     activation : number or one per stage
         Memory held from the start of a forward to the end of its input gradient or full backward, in any unit.
-    weight_activation : number or one per stage
-        Memory held from then to the end of the weight gradient, in the same unit.
+    weight_activation : number or one per stage, optional
+        Memory held from the end of an input gradient to the end of the weight gradient, in the same unit: with
+        `activation=1` the share of a microbatch's activations that the weight gradient still needs. Zero Bubble's is
+        32/34 without stored attention scores. There is no default: where a backward is split, memory cannot be known
+        without it.
     optimizer : number
         The optimizer's step, on every rank.
     unit : {"", "s", "ms", "us"}
@@ -65,7 +68,7 @@ class StageCosts:
     comm: PerStage = 0.0
     overlap: float = 1.0
     activation: PerStage = 1.0
-    weight_activation: PerStage = 0.0
+    weight_activation: PerStage | None = None
     optimizer: float = 0.0
     unit: str = ""
 
@@ -75,7 +78,7 @@ class StageCosts:
         one_number = ("overlap", "optimizer")
         for name in (f.name for f in fields(self) if f.name != "unit"):
             value = getattr(self, name)
-            if value is None and name.startswith("backward"):
+            if value is None and name in ("backward_input", "backward_weight", "weight_activation"):
                 continue
             # Numbers are kept as floats and sequences as tuples, so that costs can be compared and hashed.
             object.__setattr__(self, name, _times(name, value, one_number=name in one_number))
@@ -175,8 +178,8 @@ class StageCosts:
         Returns
         -------
         dict of str to numpy.ndarray
-            "forward", "backward_input", "backward_weight", "activation" and "weight_activation", (S,) arrays of floats,
-            and "comm", (S - 1,), 0 within a rank.
+            "forward", "backward_input", "backward_weight", "activation" and, where it is given, "weight_activation",
+            (S,) arrays of floats, and "comm", (S - 1,), 0 within a rank.
 
         Raises
         ------
@@ -211,6 +214,8 @@ class StageCosts:
         result = {}
         for name in ("forward", "backward_input", "backward_weight", "activation", "weight_activation"):
             value = getattr(self, name)
+            if value is None and name == "weight_activation":
+                continue
             if value is None and backward:
                 raise InvalidValue("StageCosts", [(name, value, f"{backward} runs backwards: expected a time")])
             result[name] = _spread(name, 0.0 if value is None else value, stages, "stages")

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipelab.checked import numbered
+from pipelab.errors import InvalidValue
 from pipelab.schedules.action import B, F, I, W
 from pipelab.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
     from pipelab.timeline.timeline import Timeline
 
-__all__ = ["Steps", "memory", "peak_in_flight"]
+__all__ = ["Steps", "memory", "peak_in_flight", "splits_backward"]
 
 
 class Steps(NamedTuple):
@@ -37,11 +38,16 @@ def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
     return tuple(int(held[low:high].max(initial=base)) - base for low, high, base in ranges)
 
 
+def splits_backward(schedule: Schedule) -> bool:
+    """Whether input and weight gradients are actions of their own."""
+    return bool(np.isin(schedule.kind, (I, W)).any())
+
+
 def memory(timeline: "Timeline", rank: int) -> Steps:
     """What `rank` holds over time: a forward's activations from its start to the end of its backward.
 
-    An input gradient leaves `weight_activation` behind until the weight gradient ends. Without backwards
-    (inference), a forward's activations go as it ends.
+    An input gradient leaves `weight_activation` behind until the weight gradient ends; where a backward is split,
+    the costs must say how much. Without backwards (inference), a forward's activations go as it ends.
     """
     schedule = timeline.schedule
     rank = numbered("memory", "rank", rank, schedule.ranks, "rank")
@@ -49,7 +55,15 @@ def memory(timeline: "Timeline", rank: int) -> Steps:
     kind, stage, node = schedule.kind[mine], schedule.stage[mine], timeline.graph.node[mine]
     start, end = timeline.start[mine], timeline.end[mine]
     table = timeline.costs.tables(schedule)
-    full, rest = table["activation"][stage], table["weight_activation"][stage]
+    full, rest = table["activation"][stage], np.zeros(len(stage))
+    if splits_backward(schedule):
+        if timeline.costs.weight_activation is None:
+            expected = (
+                f"{schedule.name} splits its backward: expected what its weight gradient still needs of a "
+                "microbatch's activations, such as StageCosts(…, weight_activation=32 / 34)"
+            )
+            raise InvalidValue("memory", [("weight_activation", None, expected)])
+        rest = table["weight_activation"][stage]
     changes = [
         (kind == F, 0, start, full),
         (kind == B, 1, end, -full),

@@ -102,6 +102,7 @@ def timeline_of(
     schedule: str | None = None,
     backward_input: float = 1.0,
     backward_weight: float = 1.0,
+    weight_activation: float | None = None,
 ) -> PlacedTimeline | TrainingTimeline: ...
 def timeline_of(
     problem: Problem,
@@ -113,6 +114,7 @@ def timeline_of(
     schedule: str | None = None,
     backward_input: float = 1.0,
     backward_weight: float = 1.0,
+    weight_activation: float | None = None,
 ) -> PlacedTimeline | TrainingTimeline:
     """Run a placement as a pipeline: its stage and link times as a schedule, simulated.
 
@@ -144,6 +146,9 @@ def timeline_of(
         Of training, as multiples of the forward. A matrix product y = xW has two products of the same size
         in its backward, one for the gradient of x and one for that of W: hence 1 and 1. Attention's own
         products have no weights, and recomputation would add one more forward: measured shares are better.
+    weight_activation : float, optional
+        Of training: share of a microbatch's activations that its weight gradient still needs. Only the memory of a
+        schedule with a split backward asks for it; see `pl.StageCosts`.
 
     Returns
     -------
@@ -173,16 +178,16 @@ def timeline_of(
     """
     placement = placement_in(placement, "timeline_of")
     training = true_or_false("timeline_of", "training", training)
-    _refuse_mixture(training, in_flight, schedule, (backward_input, backward_weight))
+    _refuse_mixture(training, in_flight, schedule, (backward_input, backward_weight), weight_activation)
     judged = evaluate(problem, placement)
     costs, leaving = _costs(judged, problem.workload.tokens, "timeline_of")
     if training:
         options = "1F1B" if schedule is None else schedule, microbatches, backward_input, backward_weight
-        return training_timeline(problem, placement, judged, *options)
+        return training_timeline(problem, placement, judged, *options, weight_activation)
     return placed_timeline(problem, placement, judged, costs, leaving, microbatches, in_flight)
 
 
-def _refuse_mixture(training: bool, in_flight: int | None, schedule: Any, backward: Any) -> None:
+def _refuse_mixture(training: bool, in_flight: int | None, schedule: Any, backward: Any, kept: Any) -> None:
     """An option that would be ignored is a misunderstanding."""
     if training and in_flight is not None:
         expected = "expected None with training=True: there the schedule decides how many are in flight"
@@ -193,3 +198,6 @@ def _refuse_mixture(training: bool, in_flight: int | None, schedule: Any, backwa
     if not training and not all(isinstance(b, Real) and b == 1.0 for b in backward):
         expected = "expected the default: inference runs forward alone; training=True has backwards"
         raise InvalidValue("timeline_of", [("backward_input, backward_weight", backward, expected)])
+    if not training and kept is not None:
+        expected = "expected None: inference runs forward alone; training=True has weight gradients"
+        raise InvalidValue("timeline_of", [("weight_activation", kept, expected)])

@@ -156,7 +156,13 @@ class Timeline:
 
     @property
     def peak_memory(self) -> tuple[float, ...]:
-        """Per rank, most memory held for activations at any time, in the unit of the costs."""
+        """Per rank, most memory held for activations at any time, in the unit of the costs.
+
+        Raises
+        ------
+        InvalidValue
+            The backward is split, and the costs do not say what a weight gradient needs (`weight_activation`).
+        """
         from pipelab.timeline.memory import memory
 
         return tuple(float(memory(self, rank).amount.max(initial=0.0)) for rank in range(self.schedule.ranks))
@@ -177,7 +183,8 @@ class Timeline:
         Raises
         ------
         InvalidValue
-            There is no such rank.
+            There is no such rank, or the backward is split and the costs do not say what a weight gradient needs
+            (`weight_activation`).
         """
         from pipelab.timeline.memory import memory
 

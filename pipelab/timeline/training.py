@@ -143,6 +143,7 @@ def training_timeline(
     microbatches: int | None,
     backward_input: float,
     backward_weight: float,
+    weight_activation: float | None,
 ) -> TrainingTimeline:
     """Simulate one training step; see `pl.timeline_of`."""
     if problem.workload.phase != "prefill":
@@ -160,6 +161,7 @@ def training_timeline(
         forward,
         [_multiple("backward_input", backward_input) * time for time in forward],
         [_multiple("backward_weight", backward_weight) * time for time in forward],
+        weight_activation=weight_activation,
         unit="s",
     )
     costs = replace(per_rank.cut_for(order), comm=_hops(problem, placement, order))

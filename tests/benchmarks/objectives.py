@@ -15,7 +15,7 @@ import pandas as pd
 from aggregated import all_unlike, by_nodes, by_types
 
 import pipelab as pl
-from pipelab.tables import write_whole
+from pipelab.files import write_whole
 
 LIMIT = 60.0  # seconds for each question
 USD_PER_HOUR = (0.25, 0.4, 0.6, 0.9, 1.3, 1.8, 2.4, 3.1)

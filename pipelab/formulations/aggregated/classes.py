@@ -6,6 +6,7 @@ directions are alike. Swapping them changes no placement's throughput, and no ti
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster, show_ids
+from pipelab.deadline import NEVER, Deadline
 from pipelab.html import table
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
 
-__all__ = ["Classes", "gpu_classes"]
+__all__ = ["Classes", "find_classes", "gpu_classes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +119,11 @@ def gpu_classes(cluster: Cluster) -> Classes:
     >>> classes.names, classes.count.tolist()
     (('H100', 'A10', 'T4'), [10, 10, 10])
     """
+    return find_classes(cluster, NEVER)
+
+
+def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
+    """The same, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
     ids = _atoms(cluster)
     row = np.array([cluster.group[m[0]] for m in ids])
     kind = np.array([cluster.kind_of[m[0]] for m in ids])
@@ -125,8 +132,9 @@ def gpu_classes(cluster: Cluster) -> Classes:
     leaders: list[int] = []  # the first atom of each class
     parts: list[list[int]] = []
     same_key: dict[tuple, list[int]] = defaultdict(list)
-    for i, key in enumerate(_keys(links, kind)):
+    for i, key in enumerate(_keys(links, kind, deadline)):
         for c in same_key[key]:
+            deadline.check()
             if _interchangeable(links, several, leaders[c], i):
                 parts[c].append(i)
                 break
@@ -156,13 +164,14 @@ def _atoms(cluster: Cluster) -> list[np.ndarray]:
     return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
 
-def _keys(links: np.ndarray, kind: np.ndarray) -> list[tuple]:
+def _keys(links: np.ndarray, kind: np.ndarray, deadline: Deadline) -> Iterator[tuple]:
     """Equal for interchangeable atoms: the kind, and the sorted links to and from all others."""
-    others = ~np.eye(len(links), dtype=bool)
-    shape = (len(links), len(links) - 1)
-    out = np.sort(links[others].reshape(shape), axis=1)
-    back = np.sort(links.T[others].reshape(shape), axis=1)
-    return [(int(k), a.tobytes(), b.tobytes()) for k, a, b in zip(kind, out, back, strict=True)]
+    for i, own in enumerate(kind.tolist()):
+        deadline.check()
+        there, back = np.delete(links[i], i), np.delete(links[:, i], i)
+        there.sort()
+        back.sort()
+        yield own, there.tobytes(), back.tobytes()
 
 
 def _interchangeable(links: np.ndarray, several: np.ndarray, i: int, j: int) -> bool:

@@ -54,6 +54,7 @@ class Counting:
         model, rows = self.found.rates.problem.model, []
         roles = {INNER: np.arange(model.layers)} if model.uniform else kinds_by_role(model.spans, model.layers)
         for r, recipe in enumerate(self.found.recipes):
+            self.found.deadline.check()
             for role, kinds in roles.items():
                 sizes = np.flatnonzero(np.isin(kinds, recipe.spans)) + (model.layers if role == ALONE else 1)
                 if len(sizes):

@@ -38,6 +38,7 @@ class Layered:
         for first in range(layers):
             kinds = spans.kind[first, : layers - first]
             for r, recipe in enumerate(self.found.recipes):
+                self.found.deadline.check()
                 size = np.flatnonzero(np.isin(kinds, recipe.spans)) + 1
                 rows.append(np.stack([np.full_like(size, r), np.full_like(size, first), first + size]))
         return tuple(np.concatenate(rows, axis=1)) if rows else (np.zeros(0, int),) * 3

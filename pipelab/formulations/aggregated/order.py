@@ -7,12 +7,15 @@ has all of its classes to a state of its own. Stages that can be entered from th
 and lead to the same one are of one *link kind*, and few kinds stand for very many pairs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import comb
 
 import numpy as np
+
+from pipelab.deadline import NEVER, Deadline
 
 __all__ = ["MOST_SUPPORTS", "Order", "free_order", "link_order", "number_of_sets"]
 
@@ -35,6 +38,8 @@ class Order:
         Sets of classes that a stage may use, and the link kind of each.
     narrowed : bool
         Sets of more classes were left out, as there would have been too many.
+    deadline : Deadline
+        For listing arcs, which may take minutes.
     """
 
     follows: np.ndarray
@@ -43,6 +48,7 @@ class Order:
     support: np.ndarray
     kind_of: np.ndarray
     narrowed: bool = False
+    deadline: Deadline = NEVER
 
     @cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -55,8 +61,8 @@ class Order:
         f = self.follows.astype(np.float32)
         missing = f @ (1 - f).T  # (I, I): how many classes of the first the second lacks
         below = (missing == 0) & (missing.T > 0)  # [i, j]: state i is a proper part of state j
-        enter = self.entry & ~_through(self.entry, below)
-        down = below & ~_through(below, below)
+        enter = self.entry & ~_through(self.entry, below, self.deadline)
+        down = below & ~_through(below, below, self.deadline)
         kind, state = np.nonzero(enter)
         smaller, larger = np.nonzero(down)
         return (
@@ -86,7 +92,10 @@ class Order:
         number = np.zeros(len(self.follows), dtype=int)
         number[states] = np.arange(len(states))
         entry = self.entry[np.ix_(kinds, states)]
-        return Order(self.follows[states], entry, number[self.leads_to[kinds]], self.support[:0], self.kind_of[:0])
+        return Order(
+            self.follows[states], entry, number[self.leads_to[kinds]], self.support[:0], self.kind_of[:0],
+            deadline=self.deadline,
+        )  # fmt: skip
 
     def closed_supports(
         self, eligible: np.ndarray, parts: list[tuple[int, np.ndarray]]
@@ -119,9 +128,19 @@ class Order:
         return [(union, j) for j, union in sorted(unions.items())]
 
 
-def _through(start: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Which pairs are joined by way of a third."""
-    return start.astype(np.float32) @ step.astype(np.float32) > 0
+def _through(start: np.ndarray, step: np.ndarray, deadline: Deadline) -> np.ndarray:
+    """Which pairs are joined by way of a third; in parts, since 10,000 states would take minutes."""
+    out, after = np.zeros((len(start), step.shape[1]), dtype=bool), step.astype(np.float32)
+    for rows in _parts(len(start), step.size):
+        deadline.check()
+        out[rows] = start[rows].astype(np.float32) @ after > 0
+    return out
+
+
+def _parts(rows: int, work: int) -> Iterator[slice]:
+    """Rows in parts that each take a tenth of a second at most, if one takes so many multiplications."""
+    step = max(1, 1_000_000_000 // max(1, work))
+    return (slice(i, i + step) for i in range(0, rows, step))
 
 
 def number_of_sets(classes: int, largest: int) -> int:
@@ -135,7 +154,7 @@ def free_order(classes: int) -> Order:
     return Order(everything, np.ones((1, 1), dtype=bool), np.zeros(1, dtype=int), everything, np.zeros(1, dtype=int))
 
 
-def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int) -> Order:
+def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int, deadline: Deadline = NEVER) -> Order:
     """States and link kinds of every set of up to `largest` eligible classes.
 
     Parameters
@@ -151,22 +170,29 @@ def link_order(reaches: np.ndarray, eligible: np.ndarray, largest: int) -> Order
     wanted = largest = min(largest, len(there))
     while largest > 1 and number_of_sets(len(there), largest) > MOST_SUPPORTS:
         largest -= 1
-    sets = [np.array(list(combinations(there, k))) for k in range(1, largest + 1)]
+    sets = []
+    for k in range(1, largest + 1):
+        deadline.check()
+        sets.append(np.array(list(combinations(there, k))))
     support = np.zeros((sum(map(len, sets)), len(eligible)), dtype=bool)
     support[
         np.repeat(np.arange(len(support)), [s.shape[1] for s in sets for _ in s]),
         np.concatenate([s.ravel() for s in sets]),
     ] = True
     followed = np.concatenate([reaches[s].all(axis=1) for s in sets]) & eligible
+    deadline.check()
     states, leads_to = np.unique(np.vstack([eligible[None], followed]), axis=0, return_inverse=True)
     start, leads_to = leads_to.reshape(-1)[0], leads_to.reshape(-1)[1:]
     # The start comes first; a stage that anybody may follow leads back to a state like it.
     rank = np.concatenate([[start], np.delete(np.arange(len(states)), start)])
     states, leads_to = states[rank], np.argsort(rank)[leads_to]
     # A support can be entered where none of its classes is missing.
-    entry = (support.astype(np.float32) @ (~states).T.astype(np.float32)) == 0
+    entry, lacks = np.zeros((len(support), len(states)), dtype=bool), (~states).T.astype(np.float32)
+    for rows in _parts(len(support), 10 * lacks.size):
+        deadline.check()
+        entry[rows] = (support[rows].astype(np.float32) @ lacks) == 0
     key = np.hstack(
         [np.packbits(entry, axis=1), leads_to[:, None].astype(np.int64).view(np.uint8).reshape(len(leads_to), -1)]
     )
     _, first, kind_of = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    return Order(states, entry[first], leads_to[first], support, kind_of.reshape(-1), largest < wanted)
+    return Order(states, entry[first], leads_to[first], support, kind_of.reshape(-1), largest < wanted, deadline)

@@ -8,10 +8,12 @@ is left out: that stage can replace it in any placement.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from pipelab.deadline import NEVER, Deadline
 from pipelab.formulations.aggregated.order import Order, link_order
 from pipelab.formulations.aggregated.rates import StageRates
 
@@ -50,6 +52,7 @@ class Recipes:
     threshold: float
     recipes: tuple[Recipe, ...]
     order: Order
+    deadline: Deadline = NEVER  # for whatever is built of them
 
     def most(self, recipe: Recipe) -> int:
         """More stages of a recipe than this there cannot be."""
@@ -58,7 +61,12 @@ class Recipes:
 
 
 def recipes_at(
-    rates: StageRates, threshold: float, links: bool = True, widest: int | None = None, loose: bool = False
+    rates: StageRates,
+    threshold: float,
+    links: bool = True,
+    widest: int | None = None,
+    loose: bool = False,
+    deadline: Deadline = NEVER,
 ) -> Recipes:
     """All recipes for stages that reach `threshold`.
 
@@ -72,17 +80,21 @@ def recipes_at(
     loose : bool
         True: links need to reach the rate for one GPU of every stage only. Quicker too, as sets of
         classes need not be listed, and what cannot be done then cannot be done at all.
+    deadline : Deadline
+        Looked at on the way; `Ended` is raised. The recipes keep it for what is built of them.
     """
-    good = (rates.rate > 0) & (rates.rate >= threshold)
-    patterns = patterns_at(rates, threshold)
+    good = _good(rates, threshold) if rates.pure else np.zeros((0, 0), dtype=bool)
+    patterns = patterns_at(rates, threshold, deadline)
     eligible = np.zeros(len(rates.classes), dtype=bool)
     for parts, _ in patterns:
         for _, kinds in parts:
             eligible |= kinds[rates.classes.kind]
     reaches = rates.link >= threshold if links else np.ones_like(rates.link, dtype=bool)
-    order = link_order(reaches, eligible, 1 if loose else min(widest or rates.largest, rates.largest))
+    largest = 1 if loose else min(widest or rates.largest, rates.largest)
+    order = link_order(reaches, eligible, largest, deadline)
     made: dict[tuple, Recipe] = {}
     for parts, spans in patterns:
+        deadline.check()
         drawn = _drawn_loosely if loose else _drawn
         for draws, link_kind, kinds in drawn(rates, order, eligible, parts):
             # Fewer kinds of GPU than the pattern allows may reach more spans.
@@ -92,15 +104,25 @@ def recipes_at(
                 known = made.get((draws, link_kind))
                 spans_here = spans_here if known is None else np.union1d(known.spans, spans_here)
                 made[draws, link_kind] = Recipe(draws, spans_here, link_kind)
-    recipes = Recipes(rates, threshold, tuple(made.values()), order)
+    recipes = Recipes(rates, threshold, tuple(made.values()), order, deadline)
     kept = tuple(r for r in recipes.recipes if recipes.most(r) > 0)
-    return Recipes(rates, threshold, kept, order)
+    return Recipes(rates, threshold, kept, order, deadline)
 
 
-def patterns_at(rates: StageRates, threshold: float) -> list[tuple[list[tuple[int, np.ndarray]], np.ndarray]]:
+def patterns_at(
+    rates: StageRates, threshold: float, deadline: Deadline = NEVER
+) -> list[tuple[list[tuple[int, np.ndarray]], np.ndarray]]:
     """What reaches a rate, by kind of GPU: ([(GPUs, kinds they may be of), …], kinds of span)."""
-    good = (rates.rate > 0) & (rates.rate >= threshold)
-    return list(_pure_patterns(rates, good) if rates.pure else _listed_patterns(rates, good))
+    patterns = []
+    for pattern in _pure_patterns(rates, threshold) if rates.pure else _listed_patterns(rates, threshold, deadline):
+        deadline.check()
+        patterns.append(pattern)
+    return patterns
+
+
+def _good(rates: StageRates, threshold: float, rows: Any = slice(None)) -> np.ndarray:
+    """Which stages reach a rate."""
+    return (rates.rate[rows] > 0) & (rates.rate[rows] >= threshold)
 
 
 def _drawn(rates: StageRates, order: Order, eligible: Any, parts: Any) -> Iterator[tuple[tuple, int, np.ndarray]]:
@@ -127,9 +149,9 @@ def _drawn_loosely(
             yield (one, *(draw for draw in others if draw[0])), link_kind, all_kinds
 
 
-def _pure_patterns(rates: StageRates, good: np.ndarray) -> Any:
+def _pure_patterns(rates: StageRates, threshold: float) -> Any:
     """(GPUs, kinds they may be of) for every size, and every largest set of kinds that share a span."""
-    problem, largest = rates.problem, rates.largest
+    problem, largest, good = rates.problem, rates.largest, _good(rates, threshold)
     kinds = len(problem.cluster.kinds)
     table = good.reshape(kinds, largest, -1)
     types = [kind.type for kind in problem.cluster.kinds]
@@ -149,15 +171,22 @@ def _pure_spans(good: np.ndarray, largest: int, size: int, kinds: np.ndarray) ->
     return np.flatnonzero(here[size - 1] & ~here[: size - 1].any(axis=0))
 
 
-def _listed_patterns(rates: StageRates, good: np.ndarray) -> Any:
+def _listed_patterns(rates: StageRates, threshold: float, deadline: Deadline) -> Any:
     """One per mixture, without the spans that it reaches with a GPU less (or several)."""
-    number = {tuple(row): i for i, row in enumerate(rates.composition.tolist())}
-    reached = np.zeros_like(good)  # by the mixture or by a part of it; smaller ones come first
-    unit = np.eye(rates.composition.shape[1], dtype=int)
-    for i, row in enumerate(rates.composition):
-        smaller = [number[tuple((row - unit[k]).tolist())] for k in np.flatnonzero(row) if row.sum() > 1]
-        before = reached[smaller].any(axis=0) if smaller else np.zeros(good.shape[1], dtype=bool)
-        reached[i] = good[i] | before
-        new = np.flatnonzero(good[i] & ~before)
-        if len(new):
-            yield [(int(row[k]), unit[k].astype(bool)) for k in np.flatnonzero(row)], new
+    unit = np.eye(rates.composition.shape[1], dtype=bool)
+    spans = np.flatnonzero(rates.fastest.max(axis=(0, 1), initial=0.0) >= threshold)
+    reached = np.zeros((len(rates.rate) + 1, len(spans)), dtype=bool)  # by the mixture or by a part; the last by none
+    ends = np.searchsorted(rates.size, np.arange(rates.largest + 1), side="right")
+    step = max(1, 10_000_000 // max(1, len(spans) * len(unit)))
+    for first, last in pairwise(ends.tolist()):  # smaller ones come first
+        for i in range(first, last, step):
+            deadline.check()
+            rows = slice(i, min(i + step, last))
+            before = np.zeros((rows.stop - i, len(spans)), dtype=bool)
+            for part in rates.without_one[rows].T:
+                before |= reached[part]
+            new = (rates.rate[rows][:, spans] >= threshold) & (rates.rate[rows][:, spans] > 0) & ~before
+            reached[rows] = new | before
+            for j in np.flatnonzero(new.any(axis=1)):
+                row = rates.composition[i + j]
+                yield [(int(row[k]), unit[k]) for k in np.flatnonzero(row)], spans[new[j]]

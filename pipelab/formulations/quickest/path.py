@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.errors import TooLarge
-from pipelab.formulations.quickest.sequence import named_gpus
+from pipelab.formulations.quickest.sequence import named_gpus, timed
 from pipelab.formulations.quickest.times import PassTimes
 from pipelab.placement import Placement
 from pipelab.program import Columns, LinearProgram, RowBlock, incidence
@@ -33,6 +33,7 @@ class Path:
     times: PassTimes
     most: float
     unit: float
+    quicker: bool = False
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -40,6 +41,7 @@ class Path:
         layers, kind = self.times.problem.model.layers, self.times.problem.model.spans.kind
         rows = [np.zeros((3, 0), dtype=int)]
         for first in range(layers):
+            self.times.deadline.check()
             last = np.arange(first + 1, layers + 1)
             around = self.times.through(np.full_like(last, first), last)
             least = self.times.stage[:, kind[first, : layers - first]] + around
@@ -54,6 +56,7 @@ class Path:
         composition, first, last = self.pieces
         group, rows = self.times.group[composition], [np.zeros((3, 0), dtype=int)]
         for b in range(1, self.times.problem.model.layers):
+            self.times.deadline.check()
             come, go = np.unique(group[last == b]), np.unique(group[first == b])
             i, j = np.nonzero(np.isfinite(self.times.hop[np.ix_(come, go)]))
             rows.append(np.stack([np.full_like(i, b), come[i], go[j]]))
@@ -74,7 +77,9 @@ class Path:
         span = self.times.problem.model.spans.kind[first, last - first - 1]
         cost[c.slices["n"]] = self.times.stage[composition, span]
         cost[c.slices["y"]] = self.times.hop[come, go]
-        return LinearProgram(c, np.zeros(c.total), upper, integer, -cost / self.unit, self.blocks())
+        return timed(
+            c, upper, integer, cost / self.unit, self.blocks(), self.most / self.unit if self.quicker else None
+        )
 
     def blocks(self) -> dict[str, RowBlock]:
         """The rows, by name."""

@@ -25,7 +25,7 @@ from pipelab.formulations.quickest.times import PassTimes
 from pipelab.placement import Placement
 from pipelab.program import Columns, LinearProgram, RowBlock, incidence
 
-__all__ = ["Sequence", "named_gpus"]
+__all__ = ["Sequence", "named_gpus", "timed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,8 @@ class Sequence:
         Sets of groups (from 1) whose stages must be entered from outside.
     whole : bool
         Whether hops are asked for in whole numbers.
+    quicker : bool
+        Ask for any placement of at most `most` seconds, not for the least.
     """
 
     times: PassTimes
@@ -47,6 +49,7 @@ class Sequence:
     unit: float
     circuits: tuple[np.ndarray, ...] = ()
     whole: bool = False
+    quicker: bool = False
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +87,9 @@ class Sequence:
         integer[c.slices["y"]] = self.whole
         cost[c.slices["n"]] = self.times.stage[composition, span]
         cost[c.slices["y"]] = np.where(left > 0, self.times.hop[left - 1, right - 1], 0.0)
-        return LinearProgram(c, np.zeros(c.total), upper, integer, -cost / self.unit, self.blocks())
+        return timed(
+            c, upper, integer, cost / self.unit, self.blocks(), self.most / self.unit if self.quicker else None
+        )
 
     @property
     def _sizes(self) -> np.ndarray:
@@ -174,6 +179,21 @@ class Sequence:
     def _placement(self, pieces: list[int]) -> Placement:
         gpus = named_gpus(self.times, self.pieces[0][pieces])
         return Placement.of(zip(self._sizes[pieces].tolist(), gpus, strict=True))
+
+
+def timed(
+    columns: Columns,
+    upper: np.ndarray,
+    integer: np.ndarray,
+    cost: np.ndarray,
+    blocks: dict[str, RowBlock],
+    most: float | None,
+) -> LinearProgram:
+    """The least cost, as the greatest of its negative; or any of at most `most`."""
+    if most is not None:
+        row = {name: sp.csr_array(cost[None, part]) for name, part in columns.slices.items()}
+        blocks, cost = blocks | {"quick_enough": columns.rows(row, upper=most)}, np.zeros_like(cost)
+    return LinearProgram(columns, np.zeros(columns.total), upper, integer, -cost, blocks)
 
 
 def named_gpus(times: PassTimes, chosen: np.ndarray) -> list[tuple[int, ...]]:

@@ -12,14 +12,15 @@ A hop costs what its slowest pair of classes costs, so it depends on the sets of
 meet. Sets with equal times to and from every class are one *group*.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import comb
 
 import numpy as np
 
+from pipelab.deadline import NEVER, Deadline
 from pipelab.errors import TooLarge
-from pipelab.formulations.aggregated.classes import Classes, gpu_classes
+from pipelab.formulations.aggregated.classes import Classes, find_classes
 from pipelab.formulations.count import compositions
 from pipelab.problem import Problem
 
@@ -53,6 +54,13 @@ class PassTimes:
     stage: np.ndarray
     group: np.ndarray
     hop: np.ndarray
+    deadline: Deadline = NEVER  # for whatever is built of them
+
+    def up_to(self, most: float) -> tuple["PassTimes", float]:
+        """The same without stages and hops that take longer, and the least time of one that does."""
+        left_out = [np.where(t > most, t, np.inf).min(initial=np.inf) for t in (self.stage, self.hop)]
+        stage, hop = (np.where(t <= most, t, np.inf) for t in (self.stage, self.hop))
+        return replace(self, stage=stage, hop=hop), float(min(left_out))
 
     @cached_property
     def shortest(self) -> tuple[np.ndarray, np.ndarray]:
@@ -86,24 +94,24 @@ class PassTimes:
         return outside + np.where(first > 0, hop, 0.0) + np.where(last < self.problem.model.layers, hop, 0.0)
 
 
-def pass_times(problem: Problem, floor: float) -> PassTimes:
-    """Times of all stages and hops of at least `floor` tokens/s.
+def pass_times(problem: Problem, floor: float, deadline: Deadline = NEVER) -> PassTimes:
+    """Times of all stages and hops of at least `floor` tokens/s; raises `Ended` at the deadline.
 
     Raises
     ------
     TooLarge
         Too many compositions of too many classes.
     """
-    classes = gpu_classes(problem.cluster)
+    classes = find_classes(problem.cluster, deadline)
     _refuse_if_too_many(problem, classes)
     gpus = [classes.gpu(a) for a in range(len(classes))]
-    composition = compositions(problem, gpus, classes.count.tolist())
-    composition = composition[np.lexsort((*composition.T[::-1], composition.sum(axis=1)))]
-    stage = _without_the_idle(composition, _stage_times(problem, classes, composition, floor))
+    composition = compositions(problem, gpus, classes.count.tolist(), deadline)
+    stage = _stage_times(problem, classes, composition, floor, deadline)
+    stage = _without_the_idle(composition, stage, deadline)
     used = np.isfinite(stage).any(axis=1)
     composition, stage = composition[used], stage[used]
-    group, hop = _hops(composition > 0, _class_hops(problem, classes, floor))
-    return PassTimes(problem, classes, composition, stage, group, hop)
+    group, hop = _hops(composition > 0, _class_hops(problem, classes, floor), deadline)
+    return PassTimes(problem, classes, composition, stage, group, hop, deadline)
 
 
 def _refuse_if_too_many(problem: Problem, classes: Classes) -> None:
@@ -120,14 +128,17 @@ def _refuse_if_too_many(problem: Problem, classes: Classes) -> None:
         )
 
 
-def _stage_times(problem: Problem, classes: Classes, composition: np.ndarray, floor: float) -> np.ndarray:
+def _stage_times(
+    problem: Problem, classes: Classes, composition: np.ndarray, floor: float, deadline: Deadline
+) -> np.ndarray:
     """Seconds of every composition with every kind of span; infinite where it does not fit or is below the floor."""
     kinds = problem.cluster.kinds
     by_kind = composition @ (classes.kind[:, None] == np.arange(len(kinds))).astype(int)
     different, which = np.unique(by_kind, axis=0, return_inverse=True)
     seconds = np.empty((len(different), len(problem.model.spans.layers)))
-    step = max(1, 2_000_000 // (len(kinds) * seconds.shape[1]))  # in parts, to keep memory small
+    step = max(1, 1_000_000 // (len(kinds) * seconds.shape[1]))  # in parts, none of which takes long
     for i in range(0, len(different), step):
+        deadline.check()
         part = different[i : i + step]
         tables = problem.costs.stage_tables(problem.model, problem.workload, kinds, part, problem.batch_split)
         fine = tables.fits(kinds) & (tables.throughput > 0) & (tables.throughput >= floor)
@@ -138,11 +149,12 @@ def _stage_times(problem: Problem, classes: Classes, composition: np.ndarray, fl
     return seconds[which.reshape(-1)]
 
 
-def _without_the_idle(composition: np.ndarray, stage: np.ndarray) -> np.ndarray:
+def _without_the_idle(composition: np.ndarray, stage: np.ndarray, deadline: Deadline) -> np.ndarray:
     """Infinite where a part of the composition is as quick; smaller compositions come first."""
     number = {tuple(row): i for i, row in enumerate(composition.tolist())}
     out, best = np.full_like(stage, np.inf), stage.copy()
     for i, row in enumerate(composition.tolist()):
+        deadline.check()
         before = np.full(stage.shape[1], np.inf)
         for a in np.flatnonzero(row) if sum(row) > 1 else ():
             before = np.minimum(before, best[number[(*row[:a], row[a] - 1, *row[a + 1 :])]])
@@ -164,11 +176,13 @@ def _class_hops(problem: Problem, classes: Classes, floor: float) -> np.ndarray:
     return hop
 
 
-def _hops(support: np.ndarray, hop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _hops(support: np.ndarray, hop: np.ndarray, deadline: Deadline) -> tuple[np.ndarray, np.ndarray]:
     """Group of every set of classes, and the time between any two groups."""
     sets, of = np.unique(support, axis=0, return_inverse=True)
-    out = np.array([hop[s].max(axis=0) for s in sets]).reshape(len(sets), len(hop))
-    back = np.array([hop[:, s].max(axis=1) for s in sets]).reshape(len(sets), len(hop))
+    out, back = np.empty((len(sets), len(hop))), np.empty((len(sets), len(hop)))
+    for i, s in enumerate(sets):
+        deadline.check()
+        out[i], back[i] = hop[s].max(axis=0), hop[:, s].max(axis=1)
     _, first, group = np.unique(np.hstack([out, back]), axis=0, return_index=True, return_inverse=True)
     if len(first) > _MOST_GROUPS:
         raise TooLarge(
@@ -176,5 +190,8 @@ def _hops(support: np.ndarray, hop: np.ndarray) -> tuple[np.ndarray, np.ndarray]
             "a smaller max_gpus_per_stage or same_type_stages=True leaves fewer",
             {"groups": len(first)},
         )
-    between = np.array([out[first][:, sets[i]].max(axis=1) for i in first]).reshape(len(first), len(first)).T
+    between = np.empty((len(first), len(first)))
+    for i, s in enumerate(sets[first]):
+        deadline.check()
+        between[:, i] = out[first][:, s].max(axis=1)
     return group.reshape(-1)[of.reshape(-1)], between

@@ -1,0 +1,133 @@
+"""How a method ended: five outcomes, each with one word, one symbol and one look in every table and figure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from pipelab.theme import WRONG
+
+if TYPE_CHECKING:
+    from pipelab.result import Result
+    from pipelab.steady import SteadyResult
+
+__all__ = [
+    "DOES_NOT_FIT", "NOT_PROVEN", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED", "Outcome", "outcome_of",
+    "outcome_of_row", "proven_among",
+]  # fmt: skip
+
+
+# plotly's patterns in CSS, white on the fill.
+_CSS = {
+    "": "background:{}",
+    "/": "background:repeating-linear-gradient(-45deg,{} 0 4px,#FFF 4px 6px)",
+    ".": "background:radial-gradient(#FFF 25%,{} 30%) 0 0/6px 6px",
+    "x": "background:conic-gradient({0} 25%,#FFF 0 50%,{0} 0 75%,#FFF 0) 0 0/6px 6px",
+    "-": "background:repeating-linear-gradient(0deg,{} 0 3px,#FFF 3px 5px)",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One way to end.
+
+    Attributes
+    ----------
+    word, symbol : str
+        As tables, labels and legends show it.
+    fill, pattern : str
+        Of bars and cells: a colour, and a pattern as plotly names it, so that print and the colour-blind see it too.
+    marker : str
+        Of points, as plotly names it.
+    ink : str
+        Colour of the word on white.
+    """
+
+    word: str
+    symbol: str
+    fill: str
+    pattern: str
+    marker: str
+    ink: str
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.word}"
+
+    @property
+    def bar(self) -> dict:
+        """The marker of a plotly bar."""
+        return {"color": self.fill, "pattern": self.hatch}
+
+    @property
+    def hatch(self) -> dict:
+        """The pattern of a plotly bar, white on its fill."""
+        return {"shape": self.pattern, "fgcolor": "#FFFFFF", "size": 6, "solidity": 0.2}
+
+    @property
+    def html(self) -> str:
+        """A swatch as bars have it, symbol and word, for the HTML of results."""
+        swatch = f"display:inline-block;width:1.4em;height:0.8em;{_CSS[self.pattern].format(self.fill)}"
+        word = f"<b style='color:{self.ink}'>{escape(str(self))}</b>"
+        return f"<span style='white-space:nowrap'><span style='{swatch}'></span> {word}</span>"
+
+
+PROVEN = Outcome("proven", "✓", "#0072B2", "", "circle", "#004C78")
+NOT_PROVEN = Outcome("not proven", "○", "#56B4E9", "/", "circle-open", "#2B5C7A")  # a rule or heuristic: no bound
+STOPPED = Outcome("stopped early", "◔", "#E69F00", ".", "diamond-open", "#7A5200")  # by time, a gap or the reader
+DOES_NOT_FIT = Outcome("does not fit", "✗", WRONG, "x", "x", "#8A3A00")
+REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")  # too large, or not applicable
+OUTCOMES = (PROVEN, NOT_PROVEN, STOPPED, DOES_NOT_FIT, REFUSED)
+
+
+def proven_among(result: "Result | SteadyResult") -> str:
+    """The placements that a proof speaks of where these are not all, such as "one GPU per stage"; else empty.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> proven_among(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu"))
+    'one GPU per stage'
+    """
+    return getattr(result, "details", {}).get("proven_among", "")
+
+
+def outcome_of(result: "Result | SteadyResult") -> Outcome:
+    """How a solve ended.
+
+    A method that proves its answer among fewer placements than all has proven it; `proven_among` names these.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny")
+    >>> [str(outcome_of(pl.solve(tiny, method))) for method in ("aggregated", "even", "type_count")]
+    ['✓ proven', '○ not proven', '○ not proven']
+    >>> str(outcome_of(pl.solve(tiny, "joint", time_limit=0)))
+    '◔ stopped early'
+    """
+    details: Mapping[str, Any] = getattr(result, "details", {})
+    if result.status == "optimal" or proven_among(result):
+        return PROVEN
+    if result.stopped_by:
+        return STOPPED
+    if result.placement is not None or "promised" in details:  # a promise without a placement proves nothing either
+        return NOT_PROVEN
+    return REFUSED if details.get("not_applicable") else DOES_NOT_FIT
+
+
+def outcome_of_row(row: Mapping[str, Any]) -> Outcome:
+    """How a point of a sweep or of a saved run ended, from its columns `status` and `reason`.
+
+    Examples
+    --------
+    >>> [outcome_of_row({"status": s, "reason": r}).word for s, r in (("feasible", ""), ("unknown", "stopped by stop"))]
+    ['not proven', 'stopped early']
+    """
+    reason = str(row.get("reason", ""))
+    if row["status"] == "optimal":
+        return PROVEN
+    if row["status"] == "failed":
+        return REFUSED
+    if reason.startswith("stopped "):  # as `solver_run.ending` has it
+        return STOPPED
+    return NOT_PROVEN if row["status"] == "feasible" else DOES_NOT_FIT

@@ -1,0 +1,143 @@
+"""The mix explorer's own and pinned plans, and for how many batches in flight it calls an answer proven."""
+
+import dataclasses
+import re
+
+import pytest
+
+import pipelab as pl
+from pipelab.explore.mix_answer import answer
+from pipelab.explore.mix_values import beginning
+
+
+def row(mix, name):
+    """What the lower chart shows of a row: the length of its bar, or the words in its place."""
+    y = mix.rivals.layout.yaxis.ticktext.index(name)
+    (shown,) = [
+        trace.x[list(trace.y).index(y)] if trace.type == "bar" else trace.text[list(trace.y).index(y)]
+        for trace in mix.rivals.data
+        if trace.name != "proven optimum" and y in trace.y
+    ]
+    return shown
+
+
+def table(mix):
+    """The cells of the pinned plans' table by row."""
+    rows = re.findall("<tr><th scope='row'[^>]*>(.*?)</th>(.*?)</tr>", mix.own.table.value)
+    return {name: re.findall("<td[^>]*>(.*?)</td>", cells) for name, cells in rows}
+
+
+def test_a_pinned_plan_whose_gpus_are_gone_is_gone_and_comes_back_with_them():
+    mix = pl.explore_mix("tiny", gpus_per_stage=2)
+    mix.own.pins["plan A"].click()
+    assert row(mix, "plan A") == pytest.approx(301.784)
+    mix.controls.counts["A100"].value = 1
+    assert row(mix, "plan A") == "✗ gone: it needs 2 × A100, and there is 1"
+    assert table(mix)["tokens/s when pinned"] == ["301.784"]
+    assert table(mix)["tokens/s now"] == ["✗ gone: it needs 2 × A100, and there is 1"]
+    assert "plan A" not in mix.rivals.layout.title.text
+    best = mix.found.result.throughput
+    assert all(rate <= best for trace in mix.rivals.data if trace.type == "bar" for rate in trace.x)
+    mix.controls.counts["A100"].value = 2
+    assert row(mix, "plan A") == pytest.approx(301.784)
+
+
+def test_a_pinned_plan_is_gone_where_memory_rules_or_the_model_are_others():
+    mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, phase="decode", context=1024)
+    mix.own.pins["plan B"].click()
+    mix.controls.in_flight.value = 32
+    assert re.match(r"✗ gone: stage \d .* needs .* GB on GPU \d", row(mix, "plan B"))
+    mix.controls.in_flight.value = 1
+    assert row(mix, "plan B") == mix.found.result.throughput
+    mix.controls.source.value = "Llama-3-70B"
+    assert row(mix, "plan B") == "✗ gone: it places 32 layers, and there are 80 now"
+    tiny = pl.explore_mix("tiny", gpus_per_stage=2)
+    tiny.own.pins["plan A"].click()
+    tiny.controls.gpus_per_stage.value = 1
+    assert "2 GPUs" in row(tiny, "plan A")
+    tiny.controls.phase.value = "decode"  # no problem at all
+    assert table(tiny)["tokens/s now"] == ["–"]
+
+
+def test_a_pinned_plan_is_seen_under_the_values_of_now():
+    """Its GPUs keep their places when others go, and its rate is that of the same layers in the problem of now."""
+    mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2})
+    types = [mix.found.problem.cluster.gpus[g].type for g in mix.found.result.placement.gpus]
+    mix.own.pins["plan A"].click()
+    mix.controls.counts["A100-SXM-40"].value = 3  # ids of all others move up
+    mix.controls.network.value = 0.5
+    problem, shown = mix.found.problem, row(mix, "plan A")
+    ids = {t: [g for g, gpu in enumerate(problem.cluster.gpus) if gpu.type == t] for t in set(types)}
+    layers = [len(stage.layers) for stage in mix.own.pinned["plan A"].placement.stages]
+    here = pl.Placement.of([(n, (ids[t].pop(0),)) for n, t in zip(layers, types, strict=True)])
+    assert shown == pl.evaluate(problem, here).throughput <= mix.found.result.throughput
+
+
+def test_any_list_of_layers_that_can_be_placed_is_taken_and_others_are_refused_with_a_way_back():
+    mix = pl.explore_mix("tiny", gpus_per_stage=2)
+    own = mix.own
+    for text, rate in (("1,1,1,1", 133.116), ("3,1", 136.116), ("2 1 1", 133.116), ("0,4", None)):
+        own.layers.value = text
+        assert own.why.value == ""
+        numbers = [int(n) for n in re.split("[ ,]", text) if n != "0"]
+        assert [len(s.layers) for s in own.score.placement.stages] == numbers
+        assert own.score.valid
+        assert rate is None or mix.found.result.throughput > own.score.throughput
+    for text, why in (
+        ("1,1,1,1,0", "5 stages need as many GPUs, and there are 4"),
+        ("1,1,1", "these add up to 3, and the model has 4 layers"),
+        ("four", "expected whole numbers that add up to 4, such as 3,1; got four"),
+    ):
+        own.back.click()
+        assert not own.back.disabled
+        own.layers.value = text
+        assert why in own.why.value
+        assert not own.back.disabled
+        own.back.click()
+        assert (own.layers.value, own.why.value, own.score) == ("4", "", None)
+
+
+def flagship(**values):
+    counts = {"A100-SXM-40": 4, "L4": 8, "T4": 12}
+    return beginning("Llama-3-70B", counts, phase="decode", network_gb_per_s=1.0, **values)
+
+
+def test_proven_optimal_is_said_only_of_memory_for_as_many_in_flight_as_the_placement_needs():
+    mix = pl.explore_mix("Llama-3-70B", dict(flagship().counts), phase="decode", network_gb_per_s=1.0)
+    needed = pl.timeline_of(mix.found.problem, mix.found.result).in_flight_needed
+    title = mix.chart.layout.title.text
+    assert f"proven for 1 in flight, but needs {needed}" in title
+    assert "proven optimal" not in title
+    assert f"does not hold the {needed} that fill the pipeline" in mix.text.value
+    assert "optimum for 1 in flight" in mix.rivals.layout.yaxis.ticktext
+    assert mix.controls.in_flight.max >= needed
+    mix.controls.in_flight.value = needed
+    assert mix.found.problem.workload.in_flight == needed
+    assert "proven optimal" in mix.chart.layout.title.text
+    assert "proven optimum" in mix.rivals.layout.yaxis.ticktext
+
+
+def test_where_memory_counts_no_batch_but_one_the_proof_holds_for_all_that_are_needed():
+    found = answer(beginning("medium"))
+    assert found.in_flight == dataclasses.replace(found.in_flight, checked=1, needed=9, fits=True)
+    again = answer(beginning("medium", in_flight=9))
+    assert again.result.throughput == found.result.throughput
+    assert "proven optimal" in pl.explore_mix("medium").chart.layout.title.text
+
+
+def test_the_control_of_batches_in_flight_reaches_what_a_placement_needs():
+    mix = pl.explore_mix("Llama-3-70B", {"T4": 200}, phase="decode", batch=1, context=128, network_gb_per_s=0.01)
+    needed = pl.timeline_of(mix.found.problem, mix.found.result).in_flight_needed
+    assert mix.controls.in_flight.max >= needed > 32
+    both = pl.explore_pipeline("Llama-3-70B", {"T4": 200}, phase="decode", batch=1, context=128, network_gb_per_s=0.01)
+    assert both.in_flight.max >= both.placed.in_flight_needed == needed
+
+
+def test_what_was_stopped_early_is_not_called_the_optimum(monkeypatch):
+    from pipelab.explore import mix
+
+    monkeypatch.setattr(mix, "_LIMIT_S", 0.0)
+    shown = pl.explore_mix("small", {"A100": 3}, context=300)
+    assert shown.found.result.stopped_by == "time limit"
+    assert "stopped early" in shown.chart.layout.title.text
+    assert "proven optimum" not in shown.rivals.layout.yaxis.ticktext

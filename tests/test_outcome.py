@@ -1,0 +1,222 @@
+"""Proven, not proven, stopped early, does not fit, refused: told apart everywhere, and everywhere in the same way."""
+
+import dataclasses
+import json
+import threading
+
+import pytest
+
+import pipelab as pl
+from pipelab.explore.mix_answer import answer
+from pipelab.explore.mix_values import beginning
+from pipelab.outcome import DOES_NOT_FIT, NOT_PROVEN, OUTCOMES, PROVEN, REFUSED, STOPPED, outcome_of, outcome_of_row
+from pipelab.plots.rivals import Row, rival_parts
+
+
+def heavy(name, gb, **changes):
+    case = pl.load_case(name, **changes)
+    return dataclasses.replace(case, model=dataclasses.replace(case.model, layer_weight_gb=gb))
+
+
+@pytest.fixture(scope="module")
+def five():
+    """One comparison with each of the five outcomes; what joint has when it is stopped is worse than a rule's."""
+    three = pl.Cluster.from_counts({"A100": 1, "V100": 2}, {"A100": 80, "V100": 32}, 400)
+    problem = dataclasses.replace(heavy("small", 8.0), cluster=three)
+    found = pl.compare(problem, joint={"time_limit": 0}, exhaustive={"limit": 100})
+    slow = pl.Placement.of([(8, (0,)), (3, (1,)), (1, (2,))])
+    joint = dataclasses.replace(
+        found.results["joint"], placement=slow, throughput=pl.evaluate(problem, slow).throughput
+    )
+    return dataclasses.replace(found, results=found.results | {"joint": joint})
+
+
+def test_every_method_ends_in_one_of_five_ways(five):
+    assert {m: o.word for m, o in five.outcomes.items()} == {
+        "even": "does not fit",
+        "proportional": "not proven",
+        "by_flops": "does not fit",
+        "bandwidth_aware": "does not fit",
+        "exhaustive": "refused",
+        "single_gpu": "proven",
+        "type_count": "not proven",
+        "joint": "stopped early",
+        "aggregated": "proven",
+    }
+    assert set(five.outcomes.values()) == set(OUTCOMES)
+
+
+def test_the_five_share_neither_word_nor_symbol_nor_look():
+    for what in ("word", "symbol", "fill", "pattern", "marker", "ink", "html"):
+        assert len({getattr(outcome, what) for outcome in OUTCOMES}) == 5, what
+
+
+def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what():
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    both = pl.compare(tiny, ["single_gpu", "exhaustive"])
+    assert both.results["single_gpu"].details["solver_status"] == "optimal"
+    assert both.outcomes == {"single_gpu": PROVEN, "exhaustive": PROVEN}
+    figure = both.figure()
+    solid = next(trace for trace in figure.data if trace.name == str(PROVEN))
+    assert len(solid.y) == 2
+    assert not solid.marker.pattern.shape
+    assert figure.layout.yaxis.ticktext == ("single_gpu (one GPU per stage)", "exhaustive")
+    early = pl.solve(tiny, "single_gpu", time_limit=0)
+    assert outcome_of(early) == STOPPED
+    as_run = pl.solve(pl.load_case("medium"), "single_gpu", segments="as_run")
+    assert (as_run.status, outcome_of(as_run)) == ("feasible", PROVEN)
+    assert as_run.details["proven_among"] == "the segments of the author's run"
+
+
+def test_what_ends_without_a_placement_says_whether_it_was_stopped_does_not_fit_or_is_refused():
+    tiny = pl.load_case("tiny")
+    assert outcome_of(pl.solve(heavy("tiny", 90.0), "aggregated")) == DOES_NOT_FIT
+    assert outcome_of(pl.solve(heavy("tiny", 90.0), "even")) == DOES_NOT_FIT
+    many = dataclasses.replace(tiny, cluster=tiny.cluster.with_counts({"A100": 5}))
+    assert outcome_of(pl.solve(many, "even")) == REFUSED  # five stages of four layers
+    stop = threading.Event()
+    stop.set()
+    assert outcome_of(pl.solve(pl.load_case("medium"), "aggregated", stop=stop)) == STOPPED
+    assert outcome_of(pl.solve(tiny, "type_count")) == NOT_PROVEN
+
+
+def looks(figure):
+    """How each outcome is drawn in a figure: fill and pattern by the name of its bars."""
+    return {t.name: (t.marker.color, t.marker.pattern.shape or "") for t in figure.data if t.type == "bar"}
+
+
+def test_all_figures_draw_an_outcome_in_the_same_way(five):
+    wanted = {str(o): (o.fill, o.pattern) for o in OUTCOMES}
+    assert looks(five.figure()) == wanted
+    assert looks(pl.plot_shares({"small": five})) == wanted
+    rivals = rival_parts([Row(o.word, 1.0, o) for o in OUTCOMES], 1.0)
+    assert {t["name"]: (t["marker"]["color"], t["marker"]["pattern"]["shape"]) for t in rivals["data"][:5]} == wanted
+    assert looks(pl.explore_mix("tiny").rivals) == wanted
+
+
+def test_a_grid_of_shares_tells_what_does_not_fit_from_what_is_refused_and_a_time_out_from_quality(five):
+    figure = pl.plot_shares({"heavy": five})
+    said = dict(zip(five.outcomes, figure.data[5].text, strict=True))
+    assert said["even"] == "✗ does not fit"
+    assert said["exhaustive"] == "⊘ refused"
+    shares = five.shares()
+    assert said["joint"] == f"◔ {shares['joint']:.0%}"
+    assert shares["joint"] < shares["proportional"] < 1  # the time-out is least, and no finding
+    assert figure.layout.title.text.startswith(
+        f"Methods without a proof keep {shares['proportional']:.0%} of the optimum"
+    )
+    (bar,) = (t for t in figure.data if t.name == str(STOPPED))
+    assert bar.x[0] == pytest.approx(0.9 * shares["joint"])
+
+
+def test_a_comparison_says_why_a_bar_is_missing_and_blames_no_time_out(five):
+    figure = five.figure()
+    names, notes = figure.layout.yaxis.ticktext, figure.data[5]
+    missing = {names[y]: text for y, text in zip(notes.y, notes.text, strict=True)}
+    assert missing["even"].startswith("✗ does not fit: ")
+    assert missing["exhaustive"].startswith("⊘ refused: small has ")
+    assert "proportional loses" in figure.layout.title.text
+    assert five.frame().set_index("method")["outcome"].to_dict() == {m: o.word for m, o in five.outcomes.items()}
+    html = five._repr_html_()
+    assert [o.symbol in html for o in OUTCOMES] == [True] * 5
+
+
+def test_methods_that_were_not_asked_after_an_interrupt_were_stopped():
+    whole = pl.compare(pl.load_case("tiny"), ["even"])
+    cut = dataclasses.replace(whole, refused={"joint": "not asked, after an interrupt", "exhaustive": "too large"})
+    assert cut.outcomes == {"even": NOT_PROVEN, "joint": STOPPED, "exhaustive": REFUSED}
+
+
+def test_results_and_scores_show_their_outcome(five):
+    for result in five.results.values():
+        assert outcome_of(result).html in result._repr_html_()
+    problem, best = five.problem, five.results["aggregated"]
+    placed = five.results["proportional"].placement
+    for placement, outcome in (
+        (best.placement, PROVEN),
+        (placed, NOT_PROVEN),
+        (pl.Placement.of([(12, (0,))]), DOES_NOT_FIT),
+        (pl.Placement.of([(1, (0,))]), REFUSED),  # layers are left out
+    ):
+        judged = pl.score(problem, placement, best)
+        assert judged.outcome == outcome
+        assert outcome.html in judged._repr_html_()
+
+
+def test_points_of_a_sweep_look_as_they_ended():
+    def make(gb, limit):
+        return heavy("tiny", gb), {"time_limit": limit, "form": "tight"}
+
+    points = pl.grid(gb=(20.0,), limit=(0, 30)) + pl.grid(gb=(500.0,), limit=(30,))
+    answers = pl.sweep(make, points, "joint", jobs=1, progress=False)
+    ended = [outcome_of_row(row) for row in answers.rows]
+    assert ended == [STOPPED, PROVEN, DOES_NOT_FIT]
+    figure = answers.figure()
+    assert set(figure.data[0].marker.symbol) == {PROVEN.marker, STOPPED.marker}
+    assert "◔ stopped early: 1; ✗ does not fit: 1" in figure.layout.title.text
+    assert [o.html in answers._repr_html_() for o in ended] == [True] * 3
+
+
+def test_saved_run_times_do_not_count_a_time_out_as_solved():
+    pd = pytest.importorskip("pandas")
+    rows = [("s", 1, 0, 2.0, "optimal", 9), ("s", 2, 0, 3.0, "infeasible", 9), ("s", 2, 1, 60.0, "feasible", 9)]
+    frame = pd.DataFrame(rows, columns=["series", "value", "seed", "seconds", "status", "variables"])
+    figure = pl.plot_run_times(frame, ["s"])
+    assert figure.layout.title.text.startswith("3 problems, the slowest solved in 3 s, 1 stopped early (◔)<br>")
+    symbols = {trace.marker.symbol: list(trace.y) for trace in figure.data if trace.marker.symbol}
+    assert symbols == {PROVEN.marker: [2.0, 3.0], STOPPED.marker: [60.0]}
+
+
+def test_a_search_that_was_stopped_draws_no_proof():
+    medium = pl.load_case("medium", max_gpus_per_stage=2)
+    early = pl.solve(medium, "aggregated", gap=0.5)
+    assert (early.status, outcome_of(early)) == ("feasible", STOPPED)
+    texts = [note.text for note in pl.plot_search(early).layout.annotations]
+    assert texts == [f"◔ stopped early: {early.throughput:.6g}"]
+
+
+# names are shown letter by letter
+
+ODD = "<b>x</b> & <script>y</script>"
+
+
+def odd_problem():
+    tiny = pl.load_case("tiny", link_units="tokens", max_gpus_per_stage=2)
+    gpus = tuple(dataclasses.replace(gpu, type=f"<i>{gpu.type}</i>") for gpu in tiny.cluster.gpus)
+    costs = pl.LinearThroughput({f"<i>{t}</i>": c for t, c in tiny.costs.coefficients.items()})
+    return dataclasses.replace(tiny, name=ODD, cluster=dataclasses.replace(tiny.cluster, gpus=gpus), costs=costs)
+
+
+def test_no_name_is_taken_for_html():
+    problem = odd_problem()
+    result = pl.solve(problem, "joint")
+    counted = pl.solve(problem, "aggregated")
+    watched = pl.watch_solve(problem)
+    watched.result(60)
+    watched.refresh()
+    placed = pl.timeline_of(problem, result)
+    both = pl.compare(problem, ["even", "joint"])
+    figures = [
+        watched.progress.figure, watched.chart.figure, pl.plot_placement(problem, result.placement),
+        pl.plot_placement(problem), pl.plot_progress(result), pl.plot_search(counted), both.figure(),
+        pl.plot_shares({ODD: both}), pl.trade_off(problem).figure(), placed.figure(), placed.gantt(),
+        pl.plot_growth({ODD: pl.joint_size(problem)}), pl.plot_classes(problem.cluster),
+        pl.plot_claims([1.0], {ODD: [5.0]}, [5.0]), pl.plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
+        pl.plot_split_costs([1, 2], {ODD: (range(1), range(1, 2))}), pl.plot_makespans([0], {ODD: [1]}, "x"),
+    ]  # fmt: skip
+    for i, figure in enumerate(figures):
+        text = json.dumps(figure.to_plotly_json() | {"layout": figure.layout.to_plotly_json()}, default=str)
+        for tag in ("<b>x</b>", "<script>", "<i>A100", "<i>V100"):
+            assert tag not in text, (i, tag)
+    assert "&lt;b&gt;x&lt;/b&gt; &amp;" in watched.progress.layout.title.text
+    pages = [result, counted, both, placed, pl.score(problem, result), problem, problem.cluster, result.evaluation,
+             pl.trade_off(problem), pl.certificate(counted), pl.solve_in_flight(problem)]  # fmt: skip
+    for page in pages:
+        html = page._repr_html_()
+        assert "<b>x</b>" not in html
+        assert "<i>" not in html
+
+
+def test_the_mix_explorer_shows_the_names_of_outcomes_not_of_statuses():
+    found = answer(beginning("tiny"))
+    assert [row.outcome for row in found.rivals] == [NOT_PROVEN] * 4

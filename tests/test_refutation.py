@@ -1,0 +1,127 @@
+"""Cases that refute a program: right on random programs, and a tree that was tampered with is found out."""
+
+import dataclasses
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import oracle
+import pipelab as pl
+import roofline_oracle
+from pipelab.formulations import refutation
+from pipelab.formulations.refutation import Branch, Leaf, check_refutation, refute
+from pipelab.program import Columns, LinearProgram, RowBlock
+
+
+def program(seed):
+    """Four whole columns and a continuous one, three rows with small whole entries."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(-3, 6, (3, 5)).astype(float)
+    lower = rng.choice([-np.inf, 3, 7, 11], 3).astype(float)
+    upper = np.where(np.isfinite(lower) & (rng.random(3) < 0.5), lower, lower + 1)
+    upper = np.where(np.isfinite(lower), upper, rng.integers(0, 9, 3))
+    columns = Columns({"n": 4, "y": 1})
+    rows = RowBlock(sp.csr_array(matrix), lower, upper)
+    bounds = rng.integers(1, 4, 5).astype(float)
+    whole = np.array([True] * 4 + [False])
+    return LinearProgram(columns, np.zeros(5), bounds, whole, np.zeros(5), {"rows": rows})
+
+
+def solvable(p):
+    """Whether there is a solution, by trying all whole parts; what is left for the last column is an interval."""
+    rows = p.blocks["rows"]
+    matrix = rows.matrix.toarray()
+    for x in itertools.product(*(range(int(u) + 1) for u in p.upper[:4])):
+        fixed, low, high = matrix[:, :4] @ x, 0.0, p.upper[4]
+        for a, f, lower, upper in zip(matrix[:, 4], fixed, rows.lower, rows.upper, strict=True):
+            if a == 0 and not lower <= f <= upper:
+                low, high = 1.0, 0.0
+            elif a:
+                ends = sorted(((lower - f) / a, (upper - f) / a))
+                low, high = max(low, ends[0]), min(high, ends[1])
+        if low <= high:
+            return True
+    return False
+
+
+def test_a_refutation_is_found_just_where_there_is_no_solution():
+    refuted = 0
+    for seed in range(200):
+        p = program(seed)
+        tree = refute(p)
+        assert (tree is None) == solvable(p)
+        if tree is not None:
+            assert check_refutation(p, tree) > 0
+            refuted += isinstance(tree, Branch)
+    assert refuted > 10  # in cases, not by weights at once
+
+
+def first_split():
+    return next((p, t) for p, t in ((program(s), refute(program(s))) for s in range(400)) if isinstance(t, Branch))
+
+
+def test_a_tree_that_was_tampered_with_proves_nothing():
+    p, tree = first_split()
+    leaf = tree.below if isinstance(tree.below, Leaf) else tree.above
+    assert isinstance(leaf, Leaf)
+    side = "below" if leaf is tree.below else "above"
+    for weights in ((), tuple((r, -w) for r, w in leaf.weights), tuple((r, w * 0) for r, w in leaf.weights)):
+        assert check_refutation(p, dataclasses.replace(tree, **{side: Leaf(weights)})) == 0
+    gap = dataclasses.replace(tree, at=tree.at + 5)
+    assert check_refutation(p, gap) == 0  # what lies between is not refuted
+    half = dataclasses.replace(tree, columns=(4,))  # a column that need not be whole
+    assert check_refutation(p, half) == 0
+
+
+def test_a_refutation_does_not_fit_another_program():
+    tree = next(t for t in (refute(program(s)) for s in range(400)) if t is not None)
+    fitting = [s for s in range(400) if solvable(program(s))]
+    assert not any(check_refutation(program(s), tree) for s in fitting[:100])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_certificates_where_every_layer_differs(seed):
+    problem = oracle.random_problem(seed, layers=5, gpus=4, unlike=True)
+    proof = pl.certificate(pl.solve(problem, "aggregated"))
+    assert proof.refutes
+    assert proof.check() > 0
+
+
+def test_the_flagship_is_refuted_by_the_head():
+    """80 layers, and GPUs for 80; but the last stage has the model's head, too."""
+    cluster, model = pl.load_cluster("helix-single24"), pl.load_model("Llama-3-70B")
+    problem = pl.Problem(cluster, model, pl.Workload(2048, 16, "decode"), pl.Roofline())
+    proof = pl.certificate(pl.solve(problem, "aggregated"))
+    assert (proof.by, proof.total_price, proof.total_value) == ("dual prices", 80, 81)
+    assert proof.values == (*(Fraction(1),) * 79, Fraction(2))
+    assert proof.check() > 1000
+    assert "layer 80 counts as 2" in str(proof)
+    cheap = dataclasses.replace(proof, values=(*(Fraction(1),) * 78, Fraction(2), Fraction(2)))
+    with pytest.raises(pl.PipelabError, match="contradict the certificate"):
+        cheap.check()
+
+
+def test_a_certificate_without_a_refutation_says_so_first(monkeypatch):
+    result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
+    assert not str(pl.certificate(result)).startswith("No proof")
+    monkeypatch.setattr(refutation, "_MOST_LEAVES", 0)
+    proof = pl.certificate(result)
+    assert (proof.by, proof.refutes) == ("whole stages", False)
+    assert str(proof).startswith("No proof, only a solver's word")
+    with pytest.raises(pl.InvalidValue, match="rests on a solver's word"):
+        proof.check()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cases_of_one_rate_do_not_prove_another(seed):
+    """The cases of a proof belong to its rate: at the rate that is reached they prove nothing."""
+    problem = roofline_oracle.random_problem(seed, layers=6, gpus=4)
+    result = pl.solve(problem, "aggregated")
+    proof = pl.certificate(result)
+    if proof.cases is None:
+        return
+    with pytest.raises(pl.PipelabError, match="no proof"):
+        dataclasses.replace(proof, rate=result.throughput).check()
