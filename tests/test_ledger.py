@@ -468,7 +468,7 @@ def test_the_command_writes_files_and_standard_output(tmp_path):
     [
         (("bostr",), "did you mean 'boostr'"),
         (("boostr", "--csv", "-", "--html", "-"), "at most one on standard output"),
-        (("boostr", "--csv", "."), "expected a file to write"),
+        (("boostr", "--csv", "."), "expected the path of a file"),
     ],
 )
 def test_what_the_command_refuses(arguments, message):
