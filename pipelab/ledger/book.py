@@ -272,8 +272,8 @@ def reproduce(
     --------
     >>> import pipelab as pl
     >>> ledger = pl.reproduce(["pmetal"])
-    >>> ledger.changed, ledger.find("covers 0..num_layers").verdict
-    ((), 'holds')
+    >>> ledger.changed, ledger.find("cover 0..num_layers").verdict
+    ((), 'holds on what was tried')
     """
     from tqdm.auto import tqdm
 
