@@ -224,6 +224,8 @@ def test_no_name_is_taken_for_html():
         html = page._repr_html_()
         assert "<b>x</b>" not in html
         assert "<i>" not in html
+    for page in (result, counted, placed, pl.solve_in_flight(problem)):  # nor "$1 or $2" for a formula
+        assert "<p class='tex2jax_ignore mathjax_ignore'>" in page._repr_html_()
 
 
 def test_the_mix_explorer_shows_the_names_of_outcomes_not_of_statuses():
