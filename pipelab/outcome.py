@@ -104,7 +104,7 @@ def outcome_of(result: "Result | SteadyResult") -> Outcome:
     >>> tiny = pl.load_case("tiny")
     >>> [str(outcome_of(pl.solve(tiny, method))) for method in ("aggregated", "even", "type_count")]
     ['✓ proven', '○ not proven', '○ not proven']
-    >>> str(outcome_of(pl.solve(tiny, "joint", time_limit=0)))
+    >>> str(outcome_of(pl.solve(pl.load_case("medium"), time_limit=0, method="aggregated")))
     '◔ stopped early'
     """
     details: Mapping[str, Any] = getattr(result, "details", {})
