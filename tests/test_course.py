@@ -11,6 +11,7 @@ import pipelab as pl
 from pipelab import course
 from pipelab.course import WAYS, notebooks_of_the_course
 from pipelab.exercises import EXERCISES
+from pipelab.ledger.documents import DOCUMENTS
 from pipelab.paths import notebooks_dir
 from pipelab.plots import plot_course
 
@@ -168,6 +169,23 @@ def test_a_term_is_explained_and_first_met_where_it_says(entry):
     title = _text(place[0]).split("\n")[0][2:]
     assert unquote(anchor) == ("" if place[1] == title else place[1].replace(" ", "-"))
     assert label == f"{book[:2]} {place[1]}"
+
+
+# Where a notebook rests on one of the four sources, it links to it: what its text names, and the document.
+NAMED = {
+    "pmetal": r"layer_assignment\.rs",
+    "scheduler": r"PipelineScheduler|partition_layers_(evenly|by_flops)",
+    "boostr": r"PipelineClock",
+    "write-up": r"[Tt]he write-up",
+}
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_links_the_sources_that_it_names(path):
+    linked = {target for _, target in LINK.findall(_text(path))}
+    for document, name in NAMED.items():
+        if re.search(name, _text(path)):
+            assert DOCUMENTS[document].source.address in linked, f"{path.name} names {document} and does not link it"
 
 
 def test_links_inside_the_glossary_lead_to_its_own_headings():

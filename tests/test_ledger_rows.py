@@ -173,6 +173,12 @@ def test_every_document_has_an_address():
     assert all(title.split(",")[0] in pl.reproduce.__doc__ for title in titles)
 
 
+def test_the_readme_links_every_source():
+    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    for source in (AUTHORS_CODE, *(document.source for document in DOCUMENTS.values())):
+        assert source.link in text
+
+
 LINKED_IN = {"09": [*DOCUMENTS]}  # notebook: the documents that it takes apart
 
 

@@ -101,14 +101,12 @@ def _row(entry: Any, verdict: int, document: int) -> str:
     told = entry.row()
     told["row"] = f"{told['document']} {told['row']}"
     colour = VERDICT_COLOURS.get(entry.verdict, "#FFFFFF")
-    cells = "".join(
-        f"<td{_coloured(colour) if column == 'verdict' else ''}>{escape(str(told[column]))}</td>" for column in _COLUMNS
-    )
-    return f"<tr class='v{verdict + 1} d{document + 1}'>{cells}</tr>"
-
-
-def _coloured(colour: str) -> str:
-    return f" style='background:{colour};color:{ink_on(colour)}'"
+    shown = {column: f"<td>{escape(str(told[column]))}</td>" for column in _COLUMNS}
+    shown["verdict"] = f"<td style='background:{colour};color:{ink_on(colour)}'>{escape(entry.verdict)}</td>"
+    if entry.claim.kind == "reading":  # nothing was compared: the answer has the room
+        shown |= {"printed or tested": f"<td colspan='3'>{escape(str(told['remark']))}</td>", "remark": "<td></td>"}
+        shown |= {"computed": "", "how": ""}
+    return f"<tr class='v{verdict + 1} d{document + 1}'>{''.join(shown.values())}</tr>"
 
 
 def _style(name: str, verdicts: list[str], documents: list[str], empty: list[tuple[int, int]], height: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pipelab as pl
 from pipelab import seeds
 from pipelab import seeds_schedules as published
+from pipelab.course import published_scheduler as program
 from pipelab.ledger.claims import FAILS, HOLDS, TRIED, Claim, shown
 from pipelab.ledger.comparisons import AT_LEAST, EVERY, QUOTIENT, UNLIKE, Trial, tried
 
@@ -42,7 +43,7 @@ def _by_size(answer: "Callable[[int, int], tuple[Any, Any]]", sizes: Iterable[tu
     found = []
     for p, m in sizes:
         one, other = answer(p, m)
-        same = abs(one - other) < 1e-9 if isinstance(one, float) else one == other
+        same = abs(one - other) < 1e-6 if isinstance(one, float) else one == other  # its formulas are in 32 bits
         found.append((f"{p} ranks, {m} microbatches: {shown(one)} and {shown(other)}", same))
     return tried(found)
 
@@ -57,20 +58,37 @@ def _bubbles(desk: "Desk", sizes: Iterable[tuple[int, int]]) -> Trial:
     )  # fmt: skip
 
 
+def _scheduler(rank: int, schedule: Any = None) -> "program.PipelineScheduler":
+    """8 layers on 4 stages, 8 microbatches, as in its tests."""
+    return program.PipelineScheduler(program.PipelineConfig(P, M, rank, schedule or program.GPipe()), 8)
+
+
 def _refused(desk: "Desk") -> Trial:
     """Inputs of which its own error texts speak, and whether any of them is an error."""
     inputs: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("0 stages: the answer is {}", lambda: _sizes(seeds.seed_even(M, 0))),
-        ("rank 5 of 4: the answer is {} steps", lambda: sum(_steps(5, P, M).values())),
-        ("2 layers in 4 stages: the answer is {}", lambda: _sizes(seeds.seed_even(2, P))),
+        ("0 stages: the answer is {}", lambda: program.partition_layers_evenly(M, 0)),
+        ("rank 5 of 4: the answer is stage {}", lambda: _scheduler(5).this_stage().stage_id),
+        ("2 layers in 4 stages: the answer is {}", lambda: program.partition_layers_evenly(2, P)),
     )
     found = []
     for what, ask in inputs:
         try:
             found.append((what.format(ask()), False))
-        except (seeds.Panic, pl.PipelabError):
+        except (seeds.Panic, program.PpError):
             found.append((what, True))
     return tried(found)
+
+
+def _messages(desk: "Desk") -> Trial:
+    """The two texts that its test looks at."""
+    rank = program.StageRankOutOfRange(5, P)
+    return tried([("num_stages", "num_stages" in str(program.ZeroStages())), ("5", "5" in str(rank))], whole=True)
+
+
+def _micro_batch(desk: "Desk") -> tuple[int, ...]:
+    """Number, shape and length of the micro-batch of its test."""
+    made = program.MicroBatch(3, [1.0, 2.0, 3.0], (1, 3), True)
+    return made.micro_batch_id, *made.shape, len(made.data)
 
 
 def _answered(desk: "Desk") -> Trial:
@@ -102,24 +120,25 @@ def _merit(microbatches: int) -> tuple[float, float]:
 
 
 def _ends(desk: "Desk") -> Trial:
-    """Ranks 0 and 3 of 4, by their steps: the first receives nothing, the last sends nothing."""
-    first, last = _steps(0, P, M), _steps(3, P, M)
-    return tried(
-        [
-            ("rank 0 is the first", not first["RecvActivations"]),
-            ("rank 0 is not the last", bool(first["SendActivations"])),
-            ("rank 3 is not the first", bool(last["RecvActivations"])),
-            ("rank 3 is the last", not last["SendActivations"]),
-        ],
-        whole=True,
-    )  # fmt: skip
+    """Ranks 0 and 3 of 4."""
+    first, last = _scheduler(0), _scheduler(3)
+    answers = {
+        "rank 0 is the first": first.is_first_stage(), "rank 0 is not the last": not first.is_last_stage(),
+        "rank 3 is not the first": not last.is_first_stage(), "rank 3 is the last": last.is_last_stage(),
+    }  # fmt: skip
+    return tried(answers.items(), whole=True)
+
+
+def _stage(desk: "Desk") -> tuple[int, int, int, int]:
+    stage = _scheduler(2).this_stage()
+    return stage.stage_id, stage.num_layers, stage.layer_start, stage.layer_end
 
 
 CLAIMS = (
     Claim(
         ERRORS, "num_stages must be at least 1 … stage_rank {stage_rank} is out of range for num_stages {num_stages} … "
         "cannot partition {total_layers} layers into {num_stages} stages", "such inputs are refused", _refused,
-        "0 stages, rank 5 of 4, 2 layers in 4 stages, by seed_even and scheduler_steps", FAILS, EVERY,
+        "0 stages, rank 5 of 4, 2 layers in 4 stages, by the restated program", FAILS, EVERY,
         note="The texts are there; no function returns a PpError.",
     ),
     Claim(
@@ -140,7 +159,7 @@ CLAIMS = (
     Claim(
         STATS, "bubble_fraction_gpipe … (p - 1.0) / (m + p - 1.0)", "the clock's",
         lambda desk: _by_size(lambda p, m: (
-            float(pl.PipelineBubbleStats(p, m).bubble_fraction_gpipe),
+            program.PipelineBubbleStats(p, m).bubble_fraction_gpipe(),
             desk.run(published.scheduler_gpipe(p, m)).bubble_fraction,
         )),
         "the formula, and its GPipe against the clock; 2 to 6 ranks, up to 8 microbatches", TRIED, EVERY,
@@ -200,8 +219,9 @@ CLAIMS = (
     Claim(TESTS, "vec![100u64, 200, 300, 400] … partition_layers_by_flops(&flops, 1) … stages[0].num_layers, 4", "4",
           lambda desk: _sizes(seeds.seed_by_flops([100, 200, 300, 400], 1)), "seed_by_flops", "exact"),
     Claim(TESTS, "let expected = 3.0f32 / 11.0", "3.0 / 11.0",
-          lambda desk: float(pl.PipelineBubbleStats(P, M).bubble_fraction_gpipe), "bubble_fraction_gpipe, 4 ranks "
-          "and 8 microbatches", "exact", QUOTIENT),
+          lambda desk: program.PipelineBubbleStats(P, M).bubble_fraction_gpipe(), "its own formula, 4 ranks and 8 "
+          "microbatches", "exact", QUOTIENT, note="Run, its GPipe idles {} of the time, too.",
+          known=lambda desk: (desk.run(published.scheduler_gpipe(P, M)).bubble_fraction,)),
     Claim(TESTS, "let expected = 3.0f32 / 18.0", "3.0 / 18.0",
           lambda desk: published.scheduler_bubble_fraction_1f1b(P, M), "its own formula, 4 ranks and 8 microbatches",
           "exact", QUOTIENT, note="The formula against itself. Run, its 1F1B idles {} of the time.",
@@ -214,17 +234,24 @@ CLAIMS = (
           lambda desk: published.scheduler_microbatches(8), "its own formula, 8 ranks", "exact"),
     Claim(TESTS, "assert!(sched_first.is_first_stage()) … assert!(!sched_first.is_last_stage()) … "
           "assert!(!sched_last.is_first_stage()) … assert!(sched_last.is_last_stage())", "ranks 0 and 3 of 4",
-          _ends, "what scheduler_steps lets them receive and send", HOLDS, EVERY),
+          _ends, "is_first_stage and is_last_stage", HOLDS, EVERY,
+          note="A rank that does not exist is neither, and gets the layers of stage {}.",
+          known=lambda desk: (_scheduler(5).this_stage().stage_id,)),
     Claim(TESTS, "assert_eq!(fwd_count, 4) … assert_eq!(bwd_count, 4)", "4 and 4",
           lambda desk: tuple(_kinds(published.scheduler_gpipe(2, 4), 0)[k] for k in "FB"), "actions of rank 0 of 2",
           "exact"),
     Claim(TESTS, "PipelineStep::Forward { .. })).count(), 3 … PipelineStep::SendActivations { .. })) .count(), 3",
           "3 and 3", lambda desk: tuple(_steps(0)[s] for s in ("Forward", "SendActivations")),
           "scheduler_steps, rank 0 of 3", "exact"),
-    Claim(TESTS, "assert_eq!(stage.num_layers, 2) … assert_eq!(stage.layer_start, 4) … assert_eq!(stage.layer_end, 6)",
-          "2, 4 and 6", lambda desk: (lambda part: (len(part), part.start, part.stop))(seeds.seed_even(8, P)[2]),
-          "seed_even, stage 2 of 4", "exact"),
+    Claim(TESTS, "assert_eq!(stage.stage_id, 2) … assert_eq!(stage.num_layers, 2) … assert_eq!(stage.layer_start, 4) … "
+          "assert_eq!(stage.layer_end, 6)", "2, 2, 4 and 6", _stage, "this_stage, rank 2 of 4", "exact"),
     Claim(TESTS, "assert_eq!(fwd, 8) … assert_eq!(bwd, 8)", "8 and 8",
           lambda desk: tuple(_kinds(published.scheduler_1f1b(P, M), 1)[k] for k in "FB"), "actions of rank 1 of 4",
           "exact", note="So would any order, right or wrong: the tests count and never run."),
+    Claim(TESTS, "MicroBatch::new(3, vec![1.0f32, 2.0, 3.0], (1, 3), true) … assert_eq!(mb.micro_batch_id, 3) … "
+          "assert_eq!(mb.shape, (1, 3)) … assert_eq!(mb.data.len(), 3)", "3, 1, 3 and 3", _micro_batch,
+          "MicroBatch: number, shape and length", "exact", note="Nothing else in the program uses it."),
+    Claim(TESTS, "assert!(e.to_string().contains(\"num_stages\")) … StageRankOutOfRange { stage_rank: 5, "
+          "num_stages: 4 } … assert!(e2.to_string().contains(\"5\"))", "both texts hold it", _messages,
+          "the texts of the two errors", HOLDS, EVERY),
 )  # fmt: skip

@@ -255,7 +255,7 @@ CLAIMS = (
     ),
     Claim(
         COUPLED, "Memory constraint applies to each gi individually", "a stage of two fits exactly if it fits on each",
-        each_gpu_by_itself, "stages of two of tiny's GPUs, layers of 1 to 20 GB, by evaluate", TRIED, EVERY,
+        each_gpu_by_itself, "stages of two of tiny's GPUs, layers of 2 to 20 GB, by evaluate", TRIED, EVERY,
     ),
     Claim(
         COUPLED, "segment and allocation decisions must be made simultaneously, not sequentially", "less otherwise",
