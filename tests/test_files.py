@@ -280,7 +280,7 @@ def one_sentence(done, *words):
 @LINUX
 @pytest.mark.parametrize(
     "command",
-    ["solve tiny", "count tiny", "cases", "count tiny --json", "--help", "doctor", "reproduce pmetal --csv -"],
+    ["solve tiny", "count tiny", "cases", "count tiny --json", "--help", "reproduce pmetal --csv -"],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_standard_output_is_one_sentence(command, unbuffered):
@@ -345,3 +345,11 @@ def test_a_case_that_cannot_be_read_is_one_sentence(tmp_path):
     (folder / "gpu_pool.csv").mkdir()
     one_sentence(run("solve", str(folder)), "gpu_pool.csv", "folder")
     assert (data_dir() / "cases" / "tiny" / "gpu_pool.csv").is_file()
+
+
+@LINUX
+def test_a_folder_whose_name_is_no_text_is_no_obstacle(tmp_path):
+    done = run("copy", b"\xff", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(done.stdout.splitlines()) == len(list(tmp_path.rglob("*.ipynb"))) > 0
+    one_sentence(run("solve", b"\xfe", cwd=tmp_path), "neither a bundled case nor a folder")
