@@ -205,7 +205,7 @@ def _slow_forwards(monkeypatch):
 PROGRAM = ("partition_", "PipelineConfig", "PipelineBubbleStats", "MicroBatch", "StageRankOutOfRange")
 
 
-def _other_seeds(which):
+def _other_seeds(which, modules=(seeds, seeds_schedules), prefixes=("seed_", "scheduler_", "clock_")):
     """Every published function gets one argument changed, a number more or a list without its end."""
 
     def sabotage(monkeypatch):
@@ -220,9 +220,9 @@ def _other_seeds(which):
 
             return call
 
-        for module in (seeds, seeds_schedules, published_scheduler):
+        for module in modules:
             for name in module.__all__:
-                if name.startswith(("seed_", "scheduler_", "clock_", *PROGRAM)):
+                if name.startswith(prefixes):
                     monkeypatch.setattr(module, name, changed(getattr(module, name)))
 
     return sabotage
@@ -286,7 +286,8 @@ def _orders_swapped(monkeypatch):
 
 SABOTAGES = [
     _a_joint_ilp_that_is_wrong, _another_solver, _other_sizes, _orders_backwards, _orders_swapped,
-    _other_seeds(0), _other_seeds(1), _other_seeds(2), _other_seeds(3),
+    _other_seeds(0), _other_seeds(1), _other_seeds(2), _other_seeds(3), _other_seeds(0, [published_scheduler], PROGRAM),
+    _other_seeds(1, [published_scheduler], PROGRAM), _other_seeds(2, [published_scheduler], PROGRAM),
     _one_layer_more, _faster_gpus, _other_batch_and_factor, _reversed_pool, _unlike_links, _heavy_layers,
     _other_settings, _slow_forwards, _other_schedules, _other_cuts, _other_types,
 ]  # fmt: skip
@@ -436,6 +437,12 @@ def test_every_document_has_its_bar(ledger):
     )
     for kind, axis in zip(KINDS, ("x", "x2", "x3"), strict=True):
         assert sum(sum(trace.x) for trace in figure.data if trace.xaxis == axis) == kinds[kind]
+
+
+def test_a_row_that_could_not_be_computed_is_in_the_figure(ledger):
+    broken = replace(ledger, entries=tuple(replace(e, verdict=FAILED) for e in ledger.only("wrong")))
+    (bar,) = pl.plot_verdicts(broken).data
+    assert (bar.name, sum(bar.x)) == (FAILED, len(broken))
 
 
 def _cli(*arguments):

@@ -1,8 +1,10 @@
 """The ledger in one picture: how many of each verdict, kind by kind and document by document."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pipelab.errors import InvalidValue
+from pipelab.ledger.book import FAILED
 from pipelab.ledger.claims import FAILS, KINDS
 from pipelab.theme import VERDICT_COLOURS, ink_on, template
 
@@ -35,14 +37,16 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
 
     if not len(ledger):
         raise InvalidValue("plot_verdicts", [("ledger", "no entries", "expected at least one; see reproduce")])
-    counts = ledger.counts
-    documents = list(counts)
-    longest = [max(sum(counts[d][v] for v in verdicts) for d in documents) for verdicts in KINDS.values()]
+    documents = list(ledger.counts)
+    found = Counter((e.claim.kind, e.verdict, e.document) for e in ledger)
+    rows = Counter((e.claim.kind, e.document) for e in ledger)
+    longest = {kind: max(rows[kind, d] for d in documents) for kind in KINDS}
+    axes = {kind: f"x{i}" if i > 1 else "x" for i, kind in enumerate((k for k in KINDS if longest[k]), 1)}
     figure = go.Figure()
-    for axis, (kind, verdicts) in zip(("x", "x2", "x3"), KINDS.items(), strict=True):
-        for verdict in (v for v in verdicts if any(counts[d][v] for d in documents)):
-            numbers = [counts[d][verdict] for d in documents]
-            colour = VERDICT_COLOURS[verdict]
+    for kind, axis in axes.items():
+        for verdict in (v for v in (*KINDS[kind], FAILED) if any(found[kind, v, d] for d in documents)):
+            numbers = [found[kind, verdict, d] for d in documents]
+            colour = VERDICT_COLOURS.get(verdict, "#FFFFFF")
             figure.add_trace(
                 go.Bar(
                     orientation="h", name=verdict, y=documents, x=numbers, marker={"color": colour}, xaxis=axis,
@@ -54,25 +58,25 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
             )  # fmt: skip
     figure.update_layout(
         template=template(), title=_title(ledger), barmode="stack", height=270 + 52 * len(documents),
-        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8}, **_axes(longest),
+        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8}, **_side_by_side(axes, longest),
         legend={"y": -0.3, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "grouped"},
         margin={"t": 78, "b": 190},
     )  # fmt: skip
     return figure
 
 
-def _axes(longest: list[int]) -> dict[str, dict]:
-    """Three axes side by side, as wide as their longest bars, so that one row is as long in each."""
+def _side_by_side(axes: dict[str, str], longest: dict[str, int]) -> dict[str, dict]:
+    """Axes as wide as their longest bars, so that one row is as long in each."""
     gap = 0.06
-    unit = (1 - 2 * gap) / max(sum(longest), 1)
-    axes, left = {}, 0.0
-    for name, kind, most in zip(("xaxis", "xaxis2", "xaxis3"), KINDS, longest, strict=True):
-        right = min(left + unit * max(most, 1), 1.0)
-        axes[name] = {
-            "domain": [left, right], "range": [0, max(most, 1)], "title": {"text": f"{kind}s"}, "nticks": 6,
+    unit = (1 - gap * (len(axes) - 1)) / sum(longest.values())
+    layout, left = {}, 0.0
+    for kind, axis in axes.items():
+        right = min(left + unit * longest[kind], 1.0)
+        layout[axis.replace("x", "xaxis")] = {
+            "domain": [left, right], "range": [0, longest[kind]], "title": {"text": f"{kind}s"}, "nticks": 6,
         }  # fmt: skip
         left = right + gap
-    return axes
+    return layout
 
 
 def _title(ledger: "Ledger") -> str:
