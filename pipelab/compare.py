@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.html import table
 from pipelab.interrupts import noted_interrupts
-from pipelab.outcome import REFUSED, STOPPED, Outcome, outcome_of
+from pipelab.outcome import REFUSED, STOPPED, Outcome, ended, outcome_of
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solve import METHODS, solve
@@ -104,7 +104,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         frame = self.frame()
-        frame["outcome"] = [outcome.html for outcome in self.outcomes.values()]
+        shown = {method: ended(result, html=True) for method, result in self.results.items()}
+        frame["outcome"] = [shown.get(method, outcome.html) for method, outcome in self.outcomes.items()]
         return table(frame, html=("outcome",))
 
 

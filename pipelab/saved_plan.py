@@ -70,7 +70,7 @@ def refuse_other_problem(saved: Saved, placement: Placement, problem: Problem) -
     _refuse_other_conditions(saved, problem)
     judged = evaluate(problem, placement)
     for cells in saved.whole:
-        _compare(saved, "the plan", "plan_" + RATE, cells.get("plan_" + RATE, ""), [judged.throughput])
+        _compare(saved, "the plan", RATE, cells.get("plan_" + RATE, ""), [judged.throughput])
     for i, (cells, report) in enumerate(zip(saved.stages, judged.stages, strict=True), 1):
         _compare(saved, f"stage {i}", RATE, cells.get(RATE, ""), [report.throughput])
         _compare(saved, f"stage {i}", SHARES, cells.get(SHARES, ""), report.batch)

@@ -61,11 +61,20 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what():
     assert len(solid.y) == 2
     assert not solid.marker.pattern.shape
     assert figure.layout.yaxis.ticktext == ("single_gpu (one GPU per stage)", "exhaustive")
+    alone = both.results["single_gpu"]
+    for html in (alone._repr_html_(), both._repr_html_()):
+        assert f"{PROVEN.html} for one GPU per stage" in html
+    assert "✓ proven for one GPU per stage; " in pl.plot_progress(alone).layout.title.text
+    rows = pl.sweep(
+        lambda k: pl.load_case("tiny", max_gpus_per_stage=k), [{"k": 2}], "single_gpu", jobs=1, progress=False
+    )
+    assert [outcome_of_row(row) for row in rows.rows] == [PROVEN]
     early = pl.solve(tiny, "single_gpu", time_limit=0)
     assert outcome_of(early) == STOPPED
     as_run = pl.solve(pl.load_case("medium"), "single_gpu", segments="as_run")
     assert (as_run.status, outcome_of(as_run)) == ("feasible", PROVEN)
     assert as_run.details["proven_among"] == "the segments of the author's run"
+    assert outcome_of_row({"status": as_run.status, "reason": as_run.reason}) == PROVEN
 
 
 def test_what_ends_without_a_placement_says_whether_it_was_stopped_does_not_fit_or_is_refused():
@@ -215,6 +224,8 @@ def test_no_name_is_taken_for_html():
         html = page._repr_html_()
         assert "<b>x</b>" not in html
         assert "<i>" not in html
+    for page in (result, counted, placed, pl.solve_in_flight(problem)):  # nor "$1 or $2" for a formula
+        assert "<p class='tex2jax_ignore mathjax_ignore'>" in page._repr_html_()
 
 
 def test_the_mix_explorer_shows_the_names_of_outcomes_not_of_statuses():

@@ -56,7 +56,9 @@ def test_ci_runs_the_readmes_own_test_command():
 def test_notebooks_are_stored_without_outputs():
     notebooks = [str(p) for p in _tracked() if p.suffix == ".ipynb"]
     assert len(notebooks) >= 4
-    done = subprocess.run([sys.executable, "-m", "nbstripout", "--verify", *notebooks], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "nbstripout", "--keep-id", "--verify", *notebooks], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
 
 

@@ -13,7 +13,7 @@ from pipelab.evaluate import evaluate
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import Words, reload_note, shared
 from pipelab.explore.work import under_way
-from pipelab.outcome import REFUSED, outcome_of, proven_among
+from pipelab.outcome import REFUSED, ended, proven_among
 from pipelab.placement import Placement
 from pipelab.plots.plan import limited_by, plan_parts
 from pipelab.plots.progress import progress_parts
@@ -111,14 +111,14 @@ class WatchedSolve(widgets.VBox):
             return
         moments = result.details.get("progress") or moments
         end = moments[-1].seconds if moments else 0.0
-        among = f" for {proven_among(result)}" if proven_among(result) else ""
-        title = f"{self._name}, {result.method}: {outcome_of(result)}{among}"
+        title = f"{self._name}, {result.method}: {ended(result)}"
         self.progress.put(progress_parts(moments, end, title, self._gap(moments)))
         self.used.value = min(result.seconds, self.used.max) if self.limit else 1.0
         self.used.description = f"ended after {result.seconds:.3g} s"
         self.status.say(result.sentence)
         if result.placement is not None:
-            proof = f"proven{among}" if among else "the best that was found"
+            among = proven_among(result)
+            proof = f"proven for {among}" if among else "the best that was found"
             proof = "proven optimal" if result.status == "optimal" else proof
             self._draw(result.placement, given(result.throughput), proof)
         else:

@@ -6,7 +6,7 @@ the first ends, and they share no GPU. Everything is an array; only boundaries b
 layers are looped over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipelab.deadline import NEVER, Deadline
 from pipelab.html import table
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
@@ -21,7 +22,9 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame
 
-__all__ = ["Candidates", "enumerate_candidates", "gpu_sets", "link_rates", "list_candidates", "stage_rates"]
+__all__ = [
+    "Candidates", "all_candidates", "enumerate_candidates", "gpu_sets", "link_rates", "list_candidates", "stage_rates",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,7 @@ class Candidates:
     tail: np.ndarray
     head: np.ndarray
     link_throughput: np.ndarray
+    deadline: Deadline = NEVER  # for whatever is built of them
 
     @property
     def layers(self) -> int:
@@ -142,13 +146,23 @@ def enumerate_candidates(problem: Problem) -> Candidates:
     Candidates
         A allocations and E connections as arrays, rates in tokens/s; `frame()` has the allocations as a table.
     """
-    sets = gpu_sets(problem)
-    rate, fits = stage_rates(problem, sets)
-    return list_candidates(problem, sets, rate, fits, np.arange(problem.model.layers))
+    return all_candidates(problem, NEVER)
+
+
+def all_candidates(problem: Problem, deadline: Deadline) -> Candidates:
+    """The same; raises `Ended` at the deadline."""
+    sets = gpu_sets(problem, deadline)
+    rate, fits = stage_rates(problem, sets, deadline)
+    return list_candidates(problem, sets, rate, fits, np.arange(problem.model.layers), deadline)
 
 
 def list_candidates(
-    problem: Problem, sets: Sequence[tuple[int, ...]], rate: np.ndarray, allowed: np.ndarray, starts: np.ndarray
+    problem: Problem,
+    sets: Sequence[tuple[int, ...]],
+    rate: np.ndarray,
+    allowed: np.ndarray,
+    starts: np.ndarray,
+    deadline: Deadline = NEVER,
 ) -> Candidates:
     """The candidates over given GPU sets, kinds of span and first layers.
 
@@ -165,18 +179,21 @@ def list_candidates(
     starts, parts = np.asarray(starts), []
     for first in starts:  # by first layer, then by number of layers, then by set
         kinds = spans.kind[first, : problem.model.layers - first]
+        deadline.check()
         size_index, set_of = np.nonzero(allowed[:, kinds].T)
         parts.append((np.full(len(set_of), first), size_index + 1, set_of, kinds[size_index]))
     start, size, set_of, kind = (np.concatenate(column) for column in zip(*parts, strict=True))
-    tail, head = _connections(problem, sets, set_of, start, size)
-    links = link_rates(problem, sets)
+    tail, head = _connections(problem, sets, set_of, start, size, deadline)
+    links = link_rates(problem, sets, deadline)
     return Candidates(
         problem, tuple(sets), set_of, start, size, rate[set_of, kind],
-        tail, head, links[set_of[tail], set_of[head]],
+        tail, head, links[set_of[tail], set_of[head]], deadline,
     )  # fmt: skip
 
 
-def stage_rates(problem: Problem, sets: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
+def stage_rates(
+    problem: Problem, sets: Sequence[tuple[int, ...]], deadline: Deadline = NEVER
+) -> tuple[np.ndarray, np.ndarray]:
     """Rate of every GPU set with every kind of span (`Model.spans`), and whether it fits in memory.
 
     Returns
@@ -187,23 +204,34 @@ def stage_rates(problem: Problem, sets: Sequence[tuple[int, ...]]) -> tuple[np.n
     kinds = problem.cluster.kinds
     counts = np.zeros((len(sets), len(kinds)), dtype=int)
     for i, gpus in enumerate(sets):
+        if i % 1024 == 0:
+            deadline.check()
         np.add.at(counts[i], problem.cluster.kind_of[list(gpus)], 1)
     # Sets with the same kinds of GPU behave alike: each composition is computed once.
     composition, which = np.unique(counts, axis=0, return_inverse=True)
+    rate, fits = np.empty((2, len(composition), len(problem.model.spans.layers)))
+    step = max(1, 1_000_000 // (len(kinds) * rate.shape[1]))  # in parts, none of which takes long
+    for i in range(0, len(composition), step):
+        deadline.check()
+        part = composition[i : i + step]
+        tables = problem.costs.stage_tables(problem.model, problem.workload, kinds, part, problem.batch_split)
+        rate[i : i + step], fits[i : i + step] = tables.throughput, tables.fits(kinds)
     which = which.reshape(-1)
-    tables = problem.costs.stage_tables(problem.model, problem.workload, kinds, composition, problem.batch_split)
-    return tables.throughput[which], tables.fits(kinds)[which]
+    return rate[which], fits[which] > 0
 
 
-def gpu_sets(problem: Problem) -> tuple[tuple[int, ...], ...]:
+def gpu_sets(problem: Problem, deadline: Deadline = NEVER) -> tuple[tuple[int, ...], ...]:
     """Every set of GPU ids that may hold a stage."""
     gpus = range(len(problem.cluster))
     largest = min(problem.max_gpus_per_stage, len(gpus))
-    sets = chain.from_iterable(combinations(gpus, k) for k in range(1, largest + 1))
-    if not problem.same_type_stages:
-        return tuple(sets)
-    types = [gpu.type for gpu in problem.cluster.gpus]
-    return tuple(s for s in sets if len({types[g] for g in s}) == 1)
+    types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
+    sets: list[tuple[int, ...]] = []
+    for i, one in enumerate(chain.from_iterable(combinations(gpus, k) for k in range(1, largest + 1))):
+        if i % 4096 == 0:
+            deadline.check()
+        if len({types[g] for g in one}) == 1:
+            sets.append(one)
+    return tuple(sets)
 
 
 def _membership(sets: Sequence[tuple[int, ...]], gpus: int) -> np.ndarray:
@@ -214,27 +242,41 @@ def _membership(sets: Sequence[tuple[int, ...]], gpus: int) -> np.ndarray:
 
 
 def _connections(
-    problem: Problem, sets: Sequence[tuple[int, ...]], set_of: Any, start: Any, size: np.ndarray
+    problem: Problem, sets: Sequence[tuple[int, ...]], set_of: Any, start: Any, size: np.ndarray, deadline: Deadline
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of allocations with a common boundary and no common GPU."""
     member = _membership(sets, len(problem.cluster)).astype(np.float32)
-    disjoint = member @ member.T == 0  # exact: small whole numbers in float32
+    disjoint = np.empty((len(sets), len(sets)), dtype=bool)
+    for rows in _parts(len(sets), len(sets)):
+        deadline.check()
+        disjoint[rows] = member[rows] @ member.T == 0  # exact: small whole numbers in float32
     tails, heads = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for boundary in range(1, problem.model.layers):
         before = np.flatnonzero(start + size == boundary)
         after = np.flatnonzero(start == boundary)
-        i, j = np.nonzero(disjoint[np.ix_(set_of[before], set_of[after])])
-        tails.append(before[i])
-        heads.append(after[j])
+        for rows in _parts(len(before), len(after)):
+            deadline.check()
+            i, j = np.nonzero(disjoint[np.ix_(set_of[before[rows]], set_of[after])])
+            tails.append(before[rows][i])
+            heads.append(after[j])
     return np.concatenate(tails), np.concatenate(heads)
 
 
-def link_rates(problem: Problem, sets: Sequence[tuple[int, ...]]) -> np.ndarray:
+def _parts(rows: int, width: int) -> Iterator[slice]:
+    """Rows of a table in parts, none of which takes long."""
+    step = max(1, 5_000_000 // max(1, width))
+    return (slice(i, i + step) for i in range(0, rows, step))
+
+
+def link_rates(problem: Problem, sets: Sequence[tuple[int, ...]], deadline: Deadline = NEVER) -> np.ndarray:
     """ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
     bandwidth = problem.cluster.bandwidth_matrix()
     width = max((len(s) for s in sets), default=1)
     # Short sets are filled up with their own first GPU, which changes no minimum.
     members = np.array([s + (s[0],) * (width - len(s)) for s in sets], dtype=int).reshape(-1, width)
-    slowest_to = bandwidth[members].min(axis=1)  # (S, N): from set s to GPU j
-    slowest = slowest_to[:, members].min(axis=2)  # (S, S)
+    slowest = np.empty((len(members), len(members)))
+    for rows in _parts(len(members), len(members) * width):
+        deadline.check()
+        to = bandwidth[members[rows]].min(axis=1)  # from each set to GPU j
+        slowest[rows] = to[:, members].min(axis=2)
     return problem.link_throughput(slowest)

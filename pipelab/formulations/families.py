@@ -177,5 +177,8 @@ def maximise_t(columns: Columns, domains: Mapping[str, Domain], families: Any, i
     for group, where in columns.slices.items():
         upper[where], integer[where] = domains[group].upper, domains[group].whole
     objective[columns.slices["t"]] = 1
-    blocks = {family.name: family.rows(incidence, columns) for family in families}
+    blocks = {}
+    for family in families:
+        incidence.candidates.deadline.check()
+        blocks[family.name] = family.rows(incidence, columns)
     return LinearProgram(columns, np.zeros(columns.total), upper, integer, objective, blocks)

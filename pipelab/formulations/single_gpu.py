@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
+from pipelab.deadline import NEVER, Deadline
 from pipelab.errors import NotApplicable
 from pipelab.formulations.aggregated.classes import gpu_classes
 from pipelab.formulations.candidates import Candidates, list_candidates, stage_rates
@@ -193,7 +194,7 @@ FAMILIES = (
 _NEED_ALL_LINKS = ("successor", "predecessor")
 
 
-def rules(problem: Problem, as_run: bool = False) -> SegmentRules:
+def rules(problem: Problem, as_run: bool = False, deadline: Deadline = NEVER) -> SegmentRules:
     """Which segments there are: all that fit, or those of the author's run.
 
     `as_run` restates three habits of that run: first layers on a grid of max(1, M // 20)
@@ -207,7 +208,7 @@ def rules(problem: Problem, as_run: bool = False) -> SegmentRules:
             raise NotApplicable("single_gpu, segments='as_run'", [("costs", type(problem.costs).__name__, expected)])
     problem = replace(problem, max_gpus_per_stage=1)
     sets = tuple((g,) for g in range(len(problem.cluster)))
-    rate, fits = stage_rates(problem, sets)
+    rate, fits = stage_rates(problem, sets, deadline)
     layers = problem.model.layers
     if not as_run:
         return SegmentRules(problem, rate, fits, fits, np.arange(layers))
@@ -261,10 +262,10 @@ def size(counts: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def segments(chosen: SegmentRules) -> Candidates:
+def segments(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
     """The segments as candidates over single GPUs, with every connection."""
     sets = tuple((g,) for g in range(len(chosen.problem.cluster)))
-    return list_candidates(chosen.problem, sets, chosen.rate, chosen.allowed, chosen.starts)
+    return list_candidates(chosen.problem, sets, chosen.rate, chosen.allowed, chosen.starts, deadline)
 
 
 def usable(candidates: Candidates) -> np.ndarray:
@@ -285,7 +286,7 @@ def usable(candidates: Candidates) -> np.ndarray:
     return ahead[candidates.start] & back[candidates.stop]
 
 
-def upper_bound(chosen: SegmentRules) -> float | None:
+def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | None:
     """A rate that no placement with one GPU per stage exceeds; None if no placement exists.
 
     At a rate t, GPU g holds at most the most layers with which it still reaches t. The
@@ -294,6 +295,7 @@ def upper_bound(chosen: SegmentRules) -> float | None:
     sizes = np.where(chosen.fits, chosen.problem.model.spans.layers, 0)
     rates = np.unique(chosen.rate[chosen.fits])[::-1]
     for t in rates:
+        deadline.check()
         if (np.where(chosen.rate >= t, sizes, 0).max(axis=1)).sum() >= chosen.problem.model.layers:
             return float(t)
     return None

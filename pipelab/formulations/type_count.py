@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
+from pipelab.deadline import NEVER, Deadline
 from pipelab.errors import NotApplicable
 from pipelab.linear import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
@@ -90,7 +91,7 @@ def memory_gb(problem: Problem, layers: Any, batch: Any) -> Any:
     return layers * problem.model.layer_weight_gb + activations
 
 
-def list_options(problem: Problem, factor: bool = True) -> Options:
+def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEVER) -> Options:
     """Every segment with every type and number of GPUs that the heuristic allows."""
     refuse_unlike_layers(problem, "type_count")
     if not isinstance(problem.costs, LinearThroughput):
@@ -104,6 +105,7 @@ def list_options(problem: Problem, factor: bool = True) -> Options:
     rows = []
     for start in range(problem.model.layers):
         for size in range(1, min(most_layers, problem.model.layers - start) + 1):
+            deadline.check()
             for index, (name, count) in enumerate(zip(types, counts, strict=True)):
                 rows += _numbers(
                     problem, start, size, index, name, min(count, problem.max_gpus_per_stage), memory, factor

@@ -1,17 +1,20 @@
 """The aggregated form from problem to result: search for the best rate, one small program a question."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from pipelab.deadline import Deadline, Ended, deadline_of
+from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time
+from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.rates import StageRates, number_of_mixtures, stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_too_few
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_solver, solver_version
+from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
 
-__all__ = ["first_search", "rates_in_time", "result_of", "solve_aggregated"]
+__all__ = ["first_search", "rates_in_time", "result_of", "solve_aggregated", "stand_in", "unlisted"]
 
 # More cells than these take seconds: stages of one kind of GPU, whose table is there at once, come first.
 _MANY_CELLS = 3_000_000
@@ -75,19 +78,10 @@ def solve_aggregated(
 
 
 def rates_in_time(problem: Problem, deadline: Deadline, alone: bool = False) -> StageRates:
-    """The tables; where the deadline is over, in spite of that if they take a moment only.
-
-    Without them nothing can be said at all, and mostly they are there at once.
-    """
-    try:
-        return stage_rates(problem, deadline, alone)
-    except Ended as end:
-        if not alone and _many(problem):
-            raise
-        try:
-            return stage_rates(problem, Deadline(_LATE_SECONDS), alone)
-        except Ended:
-            raise end from None
+    """The tables; where the deadline is over, in spite of that if they take a moment only."""
+    if not alone and _many(problem):
+        return stage_rates(problem, deadline)
+    return made_in_time(lambda until: stage_rates(problem, until, alone), deadline, _LATE_SECONDS)
 
 
 def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | None:
@@ -107,16 +101,33 @@ def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | 
     return search
 
 
+def stand_in(problem: Problem) -> Placement | None:
+    """Some placement, in a moment, for whoever was ended with nothing in hand; None where none was found by then."""
+    try:
+        return Search(stage_rates(problem, Deadline(_LATE_SECONDS), alone=True), deadline=Deadline(0)).run().best
+    except Ended:
+        return None
+
+
 def _many(problem: Problem) -> bool:
     return number_of_mixtures(problem) * len(problem.model.spans.layers) > _MANY_CELLS
 
 
 def _nothing(problem: Problem, deadline: Deadline, reason: str) -> Result:
-    """Ended before there was a table of rates."""
+    """Ended before there was any table of rates."""
     details = {"questions": (), "progress": (), "nodes": 0, "fewest": False, "rates": None}
+    return replace(unlisted(problem, "aggregated", {}, deadline, Ended(reason), "the rates of stages"), details=details)
+
+
+def unlisted(
+    problem: Problem, method: str, size: Mapping[str, int], deadline: Deadline, end: Ended, what: str
+) -> Result:
+    """What a method knows that was ended while it listed something: at most some placement, and no bound."""
+    best = stand_in(problem)
+    throughput = evaluate(problem, best).throughput if best else None
     return Result(
-        problem, "aggregated", "unknown", None, None, None, deadline.spent, {}, stopped_by=reason, details=details,
-        reason="the rates of its stages were still being listed",
+        problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, size, "",
+        f"{what} were still being listed", end.reason,
     )  # fmt: skip
 
 

@@ -1,18 +1,17 @@
 """Try the placements one by one: the truth on small problems, and out of reach soon after."""
 
 import threading
-import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from math import comb, factorial
 
 import numpy as np
 
+from pipelab.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.errors import TooLarge
 from pipelab.evaluate import evaluate
 from pipelab.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
-from pipelab.interrupts import noted_interrupts
+from pipelab.methods.aggregated import unlisted
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
@@ -42,26 +41,31 @@ def count_placements(problem: Problem) -> dict[int, int]:
     >>> count_placements(pl.load_case("tiny", max_gpus_per_stage=2))
     {1: 10, 2: 126, 3: 180, 4: 24}
     """
+    return _count(problem, NEVER)
+
+
+def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
     layers, largest = problem.model.layers, problem.max_gpus_per_stage
     types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
     families = {0: 1}  # number of stages → families of so many disjoint GPU sets, in no order
     for name in dict.fromkeys(types):
-        own = _families(types.count(name), largest, layers)
+        own = _families(types.count(name), largest, layers, deadline)
         families = _product(families, own, layers)
     return {s: families[s] * factorial(s) * comb(layers - 1, s - 1) for s in range(1, layers + 1) if families.get(s)}
 
 
-def _families(gpus: int, largest: int, most: int) -> dict[int, int]:
+def _families(gpus: int, largest: int, most: int, deadline: Deadline) -> dict[int, int]:
     """Families of s disjoint sets of 1 … `largest` of these GPUs, for s up to `most`."""
-
-    @cache
-    def partitions(n: int, s: int) -> int:
-        """Of n GPUs into s sets: the first GPU's set takes j - 1 of the others."""
-        if n == 0 or s == 0:
-            return int(n == s)
-        return sum(comb(n - 1, j - 1) * partitions(n - j, s - 1) for j in range(1, min(largest, n) + 1))
-
-    return {s: sum(comb(gpus, n) * partitions(n, s) for n in range(s, gpus + 1)) for s in range(min(most, gpus) + 1)}
+    ways = [1] + [0] * gpus  # of n GPUs into s sets, for one s after the other
+    families = {0: 1}
+    for s in range(1, min(most, gpus) + 1):
+        after = [0] * (gpus + 1)
+        for n in range(s, min(gpus, s * largest) + 1):  # the first GPU's set takes j - 1 of the others
+            deadline.check()
+            after[n] = sum(comb(n - 1, j - 1) * ways[n - j] for j in range(1, min(largest, n) + 1))
+        ways = after
+        families[s] = sum(comb(gpus, n) * ways[n] for n in range(s, min(gpus, s * largest) + 1))
+    return families
 
 
 def _product(a: dict[int, int], b: dict[int, int], most: int) -> dict[int, int]:
@@ -104,28 +108,31 @@ def solve_exhaustive(
     TooLarge
         There are more than `limit` placements; the message says how many.
     """
-    began = time.perf_counter()
-    number = sum(count_placements(problem).values())
+    with deadline_of(time_limit, stop) as deadline:
+        try:
+            number = made_in_time(lambda until: sum(_count(problem, until).values()), deadline)
+            return _solve(problem, number, limit, stop_at_bound, deadline)
+        except Ended as end:
+            return unlisted(problem, "exhaustive", {}, deadline, end, "its GPU sets")
+
+
+def _solve(problem: Problem, number: int, limit: int, stop_at_bound: bool, deadline: Deadline) -> Result:
     if number > limit:
         raise TooLarge(
             f"{problem.name} has {number:,} placements, more than limit={limit:,}; method='aggregated' proves its "
             "answer without trying them",
             {"placements": number},
         )
-    sets = gpu_sets(problem)
-    rate, fits = stage_rates(problem, sets)
+    sets, rate, fits, links = made_in_time(lambda until: _listed(problem, until), deadline)
     size = {"placements": number}
     if not fits.any():
         reason = why_no_layer_fits(problem)
-        return Result(
-            problem, "exhaustive", "infeasible", None, None, None, time.perf_counter() - began, size, "", reason
-        )
-    search = _Search(problem, sets, np.where(fits, rate, -1.0), began, time_limit, stop)
+        return Result(problem, "exhaustive", "infeasible", None, None, None, deadline.spent, size, "", reason)
+    search = _Search(problem, sets, np.where(fits, rate, -1.0), links, deadline)
     search.enough = search.top if stop_at_bound else np.inf
-    with noted_interrupts(passed_on=False) as search.interrupted:
-        for stages in range(1, problem.model.layers + 1):  # few stages first: there are fewest of them
-            search.extend(0, 0, -1, np.inf, (), stages)
-    seconds = time.perf_counter() - began
+    for stages in range(1, problem.model.layers + 1):  # few stages first: there are fewest of them
+        search.extend(0, 0, -1, np.inf, (), stages)
+    seconds = deadline.spent
     if search.best is None and not search.stopped:
         reason = why_not_all_layers_fit(problem, sets, fits, "trying them all")
         return Result(problem, "exhaustive", "infeasible", None, None, None, seconds, size, "", reason)
@@ -137,6 +144,11 @@ def solve_exhaustive(
         _how_many(search, number, status == "optimal"), search.stopped if status != "optimal" else None,
         {"tried": search.tried},
     )  # fmt: skip
+
+
+def _listed(problem: Problem, deadline: Deadline) -> tuple:
+    sets = gpu_sets(problem, deadline)
+    return sets, *stage_rates(problem, sets, deadline), link_rates(problem, sets, deadline)
 
 
 def _how_many(search: "_Search", number: int, proven: bool) -> str:
@@ -159,20 +171,17 @@ class _Search:
         problem: Problem,
         sets: Sequence[tuple[int, ...]],
         rate: np.ndarray,
-        began: float,
-        time_limit: float | None,
-        stop: threading.Event | None,
+        links: np.ndarray,
+        deadline: Deadline,
     ) -> None:
         self.layers = problem.model.layers
         self.sets = sets
         self.rate = rate.tolist()  # [set][kind of span], negative where it does not fit
         self.span = problem.model.spans.kind.tolist()  # [first layer][layers - 1]
-        self.link = link_rates(problem, sets).tolist()
+        self.link = links.tolist()
         self.top = self.enough = float(rate.max())
         self.mask = [sum(1 << g for g in s) for s in sets]
-        self.deadline = np.inf if time_limit is None else began + time_limit
-        self.stop = stop
-        self.interrupted: Callable[[], bool] = lambda: False
+        self.deadline = deadline
         self.best: Placement | None = None
         self.stopped: str | None = None
         self.best_rate, self.steps, self.tried = -1.0, 0, 0
@@ -209,10 +218,5 @@ class _Search:
     def _must_stop(self) -> bool:
         self.steps += 1
         if self.stopped is None and self.steps % 1024 == 1:
-            if self.stop is not None and self.stop.is_set():
-                self.stopped = "stop"
-            elif self.interrupted():
-                self.stopped = "interrupt"
-            elif time.perf_counter() > self.deadline:
-                self.stopped = "time limit"
+            self.stopped = self.deadline.reason
         return self.stopped is not None

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.checked import given
-from pipelab.deadline import Deadline
+from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.evaluate import evaluate
 from pipelab.formulations import joint
-from pipelab.formulations.candidates import Candidates, enumerate_candidates, stage_rates
+from pipelab.formulations.candidates import Candidates, all_candidates, enumerate_candidates, stage_rates
 from pipelab.formulations.count import count_candidates
 from pipelab.formulations.forms import joint_form
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.methods.aggregated import unlisted
 from pipelab.methods.memory import BYTES, free_gigabytes, gigabytes, refuse
 from pipelab.methods.settle import chosen_rows, out_of_reach, refuse_out_of_reach, settle, settled_without_rates
 from pipelab.placement import Placement
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
 
+_LATE_SECONDS = 0.4  # for listing candidates after the end: mostly they are there at once
 # Probing fixes one link variable after the other and learns nothing from it: on small it took
 # 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.
 _SETTINGS = {"written": {}, "tight": {"propagating/probing/maxprerounds": 0}}
@@ -191,30 +193,61 @@ def solve_joint(
     more than 10^6 times as fast as the slowest stage or link, say), such programs alone find the best placement, and
     the reason says so.
     """
-    deadline = Deadline(time_limit, stop)
     joint_form(form, big_m)
-    size = joint_size(problem, form)
-    if not size["allocations"]:
-        return _infeasible(problem, why_no_layer_fits(problem), size, deadline)
-    _refuse_if_too_large(problem, form, size, memory_limit_gb)
+    with deadline_of(time_limit, stop) as deadline:
+        size = joint_size(problem, form)
+        if not size["allocations"]:
+            return _infeasible(problem, why_no_layer_fits(problem), size, deadline)
+        _refuse_if_too_large(problem, form, size, memory_limit_gb)
+        try:
+            candidates = made_in_time(lambda until: all_candidates(problem, until), deadline, _LATE_SECONDS)
+        except Ended as end:
+            return unlisted(problem, "joint", size, deadline, end, "its allocations and connections")
+        return _solve(candidates, form, big_m, size, gap, scip_settings or {}, on_progress, deadline)
 
+
+def _solve(
+    candidates: Candidates,
+    form: str,
+    big_m: str,
+    size: dict[str, int],
+    gap: float,
+    scip_settings: dict,
+    on_progress: Callable | None,
+    deadline: Deadline,
+) -> Result:
+    """The same where the candidates are listed."""
     from pipelab import scip
 
-    candidates = enumerate_candidates(problem)
+    problem = candidates.problem
     clash = out_of_reach(candidates)
     if clash and big_m == "valid":
         return _without_scips_tolerance(candidates, size, clash, gap, deadline)
     refuse_out_of_reach(candidates, "joint, big_m='as_written'")
-    program = _build(candidates, form, big_m)
+    try:
+        program = _build(candidates, form, big_m)
+    except Ended as end:
+        return _unbuilt(candidates, size, end, deadline)
     built = deadline.spent
     run = scip.run(
-        program, time_limit=deadline.seconds_left, gap=gap, stop=stop, on_progress=on_progress,
-        settings=_SETTINGS[form] | (scip_settings or {}),
+        program, gap=gap, deadline=deadline, on_progress=on_progress, settings=_SETTINGS[form] | scip_settings,
         reading=(program.columns.slices["z"], lambda z: candidates.placement(np.flatnonzero(z > 0.5))),
     )  # fmt: skip
     if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
         return _infeasible(problem, _why_not_all_fit(candidates), size, deadline, scip.version())
     return _read(candidates, program, run, size, big_m, not clash, built, deadline)
+
+
+def _unbuilt(candidates: Candidates, size: dict[str, int], end: Ended, deadline: Deadline) -> Result:
+    """What is known where not even the program was finished."""
+    placement = simple_placement(candidates)
+    throughput = None if placement is None else evaluate(candidates.problem, placement).throughput
+    status, bound = status_and_bound(throughput, candidates.rate_at_most(None))
+    reason = "the program was still being built"
+    return Result(
+        candidates.problem, "joint", status, placement, throughput, bound, deadline.spent, size, "", reason,
+        end.reason if status != "optimal" else None, {"progress": (), "solver_status": "stopped"},
+    )  # fmt: skip
 
 
 def _build(candidates: Candidates, form: str, big_m: str) -> "LinearProgram":

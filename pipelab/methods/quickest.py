@@ -2,10 +2,10 @@
 
 import math
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipelab.checked import given
-from pipelab.deadline import Deadline, Ended, deadline_of
+from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.rates import StageRates
@@ -164,7 +164,9 @@ class _Hunt:
             if not self._reach_the_floor():
                 self.impossible = True
                 return
-            times = pass_times(self.rates.problem, self.at_least * REACHED, self.deadline)
+            floor = self.at_least * REACHED
+            times = made_in_time(lambda until: pass_times(self.rates.problem, floor, until), self.deadline)
+            times = replace(times, deadline=self.deadline)
             self.bound = times.bound
             while not (self.impossible or self._proven() or self.stopped):
                 self.deadline.check()
@@ -172,10 +174,10 @@ class _Hunt:
                 self._improve(times)
                 if (self.seconds, self.bound) == before:
                     return  # no better by this solver's tolerance
-            while self.claimed and not self.stopped:
-                self.claimed = self._exclude(times)
-                if not self.claimed or not self._proven():
-                    return
+            before = None
+            while self.claimed and not self.stopped and self._proven() and self.seconds != before:
+                before = self.seconds
+                self._exclude(times)
         except Ended as end:
             self.stopped = end.reason
 
@@ -241,19 +243,15 @@ class _Hunt:
             form = stricter
         return least
 
-    def _exclude(self, times: PassTimes) -> bool:
-        """Whether it remains open that any placement is quicker than the best by more than what is claimed.
+    def _exclude(self, times: PassTimes) -> None:
+        """Whether any placement is quicker than the best by more than what is claimed; if none is, that is proven.
 
         A question of yes or no: no solver stops at it because a bound is near enough.
         """
-        before = given(self.seconds)
-        less = before * (1 - PROVEN_WITHIN)
+        less = given(self.seconds) * (1 - PROVEN_WITHIN)
         some, _ = times.up_to(less)
-        if some.bound > less or self._least(self._form(some, less, quicker=True)) == math.inf:
-            return False
-        if given(self.seconds) < less:
-            self.bound = min(given(self.bound), given(self.seconds))
-        return True
+        self.claimed = some.bound <= less and self._least(self._form(some, less, quicker=True)) < math.inf
+        self.bound = min(given(self.bound), given(self.seconds))
 
     def keep(self, placement: Placement) -> None:
         """Take a placement that reaches the floor, if it is the best."""

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.checked import given
-from pipelab.deadline import Deadline
+from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.errors import InvalidPlacement, UnknownName, nearest
 from pipelab.evaluate import evaluate
 from pipelab.formulations import single_gpu, threshold
 from pipelab.formulations.candidates import stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.methods.aggregated import unlisted
 from pipelab.methods.memory import refuse_if_too_large
 from pipelab.methods.settle import out_of_reach, refuse_out_of_reach, settle, settled_without_rates
 from pipelab.problem import Problem
@@ -92,17 +93,40 @@ def solve_single_gpu(
     time_limit, gap, memory_limit_gb, stop, on_progress
         As for `solve_joint`.
     """
+    _option("links", links, LINKS)
+    as_run = _option("segments", segments, SEGMENTS) == "as_run"
+    with deadline_of(time_limit, stop) as deadline:
+        try:
+            chosen = made_in_time(lambda until: single_gpu.rules(problem, as_run, until), deadline)
+            size = _size(chosen)
+            bound = made_in_time(lambda until: single_gpu.upper_bound(chosen, until), deadline)
+            if bound is None:
+                return _infeasible(problem, chosen, size, deadline)
+            name = f"the single-GPU MILP of {problem.name}"
+            refuse_if_too_large(name, size, "links='needed'", memory_limit_gb, links)
+            candidates = single_gpu.segments(chosen, deadline)
+            return _solve(problem, chosen, candidates, size, bound, links, gap, on_progress, deadline)
+        except Ended as end:
+            alone = replace(problem, max_gpus_per_stage=1)
+            return replace(
+                unlisted(alone, "single_gpu", {}, deadline, end, "its segments and connections"), problem=problem
+            )
+
+
+def _solve(
+    problem: Problem,
+    chosen: "SegmentRules",
+    candidates: "Candidates",
+    size: dict[str, int],
+    bound: float,
+    links: str,
+    gap: float,
+    on_progress: Callable | None,
+    deadline: Deadline,
+) -> Result:
+    """The same where the segments are listed."""
     from pipelab import scip
 
-    deadline = Deadline(time_limit, stop)
-    _option("links", links, LINKS)
-    chosen = single_gpu.rules(problem, as_run=_option("segments", segments, SEGMENTS) == "as_run")
-    size = _size(chosen)
-    bound = single_gpu.upper_bound(chosen)
-    if bound is None:
-        return _infeasible(problem, chosen, size, deadline)
-    refuse_if_too_large(f"the single-GPU MILP of {problem.name}", size, "links='needed'", memory_limit_gb, links)
-    candidates = single_gpu.segments(chosen)
     clash = out_of_reach(candidates)
     if clash and not chosen.restricted:
         return _without_scips_tolerance(problem, candidates, chosen, size, clash, gap, deadline)
@@ -110,9 +134,8 @@ def solve_single_gpu(
 
     def ask(segments: Any, share: float) -> Any:
         program = single_gpu.build(segments, bound, all_links=links == "all")
-        left = deadline.left * share if deadline.limited else None
-        built = deadline.spent
-        return segments, program, built, scip.run(program, time_limit=left, gap=gap, stop=stop, on_progress=on_progress)
+        part, built = deadline.within(deadline.left * share), deadline.spent
+        return segments, program, built, scip.run(program, deadline=part, gap=gap, on_progress=on_progress)
 
     fast = _at_the_bound(candidates, bound) if links == "needed" and not chosen.restricted else None
     if fast is not None:
@@ -225,7 +248,7 @@ def _infeasible(problem: Problem, chosen: "SegmentRules", size: dict[str, int], 
 def _for_the_problem(
     problem: Problem, status: str, throughput: float | None, bound: float | None, reason: str
 ) -> tuple[str, float | None, str, str]:
-    """What was proven of one GPU per stage is no bound where more are allowed; the last says among what it is one."""
+    """What was proven of one GPU per stage is no bound where more are allowed; the last says among what it is."""
     if problem.max_gpus_per_stage == 1:
         return status, bound, reason, ""
     remark = f"with one GPU per stage: {status}; more per stage may be faster"

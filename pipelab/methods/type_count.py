@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.checked import given
-from pipelab.deadline import Deadline, Ended, deadline_of
+from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.errors import UnknownName, nearest
 from pipelab.formulations.type_count import TypeCounts, average_link, build, list_options, most_layers
 from pipelab.placement import show_layers
@@ -70,8 +70,8 @@ def solve_type_count(
 def _solve(problem: Problem, factor: bool, rows: str, deadline: Deadline, on_progress: Callable | None) -> Result:
     from pipelab import scip
 
-    options = list_options(problem, factor, deadline)
-    program = build(options, rows, deadline)
+    options = made_in_time(lambda until: list_options(problem, factor, until), deadline)
+    program = build(options, rows)
     most: int | None = most_layers(options)
     if rows == "as_written" and given(most) < problem.model.layers:
         # Added up, its rows forbid it. SCIP says so too, but on medium only after 20 s and more.

@@ -49,7 +49,7 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
     layout = parts["layout"] | {"title": {"text": _comparison_title(comparison)}, "template": template()}
     most = max([layout["xaxis"]["range"][1], *(1.15 * rate for _, rate in promises)])
     layout["xaxis"] = layout["xaxis"] | {"range": [0, most]}
-    layout["yaxis"] = layout["yaxis"] | {"range": [len(rows) - 0.5, -0.5]}
+    layout["yaxis"] = layout["yaxis"] | {"range": [max(1, len(rows)) - 0.5, -0.5]}
     layout |= {"height": 160 + 30 * len(rows), "margin": layout["margin"] | {"t": 96}}  # two lines of title, a legend
     return go.Figure([*parts["data"], crosses], layout)
 

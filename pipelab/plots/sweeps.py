@@ -107,11 +107,11 @@ def _best(rows: list[dict], x: str, y: str) -> list[dict]:
 
 
 def _best_name(x: str) -> str:
-    return "beaten by none" if x in _EFFORT else f"best at each {x}"
+    return "beaten by none" if x in _EFFORT else plain(f"best at each {x}")
 
 
 def _unit(name: str) -> str:
-    return _UNITS.get(name, name.replace("_", " "))
+    return plain(_UNITS.get(name, name.replace("_", " ")))
 
 
 def _told(sweep: "Sweep", row: dict) -> str:

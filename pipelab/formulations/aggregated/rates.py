@@ -129,7 +129,7 @@ def stage_rates(problem: Problem, deadline: Deadline = NEVER, alone: bool = Fals
     pure = not alone and bool(problem.costs.mixes_as_slowest(problem))
     mixtures = _pure(problem) if pure else _alone(problem) if alone else _mixtures(problem, deadline)
     rate = np.zeros((len(mixtures), len(problem.model.spans.layers)))
-    for rows in _parts(mixtures, rate.shape[1]):
+    for rows in _parts(mixtures, 4 * rate.shape[1]):
         deadline.check()
         tables = problem.costs.stage_tables(
             problem.model, problem.workload, problem.cluster.kinds, mixtures[rows], problem.batch_split

@@ -16,7 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.errors import TooLarge
-from pipelab.formulations.quickest.sequence import named_gpus, timed
+from pipelab.formulations.quickest.exactly import at_most
+from pipelab.formulations.quickest.sequence import named_gpus
 from pipelab.formulations.quickest.times import PassTimes
 from pipelab.placement import Placement
 from pipelab.program import Columns, LinearProgram, RowBlock, incidence
@@ -73,13 +74,13 @@ class Path:
         """The least time, as the greatest of its negative."""
         c, (composition, first, last), (_, come, go) = self.columns, self.pieces, self.hops
         upper, integer, cost = np.ones(c.total), np.zeros(c.total, dtype=bool), np.zeros(c.total)
+        integer[c.slices["y"]] = self.quicker
         integer[c.slices["n"]] = True  # y is whole where n is: one stage arrives at a boundary and one leaves
         span = self.times.problem.model.spans.kind[first, last - first - 1]
         cost[c.slices["n"]] = self.times.stage[composition, span]
         cost[c.slices["y"]] = self.times.hop[come, go]
-        return timed(
-            c, upper, integer, cost / self.unit, self.blocks(), self.most / self.unit if self.quicker else None
-        )
+        least = LinearProgram(c, np.zeros(c.total), upper, integer, -cost / self.unit, self.blocks())
+        return at_most(least, cost, self.most) if self.quicker else least
 
     def blocks(self) -> dict[str, RowBlock]:
         """The rows, by name."""

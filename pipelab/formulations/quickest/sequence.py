@@ -21,11 +21,12 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from pipelab.formulations.aggregated.walk import sequence
+from pipelab.formulations.quickest.exactly import at_most
 from pipelab.formulations.quickest.times import PassTimes
 from pipelab.placement import Placement
 from pipelab.program import Columns, LinearProgram, RowBlock, incidence
 
-__all__ = ["Sequence", "named_gpus", "timed"]
+__all__ = ["Sequence", "named_gpus"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +85,11 @@ class Sequence:
         upper[c.slices["n"]] = np.minimum(np.floor(enough), self.times.problem.model.layers // self._sizes)
         integer[c.slices["n"]] = True
         # With whole n, whole y are among the best: rows of a transport problem. Rows of circuits break that.
-        integer[c.slices["y"]] = self.whole
+        integer[c.slices["y"]] = self.whole or self.quicker
         cost[c.slices["n"]] = self.times.stage[composition, span]
         cost[c.slices["y"]] = np.where(left > 0, self.times.hop[left - 1, right - 1], 0.0)
-        return timed(
-            c, upper, integer, cost / self.unit, self.blocks(), self.most / self.unit if self.quicker else None
-        )
+        least = LinearProgram(c, np.zeros(c.total), upper, integer, -cost / self.unit, self.blocks())
+        return at_most(least, cost, self.most) if self.quicker else least
 
     @property
     def _sizes(self) -> np.ndarray:
@@ -179,21 +179,6 @@ class Sequence:
     def _placement(self, pieces: list[int]) -> Placement:
         gpus = named_gpus(self.times, self.pieces[0][pieces])
         return Placement.of(zip(self._sizes[pieces].tolist(), gpus, strict=True))
-
-
-def timed(
-    columns: Columns,
-    upper: np.ndarray,
-    integer: np.ndarray,
-    cost: np.ndarray,
-    blocks: dict[str, RowBlock],
-    most: float | None,
-) -> LinearProgram:
-    """The least cost, as the greatest of its negative; or any of at most `most`."""
-    if most is not None:
-        row = {name: sp.csr_array(cost[None, part]) for name, part in columns.slices.items()}
-        blocks, cost = blocks | {"quick_enough": columns.rows(row, upper=most)}, np.zeros_like(cost)
-    return LinearProgram(columns, np.zeros(columns.total), upper, integer, -cost, blocks)
 
 
 def named_gpus(times: PassTimes, chosen: np.ndarray) -> list[tuple[int, ...]]:
