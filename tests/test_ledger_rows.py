@@ -179,7 +179,9 @@ def test_the_readme_links_every_source():
         assert source.link in text
 
 
-LINKED_IN = {"09": [*DOCUMENTS]}  # notebook: the documents that it takes apart
+# Notebook: the documents that it takes apart.
+LINKED_IN = {"01": ["pmetal", "scheduler"], "07": ["boostr", "scheduler"], "09": [*DOCUMENTS]}
+LINKED_IN |= {f"0{n}": ["write-up"] for n in (2, 3, 4, 5, 6, 8)}
 
 
 @pytest.mark.parametrize("number", LINKED_IN)
