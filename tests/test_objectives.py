@@ -543,3 +543,52 @@ def test_no_program_is_built_where_no_time_is_left(monkeypatch):
             < result.objective.bound
             <= pl.Roofline().pass_seconds(problem.model, problem.workload, problem.cluster.gpus[0], range(32))
         )
+
+
+def far_apart(seed):
+    """Links that spread over up to 40 orders of magnitude, or half of them practically absent."""
+    rng, problem = np.random.default_rng(seed + 10**6), small(seed, link_units="tokens")
+    shape = (len(problem.cluster),) * 2
+    slower = 10.0 ** rng.uniform(-rng.choice([3, 8, 14, 20, 40]), 0, shape)
+    if rng.random() < 0.5:
+        slower = np.where(rng.random(shape) < 0.5, 1.0, 10.0 ** -rng.uniform(10, 40))
+    links = problem.cluster.bandwidth_matrix() * slower
+    return dataclasses.replace(problem, cluster=pl.Cluster(problem.cluster.gpus, links))
+
+
+@pytest.mark.parametrize("solver", ["scip", "highs"])
+@pytest.mark.parametrize("seed", [26, 29, 40, 43, 73, 86, 159])
+def test_links_that_are_practically_absent_are_not_taken(seed, solver):
+    """A message of years beside stages of milliseconds: no solver carries both in one sum."""
+    problem = far_apart(seed)
+    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    for floor in floors([r for r, _ in every], seed)[:3]:
+        check_against(every, pl.quickest(problem, floor, solver=solver), floor)
+
+
+def test_the_front_over_links_that_are_practically_absent():
+    problem = far_apart(40)
+    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    curve = pl.trade_off(problem, "seconds_per_pass")
+    assert curve.complete
+    found = [(p.throughput, p.objective.value) for p in curve.points]
+    for rate, seconds in every:  # each is reached by a point
+        assert any(r >= rate * (1 - 1e-9) and s <= seconds * (1 + 1e-8) for r, s in found)
+
+
+def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
+    """A bound that meets the placement, where there is a quicker one: the last question finds it."""
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
+    truth, real = pl.quickest(tiny), run_program
+
+    def claims(solver, program, **limits):
+        run = real(solver, program, **limits)
+        if not program.objective.any() or run.x is None:
+            return run
+        worse = dataclasses.replace(program, objective=-program.objective)  # the slowest there is, said to be the least
+        answer = real(solver, worse, **limits)
+        return dataclasses.replace(run, x=answer.x, objective=-answer.objective, bound=-answer.objective)
+
+    monkeypatch.setattr("pipelab.methods.quickest.run_program", claims)
+    result = pl.quickest(tiny)
+    assert result.objective.value == truth.objective.value
