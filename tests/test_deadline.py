@@ -10,7 +10,7 @@ import pytest
 
 import pipelab as pl
 from pipelab import highs, scip
-from pipelab.deadline import NEVER, Deadline, Ended, deadline_of
+from pipelab.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
 from pipelab.formulations.aggregated.classes import find_classes
 from pipelab.formulations.aggregated.order import link_order
 from pipelab.formulations.aggregated.rates import distinct, stage_rates
@@ -175,6 +175,16 @@ def test_whatever_is_listed_looks_at_the_deadline_all_the_time(what):
         listed(given, watched)
     assert watched.looks > 5
     assert watched.longest < 0.5  # seconds of computing without a look
+
+
+def test_nobody_waits_for_one_step_that_takes_long():
+    began = time.perf_counter()
+    with pytest.raises(Ended, match="time limit"):
+        waited_for(lambda: time.sleep(3), Deadline(0.1))
+    assert time.perf_counter() - began < 1
+    assert waited_for(lambda: 7, NEVER) == 7
+    with pytest.raises(ZeroDivisionError):
+        waited_for(lambda: 1 / 0, NEVER)
 
 
 def test_nobody_waits_for_a_scip_that_does_not_hear():

@@ -13,6 +13,7 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab import scip
+from pipelab.deadline import NEVER
 from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.formulations.quickest.path import Path
@@ -212,9 +213,8 @@ def test_a_point_that_the_next_one_equals_is_dropped():
         status = "infeasible" if value is None else "optimal"
         return pl.Result(None, "", status, None, rate, None, 0.0, objective=Objective("x", "x", value, value, floor))
 
-    points, complete = raise_floor(
-        SimpleNamespace(thresholds=np.array([10.0, 20.0, 30.0])), least, "", 0, None, None, None
-    )
+    rates = SimpleNamespace(thresholds=np.array([10.0, 20.0, 30.0]))
+    points, complete = raise_floor(rates, least, "", NEVER, None)
     assert [(p.objective.value, p.throughput) for p in points] == [(5.0, 20.0), (7.0, 30.0)]
     assert complete
 
@@ -576,19 +576,30 @@ def test_the_front_over_links_that_are_practically_absent():
         assert any(r >= rate * (1 - 1e-9) and s <= seconds * (1 + 1e-8) for r, s in found)
 
 
+def near_ties(step):
+    """Three stages of one GPU each; four candidates, of which two are quicker by a hair; and the least time."""
+    names = "ABCD"
+    rates = {n: pl.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate(names)}
+    cluster = pl.Cluster.from_counts(dict.fromkeys(names, 1), 1.5, 1e6)
+    problem = pl.Problem(
+        cluster, pl.Model("m", 3, 64, 64, 1.0), pl.Workload(8, 1), pl.LinearThroughput(rates), link_units="tokens"
+    )
+    return problem, min(seconds for _, _, seconds in oracle.passes(problem))
+
+
 def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
-    """A bound that meets the placement, where there is a quicker one: the last question finds it."""
-    tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
-    truth, real = pl.quickest(tiny), run_program
+    """A bound that meets a placement, where another is quicker by less than a solver's tolerance: one more question."""
+    problem, least = near_ties(1e-7)
+    claims = []
 
-    def claims(solver, program, **limits):
-        run = real(solver, program, **limits)
-        if not program.objective.any() or run.x is None:
-            return run
-        worse = dataclasses.replace(program, objective=-program.objective)  # the slowest there is, said to be the least
-        answer = real(solver, worse, **limits)
-        return dataclasses.replace(run, x=answer.x, objective=-answer.objective, bound=-answer.objective)
+    def slowest(solver, program, **limits):
+        if not program.objective.any():
+            return run_program(solver, program, **limits)
+        run = run_program(solver, dataclasses.replace(program, objective=-program.objective), **limits)
+        claims.append(run.objective)
+        return dataclasses.replace(run, objective=-run.objective, bound=-run.objective)
 
-    monkeypatch.setattr("pipelab.methods.quickest.run_program", claims)
-    result = pl.quickest(tiny)
-    assert result.objective.value == truth.objective.value
+    monkeypatch.setattr("pipelab.methods.quickest.run_program", slowest)
+    result = pl.quickest(problem)
+    assert claims
+    assert (result.status, result.objective.value) == ("optimal", pytest.approx(least, rel=1e-10))

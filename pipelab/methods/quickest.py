@@ -171,13 +171,13 @@ class _Hunt:
             self.bound = times.bound
             while not (self.impossible or self._proven() or self.stopped):
                 self.deadline.check()
-                before = self.seconds, self.bound
+                known = self.seconds, self.bound
                 self._improve(times)
-                if (self.seconds, self.bound) == before:
+                if (self.seconds, self.bound) == known:
                     return  # no better by this solver's tolerance
-            before = None
-            while self.claimed and not self.stopped and self._proven() and self.seconds != before:
-                before = self.seconds
+            excluded = None  # of what was asked last whether anything is quicker
+            while self.claimed and not self.stopped and self._proven() and self.seconds != excluded:
+                excluded = self.seconds
                 self._exclude(times)
         except Ended as end:
             self.stopped = end.reason
