@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pipelab.interrupts import noted_interrupts
 
-__all__ = ["NEVER", "Deadline", "Ended", "deadline_of", "made_in_time"]
+__all__ = ["NEVER", "Deadline", "Ended", "deadline_of", "made_in_time", "waited_for"]
 
 Made = TypeVar("Made")
 
@@ -128,6 +128,36 @@ def made_in_time(make: Callable[[Deadline], Made], deadline: Deadline, late: flo
             return make(Deadline(late))
         except Ended:
             raise end from None
+
+
+def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
+    """`make()`, in a thread of its own, so that nobody waits for it longer than the deadline.
+
+    For single steps of numpy and scipy that take seconds. The thread then ends by itself.
+
+    Raises
+    ------
+    Ended
+        The deadline was first.
+    """
+    made: list[Made] = []
+    failure: list[BaseException] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            made.append(make())
+        except BaseException as error:  # carried over to the thread that waits
+            failure.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=work, name="pipelab-made", daemon=True).start()
+    while not done.wait(0.05):
+        deadline.check()
+    if failure:
+        raise failure[0]
+    return made[0]
 
 
 @contextmanager

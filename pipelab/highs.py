@@ -83,7 +83,13 @@ class _Solving:
         self.failure: BaseException | None = None
         self.highs = highs = highspy.Highs()
         # One thread: HiGHS keeps the others it starts, and waits for them when the thread that started them ends.
-        options = {"output_flag": False, "mip_rel_gap": gap, "mip_abs_gap": 0.0, "threads": 1, "parallel": "off"}
+        options: dict[str, Any] = {
+            "output_flag": False,
+            "mip_rel_gap": gap,
+            "mip_abs_gap": 0.0,
+            "threads": 1,
+            "parallel": "off",
+        }
         for name, value in (options | ({"time_limit": deadline.left} if deadline.limited else {})).items():
             highs.setOptionValue(name, value)
         highs.passModel(_as_highs(program))

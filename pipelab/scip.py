@@ -130,6 +130,7 @@ def load(program: LinearProgram, *, names: bool = False, deadline: Deadline = NE
     variables : list of pyscipopt variables, in column order
     """
     from pyscipopt import Model
+    from pyscipopt.scip import Term
 
     with _without_garbage_collection():
         model = Model()
@@ -137,8 +138,10 @@ def load(program: LinearProgram, *, names: bool = False, deadline: Deadline = NE
         model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _Solving
         try:
             variables = _add_columns(model, program, names, deadline)
+            # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
+            terms = [Term(x) for x in variables]
             for name, block in program.blocks.items():
-                _add_rows(model, variables, block, name if names else None, deadline)
+                _add_rows(model, terms, block, name if names else None, deadline)
         except Ended:
             _free_later(model, program.columns.total)
             raise
@@ -167,16 +170,17 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _add_columns(model: Any, program: LinearProgram, names: bool, deadline: Deadline) -> list:
-    kind = np.where(program.integer, "I", "C").tolist()
-    kind = ["B" if k == "I" and up <= 1 else k for k, up in zip(kind, program.upper.tolist(), strict=True)]
-    upper = [None if np.isinf(u) else u for u in program.upper.tolist()]
-    labels = _labels(program) if names else [""] * len(kind)
-    fields = zip(labels, kind, program.lower.tolist(), upper, program.objective.tolist(), strict=True)
-    variables = []
-    for i, (n, k, low, up, c) in enumerate(fields):
-        if i % _GIVE_WAY == 0:
-            deadline.check()
-        variables.append(model.addVar(n, vtype=k, lb=low, ub=up, obj=c))
+    labels = _labels(program) if names else None
+    variables: list = []
+    for i in range(0, program.columns.total, _GIVE_WAY):
+        deadline.check()
+        part = slice(i, i + _GIVE_WAY)
+        lower, upper = program.lower[part].tolist(), program.upper[part].tolist()
+        columns = zip(program.integer[part].tolist(), lower, upper, program.objective[part].tolist(), strict=True)
+        for j, (whole, low, up, cost) in enumerate(columns, start=i):
+            kind = "C" if not whole else "B" if up <= 1 else "I"
+            top = None if up == math.inf else up
+            variables.append(model.addVar(labels[j] if labels else "", vtype=kind, lb=low, ub=top, obj=cost))
     return variables
 
 
@@ -185,11 +189,10 @@ def _labels(program: LinearProgram) -> list[str]:
     return [f"{g}[{i}]" if n > 1 else g for g, n in sizes for i in range(n)]
 
 
-def _add_rows(model: Any, variables: list, block: "RowBlock", name: str | None, deadline: Deadline) -> None:
-    from pyscipopt.scip import Expr, ExprCons, Term
+def _add_rows(model: Any, terms: list, block: "RowBlock", name: str | None, deadline: Deadline) -> None:
+    from pyscipopt.scip import Expr, ExprCons
 
-    # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
-    terms = [Term(x) for x in variables]
+    deadline.check()
     matrix = block.matrix
     ends, where, values = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
     sides = zip(block.lower.tolist(), block.upper.tolist(), strict=True)
@@ -250,7 +253,8 @@ class _Recorder:
     ) -> None:
         self.began = began
         self.on_progress = on_progress
-        self.kept, self.placement_of = reading or (slice(None), None)
+        self.kept: slice = reading[0] if reading else slice(None)
+        self.placement_of: Callable[[np.ndarray], Placement] | None = reading[1] if reading else None
         self.variables = variables
         self.values: np.ndarray | None = None  # of the incumbent, in the columns kept
         self.progress: list[Progress] = []

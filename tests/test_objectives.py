@@ -13,6 +13,7 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab import scip
+from pipelab.deadline import NEVER
 from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.formulations.quickest.path import Path
@@ -212,9 +213,8 @@ def test_a_point_that_the_next_one_equals_is_dropped():
         status = "infeasible" if value is None else "optimal"
         return pl.Result(None, "", status, None, rate, None, 0.0, objective=Objective("x", "x", value, value, floor))
 
-    points, complete = raise_floor(
-        SimpleNamespace(thresholds=np.array([10.0, 20.0, 30.0])), least, "", 0, None, None, None
-    )
+    rates = SimpleNamespace(thresholds=np.array([10.0, 20.0, 30.0]))
+    points, complete = raise_floor(rates, least, "", NEVER, None)
     assert [(p.objective.value, p.throughput) for p in points] == [(5.0, 20.0), (7.0, 30.0)]
     assert complete
 
@@ -543,3 +543,63 @@ def test_no_program_is_built_where_no_time_is_left(monkeypatch):
             < result.objective.bound
             <= pl.Roofline().pass_seconds(problem.model, problem.workload, problem.cluster.gpus[0], range(32))
         )
+
+
+def far_apart(seed):
+    """Links that spread over up to 40 orders of magnitude, or half of them practically absent."""
+    rng, problem = np.random.default_rng(seed + 10**6), small(seed, link_units="tokens")
+    shape = (len(problem.cluster),) * 2
+    slower = 10.0 ** rng.uniform(-rng.choice([3, 8, 14, 20, 40]), 0, shape)
+    if rng.random() < 0.5:
+        slower = np.where(rng.random(shape) < 0.5, 1.0, 10.0 ** -rng.uniform(10, 40))
+    links = problem.cluster.bandwidth_matrix() * slower
+    return dataclasses.replace(problem, cluster=pl.Cluster(problem.cluster.gpus, links))
+
+
+@pytest.mark.parametrize("solver", ["scip", "highs"])
+@pytest.mark.parametrize("seed", [26, 29, 40, 43, 73, 86, 159])
+def test_links_that_are_practically_absent_are_not_taken(seed, solver):
+    """A message of years beside stages of milliseconds: no solver carries both in one sum."""
+    problem = far_apart(seed)
+    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    for floor in floors([r for r, _ in every], seed)[:3]:
+        check_against(every, pl.quickest(problem, floor, solver=solver), floor)
+
+
+def test_the_front_over_links_that_are_practically_absent():
+    problem = far_apart(40)
+    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    curve = pl.trade_off(problem, "seconds_per_pass")
+    assert curve.complete
+    found = [(p.throughput, p.objective.value) for p in curve.points]
+    for rate, seconds in every:  # each is reached by a point
+        assert any(r >= rate * (1 - 1e-9) and s <= seconds * (1 + 1e-8) for r, s in found)
+
+
+def near_ties(step):
+    """Three stages of one GPU each; four candidates, of which two are quicker by a hair; and the least time."""
+    names = "ABCD"
+    rates = {n: pl.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate(names)}
+    cluster = pl.Cluster.from_counts(dict.fromkeys(names, 1), 1.5, 1e6)
+    problem = pl.Problem(
+        cluster, pl.Model("m", 3, 64, 64, 1.0), pl.Workload(8, 1), pl.LinearThroughput(rates), link_units="tokens"
+    )
+    return problem, min(seconds for _, _, seconds in oracle.passes(problem))
+
+
+def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
+    """A bound that meets a placement, where another is quicker by less than a solver's tolerance: one more question."""
+    problem, least = near_ties(1e-7)
+    claims = []
+
+    def slowest(solver, program, **limits):
+        if not program.objective.any():
+            return run_program(solver, program, **limits)
+        run = run_program(solver, dataclasses.replace(program, objective=-program.objective), **limits)
+        claims.append(run.objective)
+        return dataclasses.replace(run, objective=-run.objective, bound=-run.objective)
+
+    monkeypatch.setattr("pipelab.methods.quickest.run_program", slowest)
+    result = pl.quickest(problem)
+    assert claims
+    assert (result.status, result.objective.value) == ("optimal", pytest.approx(least, rel=1e-10))

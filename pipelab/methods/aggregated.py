@@ -17,7 +17,7 @@ from pipelab.result import Result, status_and_bound
 __all__ = ["first_search", "rates_in_time", "result_of", "solve_aggregated", "stand_in", "unlisted"]
 
 # More cells than these take seconds: stages of one kind of GPU, whose table is there at once, come first.
-_MANY_CELLS = 3_000_000
+_MANY_CELLS = 1_000_000
 _FIRST_SECONDS = 5.0
 _LATE_SECONDS = 0.2  # for a table after the end
 
@@ -101,12 +101,13 @@ def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | 
     return search
 
 
-def stand_in(problem: Problem) -> Placement | None:
-    """Some placement, in a moment, for whoever was ended with nothing in hand; None where none was found by then."""
+def stand_in(problem: Problem, at_least: float = 0.0) -> Placement | None:
+    """Some placement of so many tokens/s, in a moment, for whoever was ended with nothing in hand; None if none is."""
     try:
-        return Search(stage_rates(problem, Deadline(_LATE_SECONDS), alone=True), deadline=Deadline(0)).run().best
+        search = Search(stage_rates(problem, Deadline(_LATE_SECONDS), alone=True), deadline=Deadline(0)).run()
     except Ended:
         return None
+    return search.best if (search.throughput or 0.0) >= at_least else None
 
 
 def _many(problem: Problem) -> bool:

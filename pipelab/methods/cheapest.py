@@ -20,7 +20,7 @@ from pipelab.errors import InvalidValue
 from pipelab.evaluate import evaluate
 from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.usage import Limits
-from pipelab.methods.aggregated import first_search, rates_in_time
+from pipelab.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.methods.floor import floor_index, unfinished, why_out_of_reach
 from pipelab.methods.prices import MOST_PRICE_UNITS, whole_prices
 from pipelab.methods.search import Search
@@ -97,6 +97,7 @@ def cheapest(
         try:
             rates = rates_in_time(problem, deadline)
         except Ended as end:
+            best = best or stand_in(problem, at_least)
             value = (
                 usd_per_million_tokens(_per_hour(problem, best), evaluate(problem, best).throughput) if best else None
             )

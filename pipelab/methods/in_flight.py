@@ -31,7 +31,7 @@ from pipelab.deadline import Deadline, Ended, deadline_of
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
-from pipelab.methods.aggregated import first_search, result_of
+from pipelab.methods.aggregated import first_search, result_of, stand_in
 from pipelab.methods.quickest import quickest_of, refuse_transfers
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked
@@ -171,6 +171,10 @@ class _Hunt:
         except Ended as end:  # in the middle of a range, or before there was one
             self.stopped = end.reason
             self.left.append(bound)
+        if self.best is None and self.deadline.reason is not None:
+            some = stand_in(self._with(1))
+            if some is not None:
+                self._try(some, 1)
 
     def _look_at(self, first: int, last: float, bound: float) -> None:
         bound = min(bound, self._most(first))

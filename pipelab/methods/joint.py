@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.checked import given
-from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time
+from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.evaluate import evaluate
 from pipelab.formulations import joint
 from pipelab.formulations.candidates import Candidates, all_candidates, enumerate_candidates, stage_rates
@@ -200,7 +200,7 @@ def solve_joint(
             return _infeasible(problem, why_no_layer_fits(problem), size, deadline)
         _refuse_if_too_large(problem, form, size, memory_limit_gb)
         try:
-            candidates = made_in_time(lambda until: all_candidates(problem, until), deadline, _LATE_SECONDS)
+            candidates = made_in_time(lambda until: _listed(problem, until), deadline, _LATE_SECONDS)
         except Ended as end:
             return unlisted(problem, "joint", size, deadline, end, "its allocations and connections")
         return _solve(candidates, form, big_m, size, gap, scip_settings or {}, on_progress, deadline)
@@ -225,7 +225,7 @@ def _solve(
         return _without_scips_tolerance(candidates, size, clash, gap, deadline)
     refuse_out_of_reach(candidates, "joint, big_m='as_written'")
     try:
-        program = _build(candidates, form, big_m)
+        program = waited_for(lambda: _build(candidates, form, big_m), deadline)
     except Ended as end:
         return _unbuilt(candidates, size, end, deadline)
     built = deadline.spent
@@ -236,6 +236,10 @@ def _solve(
     if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
         return _infeasible(problem, _why_not_all_fit(candidates), size, deadline, scip.version())
     return _read(candidates, program, run, size, big_m, not clash, built, deadline)
+
+
+def _listed(problem: Problem, deadline: Deadline) -> Candidates:
+    return waited_for(lambda: all_candidates(problem, deadline), deadline)
 
 
 def _unbuilt(candidates: Candidates, size: dict[str, int], end: Ended, deadline: Deadline) -> Result:

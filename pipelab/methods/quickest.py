@@ -12,7 +12,7 @@ from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.quickest.path import Path
 from pipelab.formulations.quickest.sequence import Sequence
 from pipelab.formulations.quickest.times import PassTimes, pass_times
-from pipelab.methods.aggregated import first_search, rates_in_time
+from pipelab.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.methods.floor import REACHED, floor_index, unfinished, why_out_of_reach
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked, run_program, solver_version
@@ -100,6 +100,7 @@ def quickest(
         try:
             rates = rates_in_time(problem, deadline)
         except Ended as end:
+            best = best or stand_in(problem, at_least)
             seconds = evaluate(problem, best).seconds_per_pass if best else None
             return unfinished(problem, "quickest", deadline, end, _objective(seconds, None, at_least), best)
         return quickest_of(rates, at_least, solver, deadline, best=best)
@@ -170,13 +171,13 @@ class _Hunt:
             self.bound = times.bound
             while not (self.impossible or self._proven() or self.stopped):
                 self.deadline.check()
-                before = self.seconds, self.bound
+                known = self.seconds, self.bound
                 self._improve(times)
-                if (self.seconds, self.bound) == before:
+                if (self.seconds, self.bound) == known:
                     return  # no better by this solver's tolerance
-            before = None
-            while self.claimed and not self.stopped and self._proven() and self.seconds != before:
-                before = self.seconds
+            excluded = None  # of what was asked last whether anything is quicker
+            while self.claimed and not self.stopped and self._proven() and self.seconds != excluded:
+                excluded = self.seconds
                 self._exclude(times)
         except Ended as end:
             self.stopped = end.reason
@@ -207,7 +208,7 @@ class _Hunt:
             self.claimed = True
 
     def _form(self, times: PassTimes, most: float, quicker: bool = False) -> Sequence | Path:
-        unit = min(most, times.bound * _SPREAD) / _UNITS
+        unit = min(most, max(times.bound, given(self.bound)) * _SPREAD) / _UNITS
         return (Sequence if self.rates.problem.model.uniform else Path)(times, most, unit, quicker=quicker)
 
     def _least(self, form: Sequence | Path | None) -> float:

@@ -155,7 +155,7 @@ class Search:
                 return True
             if self._try("links for one GPU", index, only_no=True, loose=True) is False:
                 return False
-        answer = self._try("with links", index, **({"widest": 1} if narrow else {}))
+        answer = self._try("with links", index, widest=1 if narrow else None)
         if answer is False and self._narrowed:
             self.narrowed = True
             return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.checked import given
-from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time
+from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.errors import InvalidPlacement, UnknownName, nearest
 from pipelab.evaluate import evaluate
 from pipelab.formulations import single_gpu, threshold
@@ -104,7 +104,7 @@ def solve_single_gpu(
                 return _infeasible(problem, chosen, size, deadline)
             name = f"the single-GPU MILP of {problem.name}"
             refuse_if_too_large(name, size, "links='needed'", memory_limit_gb, links)
-            candidates = single_gpu.segments(chosen, deadline)
+            candidates = waited_for(lambda: single_gpu.segments(chosen, deadline), deadline)
             return _solve(problem, chosen, candidates, size, bound, links, gap, on_progress, deadline)
         except Ended as end:
             alone = replace(problem, max_gpus_per_stage=1)
@@ -133,7 +133,7 @@ def _solve(
     refuse_out_of_reach(candidates, "single_gpu, segments='as_run'")
 
     def ask(segments: Any, share: float) -> Any:
-        program = single_gpu.build(segments, bound, all_links=links == "all")
+        program = waited_for(lambda: single_gpu.build(segments, bound, all_links=links == "all"), deadline)
         part, built = deadline.within(deadline.left * share), deadline.spent
         return segments, program, built, scip.run(program, deadline=part, gap=gap, on_progress=on_progress)
 
