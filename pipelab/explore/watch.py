@@ -111,7 +111,7 @@ class WatchedSolve(widgets.VBox):
             return
         moments = result.details.get("progress") or moments
         end = moments[-1].seconds if moments else 0.0
-        title = f"{self._name}, {result.method}: {ended(result)}"
+        title = f"{plain(self.problem.name)}, {result.method}: {ended(result)}"
         self.progress.put(progress_parts(moments, end, title, self._gap(moments)))
         self.used.value = min(result.seconds, self.used.max) if self.limit else 1.0
         self.used.description = f"ended after {result.seconds:.3g} s"
