@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import pipelab as pl
-from pipelab import scip, seeds, seeds_schedules
+from pipelab import scip
 from pipelab.cli import app
-from pipelab.course import published_scheduler
+from pipelab.course import published_layer_assignment, published_orders, published_scheduler
 from pipelab.ledger import KINDS, VERDICTS, Claim, claims, clock, writeup_lessons
 from pipelab.ledger.book import FAILED, enter
 from pipelab.ledger.claims import reading, shown
@@ -205,7 +205,9 @@ def _slow_forwards(monkeypatch):
 PROGRAM = ("partition_", "PipelineConfig", "PipelineBubbleStats", "MicroBatch", "StageRankOutOfRange")
 
 
-def _other_seeds(which, modules=(seeds, seeds_schedules), prefixes=("seed_", "scheduler_", "clock_")):
+def _other_seeds(
+    which, modules=(published_layer_assignment, published_orders), prefixes=("assign_", "seed_", "scheduler_", "clock_")
+):
     """Every published function gets one argument changed, a number more or a list without its end."""
 
     def sabotage(monkeypatch):
@@ -274,14 +276,14 @@ def _backwards(order):
 
 def _orders_backwards(monkeypatch):
     for name in ("clock_interleaved", "clock_zero_bubble"):
-        honest = getattr(seeds_schedules, name)
-        monkeypatch.setattr(seeds_schedules, name, lambda *a, honest=honest: _backwards(honest(*a)))
+        honest = getattr(published_orders, name)
+        monkeypatch.setattr(published_orders, name, lambda *a, honest=honest: _backwards(honest(*a)))
 
 
 def _orders_swapped(monkeypatch):
-    one, other = seeds_schedules.clock_1f1b, seeds_schedules.clock_zero_bubble
-    monkeypatch.setattr(seeds_schedules, "clock_1f1b", other)
-    monkeypatch.setattr(seeds_schedules, "clock_zero_bubble", one)
+    one, other = published_orders.clock_1f1b, published_orders.clock_zero_bubble
+    monkeypatch.setattr(published_orders, "clock_1f1b", other)
+    monkeypatch.setattr(published_orders, "clock_zero_bubble", one)
 
 
 SABOTAGES = [

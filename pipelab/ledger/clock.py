@@ -5,7 +5,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
-from pipelab import seeds_schedules as published
+from pipelab.course import published_orders as published
 from pipelab.ledger.claims import FAILS, HOLDS, TRIED, Claim
 from pipelab.ledger.comparisons import EQUAL, EVERY, TEXT, Trial, tried
 

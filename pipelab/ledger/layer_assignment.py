@@ -5,8 +5,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
-from pipelab import seeds
 from pipelab.checked import given
+from pipelab.course import published_layer_assignment as published
+from pipelab.course.rust_numbers import Panic
 from pipelab.ledger.claims import FAILS, HOLDS, TRIED, Claim
 from pipelab.ledger.comparisons import EQUAL, EVERY, NUMBERS, UNLIKE, Trial, tried
 
@@ -30,17 +31,17 @@ def _cuts(split: Iterable[range]) -> tuple[int, ...]:
 
 
 def _proportional(layers: int, memory: list[int]) -> "Callable[[Desk], Any]":
-    return lambda desk: _cuts(seeds.seed_proportional(layers, memory))
+    return lambda desk: _cuts(published.assign_layers_proportional(layers, memory))
 
 
 def _by_bandwidth(layers: int, memory: list[int], bandwidth: list[int]) -> tuple[int, ...]:
-    return _sizes(seeds.seed_bandwidth_aware(layers, memory, bandwidth))
+    return _sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
 
 
 def _bottlenecks(layers: int, bandwidth: Sequence[int]) -> tuple[float, float]:
     """The largest n / b of its split and of the best, over nodes of equal memory."""
     ones, megabytes = [1] * layers, [b * 10**6 for b in bandwidth]
-    own = seeds.seed_bandwidth_aware(layers, [16 * 10**9] * len(bandwidth), megabytes)
+    own = published.assign_layers_bandwidth_aware(layers, [16 * 10**9] * len(bandwidth), megabytes)
     best = given(pl.split_minmax(ones, len(bandwidth), speeds=bandwidth))
     return round(pl.bottleneck(own, ones, bandwidth), 12), round(pl.bottleneck(best, ones, bandwidth), 12)
 
@@ -57,7 +58,9 @@ def _least(*nodes: int) -> Trial:
 def _even(desk: "Desk") -> Trial:
     """Equal nodes: no two differ by more than one layer."""
     spread = (
-        (n, layers, _sizes(seeds.seed_proportional(layers, [1] * n))) for n in range(2, 6) for layers in range(n, 21)
+        (n, layers, _sizes(published.assign_layers_proportional(layers, [1] * n)))
+        for n in range(2, 6)
+        for layers in range(n, 21)
     )
     return tried((f"{layers} layers on {n} equal nodes: {s}", max(s) - min(s) <= 1) for n, layers, s in spread)
 
@@ -69,7 +72,7 @@ def _covers(desk: "Desk") -> Trial:
         for nodes in range(1, 6):
             for memory in product((1, 2, 5), repeat=nodes):
                 for layers in range(nodes, 13):
-                    split = seeds.seed_proportional(layers, list(memory))
+                    split = published.assign_layers_proportional(layers, list(memory))
                     whole = [x for part in split for x in part] == list(range(layers))
                     yield f"{layers} layers, memory {list(memory)}", whole
 
@@ -80,7 +83,7 @@ def _refused(rule: Callable, *arguments: Any) -> str:
     """Its answer, or the assertion at which it stops."""
     try:
         return f"{_sizes(rule(*arguments))}"
-    except seeds.Panic as panic:
+    except Panic as panic:
         return f"panic: {panic}"
 
 
@@ -101,13 +104,16 @@ def _exhaustive(desk: "Desk") -> Trial:
 def _refuses(desk: "Desk") -> Trial:
     """More nodes than layers, up to eight nodes."""
     inputs = ((layers, nodes) for nodes in range(2, 9) for layers in range(1, nodes))
-    answers = ((i, _refused(seeds.seed_proportional, i[0], [1] * i[1])) for i in inputs)
+    answers = ((i, _refused(published.assign_layers_proportional, i[0], [1] * i[1])) for i in inputs)
     return tried((f"{i}", answer.startswith("panic")) for i, answer in answers)
 
 
 def _links_only(desk: "Desk") -> Trial:
     """n nodes and the n - 1 links between them."""
-    answers = ((n, _refused(seeds.seed_bandwidth_aware, 30, [16_000] * n, [100_000] * (n - 1))) for n in range(2, 9))
+    answers = (
+        (n, _refused(published.assign_layers_bandwidth_aware, 30, [16_000] * n, [100_000] * (n - 1)))
+        for n in range(2, 9)
+    )
     return tried((f"{n} nodes with {n - 1} links: {a}", not a.startswith("panic")) for n, a in answers)
 
 
@@ -118,7 +124,7 @@ def _twice(desk: "Desk") -> float:
 
 def _contiguous(desk: "Desk") -> Trial:
     """Node by node: whether it begins where the one before ends, the first at 0 and the last to end with 30."""
-    parts = seeds.seed_bandwidth_aware(30, [16_000] * 3, [100_000] * 3)
+    parts = published.assign_layers_bandwidth_aware(30, [16_000] * 3, [100_000] * 3)
     ends = [0, *(part.stop for part in parts)]
     begins = [*(part.start for part in parts), 30]
     return tried(((f"layer {end}", end == begin) for end, begin in zip(ends, begins, strict=True)), whole=True)
@@ -158,7 +164,7 @@ CLAIMS = (
         PROPORTIONAL, "more nodes ({world_size}) than layers ({num_layers})", "refused", _refuses,
         "2 to 8 nodes with fewer layers, by seed_proportional", TRIED, EVERY,
         note="The bandwidth-aware rule does not assert it: 2 layers on 3 nodes are cut into {}.",
-        known=lambda desk: (_refused(seeds.seed_bandwidth_aware, 2, [1] * 3, [1] * 3),),
+        known=lambda desk: (_refused(published.assign_layers_bandwidth_aware, 2, [1] * 3, [1] * 3),),
     ),
     Claim(
         BANDWIDTH, "Divide layers to minimize bottleneck latency, accounting for per-node bandwidth",
@@ -211,7 +217,7 @@ CLAIMS = (
     Claim(
         TESTS, "assign_layers_proportional(4, &[100, 100, 100, 100]) … each node must get at least one layer",
         "four nodes with a layer",
-        lambda desk: (sum(n > 0 for n in _sizes(seeds.seed_proportional(4, [100] * 4))), 4),
+        lambda desk: (sum(n > 0 for n in _sizes(published.assign_layers_proportional(4, [100] * 4))), 4),
         "nodes with a layer by seed_proportional, and nodes", HOLDS, EQUAL,
     ),
 )  # fmt: skip

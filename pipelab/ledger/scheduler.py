@@ -6,9 +6,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
-from pipelab import seeds
-from pipelab import seeds_schedules as published
+from pipelab.course import published_orders as published
 from pipelab.course import published_scheduler as program
+from pipelab.course.rust_numbers import Panic
 from pipelab.ledger.claims import FAILS, HOLDS, TRIED, Claim, shown
 from pipelab.ledger.comparisons import AT_LEAST, EVERY, QUOTIENT, UNLIKE, Trial, tried
 
@@ -74,7 +74,7 @@ def _refused(desk: "Desk") -> Trial:
     for what, ask in inputs:
         try:
             found.append((what.format(ask()), False))
-        except (seeds.Panic, program.PpError):
+        except (Panic, program.PpError):
             found.append((what, True))
     return tried(found)
 
@@ -94,7 +94,7 @@ def _micro_batch(desk: "Desk") -> tuple[int, ...]:
 def _answered(desk: "Desk") -> Trial:
     """Equal layers: whether every stage gets one."""
     failures = (
-        (n, stages, seeds.smallest_failure(seeds.seed_by_flops, [([1] * n, stages)]))
+        (n, stages, published.smallest_failure(published.seed_by_flops, [([1] * n, stages)]))
         for stages in range(2, 17) for n in range(stages, 65)
     )  # fmt: skip
     return tried((f"{n} equal layers in {s} stages: {f.what if f else ''}", f is None) for n, s, f in failures)
@@ -103,7 +103,9 @@ def _answered(desk: "Desk") -> Trial:
 def _flops_cut(amounts: list[int], stages: int) -> tuple[float, float]:
     """Its most expensive stage and the least possible."""
     best = pl.split_minmax(amounts, stages)
-    return pl.bottleneck(seeds.seed_by_flops(amounts, stages), amounts), pl.bottleneck(best, amounts) if best else 0.0
+    return pl.bottleneck(published.seed_by_flops(amounts, stages), amounts), pl.bottleneck(
+        best, amounts
+    ) if best else 0.0
 
 
 def _ranks_that_send_gradients() -> tuple[int, int]:
@@ -209,15 +211,15 @@ CLAIMS = (
         note="One forward too many runs ahead.",
     ),
     Claim(TESTS, "partition_layers_evenly(12, 4) … assert_eq!(s.num_layers, 3)", "3, 3, 3 and 3",
-          lambda desk: _sizes(seeds.seed_even(12, 4)), "seed_even", "exact"),
+          lambda desk: _sizes(published.seed_even(12, 4)), "seed_even", "exact"),
     Claim(TESTS, "partition_layers_evenly(10, 3) … stages[0].num_layers, 4 … stages[1].num_layers, 3 … "
-          "stages[2].num_layers, 3", "4, 3 and 3", lambda desk: _sizes(seeds.seed_even(10, 3)), "seed_even", "exact"),
+          "stages[2].num_layers, 3", "4, 3 and 3", lambda desk: _sizes(published.seed_even(10, 3)), "seed_even", "exact"),
     Claim(TESTS, "vec![100u64; 8] … partition_layers_by_flops(&flops, 4) … assert_eq!(s.num_layers, 2)",
-          "2, 2, 2 and 2", lambda desk: _sizes(seeds.seed_by_flops([100] * 8, 4)), "seed_by_flops", "exact"),
+          "2, 2, 2 and 2", lambda desk: _sizes(published.seed_by_flops([100] * 8, 4)), "seed_by_flops", "exact"),
     Claim(TESTS, "vec![100u64, 100, 100, 100, 400] … stages[0].num_layers, 4 … stages[1].num_layers, 1", "4 and 1",
-          lambda desk: _sizes(seeds.seed_by_flops([100] * 4 + [400], 2)), "seed_by_flops", "exact"),
+          lambda desk: _sizes(published.seed_by_flops([100] * 4 + [400], 2)), "seed_by_flops", "exact"),
     Claim(TESTS, "vec![100u64, 200, 300, 400] … partition_layers_by_flops(&flops, 1) … stages[0].num_layers, 4", "4",
-          lambda desk: _sizes(seeds.seed_by_flops([100, 200, 300, 400], 1)), "seed_by_flops", "exact"),
+          lambda desk: _sizes(published.seed_by_flops([100, 200, 300, 400], 1)), "seed_by_flops", "exact"),
     Claim(TESTS, "let expected = 3.0f32 / 11.0", "3.0 / 11.0",
           lambda desk: program.PipelineBubbleStats(P, M).bubble_fraction_gpipe(), "its own formula, 4 ranks and 8 "
           "microbatches", "exact", QUOTIENT, note="Run, its GPipe idles {} of the time, too.",
