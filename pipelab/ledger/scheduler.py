@@ -213,7 +213,8 @@ CLAIMS = (
     Claim(TESTS, "partition_layers_evenly(12, 4) … assert_eq!(s.num_layers, 3)", "3, 3, 3 and 3",
           lambda desk: _sizes(published.seed_even(12, 4)), "seed_even", "exact"),
     Claim(TESTS, "partition_layers_evenly(10, 3) … stages[0].num_layers, 4 … stages[1].num_layers, 3 … "
-          "stages[2].num_layers, 3", "4, 3 and 3", lambda desk: _sizes(published.seed_even(10, 3)), "seed_even", "exact"),
+          "stages[2].num_layers, 3", "4, 3 and 3",
+          lambda desk: _sizes(published.seed_even(10, 3)), "seed_even", "exact"),
     Claim(TESTS, "vec![100u64; 8] … partition_layers_by_flops(&flops, 4) … assert_eq!(s.num_layers, 2)",
           "2, 2, 2 and 2", lambda desk: _sizes(published.seed_by_flops([100] * 8, 4)), "seed_by_flops", "exact"),
     Claim(TESTS, "vec![100u64, 100, 100, 100, 400] … stages[0].num_layers, 4 … stages[1].num_layers, 1", "4 and 1",
