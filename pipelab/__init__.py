@@ -3,7 +3,7 @@
     import pipelab as pl
 
     problem = pl.load_case("tiny", max_gpus_per_stage=2)
-    result = pl.solve(problem, method="joint")
+    result = pl.solve(problem)
 
 Names are listed below in the order in which a reader meets them. What draws and what
 solves is imported when it is first used, so that `import pipelab` stays quick.

@@ -126,8 +126,8 @@ def count(
 def solve(
     case: Case,
     max_gpus: MaxGpus = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "joint",
-    form: Annotated[str | None, typer.Option(help="Of the joint ILP: written or tight.")] = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
+    form: Annotated[str | None, typer.Option(help="With --method joint: written or tight.")] = None,
     same_type: SameType = None,
     batch_split: BatchSplit = None,
     link_units: LinkUnits = None,
@@ -157,6 +157,7 @@ def solve(
 
 def _print_result(result: "Result") -> None:
     print(result.sentence)
+    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
     if result.evaluation:
         print()
         print(_table(result.evaluation.frame()))
@@ -206,10 +207,11 @@ def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
         told = entry.row()
         print(
             f"CHANGED {told['document']} {told['row']}, {told['it says']!r}: recorded {told['recorded']}, now "
-            f"{told['verdict']}; stated {told['stated']}, computed {told['computed']}. {told['remark']}",
+            f"{told['verdict']}; {told['printed or tested']!r} beside {told['computed']}. {told['remark']}",
             file=stream,
         )
-    print(f"{len(ledger)} claims in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
+    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
+    print(f"{counted} in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
 
 
 def _short(value: object, most: int = 48) -> str:

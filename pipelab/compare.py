@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.html import table
 from pipelab.interrupts import noted_interrupts
-from pipelab.outcome import REFUSED, STOPPED, Outcome, outcome_of
+from pipelab.outcome import REFUSED, STOPPED, Outcome, ended, outcome_of
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solve import METHODS, solve
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "compare"]
 
 _NOT_ASKED = "not asked, after an interrupt"
+EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,13 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         frame = self.frame()
-        frame["outcome"] = [outcome.html for outcome in self.outcomes.values()]
+        shown = {method: ended(result, html=True) for method, result in self.results.items()}
+        frame["outcome"] = [shown.get(method, outcome.html) for method, outcome in self.outcomes.items()]
         return table(frame, html=("outcome",))
 
 
 def compare(
-    problem: Problem, methods: Iterable[str] = tuple(METHODS), time_limit: float | None = 30, **options: Any
+    problem: Problem, methods: Iterable[str] = EVERY_METHOD, time_limit: float | None = 30, **options: Any
 ) -> Comparison:
     """Solve one problem with several methods.
 
@@ -117,7 +119,8 @@ def compare(
     problem : Problem
         What all methods are asked.
     methods : iterable of str
-        By default all. "type_count" answers with a promise, not with a placement.
+        By default all but "auto", which is one of the others. "type_count" answers with a promise, not with a
+        placement.
     time_limit : float, optional
         Seconds for each method that takes a limit; 30 by default.
     **options
@@ -148,7 +151,7 @@ def compare(
     for name in options:
         if name not in methods:
             raise UnknownName(f"there are options for {name!r}, which is not compared; {nearest(name, methods)}")
-    limited = ("exhaustive", "single_gpu", "type_count", "joint", "aggregated")
+    limited = ("auto", "exhaustive", "single_gpu", "type_count", "joint", "aggregated")
     results, refused = {}, {}
     with noted_interrupts(passed_on=False) as interrupted:
         for method in methods:

@@ -4,6 +4,7 @@ A message says what was asked for, what arrived and what to do. Text that helps 
 several places (the nearest known name, a list of defects) is made here.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -205,12 +206,18 @@ class SweepInterrupted(KeyboardInterrupt):
         super().__init__(message)
 
 
+# np.float64(0.5) is 0.5 to a reader, and np.True_ is True.
+_NUMPYS = re.compile(r"\bnp\.(?:(?=True_|False_)|(?:float|int|uint)\w*\()(True|False|[^()]*)[_)]")
+
+
 def shown(value: Any) -> str:
     """A value as it is written, long ones without their middle; some cannot be written at all."""
     try:
         text = repr(value)
     except Exception:  # a whole number of more than 4,300 digits, say
         text = f"<{type(value).__name__}>"
+    if not isinstance(value, str):
+        text = _NUMPYS.sub(r"\1", text)
     return text if len(text) <= 200 else f"{text[:120]} … {text[-40:]}"
 
 

@@ -253,7 +253,12 @@ def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
 
 def _cost(problem: Problem, stage: Stage) -> StageCost:
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
-    return problem.costs.stage(problem.model, problem.workload, gpus, stage.layers, problem.batch_split)
+    cost = problem.costs.stage(problem.model, problem.workload, gpus, stage.layers, problem.batch_split)
+    # A cost model of the reader's own may count with numpy; what is reported are Python's numbers.
+    return StageCost(
+        float(cost.throughput), tuple(map(float, cost.batch)), tuple(map(float, cost.memory_gb)), int(cost.degree),
+        None if cost.pass_seconds is None else float(cost.pass_seconds),
+    )  # fmt: skip
 
 
 def _memory_defects(problem: Problem, placement: Placement, index: int, cost: StageCost) -> list[str]:

@@ -7,22 +7,28 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pipelab.errors import InvalidData, InvalidValue, nearest
-from pipelab.evaluate import evaluate, tally
+from pipelab.checked import instance
+from pipelab.errors import InvalidData, InvalidValue, nearest, shown
+from pipelab.evaluate import Evaluation, evaluate, tally
 from pipelab.files import read_text
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
+from pipelab.saved_plan import RATE, SHARES, Saved, conditions, in_flight_needed, refuse_other_problem
+from pipelab.solution_json import solution, stages_in
 from pipelab.tables import csv_text, path_of, plain, read_rows, write_to
 
 __all__ = ["VLLMSettings", "load_placement", "save_placement", "vllm_settings"]
 
 _SUFFIXES = (".json", ".csv")
+_LAYOUTS = ("pipelab", "write-up")
 _FIELDS = ("first_layer", "last_layer", "gpus")
 
 
-def save_placement(problem: Problem, placement: Placement | Result, path: str | Path) -> Path:
-    """Write a valid placement and what the judge says of it as JSON or CSV, replacing the file whole.
+def save_placement(
+    problem: Problem, placement: Placement | Result, path: str | Path, *, layout: str = "pipelab"
+) -> Path:
+    """Write a valid placement, and all that is needed to carry it out, as JSON or CSV, replacing the file whole.
 
     Parameters
     ----------
@@ -33,6 +39,10 @@ def save_placement(problem: Problem, placement: Placement | Result, path: str | 
     path : str or Path
         Ends in `.json` (everything, links included) or `.csv` (one row per stage). Layers are counted from 1; units
         are in the names of the columns.
+    layout : {"pipelab", "write-up"}
+        "pipelab": of every stage its layers, its GPUs, the share of the batch and the memory of each, and how many
+        GPUs cut a layer among them; and the rules, the workload and the microbatches in flight that its rates hold
+        for. "write-up": the fields of the write-up's solution.json alone (JSON; equal shares of the batch).
 
     Returns
     -------
@@ -44,7 +54,9 @@ def save_placement(problem: Problem, placement: Placement | Result, path: str | 
     InvalidPlacement
         The placement is not valid for this problem.
     InvalidValue
-        There is no placement, or the file would be of another kind.
+        There is no placement, the file would be of another kind, or there is no such layout.
+    NotApplicable
+        The write-up's fields cannot hold unequal shares of the batch.
     InvalidData
         Nothing can be written there.
 
@@ -53,26 +65,41 @@ def save_placement(problem: Problem, placement: Placement | Result, path: str | 
     >>> import pipelab as pl, tempfile, pathlib
     >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
     >>> path = pl.save_placement(tiny, pl.solve(tiny, "aggregated"), pathlib.Path(tempfile.mkdtemp()) / "plan.csv")
-    >>> print(path.read_text().splitlines()[1])
-    1,1,4,0 1,2 × A100,301.784,2.817578125,80
+    >>> print(path.read_text().splitlines()[1][:50])
+    1,1,4,0 1,2 × A100,8 8,1,301.784,2.817578125,80,30
     """
     path, result = path_of("save_placement", path), placement if isinstance(placement, Result) else None
     _check_suffix("save_placement", path)
+    if layout not in _LAYOUTS:
+        raise InvalidValue("save_placement", [("layout", layout, f"expected {' or '.join(map(repr, _LAYOUTS))}")])
+    if layout == "write-up" and path.suffix != ".json":
+        expected = "expected a name that ends in .json: the write-up's fields are nested"
+        raise InvalidValue("save_placement", [("path", str(path), expected)])
     placement = placement_in(placement, "save_placement")
-    rows = _stage_rows(problem, placement)
-    if path.suffix == ".csv":
-        # A table has one number per cell: the memory of the GPU that has the least to spare.
-        lines = [list(_csv_row(row).values()) for row in rows]
-        write_to("save_placement", path, csv_text(list(_csv_row(rows[0])), lines))
+    judged = evaluate(problem, placement)
+    if layout == "write-up":
+        text = _json(solution(judged))
+    elif path.suffix == ".csv":
+        whole = {"plan_" + RATE: plain(float(judged.throughput))}
+        whole |= {name: plain(value) for name, value in _conditions(problem, judged).items()}
+        rows = [_csv_row(row) | whole for row in _stage_rows(judged)]
+        text = csv_text(list(rows[0]), [list(row.values()) for row in rows])
     else:
-        write_to(
-            "save_placement", path,
-            json.dumps(_document(problem, placement, rows, result), indent=2, ensure_ascii=False) + "\n",
-        )  # fmt: skip
+        text = _json(_document(problem, judged, result))
+    write_to("save_placement", path, text)
     return path
 
 
-def _stage_rows(problem: Problem, placement: Placement) -> list[dict]:
+def _json(document: dict) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _conditions(problem: Problem, judged: Evaluation) -> dict:
+    needed = in_flight_needed(judged)
+    return conditions(problem) | ({} if needed is None else {"microbatches_that_fill_the_pipeline": needed})
+
+
+def _stage_rows(judged: Evaluation) -> list[dict]:
     return [
         {
             "stage": i,
@@ -80,29 +107,32 @@ def _stage_rows(problem: Problem, placement: Placement) -> list[dict]:
             "last_layer": report.stage.layers.stop,
             "gpus": list(report.stage.gpus),
             "gpu_types": list(report.gpu_types),
-            "throughput_tokens_per_s": float(report.throughput),
+            SHARES: [float(share) for share in report.batch],
+            "gpus_per_layer": report.degree,
+            RATE: float(report.throughput),
             "memory_needed_gb": [float(need) for need in report.memory_gb],
             "memory_offered_gb": [float(offer) for offer in report.memory_limit_gb],
         }
-        for i, report in enumerate(evaluate(problem, placement).stages, start=1)
+        for i, report in enumerate(judged.stages, start=1)
     ]
 
 
 def _csv_row(row: dict) -> dict:
+    # A table has one number per cell: the memory of the GPU that has the least to spare.
     need, offer = max(
         zip(row["memory_needed_gb"], row["memory_offered_gb"], strict=True), key=lambda pair: pair[0] / pair[1]
     )
     return row | {
         "gpus": " ".join(map(str, row["gpus"])),
         "gpu_types": tally(tuple(row["gpu_types"])),
-        "throughput_tokens_per_s": plain(row["throughput_tokens_per_s"]),
+        SHARES: " ".join(map(plain, row[SHARES])),
+        RATE: plain(row[RATE]),
         "memory_needed_gb": plain(need),
         "memory_offered_gb": plain(offer),
     }
 
 
-def _document(problem: Problem, placement: Placement, rows: list[dict], result: Result | None) -> dict:
-    judged = evaluate(problem, placement)
+def _document(problem: Problem, judged: Evaluation, result: Result | None) -> dict:
     solved = {}
     if result is not None:
         solved = {"method": result.method, "status": result.status, "bound_tokens_per_s": result.bound}
@@ -120,22 +150,27 @@ def _document(problem: Problem, placement: Placement, rows: list[dict], result: 
         "problem": problem.name,
         "model": problem.model.name,
         "layers": problem.model.layers,
-        "throughput_tokens_per_s": float(judged.throughput),
+        RATE: float(judged.throughput),
         **solved,
         "bottlenecks": list(judged.bottlenecks),
-        "stages": rows,
+        "conditions": _conditions(problem, judged),
+        "stages": _stage_rows(judged),
         "links": links,
     }
 
 
-def load_placement(path: str | Path) -> Placement:
+def load_placement(path: str | Path, problem: Problem | None = None) -> Placement:
     """Read a placement from JSON or CSV; `pl.evaluate` says whether it is valid for a problem.
 
     Parameters
     ----------
     path : str or Path
-        As `save_placement` writes it, or by hand: of each stage `first_layer`, `last_layer` (counted from 1)
-        and `gpus` are read. In CSV, GPU ids are separated by spaces.
+        As `save_placement` writes it in either layout, or by hand: of each stage `first_layer`, `last_layer` (counted
+        from 1) and `gpus` are read. In CSV, GPU ids are separated by spaces.
+    problem : Problem, optional
+        What the plan is to be carried out for. Then all else that the file says is compared with it: the rules (how
+        a batch is shared, what links count), the workload, every rate and every GPU's share of the batch. So what is
+        returned has the rate that was saved.
 
     Returns
     -------
@@ -145,9 +180,12 @@ def load_placement(path: str | Path) -> Placement:
     Raises
     ------
     InvalidData
-        The file is not there or cannot be read, or a value does not fit; names stage or row, field and value.
+        The file is not there or cannot be read, or a value does not fit; names stage or row, field and value. Or the
+        plan was made for another problem than the one given; names what differs and how to set it.
+    InvalidPlacement
+        The placement is not valid for the problem given.
     InvalidValue
-        What is given is no path, or ends in something else.
+        What is given is no path or no problem, or the path ends in something else.
 
     Examples
     --------
@@ -159,32 +197,43 @@ def load_placement(path: str | Path) -> Placement:
     """
     path = path_of("load_placement", path)
     _check_suffix("load_placement", path)
+    if problem is not None:
+        instance("load_placement", "problem", problem, Problem, "a Problem, or nothing to have the stages alone")
     if path.suffix == ".csv":
-        stages = []
-        for row in read_rows(path, _FIELDS):
-            cells: dict[str, Any] = {name: row.cells[name] for name in _FIELDS}
-            cells["gpus"] = cells["gpus"].split()
-            stages.append(_stage(cells, f"{path}, row {row.number}, column"))
-        return Placement(tuple(stages))
-    return Placement(tuple(_stage(cells, f"{path}, stage {i}, field") for i, cells in enumerate(_read_json(path), 1)))
+        rows = read_rows(path, _FIELDS)
+        cells: list[dict[str, Any]] = [{**row.cells, "gpus": row.cells["gpus"].split()} for row in rows]
+        saved, places = Saved(path, cells, cells), [f"{path}, row {row.number}, column" for row in rows]
+    else:
+        saved = _read_json(path)
+        places = [f"{path}, stage {i}, field" for i in range(1, len(saved.stages) + 1)]
+    stages = (_stage(cells, place) for cells, place in zip(saved.stages, places, strict=True))
+    placement = Placement(tuple(stages))
+    if problem is not None:
+        refuse_other_problem(saved, placement, problem)
+    return placement
 
 
-def _read_json(path: Path) -> list[dict]:
+def _read_json(path: Path) -> Saved:
     text = read_text(path, "JSON")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidData(f"{path}: cannot be read as JSON ({error})") from None
+    if isinstance(document, dict) and "allocations" in document and "stages" not in document:
+        return Saved(path, stages_in(path, document["allocations"]), (), digits=1e-4)  # people print a few digits
     stages = document.get("stages") if isinstance(document, dict) else None
     if not isinstance(stages, list) or not stages:
         raise InvalidData(f'{path}: expected an object with "stages", a list of at least one stage')
     for i, stage in enumerate(stages, 1):
         if not isinstance(stage, dict):
-            raise InvalidData(f"{path}, stage {i}: {stage!r}: expected an object with {', '.join(_FIELDS)}")
+            raise InvalidData(f"{path}, stage {i}: {shown(stage)}: expected an object with {', '.join(_FIELDS)}")
         for field in _FIELDS:
             if field not in stage:
                 raise InvalidData(f"{path}, stage {i}: field {field!r} is missing; {nearest(field, stage)}")
-    return stages
+    under = document.get("conditions", {})
+    if not isinstance(under, dict):
+        raise InvalidData(f"{path}, field 'conditions': {shown(under)}: expected an object with names and values")
+    return Saved(path, stages, [under | {"plan_" + RATE: document.get(RATE)}])
 
 
 def _stage(cells: Mapping, place: str) -> Stage:

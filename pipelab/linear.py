@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.checked import Number, Positive, Share, checked
+from pipelab.checked import Number, Positive, Share, checked, python_value
 from pipelab.cluster import GPU
 from pipelab.costs import StageCost, StageTables
 from pipelab.errors import InvalidValue, UnknownName, nearest
@@ -46,7 +46,8 @@ class Coefficients:
 
     Notes
     -----
-    a, β, γ and c are the write-up's letters. The bundled values are its own and synthetic; see `data/README.md`.
+    The write-up prints neither this formula nor any coefficient: both come from its author's code. The symbols a, β, γ
+    and c are pipelab's. The bundled values are synthetic; see `data/README.md`.
     """
 
     per_token: Number
@@ -192,7 +193,7 @@ class LinearThroughput:
             raise UnknownName(f"no coefficients for GPU type {gpu_type!r}; {nearest(gpu_type, self.coefficients)}")
         c = self.coefficients[gpu_type]
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
-        return np.maximum(1.0, linear)
+        return python_value(np.maximum(1.0, linear))
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries.
@@ -209,7 +210,7 @@ class LinearThroughput:
         float or numpy.ndarray
             In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
         """
-        return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+        return python_value(bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer())
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
         """What these layers need on one GPU that works on the whole batch, by what it is for.

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pipelab.steady import SteadyResult
 
 __all__ = [
-    "DOES_NOT_FIT", "NOT_PROVEN", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED", "Outcome", "outcome_of",
-    "outcome_of_row", "proven_among",
+    "DOES_NOT_FIT", "NOT_PROVEN", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED", "Outcome", "ended",
+    "outcome_of", "outcome_of_row", "proven_among",
 ]  # fmt: skip
 
 
@@ -67,8 +67,8 @@ class Outcome:
     def html(self) -> str:
         """A swatch as bars have it, symbol and word, for the HTML of results."""
         swatch = f"display:inline-block;width:1.4em;height:0.8em;{_CSS[self.pattern].format(self.fill)}"
-        word = f"<b style='color:{self.ink};white-space:nowrap'>{escape(str(self))}</b>"
-        return f"<span style='{swatch}'></span> {word}"
+        word = f"<b style='color:{self.ink}'>{escape(str(self))}</b>"
+        return f"<span style='white-space:nowrap'><span style='{swatch}'></span> {word}</span>"
 
 
 PROVEN = Outcome("proven", "✓", "#0072B2", "", "circle", "#004C78")
@@ -77,6 +77,8 @@ STOPPED = Outcome("stopped early", "◔", "#E69F00", ".", "diamond-open", "#7A52
 DOES_NOT_FIT = Outcome("does not fit", "✗", WRONG, "x", "x", "#8A3A00")
 REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")  # too large, or not applicable
 OUTCOMES = (PROVEN, NOT_PROVEN, STOPPED, DOES_NOT_FIT, REFUSED)
+# How `single_gpu` gives its reason where it has a proof for fewer placements: all that a row keeps of it.
+_PROVEN_AMONG = ("with one GPU per stage: optimal", "best among the segments of the author's run")
 
 
 def proven_among(result: "Result | SteadyResult") -> str:
@@ -102,7 +104,7 @@ def outcome_of(result: "Result | SteadyResult") -> Outcome:
     >>> tiny = pl.load_case("tiny")
     >>> [str(outcome_of(pl.solve(tiny, method))) for method in ("aggregated", "even", "type_count")]
     ['✓ proven', '○ not proven', '○ not proven']
-    >>> str(outcome_of(pl.solve(tiny, "joint", time_limit=0)))
+    >>> str(outcome_of(pl.solve(pl.load_case("medium"), time_limit=0, method="aggregated")))
     '◔ stopped early'
     """
     details: Mapping[str, Any] = getattr(result, "details", {})
@@ -115,6 +117,19 @@ def outcome_of(result: "Result | SteadyResult") -> Outcome:
     return REFUSED if details.get("not_applicable") else DOES_NOT_FIT
 
 
+def ended(result: "Result | SteadyResult", *, html: bool = False) -> str:
+    """The outcome as text or HTML, with what a proof is for where it is not for all placements.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> ended(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu"))
+    '✓ proven for one GPU per stage'
+    """
+    outcome, among = outcome_of(result), proven_among(result)
+    return (outcome.html if html else str(outcome)) + (f" for {among}" if among else "")
+
+
 def outcome_of_row(row: Mapping[str, Any]) -> Outcome:
     """How a point of a sweep or of a saved run ended, from its columns `status` and `reason`.
 
@@ -124,7 +139,7 @@ def outcome_of_row(row: Mapping[str, Any]) -> Outcome:
     ['not proven', 'stopped early']
     """
     reason = str(row.get("reason", ""))
-    if row["status"] == "optimal":
+    if row["status"] == "optimal" or reason.startswith(_PROVEN_AMONG):
         return PROVEN
     if row["status"] == "failed":
         return REFUSED

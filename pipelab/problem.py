@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipelab.checked import Count, Flag, Layers, Positive, checked
+from pipelab.checked import Count, Flag, Layers, Positive, checked, python_value
 from pipelab.cluster import Cluster
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.facts.transformer import Transformer
@@ -265,7 +265,7 @@ class Problem:
         float or numpy.ndarray
             In tokens/s or transfers/s, see `link_units`; of the shape that was given.
         """
-        return self.costs.link_throughput(self, bandwidth_gb_per_s)
+        return python_value(self.costs.link_throughput(self, bandwidth_gb_per_s))
 
     def message_seconds(self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float") -> Any:
         """From the first byte sent to the last received, of one microbatch's message.
@@ -284,7 +284,7 @@ class Problem:
         float or numpy.ndarray
             In seconds.
         """
-        return self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000
+        return python_value(self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000)
 
     def frame(self) -> "DataFrame":
         """The problem as a table of names and values.

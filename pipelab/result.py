@@ -12,7 +12,7 @@ from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.html import NO_FORMULAS
 from pipelab.objective import Objective
-from pipelab.outcome import outcome_of
+from pipelab.outcome import ended
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solver_run import ending
@@ -231,7 +231,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
-        html = f"<p class='{NO_FORMULAS}'>{name} {outcome_of(self).html}: {escape(self.sentence)}</p>"
+        html = f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 

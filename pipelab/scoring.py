@@ -172,7 +172,7 @@ def score(
     placement : Placement or Result
         To be judged; of a result, its placement.
     best : Result, optional
-        What to compare with; by default the problem is solved with "aggregated".
+        What to compare with; by default what `solve` answers.
     time_limit : float, optional
         Seconds for that, 60 by default. Where it runs out, the share is one of the proven bound.
 
@@ -199,7 +199,7 @@ def score(
     instance("score", "problem", problem, Problem, "a Problem, such as load_case('tiny')")
     placement = placement_in(placement, "score")
     if best is not None and not isinstance(best, Result):
-        raise InvalidValue("score", [("best", best, "expected a Result, such as pl.solve(problem, 'aggregated')")])
+        raise InvalidValue("score", [("best", best, "expected a Result, such as pl.solve(problem)")])
     broken: tuple[str, ...] = tuple(broken_rules(problem, placement))
     misfits = _misfits(problem, placement)
     judged = None
@@ -209,7 +209,7 @@ def score(
         except InvalidPlacement as error:  # all fits, and still a stage has no rate: times left out of `Measured`
             broken = error.defects
     if best is None:
-        best = solve(problem, "aggregated", time_limit=time_limit)
+        best = solve(problem, time_limit=time_limit)
     if judged is not None:
         _refuse_other_problem(judged, best)
     return Score(problem, placement, judged, broken, misfits, best)

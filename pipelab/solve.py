@@ -21,6 +21,7 @@ __all__ = ["METHODS", "Solving", "method_of", "solve", "solve_in_background"]
 
 # Where each method lives; it is imported when it is first asked for.
 METHODS = {
+    "auto": "pipelab.methods.auto:solve_auto",
     "even": "pipelab.methods.rules:solve_even",
     "proportional": "pipelab.methods.rules:solve_proportional",
     "by_flops": "pipelab.methods.rules:solve_by_flops",
@@ -33,7 +34,7 @@ METHODS = {
 }
 
 
-def solve(problem: Problem, method: str = "joint", **options: Any) -> Result:
+def solve(problem: Problem, method: str = "auto", **options: Any) -> Result:
     """Find a placement.
 
     Parameters
@@ -41,9 +42,10 @@ def solve(problem: Problem, method: str = "joint", **options: Any) -> Result:
     problem : Problem
         What is to be placed on what.
     method : str
-        "even", "proportional", "by_flops", "bandwidth_aware": rules of thumb, one GPU per
-        stage. "exhaustive": every placement. "single_gpu": the original MILP. "type_count":
-        the heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
+        "auto": "aggregated", or "joint" in its tight form where that is refused. "even",
+        "proportional", "by_flops", "bandwidth_aware": rules of thumb, one GPU per stage.
+        "exhaustive": every placement. "single_gpu": the original MILP. "type_count": the
+        heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
         "aggregated": the same optimum from counts over classes of interchangeable GPUs.
     **options
         Those below, as far as the method takes them, and what only it knows; see its own docstring.
@@ -51,7 +53,7 @@ def solve(problem: Problem, method: str = "joint", **options: Any) -> Result:
     Returns
     -------
     Result
-        An infeasible problem is an answer with a reason, not an error.
+        Its `method` names who answered. An infeasible problem is an answer with a reason, not an error.
 
     Other Parameters
     ----------------
@@ -79,9 +81,9 @@ def solve(problem: Problem, method: str = "joint", **options: Any) -> Result:
     Examples
     --------
     >>> import pipelab as pl
-    >>> result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "joint")
-    >>> result.status, round(result.throughput, 3), result.placement.stages[0].gpus
-    ('optimal', 301.784, (0, 1))
+    >>> result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2))
+    >>> result.status, round(result.throughput, 3), result.placement.stages[0].gpus, result.method
+    ('optimal', 301.784, (0, 1), 'aggregated')
     """
     if not isinstance(problem, Problem):
         raise InvalidValue("solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")])
@@ -99,12 +101,22 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Result]:
         raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
     module, name = METHODS[method].split(":")
     function = getattr(import_module(module), name)
-    known = [p for p in inspect.signature(function).parameters if p != "problem"]
+    known = _options(function)
     for option in options:
         if option not in known:
-            raise UnknownName(f"method {method!r} has no option {option!r}; {nearest(option, known)}")
+            raise UnknownName(f"method {method!r} has no option {option!r}; {_who_has(option, method, known)}")
     _check_amounts(options)
     return function
+
+
+def _options(function: Callable) -> list[str]:
+    return [p for p in inspect.signature(function).parameters if p != "problem"]
+
+
+def _who_has(option: str, method: str, known: list[str]) -> str:
+    """Of an option unknown to "auto": the methods that have it, since a reader may have named none."""
+    others = [name for name in METHODS if method == "auto" and option in _options(method_of(name, {}))]
+    return f"name a method that has it: {', '.join(others)}" if others else nearest(option, known)
 
 
 def _check_amounts(options: Mapping[str, Any]) -> None:
@@ -207,7 +219,7 @@ class Solving:
             self._done.set()
 
 
-def solve_in_background(problem: Problem, method: str = "joint", **options: Any) -> Solving:
+def solve_in_background(problem: Problem, method: str = "auto", **options: Any) -> Solving:
     """Start `solve` in a thread and return at once.
 
     Parameters

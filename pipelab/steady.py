@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation, evaluate
-from pipelab.html import table
-from pipelab.outcome import outcome_of
+from pipelab.html import NO_FORMULAS, table
+from pipelab.outcome import ended
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solver_run import ending
@@ -175,5 +175,5 @@ class SteadyResult:
 
     def _repr_html_(self) -> str:
         name = f"<b>{escape(self.problem.name)}:</b>"
-        html = f"<p>{name} {outcome_of(self).html}: {escape(self.sentence)}</p>"
+        html = f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
         return html + (table(self.evaluation.frame()) if self.evaluation else "")

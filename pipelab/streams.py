@@ -48,7 +48,7 @@ def heard(run: Callable[[], int | str | None]) -> int | str | None:
     """The exit status of `run`, or what there is to say where its output could not be written."""
     for stream in (sys.stdout, sys.stderr):  # arrows and Greek letters, whatever the terminal's code page
         if isinstance(stream, io.TextIOWrapper):  # and not what a program put in its place
-            stream.reconfigure(encoding="utf-8")
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # a file's name may be no text at all
     if sys.stdout is None:  # closed by whoever started this
         return run()
     output = sys.stdout = cast(TextIO, _Output(sys.stdout))

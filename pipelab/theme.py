@@ -24,7 +24,9 @@ NEUTRAL, NEUTRAL_LIGHT = "#46606F", "#DDE4E8"  # of what is neither GPU, action 
 # Of the ledger: what agrees is blue, what does not is WRONG, and what is neither is light.
 VERDICT_COLOURS = {
     "exact": "#0072B2", "rounded": "#56B4E9", "only under an unstated assumption": "#F0E442",
-    "machine-dependent": "#D0D0D0", "wrong": WRONG, "cannot be decided": "#999999",
+    "machine-dependent": "#D0D0D0", "wrong": WRONG,
+    "holds": "#0072B2", "holds on what was tried": "#56B4E9", "does not hold": WRONG,
+    "no verdict": "#999999",
 }  # fmt: skip
 # Kinds of pipeline actions; light and dark alternate, so that grey print keeps them apart too.
 KIND_COLOURS = {

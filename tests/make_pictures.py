@@ -40,7 +40,7 @@ PICTURES = {
     "watch": Picture(
         "import dataclasses\nsmall = pl.load_case('small')\n"
         "heavy = dataclasses.replace(small.model, layer_weight_gb=20)\n"
-        "pl.watch_solve(dataclasses.replace(small, model=heavy, name='small, heavy layers'), form='tight')",
+        "pl.watch_solve(dataclasses.replace(small, model=heavy, name='small, heavy layers'), 'joint', form='tight')",
         _nothing,
         "proven optimal",
     ),

@@ -14,6 +14,9 @@ RESULTS = {
         "(len(failed), len(cases)) == (348, 840)",
         "failures['by_flops'].arguments == ([1, 2], 2) and 'index out of bounds' in failures['by_flops'].what",
         "failures['even'].arguments == (1, 2) and failures['bandwidth_aware'] is not None",
+        "[len(part) for part in quiet['published, memory 1 : 1000']] == [20, 10]",
+        "[len(part) for part in quiet['ours, memory 1 : 1000']] == [1, 29]",
+        "len(faults) > 10 and all(faults.values())",
         "comparison.optimum == 301.424 or abs(comparison.optimum - 301.424) < 1e-9",
     ],
     "02_exhaustive_search.ipynb": [
@@ -23,6 +26,7 @@ RESULTS = {
         "result.reason == 'all 340 placements were tried'",
         "early.reason.startswith('5 of 340 placements were tried')",
         "per_second == tried / measured.seconds",
+        "not any('right' in str(pl.check('02.1', n)) for n in table['placements'])",  # it is not told
         "stopped.status == 'feasible' and stopped.stopped_by == 'time limit'",
     ],
     "03_one_gpu_per_stage.ipynb": [
@@ -30,6 +34,7 @@ RESULTS = {
         "int(usable.sum()) == 1175 and abs(bound - 264.236) < 1e-9",
         "abs(as_run.throughput - 262.336) < 1e-9",
         "full.throughput <= full.bound and abs(full.bound - 264.236) < 1e-9",
+        "(links > bound).all() and 'transfers/s' in str(pl.check('03.2', links.min() / bound))",
         "abs(others['tiny'].throughput - 217.52) < 1e-9 and abs(others['small'].throughput - 301.424) < 1e-9",
     ],
     "04_a_failed_heuristic.ipynb": [
@@ -37,6 +42,8 @@ RESULTS = {
         "abs(without.details['promised'] - joint.throughput) < 1e-4",
         "reach == 63 and (demo.details['misfits'], demo.details['real_misfits']) == (76, 114)",
         "pl.evaluate(hard, as_promised).throughput == 48",
+        "abs(kept.throughput - 169.168) < 1e-9 and pl.solve(in_tokens, 'joint').throughput == kept.throughput",
+        "which['transfers'][4] > which['transfers'][6] and which['tokens'][4] == which['tokens'][6]",
         "abs(truth.throughput - 134.616) < 1e-9 and abs(promise.details['promised'] - 169.168) < 1e-4",
         "len(shares) == 8 and all(s['single_gpu'] == s['joint'] == 1 for s in shares.values()) and lost",
         "abs(mended - 169.168) < 1e-4",
@@ -44,6 +51,7 @@ RESULTS = {
         "all(c.results['joint'].status == c.results['single_gpu'].status == 'optimal' for c in comparisons.values())",
     ],
     "glossary.ipynb": [],
+    "data.ipynb": [],
     "solutions/01_splitting_layers.ipynb": [
         "'right' in str(pl.check('01.1', mine))",
         "'right' in str(pl.check('01.2', time_of_slowest))",
@@ -59,14 +67,14 @@ RESULTS = {
     "solutions/04_a_failed_heuristic.ipynb": [
         "'right' in str(pl.check('04.1', mine))",
         "'right' in str(pl.check('04.2', gb_per_s))",
-        "abs(reached / optimum - 1) < 1e-9",
+        "abs(reached / wanted - 1) < 1e-9 and abs(optimum / wanted - 1) < 1e-9",
     ],
     "05_joint_ilp.ipynb": [
         "all(abs(v - 301.784) < 1e-4 for v in by_cvxpy.values()) and len(by_cvxpy) == 2",
         "result.status == 'optimal' and abs(result.throughput - 301.784) < 1e-9",
         "abs(hard_result.throughput - 48) < 1e-9",
         "abs(as_written.details['solver_objective'] - 220) < 1e-4",
-        "abs(valid.throughput - 301.784) < 1e-9",
+        "abs(valid.throughput - 301.784) < 1e-9 and said[0] == 'optimal' and abs(said[1] - 220) < 1e-4",
         "abs(bounds.loc['tiny', 'LP bound as written'] - 329.0797) < 1e-4",
         "abs(bounds.loc['tiny, heavy layers', 'LP bound, tight'] - 241.9406) < 1e-4",
         "abs(faulty[1].throughput - 193.147) < 1e-3 and abs(rows[1]['unlike GPUs'] - 64.56) < 1e-9",
@@ -82,7 +90,9 @@ RESULTS = {
         "all(abs(a.throughput / b.throughput - 1) < 1e-9 and b.status == 'optimal' for a, b in both)",
         "len(answers) == 20 and all(a.status == 'optimal' for a in answers.values())",
         "abs(answers['demo', 3].throughput - 1046.5812) < 1e-9 and abs(tokens.throughput - 375.8768) < 1e-9",
-        "written / counted > 1000 and (runs['status'] == 'optimal').all()",
+        "written / counted > 1000 and (runs['status'] == 'feasible').any()",
+        "min(len(a.placement) for a, _ in both) > 1 and len(one_stage) == 16",
+        "'not yet' in str(pl.check('06.1', proof.left_over))",  # what is shown is not what is asked for
         "curve.complete and len(curve.points) > 3",
         "early.stopped_by == 'gap limit' and early.bound >= 300 and early.gap <= 0.1",
     ],
@@ -106,6 +116,8 @@ RESULTS = {
         "(len(panics), len(equal_layers), len(ours), worst) == (348, 840, 0, [8, 5])",
         "(told, wanted, len(refusals)) == (32, 63, 8) and all('Invalid' in row['ours'] for row in refusals)",
         "(rule.makespan, possible) == (761, 725) and fits == [False, True, False, False]",
+        "[round(held, 2) for held in by_share[share]] == [4, 3.94, 3.88, 3.82] and by_share[0] == (4, 3, 2, 1)",
+        "zbh1.peak_memory == by_share[share] and len(faults) > 20 and all(faults.values())",
         "pl.exercises.EXERCISES['07.2'].costs() == unlike and pl.exercises.EXERCISES['07.2'].memory == room",
     ],
     "solutions/07_pipeline_schedules.ipynb": [
@@ -123,6 +135,8 @@ RESULTS = {
         "len(result.placement.stages[0].layers) == 2 and len(result.placement.stages[-1].layers) == 1",
         "(needed, second.in_flight_needed, n) == (23, 21, 21) and found.status == 'optimal' and len(found.rounds) > 6",
         "abs(found.steady_rate / best.throughput - 1) < 1e-9 and found.steady_rate < 0.8 * result.throughput",
+        "all(row['status'] == 'optimal' for row in by_size) and abs(by_size[1]['tokens/s'] - found.steady_rate) < 1e-9",
+        "best_size['sequences'] == 20 and best_size['in flight'] == 18 and abs(best_size['tokens/s'] - 727.86) < 0.01",
         "placed.keeps_promise and final.keeps_promise and abs(final.steady_rate / best.throughput - 1) < 1e-6",
         "abs(best.throughput - 690.5167) < 1e-3 and not pl.score(full, result).valid",
         "all(c.results['single_gpu'].status == 'optimal' for c in (whole, part)) and len(methods) == 9",
@@ -131,6 +145,7 @@ RESULTS = {
         "len(chosen.placement.gpus) == 4 and len(verdict.misfits) == 4 and dreamt.share < 0.6",
         "front.complete and len(front.points) == 3 and cheap.idxmin() == 1 and abs(cheap[1] - 7.2828) < 1e-3",
         "cheapest.status == 'optimal' and abs(cheapest.objective.value - cheap.min()) < 1e-9",
+        "abs(as_new - 253.08) < 0.01 and abs(with_prompts / cheap[0] - (1 + as_new / 256)) < 1e-9",
         "abs(offers[-1]['reached'] / offers[-1]['promised'] - 1) < 1e-6",
         "offers[5]['reached'] < offers[5]['promised']",
         "offers[5]['usd/million'] == least < 0.9 * cheap.min()",
@@ -145,13 +160,15 @@ RESULTS = {
         "usd > front.points[-1].objective.value",
     ],
     "09_reproducing_the_write_up.ipynb": [
-        "ledger.changed == () and len(ledger) == 169 and set(ledger.totals) == set(VERDICTS)",
+        "ledger.changed == () and len(ledger) == 169 and kinds == {'number': 53, 'statement': 91, 'reading': 25}",
+        "totals['wrong'] == 6 and max(shares, key=shares.get) == 'scheduler'",
         "[NUMBERS.agrees(*pair) for pair in pairs] == ['exact', 'rounded', 'rounded', 'rounded', 'wrong']",
         "[w for w, number in counted.items() if number == 345465] == [2.0]",
         "rule == {'tiny': 200, 'demo': 690930} and sizes['demo']['variables'] == 9887608011",
         "abs(balanced.throughput - 268.124) < 1e-9 and abs(alone.throughput - 810.424) < 1e-9",
-        "clock.bubble_fraction == 3 / 11 and formula == 3 / 18",
-        "all(entry.verdict == 'wrong' for entry in caught.values()) and len(wrong) == ledger.totals['wrong']",
+        "clock.bubble_fraction == 3 / 11 and abs(formula - 3 / 18) < 1e-7",
+        "[entry.verdict for entry in caught.values()] == ['wrong', 'wrong', 'does not hold']",
+        "len(wrong) == totals['wrong'] + totals['does not hold']",
     ],
     "solutions/09_reproducing_the_write_up.ipynb": [
         "'right' in str(pl.check('09.1', weight)) and gives_way == {'3 × A10': (10, 9)}",
@@ -201,8 +218,11 @@ FIGURES = {
         None,
     ),
     "04_a_failed_heuristic.ipynb": (
-        ["three unlike GPUs: 134.616 tokens/s in 2 stages", "only 23% of the optimum on 2 H100, 6 T4"],
-        2,
+        [
+            "three unlike GPUs: 134.616 tokens/s in 2 stages",
+            "Methods without a proof keep 23% to 100% of the optimum, least on 2 H100, 6 T4",
+        ],
+        48,
     ),
     "06_taming_the_explosion.ipynb": (
         [
@@ -217,7 +237,7 @@ FIGURES = {
             "demo: 1047 tokens/s at most",
             "demo, heavy ends:",
             "63 problems, the slowest solved in",
-            "36 problems, the slowest solved in",
+            "s, 1 not within 60 s",
         ],
         None,
     ),
@@ -264,12 +284,12 @@ FIGURES = {
             "Llama-3-70B: 23 microbatches in flight reach 923.297 tokens/s",
             "Llama-3-70B: 690.517 tokens/s in 24 stages",
             "Llama-3-70B, 21 in flight: 690.517 tokens/s once the pipeline is full",
-            "by_flops keeps only 40% of the optimum on 3 GPUs, Llama-3-8B",
+            "Methods without a proof keep 40% to 72% of the optimum, least on 3 GPUs, Llama-3-8B",
             "Llama-3-70B, by the write-up's coefficients: 247.52 tokens/s in 4 stages",
             "Llama-3-70B: 690.5 tokens/s at most",
             "more tokens/s than the quickest",
             "Llama-3-8B, 10 GPUs: ",
-            "proportional and bandwidth_aware come nearest and lose 28%",
+            "proportional comes nearest and loses 28%",
             "tokens/s once the pipeline is full",
             "microbatches in flight reach",
         ],
@@ -277,7 +297,7 @@ FIGURES = {
     ),
     "09_reproducing_the_write_up.ipynb": (
         [
-            "59 of 169 claims are wrong: 50% in scheduler, 30% in write-up",
+            "6 of 53 numbers are wrong, 35 of 91 statements do not hold",
             "demo: 268.124 tokens/s in 3 stages",
             "The scheduler's 1F1B idles 27.3%; its formula, and its test, say 16.7%",
         ],

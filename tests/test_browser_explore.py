@@ -91,7 +91,7 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(page):
         "heavy = dataclasses.replace(small.model, layers=8, layer_weight_gb=30.0)\n"
         "small = dataclasses.replace(small, cluster=slower, model=heavy)"
     )
-    with explorer(page, problem, "watched = pl.watch_solve(small, time_limit=None)\nwatched",
+    with explorer(page, problem, "watched = pl.watch_solve(small, 'joint', time_limit=None)\nwatched",
                 "pl.explore_schedules()"):  # fmt: skip
         wait_for(page, "best so far")
         first = page.figures()
@@ -148,6 +148,9 @@ def test_two_schedules_beside_each_other(page):
 def test_one_schedule_follows_its_controls(page):
     with explorer(page, "import pipelab as pl", "pl.explore_schedules('ZBH2')"):
         before = page.figures()[0]
+        wait_for(page, "7 6.882 6.765 6.647, if W needs 0.9412 of the activations")
+        choose(page, "held until W", "1: all")
+        wait_for(page, "7 7 7 7, if W needs 1 of the activations")
         choose(page, "schedule", "InterleavedZeroBubble")
         wait_for(page, "InterleavedZeroBubble: 5.9% of")
         page.handle("message").focus()

@@ -27,6 +27,15 @@ def test_solve_prints_the_placement():
     assert done.stderr == ""
 
 
+def test_a_large_case_is_answered_without_naming_a_method():
+    """As one joint ILP, medium needs more memory than machines have."""
+    done = run("solve", "medium")
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first.startswith("264.236 tokens/s, proven optimal")
+    assert second.startswith("Method: aggregated, SCIP 1")
+
+
 def test_solve_prints_links_too(tmp_path):
     shutil.copytree(data_dir() / "cases" / "tiny", tmp_path / "mine")
     config = tmp_path / "mine" / "config.csv"
@@ -53,7 +62,7 @@ def test_no_placement_is_exit_status_1(tmp_path):
 
 
 def test_json_is_for_programs():
-    answer = json.loads(run("solve", "tiny", "--max-gpus", "2", "--json").stdout)
+    answer = json.loads(run("solve", "tiny", "--max-gpus", "2", "--method", "joint", "--json").stdout)
     assert answer["status"] == "optimal"
     assert answer["placement"]["stages"] == [{"first_layer": 1, "last_layer": 4, "gpus": [0, 1]}]
     assert answer["size"]["variables"] == 1041
@@ -80,8 +89,12 @@ def test_count_is_exact_and_instant():
 REFUSED = {
     "typo": (("solve", "tinny"), "did you mean 'tiny'"),
     "no gpu": (("solve", "tiny", "--max-gpus", "0"), "max_gpus_per_stage = 0: expected at least 1"),
-    "too large": (("solve", "demo", "--max-gpus", "3"), "9,887,608,011 variables"),
+    "too large": (("solve", "demo", "--max-gpus", "3", "--method", "joint"), "9,887,608,011 variables"),
     "method": (("solve", "tiny", "--method", "jiont"), "did you mean 'joint'"),
+    "form": (
+        ("solve", "tiny", "--form", "tight"),
+        "method 'auto' has no option 'form'; name a method that has it: joint",
+    ),
     "split": (("solve", "tiny", "--batch-split", "odd"), "expected 'even' or 'balanced'"),
 }
 

@@ -38,6 +38,24 @@ def test_every_mistake_is_told_apart(name):
         assert said.endswith(f"Hint: {mistake.says}")
 
 
+def test_none_is_an_answer_where_a_reader_arrives_at_it():
+    """04.1: a result without a placement has no throughput."""
+    said = pl.solve(pl.load_case("small", max_gpus_per_stage=4), "type_count").throughput
+    assert said is None
+    assert str(pl.check("04.1", said)).startswith(
+        "exercise 04.1: not yet. Yours is None. Hint: the heuristic names no GPU"
+    )
+    assert str(pl.check("04.1", ...)) == "exercise 04.1: not attempted yet"
+    assert str(pl.check("00.1", ...)) == str(pl.check("00.1", None)) == "exercise 00.1: not attempted yet"
+    assert str(pl.check("07.2", ...)) == "exercise 07.2: not attempted yet"
+
+
+def test_the_first_hint_is_not_the_solution():
+    hint = EXERCISES["00.2"].hint
+    assert "Placement" not in hint
+    assert "(n" not in hint
+
+
 def test_common_slips_are_named():
     exercise = Exercise(lambda: 40.0, "layers", "count them")
     for value, says in [

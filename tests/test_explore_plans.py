@@ -111,6 +111,9 @@ def test_proven_optimal_is_said_only_of_memory_for_as_many_in_flight_as_the_plac
     assert f"does not hold the {needed} that fill the pipeline" in mix.text.value
     assert "optimum for 1 in flight" in mix.rivals.layout.yaxis.ticktext
     assert mix.controls.in_flight.max >= needed
+    mix.own.where.value -= 1
+    assert "of the optimum for 1 in flight" in mix.chart.layout.title.text
+    mix.own.back.click()
     mix.controls.in_flight.value = needed
     assert mix.found.problem.workload.in_flight == needed
     assert "proven optimal" in mix.chart.layout.title.text

@@ -157,8 +157,10 @@ def test_csv_has_a_row_per_stage(tiny, tmp_path):
     placement = pl.Placement.of([(2, (0, 2)), (2, (1,))])
     frame = pd.read_csv(pl.save_placement(tiny, placement, tmp_path / "plan.csv"))
     assert list(frame.columns) == [
-        "stage", "first_layer", "last_layer", "gpus", "gpu_types", "throughput_tokens_per_s", "memory_needed_gb",
-        "memory_offered_gb",
+        "stage", "first_layer", "last_layer", "gpus", "gpu_types", "sequences_per_gpu", "gpus_per_layer",
+        "throughput_tokens_per_s", "memory_needed_gb", "memory_offered_gb", "plan_throughput_tokens_per_s",
+        "batch_split", "link_units", "max_gpus_per_stage", "same_type_stages", "sequence_length", "batch_size", "phase",
+        "output_tokens", "microbatches_in_flight", "cost_model",
     ]  # fmt: skip
     judged = pl.evaluate(tiny, placement)
     assert list(frame["gpus"].astype(str)) == ["0 2", "1"]
@@ -166,6 +168,152 @@ def test_csv_has_a_row_per_stage(tiny, tmp_path):
     assert list(frame["throughput_tokens_per_s"]) == [s.throughput for s in judged.stages]
     assert frame["memory_offered_gb"][0] == 32  # the V100 has less to spare
     assert list(frame["last_layer"]) == [2, 4]
+
+
+def _balanced():
+    return pl.load_case("tiny", max_gpus_per_stage=4, batch_split="balanced")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.csv"])
+def test_a_plan_has_the_shares_that_its_rate_needs(name, tmp_path):
+    """tiny, four GPUs in one stage that finish together: 443.85 tokens/s, and no even split has them."""
+    problem = _balanced()
+    result = pl.solve(problem, "aggregated")
+    assert result.throughput == pytest.approx(443.85, abs=0.005)
+    path = result.save(tmp_path / name)
+    if name == "plan.json":
+        document = json.loads(path.read_text(encoding="utf-8"))
+        shares, under = document["stages"][0]["sequences_per_gpu"], document["conditions"]
+    else:
+        row = pd.read_csv(path).iloc[0]
+        shares, under = [float(share) for share in row["sequences_per_gpu"].split()], row
+    assert shares == pytest.approx([4.976, 4.976, 3.024, 3.024], abs=0.001)
+    assert sum(shares) == pytest.approx(under["batch_size"]) == pytest.approx(16)
+    assert (under["batch_split"], under["link_units"], under["max_gpus_per_stage"]) == ("balanced", "transfers", 4)
+    assert (under["microbatches_in_flight"], under["phase"], under["sequence_length"]) == (1, "prefill", 2048)
+    again = pl.load_placement(path, problem)
+    assert pl.evaluate(problem, again).throughput == result.throughput
+
+
+def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
+    """Or is refused: under another rule, workload or cluster; and what the message says to do helps."""
+    unequal = refused = 0
+    for seed in range(60):
+        problem = oracle.random_problem(seed, unlike=seed % 3 == 0)
+        result = pl.solve(problem, "aggregated")
+        if result.placement is None:
+            continue
+        unequal += any(len(set(stage.batch)) > 1 for stage in result.evaluation.stages)
+        path = pl.save_placement(problem, result.placement, tmp_path / ("plan.json" if seed % 2 else "plan.csv"))
+        assert pl.load_placement(path, problem) == result.placement, seed
+        assert pl.evaluate(problem, pl.load_placement(path, problem)).throughput == result.throughput
+        workload = dataclasses.replace(problem.workload, batch_size=problem.workload.batch_size + 1)
+        units = "tokens" if problem.link_units == "transfers" else "transfers"
+        for change in ({"link_units": units}, {"workload": workload}, {"link_units": units, "workload": workload}):
+            other = dataclasses.replace(problem, **change)
+            with pytest.raises(pl.InvalidData, match="this plan was made with ") as caught:
+                pl.load_placement(path, other)
+            remedy = str(caught.value).partition("Give it the plan's: ")[2]
+            as_it_was = eval(remedy, {"dataclasses": dataclasses, "problem": other})
+            assert pl.load_placement(path, as_it_was) == result.placement
+            refused += 1
+        if result.evaluation.bottlenecks[0].startswith("link"):
+            faster = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(2))
+            with pytest.raises(pl.InvalidData, match="its cluster, model or costs are others than the plan's"):
+                pl.load_placement(path, faster)
+    assert unequal
+    assert refused > 100
+
+
+def test_a_plan_of_another_rule_is_refused_with_the_remedy(tmp_path):
+    problem = _balanced()
+    path = pl.solve(problem, "aggregated").save(tmp_path / "plan.json")
+    even = dataclasses.replace(problem, batch_split="even")
+    told = "made with batch_split = 'balanced'; the problem has batch_split = 'even'"
+    with pytest.raises(pl.InvalidData, match=rf"{told}.*dataclasses.replace\(problem, batch_split='balanced'\)"):
+        pl.load_placement(path, even)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    del document["conditions"]  # as files were before
+    del document["stages"][0]["sequences_per_gpu"]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert pl.load_placement(path) == pl.load_placement(path, problem)
+    with pytest.raises(pl.InvalidData, match=r"the plan: .*443\.8.*, but for this problem .*345\.49"):
+        pl.load_placement(path, even)
+    for shares, told in (
+        ([4, 4, 4, 4], "but for this problem 4.97"),
+        ([4, 4], "expected 4 numbers"),
+        ("x", "expected 4"),
+    ):
+        document["stages"][0]["sequences_per_gpu"] = shares
+        path.write_text(json.dumps(document), encoding="utf-8")
+        with pytest.raises(pl.InvalidData, match=f"stage 1: sequences_per_gpu .*{told}"):
+            pl.load_placement(path, problem)
+    with pytest.raises(pl.InvalidValue, match="problem = 3: expected a Problem"):
+        pl.load_placement(path, 3)
+
+
+def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path):
+    cluster, load = pl.Cluster.from_counts({"L4": 4}, 24, 1.0), pl.Workload(2048, 8, "decode", in_flight=3)
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2, link_units="tokens")
+    placement = pl.Placement.of([(16, (0, 1)), (16, (2, 3))])
+    document = json.loads(pl.save_placement(problem, placement, tmp_path / "plan.json").read_text(encoding="utf-8"))
+    judged = pl.evaluate(problem, placement)
+    assert [stage["gpus_per_layer"] for stage in document["stages"]] == [stage.degree for stage in judged.stages]
+    under = document["conditions"]
+    assert (under["microbatches_in_flight"], under["phase"], under["cost_model"]) == (3, "decode", "Roofline")
+    fills = under["microbatches_that_fill_the_pipeline"]
+    assert fills == pl.timeline_of(problem, placement).in_flight_needed
+    assert pl.load_placement(tmp_path / "plan.json", problem) == placement
+    fewer = dataclasses.replace(problem, workload=dataclasses.replace(problem.workload, in_flight=1))
+    with pytest.raises(pl.InvalidData, match=r"microbatches_in_flight = 3; .*replace.problem\.workload, in_flight=3"):
+        pl.load_placement(tmp_path / "plan.json", fewer)
+
+
+def test_the_writeups_own_fields(tiny, tmp_path):
+    """As it prints them for tiny: GPUs 0 and 1, eight sequences each."""
+    path = pl.save_placement(tiny, pl.solve(tiny, "aggregated"), tmp_path / "solution.json", layout="write-up")
+    (allocation,) = json.loads(path.read_text(encoding="utf-8"))["allocations"]
+    assert allocation == {
+        "segment": {"start_layer": 1, "end_layer": 4, "segment_size": 4},
+        "gpu_ids": [0, 1],
+        "gpu_types": {"A100": 2},
+        "num_gpus": 2,
+        "throughput": pytest.approx(301.784),
+        "workload_per_gpu": 8.0,
+    }
+    for seed in range(20):
+        problem = dataclasses.replace(oracle.random_problem(seed), batch_split="even")
+        result = pl.solve(problem, "aggregated")
+        if result.placement is None:
+            continue
+        pl.save_placement(problem, result, path, layout="write-up")
+        assert pl.load_placement(path) == pl.load_placement(path, problem) == result.placement, seed
+    with pytest.raises(pl.NotApplicable, match=r"stage 1, sequences per GPU = '4\.97.*: expected equal shares"):
+        pl.save_placement(_balanced(), pl.solve(_balanced(), "aggregated"), path, layout="write-up")
+    with pytest.raises(pl.InvalidValue, match=r"ends in \.json: the write-up's fields are nested"):
+        pl.save_placement(tiny, HALVES, tmp_path / "solution.csv", layout="write-up")
+    with pytest.raises(pl.InvalidValue, match="layout = 'author': expected 'pipelab' or 'write-up'"):
+        pl.save_placement(tiny, HALVES, path, layout="author")
+
+
+SEGMENT = {"start_layer": 1, "end_layer": 4, "segment_size": 4}
+BAD_SOLUTIONS = {
+    "none": ([], 'expected "allocations" to be a list of at least one'),
+    "no object": ([3], "allocation 1: 3: expected an object with segment, gpu_ids"),
+    "no GPUs": ([{"segment": SEGMENT}], "allocation 1: field 'gpu_ids' is missing"),
+    "no end": ([{"segment": {"start_layer": 1}, "gpu_ids": [0]}], "field 'end_layer' is missing"),
+    "size": ([{"segment": SEGMENT | {"segment_size": 3}, "gpu_ids": [0]}], "'segment_size': 3: expected 4"),
+    "count": ([{"segment": SEGMENT, "gpu_ids": [0], "num_gpus": 2}], "'num_gpus': 2: expected 1"),
+    "layer": ([{"segment": SEGMENT | {"end_layer": "x"}, "gpu_ids": [0]}], "'last_layer': 'x': expected a whole"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SOLUTIONS)
+def test_a_bad_solution_is_refused_at_its_allocation(name, tmp_path):
+    allocations, message = BAD_SOLUTIONS[name]
+    (tmp_path / "solution.json").write_text(json.dumps({"allocations": allocations}), encoding="utf-8")
+    with pytest.raises(pl.InvalidData, match=message):
+        pl.load_placement(tmp_path / "solution.json")
 
 
 def test_what_cannot_be_saved_is_refused_and_leaves_the_old_file(tiny, tmp_path):

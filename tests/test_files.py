@@ -279,13 +279,11 @@ def one_sentence(done, *words):
 
 @LINUX
 @pytest.mark.parametrize(
-    "command",
-    ["solve tiny", "count tiny", "cases", "count tiny --json", "--help", "doctor", "reproduce pmetal --csv -"],
+    ("command", "unbuffered"),
+    [("solve tiny", ""), ("count tiny --json", ""), ("cases", "1"), ("--help", ""), ("reproduce pmetal --csv -", "")],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_standard_output_is_one_sentence(command, unbuffered):
-    if unbuffered and command not in ("cases", "--help"):
-        pytest.skip("two commands are enough to see that the write itself is heard, too")
+    """At the end, where Python empties its buffer; or at the first word, where it keeps none."""
     with open("/dev/full", "w") as full:
         done = run(*command.split(), stdout=full, stderr=subprocess.PIPE, capture_output=False, unbuffered=unbuffered)
     done.stderr = done.stderr[done.stderr.find(b"pipelab: ") :]  # after the bar of progress
@@ -299,12 +297,13 @@ def test_a_full_standard_error_is_no_traceback():
 
 
 @POSIX
-@pytest.mark.parametrize("command", [["cases"], ["count", "tiny"], ["--help"], ["reproduce", "pmetal", "--html", "-"]])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [("cases", ""), ("count tiny", "1"), ("--help", "1"), ("reproduce pmetal --html -", "")]
+)
 def test_a_reader_who_leaves_early_hears_nothing(command, unbuffered):
     reader, writer = os.pipe()
     os.close(reader)
-    done = run(*command, stdout=writer, stderr=subprocess.PIPE, capture_output=False, unbuffered=unbuffered)
+    done = run(*command.split(), stdout=writer, stderr=subprocess.PIPE, capture_output=False, unbuffered=unbuffered)
     os.close(writer)
     assert done.returncode == 141
     assert b"Traceback" not in done.stderr
@@ -345,3 +344,11 @@ def test_a_case_that_cannot_be_read_is_one_sentence(tmp_path):
     (folder / "gpu_pool.csv").mkdir()
     one_sentence(run("solve", str(folder)), "gpu_pool.csv", "folder")
     assert (data_dir() / "cases" / "tiny" / "gpu_pool.csv").is_file()
+
+
+@LINUX
+def test_a_folder_whose_name_is_no_text_is_no_obstacle(tmp_path):
+    done = run("copy", b"\xff", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(done.stdout.splitlines()) == len(list(tmp_path.rglob("*.ipynb"))) > 0
+    one_sentence(run("solve", b"\xfe", cwd=tmp_path), "neither a bundled case nor a folder")

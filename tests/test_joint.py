@@ -1,6 +1,7 @@
 """The joint ILP: its registry, its numbers, its big-M, and its answers against brute force."""
 
 import dataclasses
+import re
 import threading
 
 import numpy as np
@@ -10,10 +11,11 @@ import oracle
 import pipelab as pl
 from pipelab import scip
 from pipelab.deadline import Deadline
-from pipelab.formulations import joint, joint_tight
+from pipelab.formulations import joint, joint_tight, single_gpu
 from pipelab.formulations.candidates import Candidates
 from pipelab.formulations.forms import FORMS
 from pipelab.methods import settle as settling
+from pipelab.paths import notebooks_dir
 from pipelab.result import status_and_bound
 
 ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
@@ -83,7 +85,7 @@ def test_root_bounds_of_the_write_up(k, bound):
 
 def test_heavy_layers_leave_the_tight_bound_the_better_one(two_stages):
     heavy = dataclasses.replace(two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=20))
-    assert pl.solve(heavy).throughput == pytest.approx(213.52)
+    assert pl.solve(heavy, "joint").throughput == pytest.approx(213.52)
     assert pl.joint_lp_bound(heavy, big_m="as_written") == pytest.approx(318.67, abs=0.005)
     assert pl.joint_lp_bound(heavy, form="tight") == pytest.approx(241.94, abs=0.005)
 
@@ -114,6 +116,34 @@ def test_what_the_faulty_m_proves_is_not_passed_on():
 def test_where_the_write_ups_m_happens_to_be_large_enough_its_proof_counts(tiny):
     result = pl.solve(tiny, "joint", big_m="as_written")
     assert (result.status, result.reason) == ("optimal", "")
+
+
+def test_the_big_m_that_is_shown_is_the_one_that_is_built(tiny):
+    """M_stage: 1.1 · max θ in the joint ILP, max θ with one GPU per stage."""
+
+    def shown(module):
+        return next(symbol.meaning for symbol in module.SYMBOLS if symbol.code == "big_m_stage").split(":")[0]
+
+    candidates = pl.enumerate_candidates(tiny)
+    fastest = candidates.throughput.max()
+    assert shown(joint) == "1.1 · max θ"
+    assert joint.build(candidates).blocks["stage_bottleneck"].upper == pytest.approx(1.1 * fastest)
+    segments = single_gpu.segments(single_gpu.rules(tiny))
+    assert shown(single_gpu) == "max θ"
+    assert single_gpu.build(segments, 300.0).blocks["gpu_bottleneck"].upper == pytest.approx(217.52)
+    assert segments.throughput.max() == pytest.approx(217.52)
+
+
+def test_values_of_m_are_those_of_the_authors_code(tiny):
+    """The write-up states none."""
+    slow = dataclasses.replace(tiny, cluster=tiny.cluster.scaled_bandwidth(1 / 8))
+    assert "code of the write-up's author" in pl.solve(slow, "joint", big_m="as_written").reason
+    meaning = next(symbol.meaning for symbol in joint.SYMBOLS if symbol.code == "big_m_link")
+    assert "the author's code: 1.1 · max ν" in meaning
+    root = notebooks_dir().parent
+    for path in [*root.glob("pipelab/**/*.py"), *root.glob("notebooks/**/*.ipynb"), root / "data/README.md"]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"write-up's (M\b|letter)|the write-up takes", text), path
 
 
 def test_a_smaller_m_than_ours_cuts_off_the_best_placement(tiny):
@@ -262,7 +292,7 @@ def test_the_cvxpy_statement_gives_the_write_ups_number(solver, form, tiny):
 
 def test_no_layer_fits_says_which_and_how_much(tiny):
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=90))
-    result = pl.solve(heavy)
+    result = pl.solve(heavy, "joint")
     assert (result.status, result.placement, result.throughput) == ("infeasible", None, None)
     assert "layer 1 alone needs 91.64 GB on one GPU (90 GB of weights and 1.635 GB" in result.reason
     assert "GPU 0 (A100), offers 80 GB" in result.reason
@@ -273,15 +303,15 @@ def test_a_batch_shared_by_two_can_fit_where_one_cannot(tiny):
     memory = 0.5 + 1.0
     cluster = pl.Cluster.from_counts({"A100": 1, "V100": 1}, {"A100": memory, "V100": memory}, 100)
     shared = dataclasses.replace(tiny, cluster=cluster, model=dataclasses.replace(tiny.model, layers=1))
-    assert pl.solve(shared).status == "optimal"
+    assert pl.solve(shared, "joint").status == "optimal"
     smaller = pl.Cluster.from_counts({"A100": 1, "V100": 1}, {"A100": memory, "V100": 1.2}, 100)
-    result = pl.solve(dataclasses.replace(shared, cluster=smaller))
+    result = pl.solve(dataclasses.replace(shared, cluster=smaller), "joint")
     assert "shared by 2 GPUs it needs 1.318 GB on each, and number 2 by size, GPU 1 (V100), offers 1.2" in result.reason
 
 
 def test_too_few_gpus_for_all_layers_says_how_many_fit(tiny):
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=70))
-    assert pl.solve(heavy).reason == "all GPUs together can hold at most 2 of the 4 layers"
+    assert pl.solve(heavy, "joint").reason == "all GPUs together can hold at most 2 of the 4 layers"
 
 
 def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out():
@@ -307,7 +337,7 @@ def test_options_that_do_not_exist_name_the_nearest(tiny):
         pl.solve(tiny, "joint", form="tigth")
     with pytest.raises(pl.UnknownName, match="no big_m 'written'"):
         pl.solve(tiny, "joint", big_m="written")
-    with pytest.raises(pl.UnknownName, match="only form='written' has the write-up's M"):
+    with pytest.raises(pl.UnknownName, match="only form='written' has an M"):
         pl.solve(tiny, "joint", form="tight", big_m="as_written")
     with pytest.raises(pl.InvalidValue, match="limits/tiem = 1: SCIP refuses it"):
         pl.solve(tiny, "joint", scip_settings={"limits/tiem": 1})
@@ -340,7 +370,7 @@ def test_links_far_faster_than_any_stage_do_not_drown_it(form, fast):
     program, _ = pl.joint_program(problem, form)
     run = scip.run(program)
     assert (run.status, run.objective) == ("optimal", pytest.approx(31.607))
-    result = pl.solve(problem, form=form)
+    result = pl.solve(problem, "joint", form=form)
     assert (result.status, result.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-9))
 
 
@@ -412,7 +442,7 @@ def test_rates_over_thirty_orders_of_magnitude(seed):
 def test_links_far_slower_than_any_stage_are_still_solved(form, slow):
     rng = np.random.default_rng(0)
     problem = _chain([200.0, 210.0, 220.0], slow * rng.uniform(1, 3, (3, 3)), layers=3, memory=2.05)
-    result = pl.solve(problem, form=form)
+    result = pl.solve(problem, "joint", form=form)
     assert (result.status, result.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-9))
 
 
@@ -420,14 +450,14 @@ def test_links_far_slower_than_any_stage_are_still_solved(form, slow):
 @pytest.mark.parametrize("apart", [1e-7, 1e-9, 1e-11])
 def test_near_ties_are_settled_to_the_last_digit(form, apart):
     problem = _chain([100.0, 100.0 * (1 + apart)], [[1e4, 1e4], [1e4, 1e4]], layers=1)
-    result = pl.solve(problem, form=form)
+    result = pl.solve(problem, "joint", form=form)
     assert (result.status, result.throughput) == ("optimal", 100.0 * (1 + apart))
 
 
 def test_the_write_ups_m_on_an_infeasible_problem_says_infeasible(tiny):
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=70))
     slow = dataclasses.replace(heavy, cluster=tiny.cluster.scaled_bandwidth(1 / 8))
-    assert pl.solve(slow, big_m="as_written").status == "infeasible"
+    assert pl.solve(slow, "joint", big_m="as_written").status == "infeasible"
 
 
 def test_a_bound_below_the_placement_is_an_error_and_never_a_proof():

@@ -65,7 +65,7 @@ def test_notebook(path):
     outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     assert [o.text for o in outputs if o.get("name") == "stderr"] == []
     figures = [o.data[FIGURE] for o in outputs if FIGURE in o.get("data", {})]
-    assert figures or path.name == "glossary.ipynb"
+    assert figures or path.name in ("glossary.ipynb", "data.ipynb")
     for figure in figures:
         _check(figure)
 
@@ -78,6 +78,14 @@ def test_cells_are_short(path):
     assert not lengths or lengths[len(lengths) // 2] <= (4 if path.parent == notebooks_dir() else 6)
     words = [len(c.source.split()) for c in cells if c.cell_type == "markdown" and "|" not in c.source]
     assert max(words) <= 90
+
+
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.name != "data.ipynb"], ids=_name)
+def test_no_reader_is_sent_to_a_file_outside_the_notebooks(path):
+    """`pipelab lab` serves their folder and nothing above it; what the data mean stands in data.ipynb."""
+    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    assert "README.md" not in text
+    assert "](../.." not in text
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)

@@ -61,11 +61,20 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what():
     assert len(solid.y) == 2
     assert not solid.marker.pattern.shape
     assert figure.layout.yaxis.ticktext == ("single_gpu (one GPU per stage)", "exhaustive")
+    alone = both.results["single_gpu"]
+    for html in (alone._repr_html_(), both._repr_html_()):
+        assert f"{PROVEN.html} for one GPU per stage" in html
+    assert "✓ proven for one GPU per stage; " in pl.plot_progress(alone).layout.title.text
+    rows = pl.sweep(
+        lambda k: pl.load_case("tiny", max_gpus_per_stage=k), [{"k": 2}], "single_gpu", jobs=1, progress=False
+    )
+    assert [outcome_of_row(row) for row in rows.rows] == [PROVEN]
     early = pl.solve(tiny, "single_gpu", time_limit=0)
     assert outcome_of(early) == STOPPED
     as_run = pl.solve(pl.load_case("medium"), "single_gpu", segments="as_run")
     assert (as_run.status, outcome_of(as_run)) == ("feasible", PROVEN)
     assert as_run.details["proven_among"] == "the segments of the author's run"
+    assert outcome_of_row({"status": as_run.status, "reason": as_run.reason}) == PROVEN
 
 
 def test_what_ends_without_a_placement_says_whether_it_was_stopped_does_not_fit_or_is_refused():
@@ -145,9 +154,9 @@ def test_results_and_scores_show_their_outcome(five):
 
 def test_points_of_a_sweep_look_as_they_ended():
     def make(gb, limit):
-        return heavy("small", gb), {"time_limit": limit, "form": "tight"}
+        return heavy("tiny", gb), {"time_limit": limit, "form": "tight"}
 
-    points = pl.grid(gb=(30.0,), limit=(0, 30)) + pl.grid(gb=(500.0,), limit=(30,))
+    points = pl.grid(gb=(20.0,), limit=(0, 30)) + pl.grid(gb=(500.0,), limit=(30,))
     answers = pl.sweep(make, points, "joint", jobs=1, progress=False)
     ended = [outcome_of_row(row) for row in answers.rows]
     assert ended == [STOPPED, PROVEN, DOES_NOT_FIT]
@@ -215,6 +224,8 @@ def test_no_name_is_taken_for_html():
         html = page._repr_html_()
         assert "<b>x</b>" not in html
         assert "<i>" not in html
+    for page in (result, counted, placed, pl.solve_in_flight(problem)):  # nor "$1 or $2" for a formula
+        assert "<p class='tex2jax_ignore mathjax_ignore'>" in page._repr_html_()
 
 
 def test_the_mix_explorer_shows_the_names_of_outcomes_not_of_statuses():

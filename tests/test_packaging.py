@@ -56,7 +56,9 @@ def test_ci_runs_the_readmes_own_test_command():
 def test_notebooks_are_stored_without_outputs():
     notebooks = [str(p) for p in _tracked() if p.suffix == ".ipynb"]
     assert len(notebooks) >= 4
-    done = subprocess.run([sys.executable, "-m", "nbstripout", "--verify", *notebooks], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "nbstripout", "--keep-id", "--verify", *notebooks], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -95,7 +97,7 @@ def test_imports_point_one_way():
         if "import cvxpy" in text:
             assert name.startswith("formulations/"), name
     heavy = ("numpy", "pydantic", "scipy", "plotly", "cvxpy", "pyscipopt", "pandas", "joblib", "tqdm", "ipywidgets")
-    code = f"import sys, pipelab; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, pipelab, pipelab.course; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"  # speed is measured by tests/benchmarks/imports.py
 

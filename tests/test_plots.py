@@ -89,7 +89,7 @@ def test_progress_shows_bound_and_incumbent(two_stages):
 
 
 def test_progress_of_a_solve_stopped_at_once_shows_what_there_is(two_stages):
-    result = pl.solve(two_stages, time_limit=0)
+    result = pl.solve(two_stages, "joint", time_limit=0)
     assert "tiny: 185.497 tokens/s after" in pl.plot_progress(result).layout.title.text
 
 

@@ -11,7 +11,47 @@ import pytest
 import pipelab as pl
 from pipelab import scip
 from pipelab.deadline import Deadline, Ended
+from pipelab.formulations.aggregated import rates
 from pipelab.methods.joint import joint_program
+
+
+@pytest.mark.parametrize("case", pl.cases())
+@pytest.mark.parametrize("gpus", [None, 1, 2, 3, 4])
+def test_every_bundled_case_is_answered_at_once(case, gpus):
+    problem = pl.load_case(case, **({} if gpus is None else {"max_gpus_per_stage": gpus}))
+    result = pl.solve(problem)
+    assert (result.status, result.method) == ("optimal", "aggregated")
+    assert result.seconds < 5
+
+
+def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_why(tiny, monkeypatch):
+    balanced = dataclasses.replace(tiny, batch_split="balanced")
+    usual = pl.solve(balanced)
+    monkeypatch.setattr(rates, "_MOST_CELLS", 10)
+    result = pl.solve(balanced)
+    assert (usual.method, result.method) == ("aggregated", "joint")
+    assert result.status == "optimal"
+    assert result.throughput == pytest.approx(usual.throughput, rel=1e-12)
+    assert result.reason.startswith("method 'aggregated' refuses: tiny has up to 5 mixtures")
+    assert ". Method 'aggregated' refuses: tiny has" in result.sentence
+    none = pl.solve(dataclasses.replace(balanced, model=dataclasses.replace(balanced.model, layer_weight_gb=90.0)))
+    assert none.status == "infeasible"
+    assert none.reason.startswith("layer 1 alone needs")
+
+
+def test_where_both_are_refused_both_reasons_are_given(monkeypatch):
+    monkeypatch.setattr(rates, "_MOST_CELLS", 10)
+    with pytest.raises(
+        pl.TooLarge, match=r"'aggregated' refuses: demo has .* mixtures.*; and method 'joint': the joint ILP"
+    ):
+        pl.solve(pl.load_case("demo", max_gpus_per_stage=3, batch_split="balanced"))
+
+
+def test_an_option_of_one_method_alone_is_said_to_be_its():
+    with pytest.raises(pl.UnknownName, match="'auto' has no option 'form'; name a method that has it: joint"):
+        pl.solve(pl.load_case("tiny"), form="tight")
+    with pytest.raises(pl.UnknownName, match="'auto' has no option 'gapp'; did you mean 'gap'"):
+        pl.solve(pl.load_case("tiny"), gapp=0.1)
 
 
 def test_a_time_limit_keeps_what_is_true(long_solve):

@@ -32,7 +32,7 @@ def test_the_picture_is_what_the_result_says():
     assert (bound.y[-1], best.y[-1]) == (moments[-1].bound, moments[-1].incumbent)
     assert best.line.shape == "hv"
     assert watched.progress.data[1].fill == "tonexty"
-    assert watched.progress.layout.title.text.startswith("tiny, joint: ✓ proven")
+    assert watched.progress.layout.title.text.startswith("tiny, aggregated: ✓ proven")
     assert "= 0.00%" in watched.progress.layout.title.text
     assert watched.chart.layout.title.text.startswith("301.784 tokens/s in 1 stage, proven optimal")
     assert len(watched.chart.data[0].y) == len(result.placement.gpus)
@@ -41,7 +41,7 @@ def test_the_picture_is_what_the_result_says():
 
 
 def test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be(long_solve):
-    watched = pl.watch_solve(long_solve, time_limit=None)
+    watched = pl.watch_solve(long_solve, "joint", time_limit=None)
     end = time.perf_counter() + 120
     while not any(moment.placement for moment in watched.solving.progress) and time.perf_counter() < end:
         watched.refresh()
@@ -60,11 +60,12 @@ def test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be(long_solve
 
 
 def test_what_is_too_large_or_infeasible_is_told_in_place():
-    watched = pl.watch_solve(pl.load_case("demo", max_gpus_per_stage=3))
+    watched = pl.watch_solve(pl.load_case("demo", max_gpus_per_stage=3), "joint")
     with pytest.raises(pl.TooLarge):
         watched.result(60)
     watched.refresh()
     assert "9,887,608,011 variables" in watched.status.value
+    assert watched.progress.layout.title.text.startswith("demo, joint: ⊘ refused")
     tiny = pl.load_case("tiny")
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500.0))
     watched = pl.watch_solve(heavy)

@@ -125,7 +125,7 @@ def _ahead(stages: int, microbatches: int) -> str | None:
 
 def _forwards(scheduler: rust.PipelineScheduler, microbatches: int, expected: int) -> str | None:
     found = sum(isinstance(step, rust.Forward) for step in scheduler.schedule_steps(microbatches))
-    return f"{found} forwards, not {expected}" if found != expected else None
+    return f"forwards: {found}, expected {expected}" if found != expected else None
 
 
 def _unsent(stages: int, microbatches: int) -> str | None:

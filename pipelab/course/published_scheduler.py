@@ -1,4 +1,4 @@
-"""A Rust pipeline scheduler, published without a name, as it is: errors, partitions, steps, bubble statistics.
+"""trustformers-core 0.1.1's `gpipe_pp.rs` as published: errors, partitions, steps, bubble statistics.
 
 Item by item in the order of the original; its faults are in `published_faults`. Numbers are unsigned: where
 the original would stop with a panic, `Panic` is raised. The right ones are `pl.split_even`, `pl.split_by_flops`,

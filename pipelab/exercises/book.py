@@ -22,8 +22,9 @@ def check(name: str, value: object) -> Answer:
     ----------
     name : str
         Of the exercise: notebook and number, such as `"05.1"`.
-    value : number, Schedule or None
-        The reader's; None means not attempted yet. A schedule is run by the simulator.
+    value : number, Schedule, None or ...
+        The reader's; `...` means not attempted yet, and so does None where no reader would arrive at it. A schedule is
+        run by the simulator.
 
     Returns
     -------
@@ -46,9 +47,10 @@ def check(name: str, value: object) -> Answer:
     """
     if name not in EXERCISES:
         raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")
-    if value is None:
+    exercise = EXERCISES[name]
+    if value is ... or (value is None and not exercise.none):
         return verdict("not attempted yet", f"exercise {name}: not attempted yet")
-    right, why = EXERCISES[name].judge(value)
+    right, why = exercise.judge(value)
     if right:
         return verdict("right", f"exercise {name}: right, {why}")
     return verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")

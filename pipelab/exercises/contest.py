@@ -17,7 +17,8 @@ class Contest:
     microbatches: int
     times: tuple[float, ...]  # F = B = W of every stage
     memory: tuple[float, ...]
-    weight_activation: float = 0.5
+    weight_activation: float  # of a microbatch's activations, kept until W has run
+    none = ""  # None means not attempted, always
 
     def costs(self) -> "StageCosts":
         """The stages as costs."""

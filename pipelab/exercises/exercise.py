@@ -43,6 +43,8 @@ class Exercise:
         Looked through in this order.
     rel : float
         Relative tolerance.
+    none : str
+        Where None is an answer that readers arrive at: the hint for it. Otherwise None means not attempted.
     """
 
     target: Callable[[], float]
@@ -50,9 +52,12 @@ class Exercise:
     hint: str
     mistakes: tuple[Mistake, ...] = ()
     rel: float = 1e-4
+    none: str = ""
 
     def judge(self, value: object) -> tuple[bool, str]:
         """Whether a reader's value is right, and a sentence that says what is off."""
+        if value is None and self.none:
+            return False, f"Yours is None. Hint: {self.none}"
         try:
             number = float(cast(Any, value))
         except OverflowError:

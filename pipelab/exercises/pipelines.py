@@ -124,7 +124,7 @@ PIPELINES: dict[str, Exercise | Contest] = {
         ),
         rel=1e-3,
     ),
-    "07.2": Contest("1F1B", 8, times=(2, 1, 1, 2), memory=(4, 3, 2, 2)),
+    "07.2": Contest("1F1B", 8, times=(2, 1, 1, 2), memory=(4, 3, 2, 2), weight_activation=0.5),
     "08.1": Exercise(
         lambda: _sequences_for(2),
         "sequences",

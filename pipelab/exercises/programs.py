@@ -39,12 +39,15 @@ def _heaviest(share_of_activations: float) -> float:
 
 
 @cache
-def _proof() -> "Certificate":
+def _proof(case: str = "medium_small", layer_weight_gb: float | None = 6) -> "Certificate":
     from pipelab.data import load_case
     from pipelab.methods.certificate import certificate
     from pipelab.solve import solve
 
-    return certificate(solve(load_case("medium"), "aggregated"))
+    problem = load_case(case)
+    weight = layer_weight_gb or problem.model.layer_weight_gb
+    heavy = replace(problem, model=replace(cast(Model, problem.model), layer_weight_gb=weight))
+    return certificate(solve(heavy, "aggregated"))
 
 
 @cache
@@ -84,10 +87,11 @@ PROGRAMS = {
     "06.1": Exercise(
         lambda: given(_proof().left_over),
         "layers",
-        "80 minus what all GPUs together are good for",
+        "20 minus the layers that all GPUs together hold at that rate",
         (
-            Mistake(lambda: float(_proof().total_price), "so many all GPUs can hold; how many layers are left?"),
-            Mistake(lambda: float(_proof().total_price) / 5, "so many one A100 can hold; there are five"),
+            Mistake(lambda: float(_proof().total_price), "that is what all GPUs hold; how many layers are left over?"),
+            Mistake(lambda: float(_proof().total_price) / 2, "that is what one A100 holds; there are two"),
+            Mistake(lambda: given(_proof("medium", None).left_over), "that is medium, of above; take medium_small"),
         ),
     ),
     "06.2": Exercise(

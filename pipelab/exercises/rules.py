@@ -88,13 +88,13 @@ def _fast_layers(strictly: bool = True) -> float:
 
 
 @cache
-def _medium_links() -> tuple[float, float, float, float]:
-    """The bound of medium, and its slowest, middle and fastest link, in the write-up's units."""
+def _medium_links(units: str = "tokens") -> tuple[float, float, float]:
+    """The bound of medium, and its slowest and fastest link."""
     from pipelab.formulations.single_gpu import rules, segments, upper_bound
 
-    chosen = rules(_case("medium"))
+    chosen = rules(_case("medium", link_units=units))
     links = segments(chosen).link_throughput
-    return given(upper_bound(chosen)), float(links.min()), float(links.mean()), float(links.max())
+    return given(upper_bound(chosen)), float(links.min()), float(links.max())
 
 
 @cache
@@ -106,39 +106,34 @@ def _promise(factor: bool = True, max_gpus_per_stage: int = 4) -> float:
 
 
 @cache
-def _unlike() -> tuple[float, float, float]:
-    """Of notebook 04's three unlike GPUs: the promise, what the choice yields, the optimum."""
+def _unlike(units: str = "tokens") -> tuple[float, float, float]:
+    """Of notebook 04's three GPUs: what the chosen placement and its link yield, and the best without the A100."""
     from pipelab.cluster import Cluster
     from pipelab.evaluate import evaluate
     from pipelab.placement import Placement
-    from pipelab.solve import solve
 
-    tiny = _case("tiny")
+    tiny = _case("tiny", link_units=units)
     links = {("A100", "V100"): _SLOW_GB_PER_S, ("A100", "L20"): _SLOW_GB_PER_S, ("V100", "L20"): 400}
     three = Cluster.from_counts({"A100": 1, "V100": 1, "L20": 1}, 60, links)
-    heavy = replace(cast(Model, tiny.model), layer_weight_gb=25)
-    hard = replace(tiny, cluster=three, model=heavy, max_gpus_per_stage=1)
-    chosen = Placement.of([(2, (2,)), (2, (0,))])
-    return (
-        solve(hard, "type_count").details["promised"],
-        evaluate(hard, chosen).throughput,
-        given(solve(hard).throughput),
-    )
+    hard = replace(tiny, cluster=three, model=replace(cast(Model, tiny.model), layer_weight_gb=25))
+    chosen = evaluate(hard, Placement.of([(2, (2,)), (2, (0,))]))
+    without = evaluate(hard, Placement.of([(2, (1,)), (2, (2,))]))
+    return chosen.throughput, chosen.links[0].throughput, without.throughput
 
 
 _SLOW_GB_PER_S = 12.0  # the A100's links in notebook 04
 
 
-def _fast_enough(wanted: float) -> float:
-    """The speed of the A100's links at which the chosen placement reaches a rate; links are linear in it."""
-    return _SLOW_GB_PER_S * wanted / _unlike()[1]
+def _slow_enough(wanted: float, units: str = "tokens") -> float:
+    """The speed at which the A100's link falls to a rate; links are linear in it."""
+    return _SLOW_GB_PER_S * wanted / _unlike(units)[1]
 
 
 RULES = {
     "00.1": Exercise(
         lambda: _best_of_tiny(4),
         "tokens/s",
-        "use max_gpus_per_stage=4 and method='joint', and copy at least two decimals",
+        "load tiny with max_gpus_per_stage=4, solve it, and copy at least two decimals",
         (
             Mistake(lambda: _best_of_tiny(2), "that is the best with two GPUs per stage"),
             Mistake(lambda: _best_of_tiny(1), "that is the best with one GPU per stage; allow four"),
@@ -147,7 +142,7 @@ RULES = {
     "00.2": Exercise(
         lambda: _best_two_pairs().throughput,
         "tokens/s",
-        "evaluate Placement.of([(n, (0, 1)), (4 - n, (2, 3))]) for n = 1, 2 and 3, and take the largest throughput",
+        "four layers can be cut in three places; score each cut, and take the fastest",
         (
             Mistake(
                 lambda: max(stage.throughput for stage in _best_two_pairs().stages),
@@ -230,19 +225,20 @@ RULES = {
     "03.2": Exercise(
         lambda: _medium_links()[1] / _medium_links()[0],
         "",
-        "the slowest link may just fall to the bound: compare links.min() with bound",
+        "the slowest link may just fall to the bound; count it in tokens/s first",
         (
             Mistake(lambda: _medium_links()[0] / _medium_links()[1], "upside down: a number above 1 is asked for"),
             Mistake(
-                lambda: _medium_links()[3] / _medium_links()[0],
-                "that is the fastest link; the slowest is the first to fall below the bound",
+                lambda: _medium_links("transfers")[1] / _medium_links()[0],
+                "that compares transfers/s with tokens/s, as the write-up does; one transfer carries many tokens",
+            ),
+            Mistake(
+                lambda: _medium_links("transfers")[1] / _medium_links()[0] * _case("medium").workload.batch_size,
+                "a transfer carries every token of its sequences, not one of each",
             ),
             Mistake(
                 lambda: _medium_links()[2] / _medium_links()[0],
-                "that is an average link; the slowest is the first to fall below the bound",
-            ),
-            Mistake(
-                lambda: _medium_links()[1] / _medium_links()[0] - 1, "that is the share to spare; the factor is 1 more"
+                "that is the fastest link; the slowest is the first to fall below the bound",
             ),
         ),
         rel=1e-3,
@@ -250,26 +246,29 @@ RULES = {
     "04.1": Exercise(
         _promise,
         "tokens/s",
-        "solve it with method='type_count' and look into details",
+        "solve it with method='type_count' and look for what it promises",
         (
             Mistake(lambda: _promise(factor=False), "that is without the factor (2 - 1/k); it is asked as written"),
             Mistake(lambda: _promise(max_gpus_per_stage=2), "that is with two GPUs per stage; allow four"),
         ),
+        none="the heuristic names no GPU, so its result has no placement and no throughput; what it promises is in "
+        "the result's details",
     ),
     "04.2": Exercise(
-        lambda: _fast_enough(_unlike()[2]),
+        lambda: _slow_enough(_unlike()[2]),
         "GB/s",
-        "the link is the bottleneck, and its rate is proportional to its speed: start from 12 GB/s",
+        "find the speed at which the link between L20 and A100 carries just the rate of the placement without the A100",
         (
             Mistake(
-                lambda: _fast_enough(_unlike()[0]),
-                "at that speed it would yield what the heuristic promised; the joint ILP's optimum is enough",
+                lambda: _slow_enough(_unlike()[2], "transfers"),
+                "that counts transfers/s; one transfer carries batch × sequence tokens",
             ),
             Mistake(
-                lambda: _unlike()[2] / _unlike()[1],
-                "that is by how much the links must get faster; times their 12 GB/s",
+                lambda: _slow_enough(_unlike()[0]),
+                "there the choice still yields all that it promised; it may fall to the placement without the A100",
             ),
-            Mistake(lambda: _SLOW_GB_PER_S * _unlike()[1] / _unlike()[2], "upside down: the links must get faster"),
+            Mistake(lambda: _SLOW_GB_PER_S / _slow_enough(_unlike()[2]), "that is how many times slower, not GB/s"),
+            Mistake(lambda: _SLOW_GB_PER_S * _unlike()[1] / _unlike()[2], "upside down: the links must get slower"),
         ),
         rel=1e-3,
     ),

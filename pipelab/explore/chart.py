@@ -58,7 +58,8 @@ class LiveChart(anywidget.AnyWidget):
         do {
           wanted = false;
           const { data, layout } = read();
-          const title = (layout.title?.text ?? "").replace(/<br>/g, ". ").replace(/<[^>]*>/g, "");
+          const title = (layout.title?.text ?? "").replace(/<br>/g, ". ").replace(/<[^>]*>/g, "")
+            .replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
           box.setAttribute("aria-label", title);
           if (!started) { box.textContent = ""; box.style.color = ""; }
           await Plotly.react(box, data, {...layout, template, width: el.clientWidth}, config);

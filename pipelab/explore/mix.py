@@ -132,7 +132,7 @@ class MixExplorer(widgets.VBox):
         if own is None:
             parts = plan_parts(found.problem, found.result.placement, *words.headline(found))
         else:
-            parts = plan_parts(found.problem, own.placement, *words.own_headline(own), fits=own.valid)
+            parts = plan_parts(found.problem, own.placement, *words.own_headline(own, found), fits=own.valid)
         self.chart.put(parts)
         self._say()
         self._draw_rivals()

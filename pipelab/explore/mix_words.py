@@ -36,19 +36,21 @@ def headline(found: Answer) -> tuple[str, str]:
         return f"{name}: no placement exists", plain(_shortened(result.reason))
     if result.placement is None:
         return f"{name}: {outcome_of(result).word}, no placement found yet", plain(result.sentence)
-    far = f", at most {result.gap:.2%} below the best" if result.gap is not None else ""
+    far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
     proof = given(found.in_flight).proof if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     stages = len(result.placement)
     title = f"{name}: {result.throughput:.6g} tokens/s in {counted(stages, 'stage')}, {proof}"
     return title, limited_by(given(result.evaluation).bottlenecks)
 
 
-def own_headline(own: Score) -> tuple[str, str]:
-    """Title of the chart of a plan made by hand, and the line below it."""
+def own_headline(own: Score, found: Answer) -> tuple[str, str]:
+    """Title of the chart of a plan made by hand in this answer's problem, and the line below it."""
     if not own.valid:
         more = f"; {len(own.reasons) - 1} more" if len(own.reasons) > 1 else ""
         return "Your plan is not valid", plain(_shortened(own.reasons[0] + more))
-    share = f", {own.share:.1%} of the optimum" if own.share is not None else ""
+    flight = found.in_flight
+    limit = f" for {flight.checked} in flight" if flight and not flight.fits else ""
+    share = f", {own.share:.1%} of the optimum{limit}" if own.share is not None else ""
     title = f"Your plan: {own.throughput:.6g} tokens/s{share}"
     return title, limited_by(given(own.evaluation).bottlenecks)
 

@@ -13,7 +13,7 @@ from pipelab.evaluate import evaluate
 from pipelab.explore.chart import LiveChart
 from pipelab.explore.parts import Words, reload_note, shared
 from pipelab.explore.work import under_way
-from pipelab.outcome import outcome_of, proven_among
+from pipelab.outcome import REFUSED, ended, proven_among
 from pipelab.placement import Placement
 from pipelab.plots.plan import limited_by, plan_parts
 from pipelab.plots.progress import progress_parts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WatchedSolve", "watch_solve"]
 
-_METHODS = ("joint", "aggregated", "single_gpu")
+_METHODS = ("auto", "joint", "aggregated", "single_gpu")
 _EVERY_S = 0.25  # more often, and redrawing would slow the solver down
 
 
@@ -106,18 +106,19 @@ class WatchedSolve(widgets.VBox):
             result = self.solving.result()
         except Exception as error:  # too large, or not applicable: the reason belongs here, not into a log
             self.status.explain(error, "Refused")
+            self.progress.put(progress_parts((), 0.0, f"{self._name}: {REFUSED}", "the reason stands above"))
             self.chart.put(plan_parts(None, None, "There was nothing to solve", "the reason stands above"))
             return
         moments = result.details.get("progress") or moments
         end = moments[-1].seconds if moments else 0.0
-        among = f" for {proven_among(result)}" if proven_among(result) else ""
-        title = f"{self._name}: {outcome_of(result)}{among}"
+        title = f"{self._name}, {result.method}: {ended(result)}"
         self.progress.put(progress_parts(moments, end, title, self._gap(moments)))
         self.used.value = min(result.seconds, self.used.max) if self.limit else 1.0
         self.used.description = f"ended after {result.seconds:.3g} s"
         self.status.say(result.sentence)
         if result.placement is not None:
-            proof = f"proven{among}" if among else "the best that was found"
+            among = proven_among(result)
+            proof = f"proven for {among}" if among else "the best that was found"
             proof = "proven optimal" if result.status == "optimal" else proof
             self._draw(result.placement, given(result.throughput), proof)
         else:
@@ -164,7 +165,7 @@ class WatchedSolve(widgets.VBox):
 
 
 def watch_solve(
-    problem: Problem, method: str = "joint", *, time_limit: float | None = 60, **options: Any
+    problem: Problem, method: str = "auto", *, time_limit: float | None = 60, **options: Any
 ) -> WatchedSolve:
     """Solve in the background and watch: incumbent, bound, gap and placement, with a button to stop.
 
@@ -175,7 +176,8 @@ def watch_solve(
     problem : Problem
         What is to be placed on what.
     method : str
-        One that tells of its progress: "joint", "aggregated" or "single_gpu" (whose placement comes at the end).
+        One that tells of its progress: "auto", "joint", "aggregated" or "single_gpu" (whose placement comes at the
+        end).
     time_limit : float or None
         Seconds; the best placement by then is kept.
     **options

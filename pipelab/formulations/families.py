@@ -1,8 +1,8 @@
 """The registry of constraint families: each is said, written, counted, stated and built in one place.
 
 The notebook shows a family's sentence, formula and row count; cvxpy states it; the solver
-gets its rows. Nobody retypes a formula, and a test holds the built rows against the
-counted ones and against cvxpy's reading of the same family.
+gets its rows. Formula, cvxpy line and rows are three copies, written by hand side by side; tests
+hold the built rows against the counted ones and against cvxpy's reading of the same family.
 """
 
 from collections.abc import Callable, Mapping

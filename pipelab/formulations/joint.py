@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 BIG_MS = ("valid", "as_written")
-MARGIN = 1.1  # the write-up's Ms are so many times the fastest rate
+MARGIN = 1.1  # the Ms in the code of the write-up's author are so many times the fastest rate; the text states none
 
 SYMBOLS = (
     Symbol(r"\ell = 1 \dots M", "layers", "decoder layer; M of them", "–"),
@@ -44,7 +44,7 @@ SYMBOLS = (
     Symbol(
         r"M_{\mathrm{link}}",
         "big_m_link",
-        "max θ (the write-up: 1.1 · max ν): switches off the row of a connection not used",
+        "max θ (the author's code: 1.1 · max ν): switches off the row of a connection not used",
         "tokens/s",
     ),
     Symbol(r"z_a \in \{0, 1\}", "z", "1 when allocation a is chosen", "–"),
@@ -173,7 +173,8 @@ def domains(candidates: Candidates) -> dict[str, Domain]:
 def incidence(candidates: Candidates, big_m: str = "valid") -> Incidence:
     """The matrices of the formulation, with its two big-Ms.
 
-    `M_stage` is the write-up's, 1.1 · max θ. It is valid: no t exceeds max θ.
+    The write-up states no value of either. `M_stage` is that of its author's code, 1.1 · max θ. It is valid: no t
+    exceeds max θ.
     """
     big_m_stage = MARGIN * fastest(candidates.throughput)
     return Incidence(candidates, big_m_stage, link_big_m(candidates, big_m), cap_links=big_m == "valid")
@@ -183,8 +184,9 @@ def link_big_m(candidates: Candidates, big_m: str) -> float:
     """The M of unused connections.
 
     "valid" is max θ: an unused connection must not hold t below what a stage can reach,
-    and no placement is faster than its fastest stage. "as_written" is the write-up's
-    1.1 · max ν, which cuts off the best placements wherever links are slow.
+    and no placement is faster than its fastest stage. "as_written" is
+    1.1 · max ν, as the code of the write-up's author has it: it cuts off the best placements
+    wherever links are slow.
     """
     if big_m == "valid":
         return fastest(candidates.throughput)

@@ -109,7 +109,14 @@ _JOINT = {
 }
 _OF_GPUS = {
     r"M_{\mathrm{stage}}": Symbol(
-        r"M_{\mathrm{stage}}", "big_m_stage", "1.1 · max θ: switches off the row of a GPU not used", "tokens/s"
+        r"M_{\mathrm{stage}}", "big_m_stage", "max θ: switches off the row of a GPU not used", "tokens/s"
+    ),
+    r"M_{\mathrm{link}}": Symbol(
+        r"M_{\mathrm{link}}",
+        "big_m_link",
+        "max θ (the author's original solver: max(1000, 3 · max θ, 2 · max ν), valid too): switches off the row of a "
+        "connection not used",
+        "tokens/s",
     ),
     r"\tau_a \ge 0": Symbol(r"\tau_g \ge 0", "tau", "rate of the segment that GPU g holds, or 0", "tokens/s"),
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.errors import UnknownName, nearest
 from pipelab.interrupts import noted_interrupts
-from pipelab.ledger.claims import VERDICTS, Claim, shown
+from pipelab.ledger.claims import KINDS, VERDICTS, Claim, shown
 from pipelab.ledger.desk import Desk
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ class Entry:
     document: str
     number: int  # within its document, from 1
     claim: Claim
-    value: object
+    value: object  # None of a reading
     verdict: str
     seconds: float
     error: str = ""
+    known: tuple = ()  # the values in its note
 
     @property
     def changed(self) -> bool:
@@ -41,27 +42,30 @@ class Entry:
     def sentence(self) -> str:
         """Claim, computation and verdict in words."""
         told = self.row()
-        return (
-            f"“{told['it says']}”: {told['computed']} is computed ({told['how']}), so the verdict is: {self.verdict}."
-        )
+        if self.claim.kind == "reading":
+            return f"{told['it says']}: {told['remark']} (A reading, without a verdict.)"
+        return f"{told['it says']}: {told['computed']} is computed ({told['how']}), so the verdict is: {self.verdict}."
 
     def _repr_html_(self) -> str:
         return escape(self.sentence)
 
     def row(self) -> dict[str, object]:
         """As one row of a table."""
+        claim = self.claim
         return {
             "document": self.document,
             "row": self.number,
-            "place": self.claim.place,
-            "it says": self.claim.says,
-            "stated": self.claim.stated,
-            "computed": shown(self.value, self.claim.compare.between) if not self.error else "–",
-            "how": self.claim.how,
-            "compared": self.claim.compare.rule,
+            "kind": claim.kind,
+            "place": claim.place,
+            "it says": claim.quotation,
+            "words": "paraphrase" if claim.paraphrase else "quotation",
+            "printed or tested": claim.stated,
+            "computed": "–" if self.value is None else shown(self.value, claim.compare.between),
+            "how": claim.how,
+            "compared": claim.compare.rule if claim.compute else "",
             "verdict": self.verdict,
-            "recorded": self.claim.expected,
-            "remark": self.error or self.claim.remark,
+            "recorded": claim.expected,
+            "remark": self.error or claim.remark(self.known),
         }
 
 
@@ -108,11 +112,16 @@ class Ledger:
 
     @property
     def totals(self) -> dict[str, int]:
-        """How many entries of every verdict, in all."""
+        """How many entries of every verdict, in all. No verdict belongs to two kinds, so kinds are counted apart."""
         return dict(Counter(entry.verdict for entry in self.entries))
 
-    def only(self, verdict: str | None = None, document: str | None = None) -> "Ledger":
-        """Its entries of one verdict, of one document, or both.
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many numbers, statements and readings."""
+        return {kind: sum(entry.claim.kind == kind for entry in self.entries) for kind in KINDS}
+
+    def only(self, verdict: str | None = None, document: str | None = None, kind: str | None = None) -> "Ledger":
+        """Its entries of one verdict, of one document, of one kind, or several of these.
 
         Parameters
         ----------
@@ -120,6 +129,8 @@ class Ledger:
             One of `pipelab.ledger.VERDICTS`, or "not computed".
         document : str, optional
             One of those in this ledger.
+        kind : str, optional
+            One of `pipelab.ledger.KINDS`.
 
         Returns
         -------
@@ -129,13 +140,15 @@ class Ledger:
         Raises
         ------
         UnknownName
-            There is no such verdict or document.
+            There is no such verdict, document or kind.
         """
-        for value, known in ((verdict, (*VERDICTS, FAILED)), (document, {e.document for e in self.entries})):
+        documents = {e.document for e in self.entries}
+        for value, known in ((verdict, (*VERDICTS, FAILED)), (document, documents), (kind, KINDS)):
             if value is not None and value not in known:
                 raise UnknownName(f"no entry has {value!r}; {nearest(value, known)}")
-        kept = (e for e in self.entries if verdict in (None, e.verdict) and document in (None, e.document))
-        return replace(self, entries=tuple(kept))
+        chosen = ((verdict, "verdict"), (document, "document"))
+        kept = (e for e in self.entries if all(value in (None, getattr(e, name)) for value, name in chosen))
+        return replace(self, entries=tuple(e for e in kept if kind in (None, e.claim.kind)))
 
     def find(self, says: str) -> Entry:
         """The first entry whose words contain this text.
@@ -166,7 +179,8 @@ class Ledger:
         Returns
         -------
         pandas.DataFrame
-            Columns of text: document, row, place, it says, stated, computed, how, compared, verdict, recorded, remark.
+            Columns of text: document, row, kind, place, it says, words (quotation or paraphrase), printed or tested,
+            computed, how, compared, verdict, recorded, remark.
         """
         import pandas as pd
 
@@ -210,11 +224,12 @@ def enter(document: str, number: int, claim: Claim, desk: Desk) -> Entry:
     """Compute one claim. A computation that fails is an entry that says why, and not as recorded."""
     began = time.perf_counter()
     try:
-        value = claim.compute(desk)
+        value = claim.compute(desk) if claim.compute else None
+        known = claim.known(desk) if claim.known else ()
         verdict, error = claim.verdict(value, desk), ""
     except Exception as failure:
-        value, verdict, error = None, FAILED, f"{type(failure).__name__}: {failure}"
-    return Entry(document, number, claim, value, verdict, time.perf_counter() - began, error)
+        value, known, verdict, error = None, (), FAILED, f"{type(failure).__name__}: {failure}"
+    return Entry(document, number, claim, value, verdict, time.perf_counter() - began, error, known)
 
 
 def reproduce(
@@ -250,15 +265,15 @@ def reproduce(
 
     References
     ----------
-    *Joint ILP Formulation for LLM Hybrid Parallelism Placement*; pmetal's `layer_assignment.rs`; a Rust pipeline
-    scheduler, published without a name; boostr 0.1.0, `PipelineClock`.
+    *Joint ILP Formulation for LLM Hybrid Parallelism Placement*; pmetal-distributed 0.3.13, `layer_assignment.rs`;
+    trustformers-core 0.1.1, `gpipe_pp.rs`; boostr 0.1.0, `clock.rs`. `pipelab.ledger.DOCUMENTS` has their addresses.
 
     Examples
     --------
     >>> import pipelab as pl
     >>> ledger = pl.reproduce(["pmetal"])
-    >>> ledger.changed, ledger.find("more layers").verdict
-    ((), 'exact')
+    >>> ledger.changed, ledger.find("cover 0..num_layers").verdict
+    ((), 'holds on what was tried')
     """
     from tqdm.auto import tqdm
 

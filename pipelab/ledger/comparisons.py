@@ -7,10 +7,13 @@ a suffix or a comma say nothing behind a `~`; `475K+` asks for at least as much.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["ABOVE", "EQUAL", "NUMBERS", "STOPPED", "TEXT", "TIME", "UNLIKE", "Comparison", "Number", "numbers_in"]
+__all__ = [
+    "ABOVE", "AT_LEAST", "EQUAL", "EVERY", "NUMBERS", "QUOTIENT", "REPORTED", "TEXT", "TIME", "UNLIKE", "Comparison",
+    "Number", "Trial", "numbers_in", "tried",
+]  # fmt: skip
 
 SAME = 1e-9
 _NUMBER = re.compile(r"(~?)(\d+(?:,\d{3})*)(?:\.(\d+))?([KM]?)(\+?)")
@@ -52,6 +55,29 @@ def numbers_in(text: str) -> tuple[Number, ...]:
     return tuple(found)
 
 
+class Trial(NamedTuple):
+    """A general sentence put to the test: on how many inputs it held, of how many, and the first where it did not."""
+
+    held: int
+    of: int
+    counterexample: str = ""
+    whole: bool = False  # these are all the inputs of which the sentence speaks
+
+    def __str__(self) -> str:
+        return f"{self.held:,} of {self.of:,}" + (f"; not {self.counterexample}" if self.counterexample else "")
+
+
+def tried(results: Iterable[tuple[str, bool]], whole: bool = False) -> Trial:
+    """Count results, each an input in words and whether the sentence holds there.
+
+    >>> print(tried([("1 layer", True), ("2 layers", False), ("3 layers", False)]))
+    1 of 3; not 2 layers
+    """
+    listed = list(results)
+    failed = [what for what, held in listed if not held]
+    return Trial(len(listed) - len(failed), len(listed), failed[0] if failed else "", whole)
+
+
 class Comparison(NamedTuple):
     """How a row is decided: the rule in words, and the rule."""
 
@@ -83,16 +109,28 @@ def _equal(first: object, second: object) -> bool:
     return first == second
 
 
-def _stopped(stated: str, computed: Any) -> str:
-    """A run said to have been stopped: contradicted where a tenth of its limit is enough for a proof."""
-    status, seconds, limit = computed
-    return "wrong" if status == "optimal" and seconds < limit / 10 else "machine-dependent"
+def _reported(stated: str, computed: Any) -> str:
+    """A run said to have been stopped: contradicted where its author's own file reports the optimum computed here."""
+    return "wrong" if numbers_in(stated)[0].agrees(computed) == "exact" else "machine-dependent"
+
+
+def _quotient(stated: str, computed: Any) -> str:
+    """As the tests of the programs, which allow 1e-6."""
+    over, under = (number.value for number in numbers_in(stated))
+    return "exact" if abs(computed - over / under) < 1e-6 else "wrong"
+
+
+def _every(stated: str, computed: Any) -> str:
+    return "exact" if computed.of and computed.held == computed.of else "wrong"
 
 
 NUMBERS = Comparison("the numbers as printed", _numbers)
+QUOTIENT = Comparison("the printed quotient", _quotient)
 TEXT = Comparison("word for word", lambda stated, computed: "exact" if str(computed) == stated else "wrong")
 EQUAL = Comparison("both sides are equal", _pair(_equal), " and ")
 UNLIKE = Comparison("both sides differ", _pair(lambda a, b: not _equal(a, b)), " and ")
 ABOVE = Comparison("the first is larger", _pair(lambda a, b: a > b and not _equal(a, b)), " and ")
+AT_LEAST = Comparison("the first is not smaller", _pair(lambda a, b: a >= b or _equal(a, b)), " and ")
+EVERY = Comparison("every input tried", _every)
 TIME = Comparison("a time, which is this machine's", lambda stated, computed: "machine-dependent")
-STOPPED = Comparison("contradicted by a proof in a tenth of the limit", _stopped)
+REPORTED = Comparison("contradicted by its author's own file", _reported)

@@ -4,12 +4,12 @@ The filter is a row of radio buttons and a style sheet, without a script, so tha
 and a keyboard, in JupyterLab, in a saved page and in a static copy of a notebook.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from pipelab.ledger.claims import VERDICTS
+from pipelab.ledger.claims import KINDS, VERDICTS
 from pipelab.theme import VERDICT_COLOURS, ink_on
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["filtered_table", "page", "verdict_counts"]
 
-_COLUMNS = ("row", "place", "it says", "stated", "computed", "how", "verdict", "remark")
-_WIDTHS = (7, 11, 20, 10, 14, 14, 9, 15)  # per cent
+_COLUMNS = ("row", "place", "it says", "printed or tested", "computed", "how", "verdict", "remark")
+_WIDTHS = (7, 10, 19, 11, 12, 13, 9, 19)  # per cent
 _NUMBER = count(1)  # so that two tables on one page filter themselves alone
 
 
@@ -30,8 +30,9 @@ def filtered_table(ledger: "Ledger", height: str = "640px") -> str:
     documents = list(dict.fromkeys(e.document for e in entries))
     verdicts = [v for v in [*VERDICTS, *{e.verdict for e in entries}] if any(e.verdict == v for e in entries)]
     verdicts = list(dict.fromkeys(verdicts))
-    by_verdict = _buttons(name, "v", verdicts, [sum(e.verdict == v for e in entries) for v in verdicts])
-    by_document = _buttons(name, "d", documents, [sum(e.document == d for e in entries) for d in documents])
+    heads = {next((v for v in verdicts if v in of_kind), ""): f"{kind}s:" for kind, of_kind in KINDS.items()}
+    by_verdict = _buttons(name, "v", verdicts, [sum(e.verdict == v for e in entries) for v in verdicts], heads)
+    by_document = _buttons(name, "d", documents, [sum(e.document == d for e in entries) for d in documents], {})
     empty = [
         (verdicts.index(v) + 1, documents.index(d) + 1)
         for v in verdicts
@@ -48,38 +49,48 @@ def filtered_table(ledger: "Ledger", height: str = "640px") -> str:
 
 
 def page(ledger: "Ledger") -> str:
-    """A whole HTML page: what the verdicts say, how many there are, and the table."""
+    """A whole HTML page: the sources with their addresses, what the verdicts say, how many there are, and the table."""
     from pipelab.html import table
-    from pipelab.ledger.documents import DOCUMENTS
+    from pipelab.ledger.documents import AUTHORS_CODE, DOCUMENTS
 
-    titles = "".join(f"<li><b>{escape(d)}</b>: {escape(DOCUMENTS[d].title)}</li>" for d in ledger.counts)
-    legend = "".join(f"<li><b>{escape(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items())
+    titles = "".join(
+        f"<li><b>{escape(d)}</b>: {DOCUMENTS[d].source.html}, {escape(DOCUMENTS[d].about)}</li>" for d in ledger.counts
+    )
+    legend = "".join(
+        f"<li><b>{escape(v)}</b> ({kind}): {escape(text)}</li>" for kind, of in KINDS.items() for v, text in of.items()
+    )
+    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
     return (
         "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>pipelab: the ledger</title>"
         "<style>body {font-family: 'DejaVu Sans', Verdana, sans-serif; font-size: 13px; margin: 24px}</style></head>"
-        f"<body><h1>Every claim, computed</h1><p>{len(ledger)} rows in {ledger.seconds:.0f} s; {ledger.state}.</p>"
-        f"<ul>{titles}</ul><ul>{legend}</ul>{table(verdict_counts(ledger))}{filtered_table(ledger, 'none')}"
+        f"<body><h1>Every claim, computed</h1><p>{counted} in {ledger.seconds:.0f} s; {ledger.state}.</p>"
+        f"<ul>{titles}</ul><p>The author's code, configurations and solution files: {AUTHORS_CODE.html}. They say "
+        "things of their own, which the write-up does not.</p>"
+        f"<ul>{legend}</ul>{table(verdict_counts(ledger))}{filtered_table(ledger, 'none')}"
         "</body></html>\n"
     )
 
 
 def verdict_counts(ledger: "Ledger") -> "DataFrame":
-    """Verdicts down, documents across, as a data frame; verdicts that do not occur are left out."""
+    """Verdicts down, by kind of row, and documents across, as a data frame; verdicts that do not occur are left out."""
     import pandas as pd
 
     counts = pd.DataFrame(ledger.counts)
     counts = counts[counts.sum(axis=1) > 0]
     counts["all"] = counts.sum(axis=1)
-    return counts.rename_axis("verdict").reset_index()
+    counts = counts.rename_axis("verdict").reset_index()
+    counts.insert(0, "kind", [next((kind for kind, of in KINDS.items() if v in of), "") for v in counts["verdict"]])
+    return counts
 
 
-def _buttons(name: str, kind: str, labels: Sequence[str], numbers: Sequence[int]) -> str:
-    """One line of choices; none where there is nothing to choose."""
+def _buttons(name: str, kind: str, labels: Sequence[str], numbers: Sequence[int], heads: Mapping[str, str]) -> str:
+    """One line of choices, a new one with its heading where there is one; none where there is nothing to choose."""
     if len(labels) < 2:
         return ""
     shown = [("all", sum(numbers)), *zip(labels, numbers, strict=True)]
     buttons = "".join(
-        f"<input type='radio' name='{name}{kind}' id='{name}{kind}{i}'{' checked' * (i == 0)}>"
+        (f"<br><b>{heads[label]}</b> " if label in heads else "")
+        + f"<input type='radio' name='{name}{kind}' id='{name}{kind}{i}'{' checked' * (i == 0)}>"
         f"<label for='{name}{kind}{i}'>{escape(label)} ({number})</label>"
         for i, (label, number) in enumerate(shown)
     )
@@ -90,14 +101,12 @@ def _row(entry: Any, verdict: int, document: int) -> str:
     told = entry.row()
     told["row"] = f"{told['document']} {told['row']}"
     colour = VERDICT_COLOURS.get(entry.verdict, "#FFFFFF")
-    cells = "".join(
-        f"<td{_coloured(colour) if column == 'verdict' else ''}>{escape(str(told[column]))}</td>" for column in _COLUMNS
-    )
-    return f"<tr class='v{verdict + 1} d{document + 1}'>{cells}</tr>"
-
-
-def _coloured(colour: str) -> str:
-    return f" style='background:{colour};color:{ink_on(colour)}'"
+    shown = {column: f"<td>{escape(str(told[column]))}</td>" for column in _COLUMNS}
+    shown["verdict"] = f"<td style='background:{colour};color:{ink_on(colour)}'>{escape(entry.verdict)}</td>"
+    if entry.claim.kind == "reading":  # nothing was compared: the answer has the room
+        shown |= {"printed or tested": f"<td colspan='3'>{escape(str(told['remark']))}</td>", "remark": "<td></td>"}
+        shown |= {"computed": "", "how": ""}
+    return f"<tr class='v{verdict + 1} d{document + 1}'>{''.join(shown.values())}</tr>"
 
 
 def _style(name: str, verdicts: list[str], documents: list[str], empty: list[tuple[int, int]], height: str) -> str:

@@ -103,7 +103,7 @@ def joint_program(problem: Problem, form: str = "written", big_m: str = "valid")
     form : {"written", "tight"}
         As for `joint_size`.
     big_m : {"valid", "as_written"}
-        "as_written" takes the write-up's M for links, which can cut off the best placements.
+        "as_written" takes the M for links of the author's code, which can cut off the best placements.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def joint_program(problem: Problem, form: str = "written", big_m: str = "valid")
     TooLarge
         It would not fit in the memory that is free.
     UnknownName
-        There is no such form or M, or the write-up's M is asked of the tight form, which has none.
+        There is no such form or M, or the author's M is asked of the tight form, which has none.
 
     References
     ----------
@@ -151,7 +151,7 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
     TooLarge
         It would not fit in the memory that is free.
     UnknownName
-        There is no such form or M, or the write-up's M is asked of the tight form, which has none.
+        There is no such form or M, or the author's M is asked of the tight form, which has none.
     """
     from pipelab import scip
 
@@ -177,7 +177,7 @@ def solve_joint(
     form : "written" or "tight"
         The write-up's constraints, or the equivalent form with the better bound.
     big_m : "valid" or "as_written"
-        "as_written" uses the write-up's M for links, which can cut off the best placements;
+        "as_written" uses the M for links of the author's code, which can cut off the best placements;
         where it may, what SCIP proved about that model is set aside, and only the fastest
         stage bounds the result. Only for form="written".
     memory_limit_gb : float, optional
@@ -392,7 +392,8 @@ def _row(candidates: Candidates, keys: tuple[np.ndarray, ...]) -> list[int] | No
 
 def _not_trusted(run: "SolverRun") -> str:
     claim = f"SCIP calls {run.objective:.7g} {run.status} for this model" if run.objective else "SCIP finds nothing"
-    return f"The write-up's M for links is too small here: {claim}. That is set aside; the fastest stage is the bound"
+    source = "The M for links, taken from the code of the write-up's author, is too small here"
+    return f"{source}: {claim}. That is set aside; the fastest stage is the bound"
 
 
 def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int], limit_gb: float | None) -> None:

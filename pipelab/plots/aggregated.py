@@ -204,13 +204,10 @@ def plot_run_times(frame: "DataFrame", series: Any) -> "Figure":
     columns = 2 if len(series) in (2, 4) else min(3, len(series))
     rows = math.ceil(len(series) / columns)
     figure = make_subplots(rows, columns, subplot_titles=list(series), horizontal_spacing=0.08, vertical_spacing=0.24)
-    worst, early = 0.0, 0
     for i, name in enumerate(series):
         part = frame[frame["series"] == name].astype({"value": float})
         where = {"row": i // columns + 1, "col": i % columns + 1}
         median = part.groupby("value")["seconds"].median()
-        proven = _is_proven(part)
-        worst, early = max([worst, *part["seconds"][proven]]), early + int((~proven).sum())
         _add_series(figure, part, median, where)
         figure.update_xaxes(
             type="log", tickvals=median.index.tolist(), ticktext=[f"{v:,.0f}" for v in median.index], **where
@@ -223,12 +220,20 @@ def plot_run_times(frame: "DataFrame", series: Any) -> "Figure":
         figure.update_yaxes(title={"text": "seconds"}, row=row, col=1)
     figure.update_layout(
         template=template(), height=60 + 270 * rows, showlegend=False,
-        title=f"{len(frame[frame['series'].isin(series)])} problems, the slowest solved in {worst:.3g} s"
-        + (f", {early:,} stopped early ({STOPPED.symbol})" if early else "")
-        + "<br><sup>saved run on two cores; a dot per random problem, medians joined (logarithmic axes)</sup>",
+        title=f"{_how_slow(frame[frame['series'].isin(series)])}"
+        "<br><sup>saved run on two cores; a dot per random problem, medians joined (logarithmic axes)</sup>",
         margin={"t": 110},
     )  # fmt: skip
     return figure
+
+
+def _how_slow(shown: "DataFrame") -> str:
+    """How many problems, how long the slowest took, and how many were stopped without a proof."""
+    ended = _is_proven(shown)
+    slowest = f"{len(shown)} problems, the slowest solved in {shown['seconds'][ended].max():.3g} s"
+    open_ = len(shown) - int(ended.sum())
+    limit = shown["seconds"][~ended].min()
+    return f"{slowest}, {open_} stopped early after {limit:.0f} s ({STOPPED.symbol})" if open_ else slowest
 
 
 def _is_proven(part: Any) -> Any:

@@ -49,7 +49,8 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
     layout = parts["layout"] | {"title": {"text": _comparison_title(comparison)}, "template": template()}
     most = max([layout["xaxis"]["range"][1], *(1.15 * rate for _, rate in promises)])
     layout["xaxis"] = layout["xaxis"] | {"range": [0, most]}
-    layout["margin"] = layout["margin"] | {"t": 96}  # two lines of title, and the legend
+    layout["yaxis"] = layout["yaxis"] | {"range": [max(1, len(rows)) - 0.5, -0.5]}
+    layout |= {"height": 160 + 30 * len(rows), "margin": layout["margin"] | {"t": 96}}  # two lines of title, a legend
     return go.Figure([*parts["data"], crosses], layout)
 
 
@@ -123,6 +124,10 @@ def plot_shares(comparisons: Mapping[str, "Comparison"]) -> "Figure":
         )
     )  # fmt: skip
     note = "the length of a bar is throughput as a share of the proven optimum, its look how the method ended"
+    limited = {
+        f"{m} is for {proven_among(r)}" for c in comparisons.values() for m, r in c.results.items() if proven_among(r)
+    }
+    note += "".join(f"; the proof of {each}" for each in sorted(limited))
     figure.update_layout(
         template=template(), height=170 + 50 * len(comparisons), barmode="overlay", margin={"t": 100},
         title=f"{_shares_title(list(comparisons), cells)}<br><sup>{note}</sup>",

@@ -62,7 +62,8 @@ def gantt(
     Raises
     ------
     InvalidValue
-        The window is empty, there is no such microbatch, or an argument is of another kind.
+        The window is empty, there is no such microbatch, an argument is of another kind, or `memory` is wanted of a
+        split backward whose costs have no `weight_activation`.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pipelab.theme import BOTTLENECK, GRID, WRONG, template
+from pipelab.theme import BOTTLENECK, GRID, WRONG, plain, template
 
 if TYPE_CHECKING:
     from pipelab.kinds import DataFrame, Figure
@@ -27,7 +27,7 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Fi
     """
     import plotly.graph_objects as go
 
-    rows = table.iloc[::-1]  # the first row at the top
+    rows = table.iloc[::-1].assign(what=table["what"].map(plain))  # the first row at the top
     missed = rows["error"].abs() > explain_above
     figure = go.Figure()
     figure.add_vrect(x0=-explain_above, x1=explain_above, fillcolor=GRID, opacity=0.35, line_width=0, layer="below")
@@ -51,7 +51,7 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Fi
     for row in rows[missed].itertuples():
         left = row.error > 0  # the side on which there is room
         figure.add_annotation(
-            x=row.error, y=row.what, text=str(row.note).split(":")[0], showarrow=False, yshift=17,
+            x=row.error, y=row.what, text=plain(str(row.note).split(":")[0]), showarrow=False, yshift=17,
             xanchor="right" if left else "left", font={"color": WRONG, "size": 12},
         )  # fmt: skip
     reach = max(0.3, 1.25 * float(rows["error"].abs().max()))

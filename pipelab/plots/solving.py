@@ -6,7 +6,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue
-from pipelab.outcome import outcome_of, proven_among
+from pipelab.outcome import ended
 from pipelab.result import Result
 from pipelab.theme import TYPE_COLOURS, WRONG, plain, template
 
@@ -111,9 +111,8 @@ def plot_progress(result: Result) -> "Figure":
     last = f"{result.throughput:.6g} tokens/s" if result.throughput is not None else "no placement"
     gap = f", gap {result.gap:.2%}" if result.gap is not None else ""
     title = f"{plain(result.problem.name)}: {last} after {result.seconds:.3g} s{gap}"
-    among = f" for {proven_among(result)}" if proven_among(result) else ""
     nodes = f"{result.details.get('nodes', 0):,} nodes of {result.solver}"
-    note = f"{outcome_of(result)}{among}; {nodes}; the shaded gap is what was not yet known"
+    note = f"{ended(result)}; {nodes}; the shaded gap is what was not yet known"
     figure.update_layout(
         template=template(), height=380, title=f"{title}<br><sup>{note}</sup>",
         xaxis={"title": {"text": "seconds of solving"}, "rangemode": "tozero"},

@@ -1,8 +1,9 @@
 """A sweep in one picture: every point a dot, the best ones joined."""
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.outcome import PROVEN, STOPPED, outcome_of_row
@@ -94,7 +95,7 @@ def _check_columns(frame: "DataFrame", *names: str) -> None:
 def _best(rows: list[dict], x: str, y: str) -> list[dict]:
     """The best row at each x; where x is paid for, only those better than all that pay less."""
     sign = -1 if y in _LESS_IS_BETTER else 1
-    ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y]))
+    ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y], row["status"] != "optimal"))
     each = [next(same) for _, same in groupby(ordered, key=lambda row: row[x])]
     if x not in _EFFORT:
         return each
@@ -106,11 +107,11 @@ def _best(rows: list[dict], x: str, y: str) -> list[dict]:
 
 
 def _best_name(x: str) -> str:
-    return "beaten by none" if x in _EFFORT else f"best at each {x}"
+    return "beaten by none" if x in _EFFORT else plain(f"best at each {x}")
 
 
 def _unit(name: str) -> str:
-    return _UNITS.get(name, name.replace("_", " "))
+    return plain(_UNITS.get(name, name.replace("_", " ")))
 
 
 def _told(sweep: "Sweep", row: dict) -> str:
@@ -134,7 +135,7 @@ def _note(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
     return "; ".join(told)
 
 
-def _unproven(row: dict) -> str:
+def _unproven(row: Mapping[str, Any]) -> str:
     """How a point ended that is not proven; empty for those that are."""
     outcome = outcome_of_row(row)
     alone = outcome is STOPPED and row["placement"] == ""

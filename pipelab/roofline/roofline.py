@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
-from pipelab.checked import Flag, Later, NotNegative, Share, checked, instance, whole_number
+from pipelab.checked import Flag, Later, NotNegative, Share, checked, instance, python_value, whole_number
 from pipelab.cluster import GPU
 from pipelab.costs import StageCost, StageTables
 from pipelab.errors import InvalidValue, UnknownName, nearest
@@ -177,7 +177,8 @@ class Roofline:
         sent = Demand(_known(problem), problem.workload).handed_on_bytes(problem.workload.batch_size)
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
         with np.errstate(divide="ignore"):
-            return problem.workload.tokens / (self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9))
+            seconds = self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9)
+            return python_value(problem.workload.tokens / seconds)
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage is exactly as fast as the slowest pure one of its size (see `LinearThroughput`).

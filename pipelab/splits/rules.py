@@ -33,7 +33,7 @@ def split_even(layers: int, stages: int) -> Split:
 
     References
     ----------
-    `partition_layers_evenly` of a Rust pipeline scheduler, published without a name.
+    `partition_layers_evenly` of trustformers-core 0.1.1, `gpipe_pp.rs`.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def split_by_flops(flops: Sequence[float], stages: int) -> Split:
 
     References
     ----------
-    `partition_layers_by_flops` of a Rust pipeline scheduler, published without a name.
+    `partition_layers_by_flops` of trustformers-core 0.1.1, `gpipe_pp.rs`.
 
     Examples
     --------

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipelab.checked import is_real, whole_number
+from pipelab.checked import is_real, python_value, whole_number
 from pipelab.errors import InvalidValue
 
 __all__ = ["ROUNDING", "Split", "amounts", "bottleneck", "check_sizes", "positive", "ranges", "speeds_of"]
@@ -40,7 +40,8 @@ def bottleneck(split: Split, costs: Sequence[float], speeds: Sequence[float] | N
     needed = max(part.stop for part in split)
     if len(costs) < needed:
         raise InvalidValue("bottleneck", [("costs", f"{len(costs)} values", f"expected at least {needed}")])
-    return max(sum(costs[layer] for layer in part) / speed for part, speed in zip(split, speeds, strict=True))
+    slowest = max(sum(costs[layer] for layer in part) / speed for part, speed in zip(split, speeds, strict=True))
+    return python_value(slowest)
 
 
 def ranges(sizes: Sequence[int]) -> Split:

@@ -135,7 +135,7 @@ def shell(title: str, body: str, name: str, pages: Iterable[str]) -> str:
 
 def _short(name: str) -> str:
     stem = PurePosixPath(name).stem
-    return {"index": "all", "glossary": "glossary"}.get(stem, stem[:2])
+    return {"index": "all"}.get(stem, stem[:2] if stem[:2].isdigit() else stem)
 
 
 def _highlight() -> str:

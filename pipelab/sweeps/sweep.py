@@ -291,5 +291,5 @@ def _refuse_all_failed(whole: Sweep, file: Any) -> None:
     if len(whole.rows) < 2 or len(reasons) > 1 or any(row["status"] != "failed" for row in whole.rows):
         return
     call = 'the same call with again=("failed",)' if file else "the same call"
-    message = f"all {len(whole.rows):,} points failed with the same error: {reasons.pop()}. Once mended, make {call}"
+    message = f"all {len(whole.rows):,} points failed with the same error: {reasons.pop()}. Once repaired, make {call}"
     raise SweepFailed(message, whole)

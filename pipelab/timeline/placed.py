@@ -10,7 +10,7 @@ import numpy as np
 
 from pipelab.checked import whole_number
 from pipelab.evaluate import Evaluation, tally
-from pipelab.html import table
+from pipelab.html import NO_FORMULAS, table
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
@@ -246,7 +246,9 @@ class PlacedTimeline:
         return f"<PlacedTimeline {self.problem.name}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>" + table(self.frame())
+        return f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>" + table(
+            self.frame()
+        )
 
 
 def stage_label(evaluation: Evaluation, index: int) -> str:

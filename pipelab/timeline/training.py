@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.checked import real_number, whole_number
 from pipelab.errors import InvalidValue
 from pipelab.evaluate import Evaluation
-from pipelab.html import table
+from pipelab.html import NO_FORMULAS, table
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -132,7 +132,9 @@ class TrainingTimeline:
         return f"<TrainingTimeline {self.problem.name}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}.</p>" + table(self.frame())
+        return f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}.</p>" + table(
+            self.frame()
+        )
 
 
 def training_timeline(
