@@ -169,7 +169,7 @@ class Solving:
         return not self._done.is_set()
 
     def stop(self) -> None:
-        """Ask it to end; the best placement so far is kept. Returns at once; the end may take some seconds."""
+        """Ask it to end; the best placement so far is kept. Returns at once; the end takes a second at most."""
         self._stop.set()
 
     def result(self, timeout: float | None = None) -> Result:

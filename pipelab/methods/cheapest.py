@@ -98,10 +98,7 @@ def cheapest(
             rates = rates_in_time(problem, deadline)
         except Ended as end:
             best = best or stand_in(problem, at_least)
-            value = (
-                usd_per_million_tokens(_per_hour(problem, best), evaluate(problem, best).throughput) if best else None
-            )
-            return unfinished(problem, "cheapest", deadline, end, _objective(value, None, at_least), best)
+            return unfinished(problem, "cheapest", deadline, end, _found(problem, best, at_least), best)
         prices_or_refuse(rates, "cheapest")
         return cheapest_of(rates, at_least, solver, deadline, best=best)
 
@@ -238,6 +235,14 @@ class _Hunt:
         ratio = self.search.used("price", placement) / own
         if ratio < self.ratio:
             self.best, self.ratio = placement, ratio
+
+
+def _found(problem: Problem, best: Placement | None, at_least: float) -> Objective:
+    """Of a placement about which nothing is proven."""
+    value = None
+    if best is not None:
+        value = usd_per_million_tokens(_per_hour(problem, best), evaluate(problem, best).throughput)
+    return _objective(value, None, at_least)
 
 
 def _per_hour(problem: Problem, placement: Placement) -> float:

@@ -101,8 +101,7 @@ def quickest(
             rates = rates_in_time(problem, deadline)
         except Ended as end:
             best = best or stand_in(problem, at_least)
-            seconds = evaluate(problem, best).seconds_per_pass if best else None
-            return unfinished(problem, "quickest", deadline, end, _objective(seconds, None, at_least), best)
+            return unfinished(problem, "quickest", deadline, end, _found(problem, best, at_least), best)
         return quickest_of(rates, at_least, solver, deadline, best=best)
 
 
@@ -264,6 +263,11 @@ class _Hunt:
 
     def _proven(self) -> bool:
         return status_and_least(self.seconds, self.bound)[0] == "optimal"
+
+
+def _found(problem: Problem, best: Placement | None, at_least: float) -> Objective:
+    """Of a placement about which nothing is proven."""
+    return _objective(evaluate(problem, best).seconds_per_pass if best else None, None, at_least)
 
 
 def _objective(seconds: float | None, bound: float | None, at_least: float) -> Objective:

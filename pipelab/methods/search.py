@@ -18,12 +18,13 @@ from pipelab.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.methods.prices import whole_prices
+from pipelab.methods.question import Question
 from pipelab.methods.solvers import run_program
 from pipelab.placement import Placement
 from pipelab.program import LinearProgram
 from pipelab.solver_run import Progress, SolverRun
 
-__all__ = ["Question", "Search"]
+__all__ = ["Search"]
 
 _READ_BACK_SECONDS = 10.0  # for what turns counts into GPUs
 _LATE_SECONDS = 0.2  # the same after the end
@@ -31,18 +32,6 @@ _STAND_IN_SECONDS = 0.3  # after the end, if there is no placement yet
 _MANY_SUPPORTS = 64  # sets of classes from which it pays to ask about single classes first
 # What is to be least among equally fast placements: first this, then that. Price comes last unless it is asked for.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
-
-
-@dataclass(frozen=True)
-class Question:
-    """One small program: can this rate be reached?"""
-
-    rate: float  # tokens/s
-    asked: str  # "links aside", "stages inside one class", "links for one GPU", "with links", "least gpus", …
-    answer: str  # "yes", "no", "not answered"
-    variables: int
-    rows: int
-    seconds: float
 
 
 @dataclass

@@ -212,10 +212,11 @@ def _attained(problem: Problem, rate: np.ndarray, deadline: Deadline) -> np.ndar
 def _without_one(mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
     """`StageRates.without_one`: mixtures are found by numbers that stand for them, each for one."""
     random = np.random.default_rng(0)
-    number, factors = np.zeros(len(mixtures), dtype=np.uint64), np.zeros(mixtures.shape[1], dtype=np.uint64)
+    number: np.ndarray = np.zeros(len(mixtures), dtype=np.uint64)
+    factors: np.ndarray = np.zeros(mixtures.shape[1], dtype=np.uint64)
     while len(np.unique(number)) < len(number):
         factors = random.integers(1, 2**63, mixtures.shape[1], dtype=np.uint64)
-        number = mixtures.astype(np.uint64) @ factors  # modulo 2^64
+        number = np.asarray(mixtures.astype(np.uint64) @ factors)  # modulo 2^64
     order = np.argsort(number)
     number, out = number[order], np.full(mixtures.shape, len(mixtures), dtype=np.int32)
     several = mixtures.sum(axis=1) > 1
