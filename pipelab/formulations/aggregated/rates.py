@@ -214,7 +214,7 @@ def _without_one(mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
     """`StageRates.without_one`: mixtures are found by numbers that stand for them, each for one."""
     random = np.random.default_rng(0)
     number: Any = np.zeros(len(mixtures), dtype=np.uint64)
-    factors: np.ndarray = np.zeros(mixtures.shape[1], dtype=np.uint64)
+    factors: Any = np.zeros(mixtures.shape[1], dtype=np.uint64)
     while len(np.unique(number)) < len(number):
         factors = random.integers(1, 2**63, mixtures.shape[1], dtype=np.uint64)
         number = (mixtures.astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)  # modulo 2^64
