@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb
+from typing import Any
 
 import numpy as np
 
@@ -212,11 +213,11 @@ def _attained(problem: Problem, rate: np.ndarray, deadline: Deadline) -> np.ndar
 def _without_one(mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
     """`StageRates.without_one`: mixtures are found by numbers that stand for them, each for one."""
     random = np.random.default_rng(0)
-    number: np.ndarray = np.zeros(len(mixtures), dtype=np.uint64)
-    factors: np.ndarray = np.zeros(mixtures.shape[1], dtype=np.uint64)
+    number: Any = np.zeros(len(mixtures), dtype=np.uint64)
+    factors: Any = np.zeros(mixtures.shape[1], dtype=np.uint64)
     while len(np.unique(number)) < len(number):
         factors = random.integers(1, 2**63, mixtures.shape[1], dtype=np.uint64)
-        number = np.asarray(mixtures.astype(np.uint64) @ factors)  # modulo 2^64
+        number = (mixtures.astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)  # modulo 2^64
     order = np.argsort(number)
     number, out = number[order], np.full(mixtures.shape, len(mixtures), dtype=np.int32)
     several = mixtures.sum(axis=1) > 1
