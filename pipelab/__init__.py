@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.methods.cheapest import cheapest
     from pipelab.methods.exhaustive import count_placements
     from pipelab.methods.in_flight import solve_in_flight
-    from pipelab.methods.joint import joint_capacity, joint_lp_bound, joint_program, joint_size
+    from pipelab.methods.joint_model import joint_capacity, joint_lp_bound, joint_program, joint_size
     from pipelab.methods.quickest import quickest
     from pipelab.methods.single_gpu import single_gpu_size
     from pipelab.methods.trade_off import trade_off
@@ -156,10 +156,10 @@ _LATER = {
     "solve_in_background": "pipelab.solve",
     "enumerate_candidates": "pipelab.formulations.candidates",
     "count_candidates": "pipelab.formulations.count",
-    "joint_size": "pipelab.methods.joint",
-    "joint_capacity": "pipelab.methods.joint",
-    "joint_lp_bound": "pipelab.methods.joint",
-    "joint_program": "pipelab.methods.joint",
+    "joint_size": "pipelab.methods.joint_model",
+    "joint_capacity": "pipelab.methods.joint_model",
+    "joint_lp_bound": "pipelab.methods.joint_model",
+    "joint_program": "pipelab.methods.joint_model",
     "gpu_classes": "pipelab.formulations.aggregated.classes",
     "Transformer": "pipelab.facts",
     "LatentAttention": "pipelab.facts",

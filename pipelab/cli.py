@@ -111,7 +111,7 @@ def count(
     as_json: Json = False,
 ) -> None:
     """Count the joint ILP of a case, without building it."""
-    from pipelab.methods.joint import joint_size
+    from pipelab.methods.joint_model import joint_size
 
     problem = _load(case, max_gpus_per_stage=max_gpus, same_type_stages=same_type)
     size = joint_size(problem, form)

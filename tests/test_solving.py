@@ -12,7 +12,7 @@ import pipelab as pl
 from pipelab import scip
 from pipelab.deadline import Deadline, Ended
 from pipelab.formulations.aggregated import rates
-from pipelab.methods.joint import joint_program
+from pipelab.methods.joint_model import joint_program
 
 
 @pytest.mark.parametrize("case", pl.cases())

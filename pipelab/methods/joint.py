@@ -1,4 +1,4 @@
-"""The joint ILP from problem to result: count, refuse or list, build, solve, read back."""
+"""The joint ILP from problem to result: list, build, solve, read back, prove."""
 
 import threading
 from collections.abc import Callable
@@ -10,12 +10,11 @@ from pipelab.checked import given
 from pipelab.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.evaluate import evaluate
 from pipelab.formulations import joint
-from pipelab.formulations.candidates import Candidates, all_candidates, enumerate_candidates, stage_rates
-from pipelab.formulations.count import count_candidates
+from pipelab.formulations.candidates import Candidates, all_candidates, stage_rates
 from pipelab.formulations.forms import joint_form
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.aggregated import unlisted
-from pipelab.methods.memory import BYTES, free_gigabytes, gigabytes, refuse
+from pipelab.methods.joint_model import build_joint, joint_size, refuse_if_joint_too_large
 from pipelab.methods.settle import chosen_rows, out_of_reach, refuse_out_of_reach, settle, settled_without_rates
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -26,136 +25,12 @@ if TYPE_CHECKING:
     from pipelab.program import LinearProgram
     from pipelab.solver_run import SolverRun
 
-__all__ = ["joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "solve_joint"]
+__all__ = ["simple_placement", "solve_joint"]
 
 _LATE_SECONDS = 0.4  # for listing candidates after the end: mostly they are there at once
 # Probing fixes one link variable after the other and learns nothing from it: on small it took
 # 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.
 _SETTINGS = {"written": {}, "tight": {"propagating/probing/maxprerounds": 0}}
-
-
-def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
-    """How large the joint ILP of a problem is, counted without building anything.
-
-    Parameters
-    ----------
-    problem : Problem
-        Any size.
-    form : {"written", "tight"}
-        The write-up's constraints, or the equivalent form with the better bound.
-
-    Returns
-    -------
-    dict of str to int
-        `segments`, `allocations`, `connections`, `variables` and `rows`; exact.
-
-    Raises
-    ------
-    UnknownName
-        There is no such form.
-
-    References
-    ----------
-    The write-up, "Problem Size Analysis".
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> pl.joint_size(pl.load_case("demo", max_gpus_per_stage=3))["variables"]
-    9887608011
-    """
-    counts = count_candidates(problem)
-    shown = {name: counts[name] for name in ("segments", "allocations", "connections")}
-    return shown | joint_form(form).size(counts)
-
-
-def joint_capacity(form: str = "written") -> int:
-    """About how many variables of the joint ILP fit in the memory that is free now.
-
-    Parameters
-    ----------
-    form : {"written", "tight"}
-        As for `joint_size`.
-
-    Returns
-    -------
-    int
-        From bytes per variable and row that were measured, rounded up (`pipelab.methods.memory`).
-
-    Raises
-    ------
-    UnknownName
-        There is no such form.
-    """
-    joint_form(form)
-    per_variable, per_row = BYTES[form]
-    rows = {"written": 2.0, "tight": 0.0}[form]  # per variable, as the cases grow
-    return int(free_gigabytes() * 1e9 / (per_variable + rows * per_row))
-
-
-def joint_program(problem: Problem, form: str = "written", big_m: str = "valid") -> "tuple[LinearProgram, Candidates]":
-    """The joint ILP as arrays: a `LinearProgram` and the candidates its columns stand for.
-
-    Parameters
-    ----------
-    problem : Problem
-        Small enough to be listed.
-    form : {"written", "tight"}
-        As for `joint_size`.
-    big_m : {"valid", "as_written"}
-        "as_written" takes the M for links of the author's code, which can cut off the best placements.
-
-    Returns
-    -------
-    program : LinearProgram
-        Bounds, whole-number columns, objective and blocks of rows, as arrays.
-    candidates : Candidates
-        What its columns stand for; see `enumerate_candidates`.
-
-    Raises
-    ------
-    TooLarge
-        It would not fit in the memory that is free.
-    UnknownName
-        There is no such form or M, or the author's M is asked of the tight form, which has none.
-
-    References
-    ----------
-    The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
-    """
-    joint_form(form, big_m)
-    _refuse_if_too_large(problem, form, joint_size(problem, form), None)
-    candidates = enumerate_candidates(problem)
-    return _build(candidates, form, big_m), candidates
-
-
-def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid") -> float | None:
-    """Optimum of the LP relaxation of the joint ILP: its bound before any branching.
-
-    Parameters
-    ----------
-    problem : Problem
-        Small enough to be listed.
-    form : {"written", "tight"}
-        As for `joint_size`.
-    big_m : {"valid", "as_written"}
-        As for `joint_program`.
-
-    Returns
-    -------
-    float or None
-        In tokens/s; None where even the relaxation is infeasible.
-
-    Raises
-    ------
-    TooLarge
-        It would not fit in the memory that is free.
-    UnknownName
-        There is no such form or M, or the author's M is asked of the tight form, which has none.
-    """
-    from pipelab import scip
-
-    return scip.lp_bound(joint_program(problem, form, big_m)[0])
 
 
 def solve_joint(
@@ -198,7 +73,7 @@ def solve_joint(
         size = joint_size(problem, form)
         if not size["allocations"]:
             return _infeasible(problem, why_no_layer_fits(problem), size, deadline)
-        _refuse_if_too_large(problem, form, size, memory_limit_gb)
+        refuse_if_joint_too_large(problem, form, size, memory_limit_gb)
         try:
             candidates = made_in_time(lambda until: _listed(problem, until), deadline, _LATE_SECONDS)
         except Ended as end:
@@ -225,7 +100,7 @@ def _solve(
         return _without_scips_tolerance(candidates, size, clash, gap, deadline)
     refuse_out_of_reach(candidates, "joint, big_m='as_written'")
     try:
-        program = waited_for(lambda: _build(candidates, form, big_m), deadline)
+        program = waited_for(lambda: build_joint(candidates, form, big_m), deadline)
     except Ended as end:
         return _unbuilt(candidates, size, end, deadline)
     built = deadline.spent
@@ -252,11 +127,6 @@ def _unbuilt(candidates: Candidates, size: dict[str, int], end: Ended, deadline:
         candidates.problem, "joint", status, placement, throughput, bound, deadline.spent, size, "", reason,
         end.reason if status != "optimal" else None, {"progress": (), "solver_status": "stopped"},
     )  # fmt: skip
-
-
-def _build(candidates: Candidates, form: str, big_m: str) -> "LinearProgram":
-    module = joint_form(form, big_m)
-    return module.build(candidates, big_m) if module is joint else module.build(candidates)
 
 
 def _why_not_all_fit(candidates: Candidates) -> str:
@@ -394,34 +264,3 @@ def _not_trusted(run: "SolverRun") -> str:
     claim = f"SCIP calls {run.objective:.7g} {run.status} for this model" if run.objective else "SCIP finds nothing"
     source = "The M for links, taken from the code of the write-up's author, is too small here"
     return f"{source}: {claim}. That is set aside; the fastest stage is the bound"
-
-
-def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int], limit_gb: float | None) -> None:
-    """Raise `TooLarge` with the counts, before anything is listed."""
-    need = gigabytes(size, form)
-    have = limit_gb if limit_gb is not None else free_gigabytes()
-    if need > have:
-        refuse(f"the joint ILP of {problem.name}", size, need, have, _what_would_fit(problem, have))
-
-
-def _what_would_fit(problem: Problem, have: float) -> str:
-    """Smaller settings of the same problem, with their counts; the first of each kind that fits."""
-    from dataclasses import replace
-
-    fewer = range(problem.max_gpus_per_stage - 1, 0, -1)
-    tries = [("form='tight'", problem, "tight")]
-    tries += [("same_type_stages=True", replace(problem, same_type_stages=True), "tight")]
-    tries += [(f"max_gpus_per_stage={k}", replace(problem, max_gpus_per_stage=k), "written") for k in fewer]
-    tries += [
-        (f"max_gpus_per_stage={k} with form='tight'", replace(problem, max_gpus_per_stage=k), "tight") for k in fewer
-    ]
-    fitting = []
-    for text, smaller, form in tries:
-        size = joint_size(smaller, form)
-        if gigabytes(size, form) <= have:
-            fitting.append(f"{text} ({size['variables']:,} variables)")
-    if not fitting:
-        return "method='aggregated' proves the same optimum without listing anything"
-    return (
-        f"What would fit: {' or '.join(fitting)}; method='aggregated' proves the same optimum without listing anything"
-    )

@@ -6,11 +6,12 @@ however far apart the rates are. Halving the rates that are left proves the best
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from pipelab.checked import given
-from pipelab.deadline import Deadline
+from pipelab.deadline import Deadline, Ended, waited_for
 from pipelab.errors import NotApplicable, PipelabError
 from pipelab.evaluate import evaluate
 from pipelab.formulations import threshold
@@ -123,7 +124,11 @@ def settle(
         if gap and throughput is not None and left[high - 1] <= throughput * (1 + gap):
             return Settled(placement, throughput, float(left[high - 1]), "gap limit", questions)
         reached = threshold.faster_than(candidates, np.nextafter(left[ask], 0))
-        run = scip.run(threshold.build(reached), time_limit=deadline.seconds_left, stop=deadline.stop)
+        try:
+            program = waited_for(partial(threshold.build, reached), deadline)
+        except Ended as end:
+            return Settled(placement, throughput, float(left[high - 1]), end.reason, questions)
+        run = scip.run(program, deadline=deadline)
         questions += 1
         if run.status == "infeasible":
             high = ask

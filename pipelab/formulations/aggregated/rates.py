@@ -269,7 +269,7 @@ def _alone(problem: Problem) -> np.ndarray:
     return rows[np.argsort(rows.sum(axis=1), kind="stable")]
 
 
-def _mixtures(problem: Problem, deadline: Deadline) -> np.ndarray:
+def _mixtures(problem: Problem, deadline: Deadline = NEVER) -> np.ndarray:
     """Every mixture of kinds of up to `largest` GPUs, by size."""
     kinds = problem.cluster.kinds
     _refuse_if_too_many(problem, len(kinds), _largest(problem))
