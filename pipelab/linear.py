@@ -1,8 +1,7 @@
 """The write-up's cost model: linear throughput, and its memory rule.
 
-The coefficients are synthetic: no measurement stands behind them, and throughput *rises*
-with the number of layers, which no real GPU does. They are kept because the write-up's
-numbers come from them.
+The coefficients are synthetic: no measurement stands behind them, and throughput *rises* with the number of layers,
+which no real GPU does. They are kept because the write-up's numbers come from them.
 """
 
 from collections.abc import Mapping, Sequence

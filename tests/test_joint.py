@@ -413,6 +413,40 @@ def test_an_optimum_without_its_last_proof_is_not_called_optimal(tiny, form, mon
     assert result.throughput < result.bound < result.throughput * 1.2  # the next rate that there is
 
 
+def test_a_bound_of_scip_that_is_refuted_is_dropped(tiny, monkeypatch):
+    """SCIP calls 217.52 optimal; the last proof finds better, and then has no time left."""
+    tiny, real = dataclasses.replace(tiny, max_gpus_per_stage=2), scip.run
+    candidates = pl.enumerate_candidates(tiny)
+
+    def too_low(program, **options):
+        run = real(program, **options)
+        if "tau" not in program.columns.sizes:
+            return run
+        x = np.zeros_like(run.x)
+        x[program.columns.slices["z"]][candidates.chosen(pl.Placement.of([(4, (0,))]))] = 1
+        return dataclasses.replace(run, x=x, objective=217.52, bound=217.52)
+
+    def no_time_left(candidates, placement, deadline, **options):
+        whole = settling.settle(candidates, placement, deadline, **options)
+        assert whole.throughput > 217.52
+        return dataclasses.replace(whole, bound=400.0, stopped_by="time limit")
+
+    monkeypatch.setattr(scip, "run", too_low)
+    monkeypatch.setattr("pipelab.methods.joint.simple_placement", lambda candidates: None)
+    monkeypatch.setattr("pipelab.methods.joint.settle", no_time_left)
+    result = pl.solve(tiny, "joint")
+    assert (result.status, result.stopped_by, result.bound) == ("feasible", "time limit", 400.0)
+
+
+def test_more_mixtures_than_can_be_paired_are_refused():
+    pool = tuple(pl.GPU(t, 40.0 + i / 64) for i, t in enumerate(["A100", "L20", "A10", "T4"] * 6))
+    cluster = pl.Cluster(pool, [[1e3]], [0] * len(pool))
+    problem = dataclasses.replace(pl.load_case("tiny"), cluster=cluster, max_gpus_per_stage=6)
+    with pytest.raises(pl.TooLarge, match="mixtures of 24 kinds of GPU"):
+        pl.joint_size(problem)
+    assert pl.solve(problem).status == "optimal"
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_stages_a_trillion_times_as_fast_as_links(form):
     """SCIP alone calls 1000 optimal: its tolerance swallows the links."""
@@ -424,7 +458,7 @@ def test_stages_a_trillion_times_as_fast_as_links(form):
     for answer in (pl.solve(problem, "joint", form=form), pl.solve(problem, "aggregated")):
         assert (answer.status, answer.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-12))
         assert answer.throughput == pytest.approx(1e6)
-    assert "out of reach of SCIP's tolerance" in pl.solve(problem, "joint", form=form).sentence
+    assert "beyond SCIP's tolerance" in pl.solve(problem, "joint", form=form).sentence
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -3,7 +3,6 @@
 The quotations are compared with their sources where `PIPELAB_SOURCES` names a folder that holds the four texts.
 """
 
-import json
 import os
 import re
 from pathlib import Path
@@ -180,14 +179,3 @@ def test_the_readme_links_every_source():
 
 
 # Notebook: the documents that it takes apart.
-LINKED_IN = {"01": ["pmetal", "scheduler"], "07": ["boostr", "scheduler"], "09": [*DOCUMENTS]}
-LINKED_IN |= {f"0{n}": ["write-up"] for n in (2, 3, 4, 5, 6, 8)}
-
-
-@pytest.mark.parametrize("number", LINKED_IN)
-def test_notebooks_link_the_documents_that_they_take_apart(number):
-    (path,) = (Path(__file__).parent.parent / "notebooks").glob(f"{number}_*.ipynb")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    (sources,) = ("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("## Sources"))
-    for name in LINKED_IN[number]:
-        assert DOCUMENTS[name].source.link in sources

@@ -171,7 +171,9 @@ def test_saved_run_times_do_not_count_a_time_out_as_solved():
     rows = [("s", 1, 0, 2.0, "optimal", 9), ("s", 2, 0, 3.0, "infeasible", 9), ("s", 2, 1, 60.0, "feasible", 9)]
     frame = pd.DataFrame(rows, columns=["series", "value", "seed", "seconds", "status", "variables"])
     figure = pl.plot_run_times(frame, ["s"])
-    assert figure.layout.title.text.startswith("3 problems, the slowest solved in 3 s, 1 stopped early (◔)<br>")
+    assert figure.layout.title.text.startswith(
+        "3 problems, the slowest solved in 3 s, 1 stopped early after 60 s (◔)<br>"
+    )
     symbols = {trace.marker.symbol: list(trace.y) for trace in figure.data if trace.marker.symbol}
     assert symbols == {PROVEN.marker: [2.0, 3.0], STOPPED.marker: [60.0]}
 

@@ -12,7 +12,10 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab.formulations import refutation
+from pipelab.formulations.aggregated.rates import stage_rates
+from pipelab.formulations.aggregated.recipes import recipes_at
 from pipelab.formulations.refutation import Branch, Leaf, check_refutation, refute
+from pipelab.methods import proof as certificates
 from pipelab.program import Columns, LinearProgram, RowBlock
 
 
@@ -104,13 +107,45 @@ def test_the_flagship_is_refuted_by_the_head():
         cheap.check()
 
 
+def test_false_certificates_are_found_out():
+    tiny = pl.certificate(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2)))
+    close = dataclasses.replace(tiny, throughput=tiny.throughput * (1 - 5e-10))
+    with pytest.raises(pl.PipelabError, match="the next higher rate is 301"):
+        close.check()
+    medium = pl.certificate(pl.solve(pl.load_case("medium", max_gpus_per_stage=2)))
+    with pytest.raises(pl.PipelabError, match="not refuted by its weights"):
+        dataclasses.replace(medium, most_layers=1).check()
+    single = pl.certificate(pl.solve(pl.load_case("medium")))
+    negative = tuple(u if u else Fraction(-1) for u in single.prices)
+    with pytest.raises(pl.PipelabError, match="a price below 0"):
+        dataclasses.replace(single, prices=negative).check()
+    p, tree = first_split()
+    assert check_refutation(p, dataclasses.replace(tree, at=tree.at + 0.5)) == 0
+
+
+def test_cases_never_rest_on_mixtures_left_out(monkeypatch):
+    """What was left out of the program cannot be excluded by it."""
+    found = []
+    for seed in range(40):
+        problem = oracle.random_problem(seed, gpus=5, layers=4, max_gpus_per_stage=3)
+        rates = stage_rates(problem)
+        with monkeypatch.context() as patch:
+            patch.setattr("pipelab.formulations.aggregated.order.MOST_SUPPORTS", 1)
+            for rate in rates.thresholds:
+                proof = certificates.Certificate(problem, None, float(rate), "links", (), (), 0)
+                if recipes_at(rates, float(rate)).order.narrowed:
+                    found.append(certificates.program_of(rates, proof))
+    assert found
+    assert set(found) == {None}
+
+
 def test_a_certificate_without_a_refutation_says_so_first(monkeypatch):
     result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
-    assert not str(pl.certificate(result)).startswith("No proof")
+    assert not str(pl.certificate(result)).startswith("Not verified")
     monkeypatch.setattr(refutation, "_MOST_LEAVES", 0)
     proof = pl.certificate(result)
     assert (proof.by, proof.refutes) == ("whole stages", False)
-    assert str(proof).startswith("No proof, only a solver's word")
+    assert str(proof).startswith("Not verified")
     with pytest.raises(pl.InvalidValue, match="rests on a solver's word"):
         proof.check()
 

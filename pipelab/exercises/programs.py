@@ -9,7 +9,7 @@ from pipelab.exercises.exercise import Exercise, Mistake
 from pipelab.problem import Model
 
 if TYPE_CHECKING:
-    from pipelab.methods.certificate import Certificate
+    from pipelab.methods.proof import Certificate
     from pipelab.problem import Problem
 
 __all__ = ["PROGRAMS"]

@@ -16,10 +16,13 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.deadline import NEVER, Deadline
+from pipelab.errors import TooLarge
 from pipelab.linear import LinearThroughput
 from pipelab.problem import Problem
 
 __all__ = ["compositions", "count_candidates"]
+
+_MOST_COMPOSITIONS = 3_000  # their pairs are tabulated: 72 MB a table, some seconds
 
 
 def count_candidates(problem: Problem) -> dict[str, int]:
@@ -37,6 +40,11 @@ def count_candidates(problem: Problem) -> dict[str, int]:
         `connections`, and `with_successor` and `with_predecessor`: the allocations that
         some other can follow or precede.
 
+    Raises
+    ------
+    TooLarge
+        GPUs of too many kinds make too many mixtures: tables of their pairs would take minutes and gigabytes.
+
     References
     ----------
     The write-up, "Problem Size Analysis".
@@ -50,6 +58,7 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     """
     layers = problem.model.layers
     groups, members = _groups(problem)
+    _refuse_if_too_many(problem, groups)
     composition = compositions(problem, groups, members)
     tables = problem.costs.stage_tables(problem.model, problem.workload, groups, composition, problem.batch_split)
     fits = tables.fits(groups)  # (C, U) for every kind of span
@@ -71,6 +80,18 @@ def count_candidates(problem: Problem) -> dict[str, int]:
         "with_successor": _total(ways, ends[:, :-1] * followed),
         "with_predecessor": _total(ways, starts[:, 1:] * preceded),
     }
+
+
+def _refuse_if_too_many(problem: Problem, groups: Sequence[GPU]) -> None:
+    largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+    types = [gpu.type if problem.same_type_stages else "any" for gpu in groups]
+    number = sum(math.comb(types.count(t) + largest, largest) - 1 for t in set(types))
+    if number > _MOST_COMPOSITIONS:
+        raise TooLarge(
+            f"{problem.name} has up to {number:,} mixtures of {len(groups)} kinds of GPU in stages of up to {largest}; "
+            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer",
+            {"mixtures": number},
+        )
 
 
 def _starts_and_ends(problem: Problem, fits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -69,7 +69,9 @@ def check_refutation(program: LinearProgram, tree: Branch | Leaf) -> int:
     bounds = _bounds(program, rows)
     leaves = 0
     for leaf, path in _leaves(tree, []):
+        # Sums of whole columns are whole, so nothing lies between the two sides, if the branch is at a whole number.
         whole = all(program.integer[j] for row in path for j in row.entries)
+        whole = whole and all(side == int(side) for row in path for side in (row.lower, row.upper) if np.isfinite(side))
         if not whole or not _proves(leaf, rows + path, bounds):
             return 0
         leaves += 1

@@ -1,262 +1,31 @@
-"""Why nothing is faster: a reason that can be checked without a solver.
-
-The next higher rate that any stage or link has is out of reach, because
-dual prices say so (`dual_prices.py`), or whole stages, links or positions in the model do, in cases that are refuted
-one by one (`refutation.py`). A certificate for which neither was found says so first.
-"""
+"""From a proven result to its certificate: dual prices first, then whole stages, links or positions, in cases."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
 from pipelab.checked import given
-from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.formulations.aggregated.counting import Counting
 from pipelab.formulations.aggregated.dual_prices import dual_prices
-from pipelab.formulations.aggregated.layered import Layered
 from pipelab.formulations.aggregated.rates import StageRates, index_of_rate, stage_rates
-from pipelab.formulations.aggregated.recipes import Recipes, patterns_at, recipes_at
+from pipelab.formulations.aggregated.recipes import Recipes, patterns_at
 from pipelab.formulations.aggregated.usage import Limits
-from pipelab.formulations.refutation import Branch, Leaf, check_refutation, leaves_of, refute
-from pipelab.html import table
-from pipelab.infeasible import why_no_layer_fits
+from pipelab.formulations.refutation import refute
+from pipelab.methods.proof import Certificate, program_of, recipes_of
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_solver, run_program
-from pipelab.problem import Problem
 from pipelab.program import Columns, LinearProgram, RowBlock
 from pipelab.result import Result
-from pipelab.words import counted, listed
 
 if TYPE_CHECKING:
-    from pipelab.kinds import DataFrame
+    pass
 
-__all__ = ["Certificate", "certificate"]
-
-_MOST_STAGES_CHECKED = 300_000
-_BY_STAGES = ("no stage", "no faster stage", "dual prices")
-
-
-@dataclass(frozen=True, eq=False)
-class Certificate:
-    """Why nothing is faster than a proven answer.
-
-    Attributes
-    ----------
-    throughput : float or None
-        The proven answer in tokens/s; None where no placement exists at all.
-    rate : float or None
-        The next higher rate that any stage or link has; None if no stage is faster than the answer.
-    by : str
-        "no stage": nothing fits anywhere; "no faster stage"; "dual prices": at their prices all GPUs together cost
-        less than the layers are worth; "whole stages": they would do in parts, but not in whole stages; "links": all
-        layers could be held, but no order of stages has only links of that rate; "position": layers differ, and no
-        path of stages and links of that rate leads through the model.
-    prices : tuple of Fraction
-        Of a GPU of each kind, in layers at that rate, in the order of `cluster.kinds`.
-    values : tuple of Fraction
-        Of each layer, mostly 1. No stage that reaches the rate holds layers worth more than its GPUs cost.
-    most_layers : int or None
-        No placement at that rate holds more; None where that was not computed.
-    idle : tuple of int
-        Kinds of which no GPU is in any stage that reaches the rate.
-    loose : bool
-        Where `by` is "links": that links reach the rate for one GPU of every stage only is too much already.
-    cases : Branch, Leaf or None
-        Where `by` is "whole stages", "links" or "position": the cases, each with weights that refute it.
-    """
-
-    problem: Problem
-    throughput: float | None
-    rate: float | None
-    by: str
-    prices: tuple[Fraction, ...]
-    values: tuple[Fraction, ...]
-    most_layers: int | None
-    idle: tuple[int, ...] = ()
-    loose: bool = False
-    cases: Branch | Leaf | None = None
-
-    @property
-    def refutes(self) -> bool:
-        """Whether `check` can tell; False where only a solver's word is known."""
-        return self.by in _BY_STAGES or self.cases is not None
-
-    @property
-    def left_over(self) -> int | None:
-        """Layers that nobody could hold at that rate."""
-        return None if self.most_layers is None else self.problem.model.layers - self.most_layers
-
-    @property
-    def total_price(self) -> Fraction:
-        """What all GPUs cost together, in layers."""
-        return sum((n * u for n, _, u in self._named()), Fraction(0))
-
-    @property
-    def total_value(self) -> Fraction:
-        """What all layers are worth together; their number where each counts once."""
-        return sum(self.values, Fraction(0))
-
-    @property
-    def sentence(self) -> str:
-        """The proof in words; the first ones say so if it is none."""
-        if self.refutes:
-            return self._claim
-        return "No proof, only a solver's word: too many cases would have to be told apart. " + self._claim
-
-    @property
-    def _claim(self) -> str:
-        if self.by == "no stage":
-            return f"No stage fits anywhere: {why_no_layer_fits(self.problem)}."
-        if self.rate is None:
-            return f"No stage is faster than {self.throughput:.7g} tokens/s, so no placement is."
-        layers = self.problem.model.layers
-        head = f"The next higher rate is {self.rate:.7g} tokens/s. "
-        if self.throughput is None:
-            head = f"Even at the lowest rate, {self.rate:.7g} tokens/s, there is no placement. "
-        if self.by == "dual prices":
-            return head + self._by_prices(layers)
-        if self.by == "whole stages":
-            most, rest = self.most_layers, self.left_over
-            return f"{head}There whole stages hold at most {most} of the {layers} layers: {rest} left over{self._told}."
-        if self.by == "links":
-            return (
-                f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold at most "
-                f"{self.most_layers} of the {layers} layers{self._told}."
-            )
-        path = "No sequence of stages joined by links that reach it covers the layers from first to last"
-        return f"{head}{path}{self._told}."
-
-    def _by_prices(self, layers: int) -> str:
-        priced = ", ".join(f"{n} × {t} at {u}" for n, t, u in self._named() if u)
-        idle = ", ".join(name for k, (_, name, _) in enumerate(self._named()) if k in self.idle)
-        parts = ([priced] if priced else []) + ([f"{idle} can hold none"] if idle else [])
-        among = "; ".join(parts)
-        if all(v == 1 for v in self.values):
-            return (
-                f"There all GPUs together hold at most {self.most_layers} of the {layers} layers ({among}): "
-                f"{self.left_over} left over."
-            )
-        odd = [f"layer {i} counts as {v}" for i, v in enumerate(self.values, 1) if v != 1]
-        some = listed(odd) if len(odd) <= 3 else f"layers count from {min(self.values)} to {max(self.values)}"
-        return (
-            f"There all GPUs together hold at most {self.total_price} layers ({among}), and the model's {layers} count "
-            f"as {self.total_value}: {some}."
-        )
-
-    @property
-    def _told(self) -> str:
-        if self.cases is None:
-            return ""
-        number = leaves_of(self.cases)
-        shown = "refuted" if number == 1 else f"{counted(number, 'case')}, each refuted"
-        return f" ({shown} by weights of the program's rows, which .check() adds up)"
-
-    def _named(self) -> list[tuple[int, str, Fraction]]:
-        """Number, name and price of every kind; the name has the memory where types alone are not clear."""
-        kinds = self.problem.cluster.kinds
-        types = [kind.type for kind in kinds]
-        names = [t if types.count(t) == 1 else f"{t} ({k.memory_gb:g} GB)" for t, k in zip(types, kinds, strict=True)]
-        return list(zip(self.problem.cluster.kind_count.tolist(), names, self.prices, strict=True))
-
-    def frame(self) -> "DataFrame":
-        """One row per kind of GPU: how many there are, the price of each in layers at the next rate, and together."""
-        import pandas as pd
-
-        kinds = self.problem.cluster.kinds
-        return pd.DataFrame(
-            {
-                "gpu_type": [kind.type for kind in kinds],
-                "memory_gb": [kind.memory_gb for kind in kinds],
-                "count": self.problem.cluster.kind_count,
-                "layers_per_gpu": [str(u) for u in self.prices],
-                "layers": [float(n * u) for n, _, u in self._named()],
-            }
-        )
-
-    def check(self) -> int:
-        """Check the certificate in exact arithmetic, without a solver.
-
-        Dual prices are checked with the cost model's own `stage`, one possible stage after the other: every mixture of
-        GPUs that the rules allow is asked what it yields with every span of layers. This shares no code with the
-        program that found the prices. Cases are checked one by one against the rows of the counting program.
-
-        Returns
-        -------
-        int
-            Number of stages, or of cases, looked at.
-
-        Raises
-        ------
-        PipelabError
-            Some stage reaches the rate with layers worth more than its GPUs cost, or all GPUs cost as much as all
-            layers are worth, or some case is not refuted: this is no proof.
-        InvalidValue
-            Nothing can be checked here: see `refutes`.
-        TooLarge
-            More stages than anyone would wait for.
-        """
-        if not self.refutes:
-            expected = "expected a certificate that refutes: this one rests on a solver's word"
-            raise InvalidValue("certificate", [("by", self.by, expected)])
-        if self.cases is not None:
-            leaves = check_refutation(_program(stage_rates(self.problem), self), self.cases)
-            if not leaves:
-                raise PipelabError("some case is not refuted by its weights, so this is no proof")
-            return leaves
-        number = 0
-        for gpus, layers in self._stages():
-            number += 1
-            cost = self.problem.costs.stage(
-                self.problem.model, self.problem.workload, gpus, layers, self.problem.batch_split
-            )
-            if any(m > g.memory_gb * MEMORY_SLACK for m, g in zip(cost.memory_gb, gpus, strict=True)):
-                continue
-            if self.by == "no stage":
-                broken = cost.throughput > 0
-            elif self.rate is None:
-                broken = cost.throughput > given(self.throughput) * (1 + 1e-9)
-            else:
-                price = sum((self.prices[self.problem.cluster.kinds.index(g)] for g in gpus), Fraction(0))
-                value = sum(self.values[layers.start : layers.stop], Fraction(0))
-                broken = cost.throughput >= self.rate and value > price
-            if broken:
-                raise PipelabError(f"{[g.type for g in gpus]} with {len(layers)} layers contradict the certificate")
-        if self.rate is not None and self.total_price >= self.total_value:
-            raise PipelabError(
-                f"the GPUs cost {self.total_price} and the layers are worth {self.total_value}, which is no proof"
-            )
-        return number
-
-    def _stages(self) -> Any:
-        problem, kinds = self.problem, self.problem.cluster.kinds
-        there = dict(zip(kinds, problem.cluster.kind_count, strict=True))
-        largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-        spans = [range(a, b) for a in range(problem.model.layers) for b in range(a + 1, problem.model.layers + 1)]
-        if problem.model.uniform and len(set(self.values)) <= 1:
-            spans = [s for s in spans if s.start == 0]
-        mixtures = sum(math.comb(len(kinds) + k - 1, k) for k in range(1, largest + 1))
-        if mixtures * len(spans) > _MOST_STAGES_CHECKED:
-            size = {"stages": mixtures * len(spans)}
-            raise TooLarge(f"the check would look at {mixtures * len(spans):,} stages one by one", size)
-        for number in range(1, largest + 1):
-            for gpus in combinations_with_replacement(kinds, number):
-                possible = all(gpus.count(g) <= there[g] for g in set(gpus))
-                if possible and (not problem.same_type_stages or len({g.type for g in gpus}) == 1):
-                    yield from ((gpus, span) for span in spans)
-
-    def __str__(self) -> str:
-        return self.sentence
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<p>{escape(self.sentence)}</p>" + (table(self.frame()) if self.rate is not None else "")
+__all__ = ["certificate"]
 
 
 def certificate(result: Result, solver: str = "scip") -> Certificate:
@@ -323,7 +92,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
         return _with_cases(_without_a_path(proof, rates, solver), rates)
     # Each step may leave out less; where mixtures are too many to list, the last one proves nothing.
     for by, loose in (("whole stages", False), ("links", True), ("links", False)):
-        found = _recipes(rates, rate, by, loose)
+        found = recipes_of(rates, rate, by, loose)
         most = most_layers(found, solver)
         if most < problem.model.layers:
             if found.order.narrowed:
@@ -336,19 +105,8 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
 
 def _with_cases(proof: Certificate, rates: StageRates) -> Certificate:
     """The proof with cases that can be checked, if some were found in time."""
-    return replace(proof, cases=refute(_program(rates, proof)))
-
-
-def _program(rates: StageRates, proof: Certificate) -> LinearProgram:
-    """The program that has no solution."""
-    found = _recipes(rates, given(proof.rate), proof.by, proof.loose)
-    if proof.by == "position":
-        return Layered(found, Limits()).program()
-    return Counting(found, Limits(), strict=0 if found.order.free else 2).program()
-
-
-def _recipes(rates: StageRates, rate: float, by: str, loose: bool) -> Recipes:
-    return recipes_at(rates, rate, links=by != "whole stages", loose=loose)
+    program = program_of(rates, proof)
+    return proof if program is None else replace(proof, cases=refute(program))
 
 
 def _idle(rates: StageRates, rate: float) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from pipelab.errors import InvalidPlacement
 from pipelab.evaluate import Evaluation, evaluate
 from pipelab.formulations.aggregated.rates import StageRates, stage_rates
 from pipelab.methods.aggregated import first_search, result_of, stand_in
-from pipelab.methods.quickest import quickest_of, refuse_transfers
+from pipelab.methods.quickest import BY_TOLERANCE, CLAIMED_WITHIN, quickest_of, refuse_transfers
 from pipelab.methods.search import Search
 from pipelab.methods.solvers import check_asked
 from pipelab.objective import Objective
@@ -179,7 +179,7 @@ class _Hunt:
     def _look_at(self, first: int, last: float, bound: float) -> None:
         bound = min(bound, self._most(first))
         if bound > self.rate * _MORE and last < math.inf:
-            bound = self._bound(self._least_time(self._at_best(first), self.rate * _MORE, first), last, bound)
+            _, bound = self._least_time(self._at_best(first), self.rate * _MORE, first, last, bound)
             self._note(first, last, "time of a pass", bound)
         if bound <= self.rate * _MORE:
             return
@@ -219,11 +219,11 @@ class _Hunt:
         """One n: ask for all there could be, then for a little more than is known, until nothing yields that."""
         rates, asked = stage_rates(self._with(n), self.deadline), bound / _MORE
         while not self._ended():
-            answer = self._least_time(rates, asked, n)
-            bound, more = self._bound(answer, n, bound), self.rate * _MORE
+            settled, bound = self._least_time(rates, asked, n, n, bound)
+            more = self.rate * _MORE
             if bound <= more * _MORE:
                 return self._note(n, n, "both", bound)
-            if answer.status not in ("optimal", "infeasible"):
+            if not settled:
                 break
             # Rates a hair above what was known: ask for a hair more than the last time.
             asked = more if asked > more * _MORE else max(more, asked * _MORE)
@@ -238,11 +238,21 @@ class _Hunt:
             return min(bound, floor)
         return min(bound, max(floor, last * self.problem.workload.tokens / least)) if least else bound
 
-    def _least_time(self, rates: StageRates, floor: float, n: int) -> Result:
-        answer = self._heeded(quickest_of(rates, floor, self.solver, self.deadline, explain=False))
-        if answer.placement is not None:
-            self._try(answer.placement, n)
-        return answer
+    def _least_time(self, rates: StageRates, floor: float, first: int, last: float, bound: float) -> tuple[bool, float]:
+        """Whether the least time above a floor is known, and what no pair with up to `last` in flight exceeds by it.
+
+        To a solver's tolerance first, which mostly rules the range out; exactly where only that is in the way.
+        """
+        for exact in (False, True):
+            answer = self._heeded(quickest_of(rates, floor, self.solver, self.deadline, explain=False, exact=exact))
+            if answer.placement is not None:
+                self._try(answer.placement, first)
+            bound = self._bound(answer, last, bound)
+            claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
+            more = self.rate * _MORE
+            if not claimed or not more < bound <= more * (1 + 3 * CLAIMED_WITHIN):
+                break
+        return answer.status in ("optimal", "infeasible") or (claimed and not exact), bound
 
     def _try(self, placement: Placement, n: int) -> int:
         """Keep a placement that fits with n in flight if it is the best; returns how many its promise needs.

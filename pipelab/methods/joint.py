@@ -70,11 +70,14 @@ def solve_joint(
     """
     joint_form(form, big_m)
     with deadline_of(time_limit, stop) as deadline:
-        size = joint_size(problem, form)
-        if not size["allocations"]:
-            return _infeasible(problem, why_no_layer_fits(problem), size, deadline)
-        refuse_if_joint_too_large(problem, form, size, memory_limit_gb)
+        size: dict[str, int] = {}
         try:
+            size = made_in_time(
+                lambda until: waited_for(lambda: joint_size(problem, form), until), deadline, _LATE_SECONDS
+            )
+            if not size["allocations"]:
+                return _infeasible(problem, why_no_layer_fits(problem), size, deadline)
+            refuse_if_joint_too_large(problem, form, size, memory_limit_gb)
             candidates = made_in_time(lambda until: _listed(problem, until), deadline, _LATE_SECONDS)
         except Ended as end:
             return unlisted(problem, "joint", size, deadline, end, "its allocations and connections")
@@ -165,10 +168,14 @@ def _read(
     stopped_by = run.stopped_by
     if valid and placement is not None and (status == "optimal" or run.status == "optimal"):
         # Within SCIP's tolerance nothing is faster; whether anything is, a question without tolerance tells.
+        before = given(throughput)
+        known = given(bound) if bound != before else candidates.next_rate(before)
         settled = settle(candidates, placement, deadline)
         placement, throughput, stopped_by = settled.placement, given(settled.throughput), settled.stopped_by
-        known = given(bound) if bound != throughput else candidates.next_rate(throughput)
-        status, bound = status_and_bound(throughput, min(given(settled.bound), max(known, throughput)))
+        refuted = throughput > before * (1 + 1e-12)  # then SCIP's bound is not to be believed either
+        status, bound = status_and_bound(
+            throughput, given(settled.bound) if refuted else min(given(settled.bound), known)
+        )
         reason = "" if status == "optimal" else reason
     details = {
         "build_seconds": built + run.build_seconds,

@@ -21,12 +21,14 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
 
-__all__ = ["quickest", "quickest_of", "refuse_transfers"]
+__all__ = ["BY_TOLERANCE", "CLAIMED_WITHIN", "quickest", "quickest_of", "refuse_transfers"]
 
 # Solvers compare objectives within about 1e-6; counted in units of which the answer has this many, that is 1e-10 of it.
 _UNITS = 10_000.0
 _TOLERANCE = 2e-6  # taken off what a solver claims, in units: an answer of far fewer units is not proven by that
+BY_TOLERANCE = "the solver's tolerance"  # what ended it where the last question was not answered
 CLAIMED_WITHIN = 1e-6  # and off a bound that no last question has confirmed, as a share
+_LAST_SECONDS = 5.0  # for the last question: on rare clusters it is far harder than all others
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
 
 
@@ -112,12 +114,14 @@ def quickest_of(
     deadline: Deadline,
     explain: bool = True,
     best: Placement | None = None,
+    exact: bool = True,
 ) -> Result:
     """The same where the rates are known; without `explain`, an infeasible floor has no reason.
 
-    `best`: a placement that reaches the floor, if one is known.
+    `best`: a placement that reaches the floor, if one is known. Without `exact` the last question, which can be hard,
+    is left out: the bound is then lower by what a solver's tolerance may hide.
     """
-    hunt = _Hunt(rates, at_least, solver, deadline)
+    hunt = _Hunt(rates, at_least, solver, deadline, exact)
     if best is not None:
         hunt.keep(best)
     hunt.run()
@@ -149,6 +153,7 @@ class _Hunt:
     at_least: float
     solver: str
     deadline: Deadline
+    exact: bool = True
     best: Placement | None = None
     seconds: float | None = None
     bound: float | None = None
@@ -175,7 +180,7 @@ class _Hunt:
                 if (self.seconds, self.bound) == known:
                     return  # no better by this solver's tolerance
             excluded = None  # of what was asked last whether anything is quicker
-            while self.claimed and not self.stopped and self._proven() and self.seconds != excluded:
+            while self.exact and self.claimed and not self.stopped and self._proven() and self.seconds != excluded:
                 excluded = self.seconds
                 self._exclude(times)
         except Ended as end:
@@ -250,7 +255,15 @@ class _Hunt:
         """
         less = given(self.seconds) * (1 - PROVEN_WITHIN)
         some, _ = times.up_to(less)
-        self.claimed = some.bound <= less and self._least(self._form(some, less, quicker=True)) < math.inf
+        whole, self.deadline = self.deadline, self.deadline.within(_LAST_SECONDS)
+        try:
+            self.claimed = some.bound <= less and self._least(self._form(some, less, quicker=True)) < math.inf
+        except Ended:
+            whole.check()
+        finally:
+            self.deadline = whole
+        if self.stopped == "time limit" and whole.reason is None:
+            self.stopped = None  # of this question alone: what is known holds within the solver's tolerance
         self.bound = min(given(self.bound), given(self.seconds))
 
     def keep(self, placement: Placement) -> None:
@@ -277,11 +290,11 @@ def _objective(seconds: float | None, bound: float | None, at_least: float) -> O
 def _result(hunt: _Hunt, explain: bool) -> Result:
     problem = hunt.rates.problem
     status, bound = status_and_least(hunt.seconds, hunt.bound)
-    if status == "optimal" and hunt.claimed:  # by a solver's tolerance only
-        status, bound = "feasible", given(bound) * (1 - CLAIMED_WITHIN)
+    if hunt.claimed and hunt.seconds is not None:  # by a solver's tolerance only
+        status, bound = "feasible", min(given(hunt.bound), hunt.seconds) * (1 - CLAIMED_WITHIN)
     stopped, reason = hunt.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
-        stopped = "time limit" if hunt.deadline.limited else "the solver's tolerance"
+        stopped = BY_TOLERANCE if hunt.claimed or not hunt.deadline.limited else "time limit"
     if hunt.impossible:
         status, bound, stopped = "infeasible", None, None
     if hunt.impossible and explain:

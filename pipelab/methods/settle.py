@@ -79,8 +79,8 @@ def refuse_out_of_reach(candidates: Candidates, what: str) -> None:
 
 def settled_without_rates(settled: "Settled", clash: str) -> str:
     """The remark on an answer for which SCIP has seen no rates."""
-    programs = counted(settled.questions, "program")
-    return f"{clash}, out of reach of SCIP's tolerance: settled by {programs} without rates"
+    programs = counted(settled.questions, "feasibility problem")
+    return f"{clash}, beyond SCIP's tolerance: proven by {programs} without rates as coefficients"
 
 
 def _clash(slowest: float, fastest: float) -> str:
@@ -139,7 +139,10 @@ def settle(
             yields = evaluate(problem, found).throughput
             if throughput is None or yields > throughput:
                 placement, throughput = found, yields
-            low = max(ask + 1, int(np.searchsorted(left, yields * _SAME, side="right")))
+            reached_to = int(np.searchsorted(left, yields * _SAME, side="right"))
+            if reached_to <= ask:
+                raise PipelabError(f"a solver returned {yields} tokens/s where {left[ask]} are asked for")
+            low = reached_to
         ask = (low + high) // 2
     return Settled(placement, throughput, throughput, None, questions)
 

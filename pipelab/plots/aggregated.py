@@ -12,7 +12,7 @@ from pipelab.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types
 if TYPE_CHECKING:
     from pipelab.cluster import Cluster
     from pipelab.kinds import DataFrame, Figure
-    from pipelab.methods.certificate import Certificate
+    from pipelab.methods.proof import Certificate
     from pipelab.result import Result
 
 __all__ = ["plot_classes", "plot_proof", "plot_run_times", "plot_search"]
