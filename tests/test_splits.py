@@ -198,6 +198,12 @@ def test_bandwidth_aware_is_the_best_within_its_limits_by_trying_every_split():
     assert refused > 50
 
 
+def test_bandwidth_aware_keeps_to_memory_where_quotients_leave_the_floats():
+    assert sizes(split_bandwidth_aware(4, [1, 10], [1e300, 1e-30], layer_memory=1)) == [1, 3]
+    assert sizes(split_bandwidth_aware(9, [1, 10, 10], [1e300, 1e-30, 3e-30], layer_memory=1)) == [1, 2, 6]
+    assert sizes(split_bandwidth_aware(4, [1e308, 1e308], [1, 1], layer_memory=1e-10)) == [2, 2]
+
+
 def test_bandwidth_aware_can_lose_where_layers_need_less_than_is_assumed():
     """As its docstring says; searched for, smallest first."""
     pairs = list(product((1, 2, 3), repeat=2))
