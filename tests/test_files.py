@@ -73,6 +73,16 @@ def test_what_a_symbolic_link_points_to_is_replaced_and_the_link_stays(tmp_path)
 
 
 @POSIX
+def test_a_hard_link_is_cut_and_the_docstring_says_so(tmp_path):
+    path, other = tmp_path / "plan.csv", tmp_path / "other.csv"
+    path.write_text("old")
+    os.link(path, other)
+    write_whole(path, "new")
+    assert (path.read_text(), other.read_text()) == ("new", "old")
+    assert "A hard link is cut" in write_whole.__doc__
+
+
+@POSIX
 def test_special_files_are_written_through(tmp_path):
     pipe, link = tmp_path / "pipe.csv", tmp_path / "link.csv"
     os.mkfifo(pipe)
