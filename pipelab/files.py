@@ -24,7 +24,7 @@ _REMEDY = {
     "EISDIR": "expected the path of a file, not of a folder",
     "ENAMETOOLONG": "expected a shorter path",
     "ELOOP": "its symbolic links lead in a circle; remove one of them",
-    "EPIPE": "whoever reads it has left; start both again",
+    "EPIPE": "the reading program has exited; restart both",
 }
 
 

@@ -217,10 +217,6 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
             as_it_was = eval(remedy, {"dataclasses": dataclasses, "problem": other})
             assert pl.load_placement(path, as_it_was) == result.placement
             refused += 1
-        if result.evaluation.bottlenecks[0].startswith("link"):
-            faster = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(2))
-            with pytest.raises(pl.InvalidData, match="its cluster, model or costs are others than the plan's"):
-                pl.load_placement(path, faster)
     assert unequal
     assert refused > 100
 
@@ -302,7 +298,8 @@ def test_a_plan_in_the_writeups_layout_is_compared_with_its_problem(tmp_path):
     path = pl.save_placement(problem, HALVES, tmp_path / "solution.json", layout="write-up")
     assert pl.load_placement(path, problem) == HALVES
     slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e-6))
-    with pytest.raises(pl.InvalidData, match=r"the plan: throughput_tokens_per_s 213\.5.*, but for this problem"):
+    told = r"213\.5.*: the cluster, model or cost model differs from the plan's\. Omit problem= to read only the stages"
+    with pytest.raises(pl.InvalidData, match=rf"the plan: throughput_tokens_per_s {told}"):
         pl.load_placement(path, slow)
     with pytest.raises(pl.InvalidData, match=r"link_units = 'tokens'; .*replace\(problem, link_units='tokens'\)"):
         pl.load_placement(path, dataclasses.replace(problem, link_units="transfers"))

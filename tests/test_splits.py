@@ -264,11 +264,11 @@ BAD = {
     "layer without memory": (lambda: split_bandwidth_aware(2, [1, 1], [1, 1], layer_memory=0), "expected more than 0"),
     "layers too large": (
         lambda: split_bandwidth_aware(30, [10, 24], [1, 1], layer_memory=1.5),
-        "layer_memory = 1.5: expected less: the nodes hold 6, 16 of 30 layers",
+        "layer_memory = 1.5: expected less: the nodes can hold 6, 16 of 30 layers",
     ),
     "a node without room": (
         lambda: split_bandwidth_aware(3, [1, 99], [1, 1], layer_memory=2),
-        "the nodes hold 0, 3 of 3 layers, and each is to hold at least one",
+        "the nodes can hold 0, 3 of 3 layers; every node needs at least one",
     ),
     "limits alone": (lambda: split_minmax([1, 1], 2, limits=[1, 1]), "memory and limits go together"),
 }

@@ -212,6 +212,6 @@ def _most_layers(layers: int, memory: Sequence[float], layer_memory: float | Non
         most = np.minimum(np.floor(np.array(memory) / need * ROUNDING), layers)
     if most.min() < 1 or most.sum() < layers:
         fit = ", ".join(f"{number:g}" for number in most[:8]) + ", …" * (len(most) > 8)
-        expected = f"expected less: the nodes hold {fit} of {layers} layers, and each is to hold at least one"
+        expected = f"expected less: the nodes can hold {fit} of {layers} layers; every node needs at least one"
         raise InvalidValue("split_bandwidth_aware", [("layer_memory", layer_memory, expected)])
     return most
