@@ -222,7 +222,7 @@ def _short(value: object, most: int = 48) -> str:
 
 @app.command()
 def copy(folder: Annotated[str, typer.Argument(help="Where the notebooks go.")]) -> None:
-    """Copy the notebooks to a folder of your own; nothing that is there is overwritten."""
+    """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
     from pipelab.lab import copy_notebooks
 
     copied = copy_notebooks(folder)

@@ -15,7 +15,7 @@ from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
 from pipelab.saved_plan import RATE, SHARES, Saved, conditions, in_flight_needed, refuse_other_problem
-from pipelab.solution_json import solution, stages_in
+from pipelab.solution_json import read_solution, solution
 from pipelab.tables import csv_text, path_of, plain, read_rows, write_to
 
 __all__ = ["VLLMSettings", "load_placement", "save_placement", "vllm_settings"]
@@ -42,7 +42,8 @@ def save_placement(
     layout : {"pipelab", "write-up"}
         "pipelab": of every stage its layers, its GPUs, the share of the batch and the memory of each, and how many
         GPUs cut a layer among them; and the rules, the workload and the microbatches in flight that its rates hold
-        for. "write-up": the fields of the write-up's solution.json alone (JSON; equal shares of the batch).
+        for. "write-up": the fields of the write-up's solution.json, and beside them the plan's rate and its link
+        units (JSON; equal shares of the batch).
 
     Returns
     -------
@@ -170,7 +171,9 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     problem : Problem, optional
         What the plan is to be carried out for. Then all else that the file says is compared with it: the rules (how
         a batch is shared, what links count), the workload, every rate and every GPU's share of the batch. So what is
-        returned has the rate that was saved.
+        returned has the rate that was saved. A file that lacks some of this is compared by what it has: a
+        solution.json of the write-up's author has the rates and shares of the stages, to four digits, and says
+        nothing of links.
 
     Returns
     -------
@@ -220,7 +223,7 @@ def _read_json(path: Path) -> Saved:
     except (ValueError, RecursionError) as error:
         raise InvalidData(f"{path}: cannot be read as JSON ({error})") from None
     if isinstance(document, dict) and "allocations" in document and "stages" not in document:
-        return Saved(path, stages_in(path, document["allocations"]), (), digits=1e-4)  # people print a few digits
+        return read_solution(path, document)
     stages = document.get("stages") if isinstance(document, dict) else None
     if not isinstance(stages, list) or not stages:
         raise InvalidData(f'{path}: expected an object with "stages", a list of at least one stage')

@@ -24,7 +24,7 @@ _REMEDY = {
     "EISDIR": "expected the path of a file, not of a folder",
     "ENAMETOOLONG": "expected a shorter path",
     "ELOOP": "its symbolic links lead in a circle; remove one of them",
-    "EPIPE": "whoever reads it has left; start both again",
+    "EPIPE": "the reading program has exited; restart both",
 }
 
 
@@ -122,7 +122,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Replace a file in one step: a reader sees the old content or the new, never a part.
 
     Mode, and where the system lets us owner, are kept; a new file gets the mode of any other (the umask's). Of a
-    symbolic link the target is replaced. What is no regular file (a device, a pipe) is written to.
+    symbolic link the target is replaced. A hard link is cut: the file's other names keep the old content. What is no
+    regular file (a device, a pipe) is written to.
 
     Raises
     ------

@@ -121,7 +121,7 @@ def _compare(saved: Saved, where: str, field: str, cell: Any, own: Sequence[floa
             f"{told}: expected {len(own)} number{'s' if len(own) > 1 else ''}, for this problem {expected}"
         )
     if any(not math.isclose(n or 0.0, o, rel_tol=saved.digits) for n, o in zip(numbers, own, strict=True)):
-        remedy = "its cluster, model or costs are others than the plan's. Without problem=, the stages alone are read"
+        remedy = "the cluster, model or cost model differs from the plan's. Omit problem= to read only the stages"
         raise InvalidData(f"{told}, but for this problem {expected}: {remedy}")
 
 

@@ -1,4 +1,7 @@
-"""The fields of the write-up's solution.json: segments, GPU ids, and one share of the batch for all GPUs of a stage."""
+"""The fields of the write-up's solution.json: segments, GPU ids, and one share of the batch for all GPUs of a stage.
+
+The plan's rate and what its links count stand beside them: the write-up has no field for a link.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,22 +10,23 @@ from typing import Any
 
 from pipelab.errors import InvalidData, NotApplicable, nearest, shown
 from pipelab.evaluate import Evaluation, StageReport
-from pipelab.saved_plan import RATE, SHARES
+from pipelab.saved_plan import RATE, SHARES, Saved
 
-__all__ = ["solution", "stages_in"]
+__all__ = ["read_solution", "solution"]
 
 _SEGMENT = {"start_layer": "first_layer", "end_layer": "last_layer"}
 
 
 def solution(judged: Evaluation) -> dict[str, Any]:
-    """A placement as the write-up's joint solver prints it.
+    """A placement as the write-up's joint solver prints it, with its rate and what its links count.
 
     Raises
     ------
     NotApplicable
         GPUs of a stage have different shares of the batch, for which the write-up has no field.
     """
-    return {"allocations": [_allocation(i, report) for i, report in enumerate(judged.stages, 1)]}
+    allocations = [_allocation(i, report) for i, report in enumerate(judged.stages, 1)]
+    return {RATE: float(judged.throughput), "link_units": judged.link_unit, "allocations": allocations}
 
 
 def _allocation(index: int, report: StageReport) -> dict[str, Any]:
@@ -42,17 +46,22 @@ def _allocation(index: int, report: StageReport) -> dict[str, Any]:
     }
 
 
-def stages_in(path: Path, allocations: Any) -> list[dict[str, Any]]:
-    """The stages of such a file, by the names of `save_placement`.
+def read_solution(path: Path, document: Mapping[str, Any]) -> Saved:
+    """Such a file, by the names of `save_placement`; the author's own have neither a rate of the plan nor link_units.
 
     Raises
     ------
     InvalidData
         An allocation has no segment or no GPUs, or counts them wrongly.
     """
+    allocations = document["allocations"]
     if not isinstance(allocations, list) or not allocations:
         raise InvalidData(f'{path}: expected "allocations" to be a list of at least one')
-    return [_stage(path, i, allocation) for i, allocation in enumerate(allocations, 1)]
+    stages = [_stage(path, i, allocation) for i, allocation in enumerate(allocations, 1)]
+    whole = {"link_units": document["link_units"]} if "link_units" in document else {}
+    if RATE not in document:
+        return Saved(path, stages, [whole], digits=1e-4)  # people print a few digits
+    return Saved(path, stages, [whole | {"plan_" + RATE: document[RATE]}])
 
 
 def _stage(path: Path, index: int, allocation: Any) -> dict[str, Any]:

@@ -120,12 +120,14 @@ def _who_has(option: str, method: str, known: list[str]) -> str:
 
 
 def _check_amounts(options: Mapping[str, Any]) -> None:
-    """Times, shares and sizes are numbers of at least 0, or None."""
+    """Times, shares and sizes are numbers of at least 0, or None; an infinite gap would call every bound a proof."""
     for name in ("time_limit", "gap", "memory_limit_gb", "limit"):
         value = options.get(name)
         number = isinstance(value, Real) and not isinstance(value, bool)
         if value is not None and not (number and value >= 0):
             raise InvalidValue("solve", [(name, value, "expected a number, at least 0")])
+        if name == "gap" and value == math.inf:
+            raise InvalidValue("solve", [(name, value, "expected a finite number, at least 0")])
 
 
 class Solving:

@@ -145,6 +145,7 @@ def test_notebooks_are_copied_and_nothing_is_overwritten(tmp_path):
     assert copy_notebooks(tmp_path / "mine") == []
     assert mine.read_text() == "my own work"
     assert "every notebook is in" in run("copy", str(tmp_path / "mine")).stdout
+    assert "only a torn copy" in " ".join(run("copy", "--help").stdout.replace("│", "").split())
 
 
 def test_a_clone_opens_its_own_notebooks():

@@ -217,10 +217,6 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
             as_it_was = eval(remedy, {"dataclasses": dataclasses, "problem": other})
             assert pl.load_placement(path, as_it_was) == result.placement
             refused += 1
-        if result.evaluation.bottlenecks[0].startswith("link"):
-            faster = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(2))
-            with pytest.raises(pl.InvalidData, match="its cluster, model or costs are others than the plan's"):
-                pl.load_placement(path, faster)
     assert unequal
     assert refused > 100
 
@@ -294,6 +290,27 @@ def test_the_writeups_own_fields(tiny, tmp_path):
         pl.save_placement(tiny, HALVES, tmp_path / "solution.csv", layout="write-up")
     with pytest.raises(pl.InvalidValue, match="layout = 'author': expected 'pipelab' or 'write-up'"):
         pl.save_placement(tiny, HALVES, path, layout="author")
+
+
+def test_a_plan_in_the_writeups_layout_is_compared_with_its_problem(tmp_path):
+    """Its links, too: by the rate of the plan and by what they count, where the file has these."""
+    problem = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
+    path = pl.save_placement(problem, HALVES, tmp_path / "solution.json", layout="write-up")
+    assert pl.load_placement(path, problem) == HALVES
+    slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e-6))
+    told = r"213\.5.*: the cluster, model or cost model differs from the plan's\. Omit problem= to read only the stages"
+    with pytest.raises(pl.InvalidData, match=rf"the plan: throughput_tokens_per_s {told}"):
+        pl.load_placement(path, slow)
+    with pytest.raises(pl.InvalidData, match=r"link_units = 'tokens'; .*replace\(problem, link_units='tokens'\)"):
+        pl.load_placement(path, dataclasses.replace(problem, link_units="transfers"))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    authors = {"allocations": document["allocations"]}
+    authors["allocations"][0]["throughput"] = round(authors["allocations"][0]["throughput"], 2)
+    path.write_text(json.dumps(authors), encoding="utf-8")
+    assert pl.load_placement(path, problem) == pl.load_placement(path, slow) == HALVES  # it says nothing of links
+    path.write_text(json.dumps(authors | {"link_units": "tokens"}), encoding="utf-8")
+    with pytest.raises(pl.InvalidData, match="this plan was made with link_units = 'tokens'"):
+        pl.load_placement(path, dataclasses.replace(problem, link_units="transfers"))
 
 
 SEGMENT = {"start_layer": 1, "end_layer": 4, "segment_size": 4}

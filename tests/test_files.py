@@ -1,5 +1,6 @@
 """Files that cannot be written or read: the old one stays, and one sentence says which file, why, and what to do."""
 
+import errno
 import json
 import os
 import stat
@@ -13,7 +14,7 @@ from limits import full_disk
 
 import pipelab as pl
 from pipelab.errors import InvalidData
-from pipelab.files import write_whole
+from pipelab.files import refused, write_whole
 from pipelab.lab import copy_notebooks
 from pipelab.paths import data_dir, notebooks_dir
 from pipelab.tables import read_rows, write_to
@@ -70,6 +71,22 @@ def test_what_a_symbolic_link_points_to_is_replaced_and_the_link_stays(tmp_path)
     link.symlink_to(chain)
     with pytest.raises(InvalidData, match=r"plan\.csv: cannot be written \(Too many levels of symbolic links\): "):
         write_to("save", link, "text")
+
+
+@POSIX
+def test_a_hard_link_is_cut_and_the_docstring_says_so(tmp_path):
+    path, other = tmp_path / "plan.csv", tmp_path / "other.csv"
+    path.write_text("old")
+    os.link(path, other)
+    write_whole(path, "new")
+    assert (path.read_text(), other.read_text()) == ("new", "old")
+    assert "A hard link is cut" in write_whole.__doc__
+
+
+def test_a_pipe_without_a_reader_is_one_sentence():
+    error = BrokenPipeError(errno.EPIPE, "Broken pipe")
+    told = "pipe.csv: cannot be written (Broken pipe): the reading program has exited; restart both"
+    assert str(refused("pipe.csv", "write", error)) == told
 
 
 @POSIX

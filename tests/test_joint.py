@@ -552,6 +552,12 @@ def test_amounts_that_make_no_sense_are_refused(option, tiny):
         pl.solve(tiny, "joint", **option)
 
 
+def test_an_infinite_gap_is_refused_and_an_infinite_time_limit_is_none(tiny):
+    with pytest.raises(pl.InvalidValue, match="gap = inf: expected a finite number, at least 0"):
+        pl.solve(tiny, "joint", gap=float("inf"))
+    assert pl.solve(tiny, "aggregated", time_limit=float("inf")).status == "optimal"
+
+
 def test_what_is_no_problem_is_refused():
     with pytest.raises(pl.InvalidValue, match="expected a Problem"):
         pl.solve("tiny")

@@ -198,6 +198,12 @@ def test_bandwidth_aware_is_the_best_within_its_limits_by_trying_every_split():
     assert refused > 50
 
 
+def test_bandwidth_aware_keeps_to_memory_where_quotients_leave_the_floats():
+    assert sizes(split_bandwidth_aware(4, [1, 10], [1e300, 1e-30], layer_memory=1)) == [1, 3]
+    assert sizes(split_bandwidth_aware(9, [1, 10, 10], [1e300, 1e-30, 3e-30], layer_memory=1)) == [1, 2, 6]
+    assert sizes(split_bandwidth_aware(4, [1e308, 1e308], [1, 1], layer_memory=1e-10)) == [2, 2]
+
+
 def test_bandwidth_aware_can_lose_where_layers_need_less_than_is_assumed():
     """As its docstring says; searched for, smallest first."""
     pairs = list(product((1, 2, 3), repeat=2))
@@ -258,11 +264,11 @@ BAD = {
     "layer without memory": (lambda: split_bandwidth_aware(2, [1, 1], [1, 1], layer_memory=0), "expected more than 0"),
     "layers too large": (
         lambda: split_bandwidth_aware(30, [10, 24], [1, 1], layer_memory=1.5),
-        "layer_memory = 1.5: expected less: the nodes hold 6, 16 of 30 layers",
+        "layer_memory = 1.5: expected less: the nodes can hold 6, 16 of 30 layers",
     ),
     "a node without room": (
         lambda: split_bandwidth_aware(3, [1, 99], [1, 1], layer_memory=2),
-        "the nodes hold 0, 3 of 3 layers, and each is to hold at least one",
+        "the nodes can hold 0, 3 of 3 layers; every node needs at least one",
     ),
     "limits alone": (lambda: split_minmax([1, 1], 2, limits=[1, 1]), "memory and limits go together"),
 }

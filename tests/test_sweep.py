@@ -603,6 +603,39 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path):
     assert quiet(make, POINTS[:2], file=file).complete
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no such locks")
+def test_no_sweep_adds_rows_while_another_replaces_the_file(tmp_path, monkeypatch):
+    file, replace = tmp_path / "sweep.csv", rows_file.RowsFile.replace
+    quiet(make, POINTS[:2], file=file)
+
+    def meanwhile(store, rows):
+        with pytest.raises(pl.InvalidValue, match="another sweep is adding to it"):
+            quiet(make, POINTS[:3], file=file)
+        replace(store, rows)
+
+    monkeypatch.setattr(rows_file.RowsFile, "replace", meanwhile)
+    quiet(make, POINTS[:2], file=file, again=("infeasible",))
+    assert rows(quiet(pytest.fail, POINTS[:2], file=file)) == undisturbed()[:2]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such locks")
+def test_a_sweep_that_opened_the_file_before_it_was_replaced_adds_to_the_new_one(tmp_path, monkeypatch):
+    import fcntl
+
+    file, new, lock = tmp_path / "sweep.csv", tmp_path / "new.csv", fcntl.flock
+    quiet(make, POINTS[:1], file=file)
+    new.write_bytes(file.read_bytes())
+
+    def late(*arguments):
+        if new.exists():
+            os.replace(new, file)
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    quiet(make, POINTS[:2], file=file)
+    assert rows(quiet(pytest.fail, POINTS[:2], file=file)) == undisturbed()[:2]
+
+
 def test_a_point_that_stands_there_twice_is_solved_once(tmp_path):
     calls = []
 

@@ -89,8 +89,13 @@ def _under_limit(result: Result, limits: Limits, against: str) -> Result:
     """Say under which limit a point is the best: its bound holds there and no further."""
     if limits.gpus is None and limits.price is None:
         return result
-    under = f"at most {limits.gpus} GPUs" if against == "gpus" else "lower cost than the point before"
-    return replace(result, reason=f"the best with {under}", details={**result.details, "under_limit": under})
+    if against == "gpus":
+        under = f"at most {limits.gpus} GPUs"
+        reason = f"the best with {under}"
+    else:
+        under = "costs less than the previous point"
+        reason = f"the fastest placement that {under}"
+    return replace(result, reason=reason, details={**result.details, "under_limit": under})
 
 
 def price_per_hour(problem: Problem, result: Result) -> float | None:

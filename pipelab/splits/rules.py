@@ -4,6 +4,8 @@ pmetal's layer_assignment.rs, and a pipeline scheduler's partition functions; `c
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -189,10 +191,15 @@ def split_bandwidth_aware(
         raise InvalidValue("split_bandwidth_aware", [problem])
     check_sizes(layers, len(memory))
     most = _most_layers(layers, memory, layer_memory)
-    sizes, speeds = np.ones(len(memory), dtype=int), np.array(bandwidth) / max(bandwidth)
+    sizes, speeds = [1] * len(memory), [Fraction(speed) for speed in bandwidth]  # as floats, quotients may overflow
+    room = [(2 / speed, node) for node, speed in enumerate(speeds) if most[node] > 1]
+    heapify(room)
     for _ in range(layers - len(memory)):  # the next layer where it costs least; all cost the same, so this is exact
-        sizes[np.where(sizes < most, (sizes + 1) / speeds, np.inf).argmin()] += 1
-    return ranges(sizes.tolist())
+        _, node = heappop(room)
+        sizes[node] += 1
+        if sizes[node] < most[node]:
+            heappush(room, ((sizes[node] + 1) / speeds[node], node))
+    return ranges(sizes)
 
 
 def _most_layers(layers: int, memory: Sequence[float], layer_memory: float | None) -> np.ndarray:
@@ -201,9 +208,10 @@ def _most_layers(layers: int, memory: Sequence[float], layer_memory: float | Non
     if layer_memory is None:
         return np.maximum(1, np.floor(share * (2 * layers / share.sum()) * ROUNDING))
     (need,) = positive("layer_memory", [layer_memory])
-    most = np.minimum(np.floor(np.array(memory) / need * ROUNDING), layers)
+    with np.errstate(over="ignore"):  # more than a float can count is more than all layers
+        most = np.minimum(np.floor(np.array(memory) / need * ROUNDING), layers)
     if most.min() < 1 or most.sum() < layers:
         fit = ", ".join(f"{number:g}" for number in most[:8]) + ", …" * (len(most) > 8)
-        expected = f"expected less: the nodes hold {fit} of {layers} layers, and each is to hold at least one"
+        expected = f"expected less: the nodes can hold {fit} of {layers} layers; every node needs at least one"
         raise InvalidValue("split_bandwidth_aware", [("layer_memory", layer_memory, expected)])
     return most

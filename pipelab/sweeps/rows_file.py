@@ -23,6 +23,8 @@ from pipelab.tables import path_of, write_to
 
 __all__ = ["RowsFile", "key_of"]
 
+_ATTEMPTS = 10  # to open a file that another sweep has just replaced
+
 
 def key_of(point: Mapping[str, Any]) -> tuple[str, ...]:
     """What makes two points the same: the text of their values."""
@@ -62,22 +64,37 @@ class RowsFile:
         InvalidValue
             Another sweep is adding to it.
         """
+        for _ in range(_ATTEMPTS):
+            if self._hold():
+                return
+            self.close()
+        raise self._in_use()
+
+    def _hold(self) -> bool:
+        """One attempt; False where another sweep replaced the file after it was opened here."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
         except (OSError, ValueError) as error:  # what cannot be written may still be read: `check` is for those who add
             self._why_not = refused(self.path, "write", error)
-            return
+            return True
         try:
             import fcntl
 
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            expected = "another sweep is adding to it: wait for its end, or give another file"
-            raise InvalidValue("sweep", [("file", str(self.path), expected)]) from None
+            raise self._in_use() from None
         except (ImportError, OSError):  # Windows; a file system without locks
-            return
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _in_use(self) -> InvalidValue:
+        expected = "another sweep is adding to it: wait for its end, or give another file"
+        return InvalidValue("sweep", [("file", str(self.path), expected)])
 
     def check(self) -> None:
         """Refuse before the first point what could not be kept after it.
@@ -138,13 +155,15 @@ class RowsFile:
             self._file, self._begun = None, False
 
     def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Have exactly these rows, once those that were computed anew stand there twice.
+        """Have exactly these rows, once those that were computed anew stand there twice; before `close`.
 
         Raises
         ------
         InvalidData
             It cannot be written.
         """
+        if os.name == "nt":  # no open file is replaced there, and there is no lock to keep
+            self.close()
         write_to("sweep", self.path, b"".join([_line(self.header), *(_line(self._cells(row)) for row in rows)]))
 
     def _open(self) -> io.BufferedWriter:

@@ -214,17 +214,14 @@ def sweep(
                     raise KeyboardInterrupt
                 done[key] = row
                 if store:
-                    _keep(store, row, so_far)
+                    _keep(store.add, row, so_far)
+        if store and there.keys() & waiting.keys():
+            _keep(store.replace, [done[key] for key in dict.fromkeys(keys)], so_far)
     except KeyboardInterrupt:
         raise _interrupted(so_far(), file) from None
     finally:
         if store:
             store.close()
-    if store and there.keys() & waiting.keys():
-        try:
-            store.replace(done[key] for key in dict.fromkeys(keys))
-        except InvalidData as error:
-            raise _not_kept(so_far(), error) from None
     _refuse_all_failed(so_far(), file)
     return so_far()
 
@@ -274,9 +271,9 @@ def _interrupted(partial: Sweep, file: Any) -> SweepInterrupted:
     return SweepInterrupted(f"stopped with {len(partial.rows):,} of {partial.asked:,} rows; {kept}", partial)
 
 
-def _keep(store: RowsFile, row: Mapping[str, Any], so_far: Callable[[], Sweep]) -> None:
+def _keep(write: Callable[[Any], None], rows: Any, so_far: Callable[[], Sweep]) -> None:
     try:
-        store.add(row)
+        write(rows)
     except InvalidData as error:
         raise _not_kept(so_far(), error) from None
 
