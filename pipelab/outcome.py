@@ -78,7 +78,7 @@ DOES_NOT_FIT = Outcome("does not fit", "✗", WRONG, "x", "x", "#8A3A00")
 REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")  # too large, or not applicable
 OUTCOMES = (PROVEN, NOT_PROVEN, STOPPED, DOES_NOT_FIT, REFUSED)
 # How `single_gpu` gives its reason where it has a proof for fewer placements: all that a row keeps of it.
-_PROVEN_AMONG = ("with one GPU per stage: optimal", "best among the segments of the author's run")
+_PROVEN_AMONG = "with one GPU per stage: optimal"
 
 
 def proven_among(result: "Result | SteadyResult") -> str:
@@ -110,6 +110,8 @@ def outcome_of(result: "Result | SteadyResult") -> Outcome:
     details: Mapping[str, Any] = getattr(result, "details", {})
     if result.status == "optimal" or proven_among(result):
         return PROVEN
+    if result.status == "infeasible":
+        return REFUSED if details.get("not_applicable") else DOES_NOT_FIT
     if result.stopped_by:
         return STOPPED
     if result.placement is not None or "promised" in details:  # a promise without a placement proves nothing either

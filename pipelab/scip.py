@@ -256,7 +256,8 @@ class _Recorder:
         self.kept: slice = reading[0] if reading else slice(None)
         self.placement_of: Callable[[np.ndarray], Placement] | None = reading[1] if reading else None
         self.variables = variables
-        self.values: np.ndarray | None = None  # of the incumbent, in the columns kept
+        # The incumbent's values in the columns kept, with its moment: one assignment, for whoever reads meanwhile.
+        self.reported: tuple[np.ndarray | None, Progress] = (None, Progress(0.0, None, None, 0))
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
         self.over = False
@@ -283,23 +284,24 @@ class _Recorder:
         bound = _finite(model, model.getDualbound())
         seconds = time.perf_counter() - self.began
         last = self.progress[-1] if self.progress else None
-        placement = last.placement if last else None
+        placement, (values, _) = last.placement if last else None, self.reported
         if incumbent is not None and (last is None or last.incumbent != incumbent):
-            self.values = np.array([model.getSolVal(best, column) for column in self.variables[self.kept]])
-            placement = self.placement_of(self.values) if self.placement_of else None
+            values = np.array([model.getSolVal(best, column) for column in self.variables[self.kept]])
+            placement = self.placement_of(values) if self.placement_of else None
         moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
         if last is None or (last.incumbent, last.bound) != (incumbent, bound):
+            self.reported = values, moment
             self.progress.append(moment)
             if self.on_progress is not None:
                 self.on_progress(moment)
 
     def stopped(self, reason: str, build_seconds: float) -> SolverRun:
         """The end of a run that SCIP itself does not come to: what it has reported so far."""
-        last = self.progress[-1] if self.progress else Progress(0.0, None, None, 0)
+        values, last = self.reported
         x = None
-        if self.values is not None:
+        if values is not None:
             x = np.full(len(self.variables), np.nan)
-            x[self.kept] = self.values
+            x[self.kept] = values
         seconds, root = time.perf_counter() - self.began, self.progress[0].bound if self.progress else None
         return SolverRun(
             "stopped", reason, x, last.incumbent, last.bound, root, last.nodes, build_seconds, seconds,

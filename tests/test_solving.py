@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import pipelab as pl
@@ -243,3 +244,17 @@ def _wait_for(condition, seconds):
     end = time.perf_counter() + seconds
     while not condition() and time.perf_counter() < end:
         time.sleep(0.05)
+
+
+def test_an_incumbent_is_reported_with_its_value_or_not_at_all():
+    """The waiting thread gives up while the first incumbent is being read back."""
+    problem = pl.load_case("tiny", max_gpus_per_stage=2)
+    program, candidates = joint_program(problem, "tight")
+
+    def slowly(z):
+        time.sleep(1.2)
+        return candidates.placement(np.flatnonzero(z > 0.5))
+
+    run = scip.run(program, deadline=Deadline(0.5), reading=(program.columns.slices["z"], slowly))
+    assert (run.status, run.stopped_by) == ("stopped", "time limit")
+    assert (run.x is None) == (run.objective is None)

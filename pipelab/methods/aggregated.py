@@ -168,9 +168,10 @@ def result_of(search: Search, ended: str | None = None) -> Result:
         "fewest": search.fewest,
         "rates": search.rates,
     }
+    stopped_by = None if status in ("optimal", "infeasible") else ended or search.stopped
     return Result(
         problem, "aggregated", status, search.best, search.throughput, bound, search.deadline.spent, size,
-        _solver_name(search), reason, (ended or search.stopped) if status != "optimal" else None, details,
+        _solver_name(search), reason, stopped_by, details,
     )  # fmt: skip
 
 

@@ -158,15 +158,16 @@ def _solve(
         proven = min(bound, candidates.rate_at_most(None if clash else run.bound))
         status, proven = status_and_bound(throughput, proven)
         if throughput is not None and throughput < bound and (status == "optimal" or run.status == "optimal"):
+            before = throughput
+            known = given(proven) if proven != before else candidates.next_rate(before)
             settled = settle(candidates, placement, deadline, bound)
-            known = given(proven) if proven != throughput else candidates.next_rate(throughput)
             placement, throughput, stopped_by = settled.placement, given(settled.throughput), settled.stopped_by
-            status, proven = status_and_bound(throughput, min(given(settled.bound), max(known, throughput)))
+            refuted = throughput > before * (1 + 1e-12)  # then SCIP's bound is not to be believed either
+            proven = given(settled.bound) if refuted else min(given(settled.bound), known)
+            status, proven = status_and_bound(throughput, proven)
     best_of_run = chosen.restricted and status != "optimal" and run.status == "optimal"
     reason = "best among the segments of the author's run, which leave out others that fit" if best_of_run else ""
     status, proven, reason, among = _for_the_problem(problem, status, throughput, proven, reason)
-    if best_of_run and throughput is not None and not among:
-        among = "the segments of the author's run"
     details = {
         "build_seconds": built + run.build_seconds,
         "solve_seconds": run.solve_seconds,
