@@ -222,7 +222,7 @@ FIGURES = {
             "three unlike GPUs: 134.616 tokens/s in 2 stages",
             "Methods without a proof keep 23% to 100% of the optimum, least on 2 H100, 6 T4",
         ],
-        48,
+        47,
     ),
     "06_taming_the_explosion.ipynb": (
         [
