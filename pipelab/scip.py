@@ -21,9 +21,10 @@ import numpy as np
 
 from pipelab.checked import given
 from pipelab.deadline import NEVER, Deadline, Ended, deadline_of
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, PipelabError
 from pipelab.placement import Placement
 from pipelab.program import LinearProgram
+from pipelab.scip_progress import Recorder, finite
 from pipelab.solver_run import Progress, SolverRun
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def run(
         Columns, and what makes a placement of their values: every new incumbent's progress then has it. Where SCIP
         does not end in time, `x` has these columns only, and no number elsewhere.
     """
+    from pyscipopt import SCIP_EVENTTYPE
+
     if deadline is not None:
         made: Any = nullcontext(deadline if time_limit is None else deadline.within(time_limit))
     else:
@@ -85,7 +88,8 @@ def run(
     with made as until:
         began = time.perf_counter()
         try:
-            model, variables = load(program, deadline=until)
+            with _in_words():
+                model, variables = load(program, deadline=until)
         except Ended as end:
             spent = time.perf_counter() - began
             return SolverRun("stopped", end.reason, None, None, None, None, 0, spent, 0.0, ())
@@ -95,16 +99,32 @@ def run(
         model.setParam("limits/gap", gap)
         for name, value in (settings or {}).items():
             _set(model, name, value)
-        recorder = _Recorder(built, variables, on_progress, reading)
-        recorder.attach(model)
+        recorder = Recorder(built, variables, on_progress, reading)
+        events = [SCIP_EVENTTYPE.BESTSOLFOUND, SCIP_EVENTTYPE.NODESOLVED, SCIP_EVENTTYPE.DUALBOUNDIMPROVED]
+        model.attachEventHandlerCallback(recorder.note, events, name="pipelab")
         solving = _Solving(model)
-        reason = solving.wait(until)
+        with _in_words():
+            reason = solving.wait(until)
         recorder.over = True
         recorder.reraise()
         if not solving.ended.is_set():
             return recorder.stopped(given(reason), built - began)
         _free_later(model, len(variables))
         return _read(model, variables, recorder, reason, built - began, time.perf_counter() - built)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """What SCIP itself raises has no class of its own and says little: it becomes an error of ours."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is Exception and str(error).startswith("SCIP:"):
+            raise PipelabError(
+                f"SCIP cannot compute with the numbers of this model ({error}): they are too large, too small or too "
+                "far apart for it; method='aggregated' and solver='highs' take others"
+            ) from None
+        raise
 
 
 def lp_bound(program: LinearProgram) -> float | None:
@@ -245,83 +265,10 @@ def _free_later(model: Any, columns: int) -> None:
         waiting.start()
 
 
-class _Recorder:
-    """Notes every new incumbent and bound while SCIP runs."""
-
-    def __init__(
-        self, began: float, variables: list, on_progress: Callable[[Progress], None] | None, reading: Any = None
-    ) -> None:
-        self.began = began
-        self.on_progress = on_progress
-        self.kept: slice = reading[0] if reading else slice(None)
-        self.placement_of: Callable[[np.ndarray], Placement] | None = reading[1] if reading else None
-        self.variables = variables
-        # The incumbent's values in the columns kept, with its moment: one assignment, for whoever reads meanwhile.
-        self.reported: tuple[np.ndarray | None, Progress] = (None, Progress(0.0, None, None, 0))
-        self.progress: list[Progress] = []
-        self.failure: BaseException | None = None
-        self.over = False
-
-    def attach(self, model: Any) -> None:
-        from pyscipopt import SCIP_EVENTTYPE
-
-        events = [SCIP_EVENTTYPE.BESTSOLFOUND, SCIP_EVENTTYPE.NODESOLVED, SCIP_EVENTTYPE.DUALBOUNDIMPROVED]
-        model.attachEventHandlerCallback(self._note, events, name="pipelab")
-
-    def _note(self, model: Any, event: Any) -> None:
-        if self.over:  # freeing its tree, SCIP reports the incumbent as a new bound: that is no proof
-            return
-        try:
-            self._record(model)
-        except BaseException as error:  # an exception must not pass through SCIP's own code
-            self.failure = self.failure or error
-            model.interruptSolve()
-
-    def _record(self, model: Any) -> None:
-        # When a solution is reported, the primal bound is still that of the one before.
-        best = model.getBestSol() if model.getNSols() else None
-        incumbent = None if best is None else model.getSolObjVal(best)
-        bound = _finite(model, model.getDualbound())
-        seconds = time.perf_counter() - self.began
-        last = self.progress[-1] if self.progress else None
-        placement, (values, _) = last.placement if last else None, self.reported
-        if incumbent is not None and (last is None or last.incumbent != incumbent):
-            values = np.array([model.getSolVal(best, column) for column in self.variables[self.kept]])
-            placement = self.placement_of(values) if self.placement_of else None
-        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
-        if last is None or (last.incumbent, last.bound) != (incumbent, bound):
-            self.reported = values, moment
-            self.progress.append(moment)
-            if self.on_progress is not None:
-                self.on_progress(moment)
-
-    def stopped(self, reason: str, build_seconds: float) -> SolverRun:
-        """The end of a run that SCIP itself does not come to: what it has reported so far."""
-        values, last = self.reported
-        x = None
-        if values is not None:
-            x = np.full(len(self.variables), np.nan)
-            x[self.kept] = values
-        seconds, root = time.perf_counter() - self.began, self.progress[0].bound if self.progress else None
-        return SolverRun(
-            "stopped", reason, x, last.incumbent, last.bound, root, last.nodes, build_seconds, seconds,
-            tuple(self.progress),
-        )  # fmt: skip
-
-    def reraise(self) -> None:
-        """Pass on what went wrong in the caller's own `on_progress`."""
-        if self.failure is not None:
-            raise self.failure
-
-
-def _finite(model: Any, value: float) -> float | None:
-    return None if model.isInfinity(abs(value)) else value
-
-
 def _read(
     model: Any,
     variables: list,
-    recorder: "_Recorder",
+    recorder: Recorder,
     reason: str | None,
     build_seconds: float,
     solve_seconds: float,
@@ -338,7 +285,7 @@ def _read(
     solved = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
     return SolverRun(
         ended, stopped_by, x, objective,
-        _finite(model, model.getDualbound()),
-        _finite(model, model.getDualboundRoot()) if solved else None,
+        finite(model, model.getDualbound()),
+        finite(model, model.getDualboundRoot()) if solved else None,
         model.getNTotalNodes() if solved else 0, build_seconds, solve_seconds, tuple(recorder.progress),
     )  # fmt: skip

@@ -258,3 +258,19 @@ def test_an_incumbent_is_reported_with_its_value_or_not_at_all():
     run = scip.run(program, deadline=Deadline(0.5), reading=(program.columns.slices["z"], slowly))
     assert (run.status, run.stopped_by) == ("stopped", "time limit")
     assert (run.x is None) == (run.objective is None)
+
+
+@pytest.mark.parametrize("where", ["while it is handed over", "while it is solved"])
+def test_what_scip_itself_raises_is_told_in_words(where, monkeypatch):
+    program, _ = joint_program(pl.load_case("tiny"), "tight")
+    if where == "while it is handed over":
+        program.objective[-1] = 1e25  # infinite for SCIP
+
+    def fails(self):
+        self.failure.append(Exception("SCIP: error in LP solver!"))
+        self.ended.set()
+
+    if where == "while it is solved":
+        monkeypatch.setattr(scip._Solving, "_work", fails)
+    with pytest.raises(pl.PipelabError, match=r"SCIP cannot compute .*solver='highs'"):
+        scip.run(program)
