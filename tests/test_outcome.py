@@ -7,10 +7,12 @@ import threading
 import pytest
 
 import pipelab as pl
+from pipelab import scip
 from pipelab.explore.mix_answer import answer
 from pipelab.explore.mix_values import beginning
 from pipelab.outcome import DOES_NOT_FIT, NOT_PROVEN, OUTCOMES, PROVEN, REFUSED, STOPPED, outcome_of, outcome_of_row
 from pipelab.plots.rivals import Row, rival_parts
+from pipelab.sweeps.task import _row
 
 
 def heavy(name, gb, **changes):
@@ -51,7 +53,7 @@ def test_the_five_share_neither_word_nor_symbol_nor_look():
         assert len({getattr(outcome, what) for outcome in OUTCOMES}) == 5, what
 
 
-def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what():
+def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkeypatch):
     tiny = pl.load_case("tiny", max_gpus_per_stage=2)
     both = pl.compare(tiny, ["single_gpu", "exhaustive"])
     assert both.results["single_gpu"].details["solver_status"] == "optimal"
@@ -71,6 +73,11 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what():
     assert [outcome_of_row(row) for row in rows.rows] == [PROVEN]
     early = pl.solve(tiny, "single_gpu", time_limit=0)
     assert outcome_of(early) == STOPPED
+    real = scip.run
+    monkeypatch.setattr(scip, "run", lambda *a, **o: dataclasses.replace(real(*a, **o), stopped_by="time limit"))
+    late = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu")  # at its bound when time ran out
+    assert (outcome_of(late), outcome_of_row(_row(late)), late.stopped_by) == (PROVEN, PROVEN, None)
+    monkeypatch.undo()
     as_run = pl.solve(pl.load_case("medium"), "single_gpu", segments="as_run")
     assert (as_run.status, outcome_of(as_run)) == ("feasible", NOT_PROVEN)  # the best of that run by SCIP's word
     assert outcome_of_row({"status": as_run.status, "reason": as_run.reason}) == NOT_PROVEN

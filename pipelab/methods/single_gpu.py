@@ -181,7 +181,7 @@ def _solve(
     }
     return Result(
         problem, "single_gpu", status, placement, throughput, proven, deadline.spent, size,
-        scip.version(), reason, stopped_by if status != "optimal" else None, details,
+        scip.version(), reason, None if status == "optimal" or among else stopped_by, details,
     )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _without_scips_tolerance(
     }  # fmt: skip
     return Result(
         problem, "single_gpu", status, settled.placement, settled.throughput, bound, deadline.spent, size,
-        scip.version(), reason, settled.stopped_by if status != "optimal" else None, details,
+        scip.version(), reason, None if status == "optimal" or among else settled.stopped_by, details,
     )  # fmt: skip
 
 
