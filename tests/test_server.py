@@ -44,9 +44,13 @@ def served(tmp_path, *arguments):
 
 
 def _listens_at(process, port):
-    return {
-        c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN and c.laddr.port == port
-    }
+    """The addresses; asked again for a while, as the system's table can miss a socket while others open and close."""
+    for _ in range(50):
+        open_ = [c for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
+        if open_:
+            break
+        time.sleep(0.1)
+    return {c.laddr.ip for c in open_}
 
 
 def _status(url):
