@@ -15,7 +15,14 @@ from pipelab.formulations.forms import joint_form
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.aggregated import unlisted
 from pipelab.methods.joint_model import build_joint, joint_size, refuse_if_joint_too_large
-from pipelab.methods.settle import chosen_rows, out_of_reach, refuse_out_of_reach, settle, settled_without_rates
+from pipelab.methods.settle import (
+    bound_after,
+    chosen_rows,
+    out_of_reach,
+    refuse_out_of_reach,
+    settle,
+    settled_without_rates,
+)
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
@@ -169,13 +176,9 @@ def _read(
     if valid and placement is not None and (status == "optimal" or run.status == "optimal"):
         # Within SCIP's tolerance nothing is faster; whether anything is, a question without tolerance tells.
         before = given(throughput)
-        known = given(bound) if bound != before else candidates.next_rate(before)
         settled = settle(candidates, placement, deadline)
         placement, throughput, stopped_by = settled.placement, given(settled.throughput), settled.stopped_by
-        refuted = throughput > before * (1 + 1e-12)  # then SCIP's bound is not to be believed either
-        status, bound = status_and_bound(
-            throughput, given(settled.bound) if refuted else min(given(settled.bound), known)
-        )
+        status, bound = status_and_bound(throughput, bound_after(settled, candidates, before, given(bound)))
         reason = "" if status == "optimal" else reason
     details = {
         "build_seconds": built + run.build_seconds,

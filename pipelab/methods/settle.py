@@ -19,7 +19,9 @@ from pipelab.formulations.candidates import Candidates
 from pipelab.placement import Placement
 from pipelab.words import counted
 
-__all__ = ["Settled", "chosen_rows", "out_of_reach", "refuse_out_of_reach", "settle", "settled_without_rates"]
+__all__ = [
+    "Settled", "bound_after", "chosen_rows", "out_of_reach", "refuse_out_of_reach", "settle", "settled_without_rates",
+]  # fmt: skip
 
 _SAME = 1 + 1e-12  # rates closer than this differ by the last bits of the arithmetic
 # SCIP keeps rows to within 1e-6 of their largest entry, here the fastest rate: a rate smaller than that share of it
@@ -145,6 +147,20 @@ def settle(
             low = reached_to
         ask = (low + high) // 2
     return Settled(placement, throughput, throughput, None, questions)
+
+
+def bound_after(settled: Settled, candidates: Candidates, before: float, claimed: float) -> float:
+    """The bound to report: of what was settled and what SCIP claimed, the lower, unless the claim was refuted.
+
+    Parameters
+    ----------
+    before, claimed : float
+        The throughput that went into `settle`, and SCIP's bound; where they are equal, SCIP called it optimal, and what
+        its tolerance leaves open ends at the next rate.
+    """
+    if given(settled.throughput) > before * _SAME:  # something faster was found, so SCIP is not to be believed
+        return given(settled.bound)
+    return min(given(settled.bound), claimed if claimed != before else candidates.next_rate(before))
 
 
 def chosen_rows(z: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from pipelab.formulations.candidates import stage_rates
 from pipelab.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.methods.aggregated import unlisted
 from pipelab.methods.memory import refuse_if_too_large
-from pipelab.methods.settle import out_of_reach, refuse_out_of_reach, settle, settled_without_rates
+from pipelab.methods.settle import bound_after, out_of_reach, refuse_out_of_reach, settle, settled_without_rates
 from pipelab.problem import Problem
 from pipelab.result import Result, status_and_bound
 
@@ -155,16 +155,13 @@ def _solve(
     if chosen.restricted:  # SCIP's own bound holds for the restricted model only
         status, proven = status_and_bound(throughput, bound)
     else:
-        proven = min(bound, candidates.rate_at_most(None if clash else run.bound))
+        proven = min(bound, candidates.rate_at_most(run.bound))
         status, proven = status_and_bound(throughput, proven)
         if throughput is not None and throughput < bound and (status == "optimal" or run.status == "optimal"):
             before = throughput
-            known = given(proven) if proven != before else candidates.next_rate(before)
             settled = settle(candidates, placement, deadline, bound)
             placement, throughput, stopped_by = settled.placement, given(settled.throughput), settled.stopped_by
-            refuted = throughput > before * (1 + 1e-12)  # then SCIP's bound is not to be believed either
-            proven = given(settled.bound) if refuted else min(given(settled.bound), known)
-            status, proven = status_and_bound(throughput, proven)
+            status, proven = status_and_bound(throughput, bound_after(settled, candidates, before, given(proven)))
     best_of_run = chosen.restricted and status != "optimal" and run.status == "optimal"
     reason = "best among the segments of the author's run, which leave out others that fit" if best_of_run else ""
     status, proven, reason, among = _for_the_problem(problem, status, throughput, proven, reason)
