@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DOES_NOT_FIT", "NOT_PROVEN", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED", "Outcome", "ended",
-    "outcome_of", "outcome_of_row", "proven_among",
+    "ended_row", "outcome_of", "outcome_of_row", "outcome_of_status", "proven_among",
 ]  # fmt: skip
 
 
@@ -77,8 +77,8 @@ STOPPED = Outcome("stopped early", "◔", "#E69F00", ".", "diamond-open", "#7A52
 DOES_NOT_FIT = Outcome("does not fit", "✗", WRONG, "x", "x", "#8A3A00")
 REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")  # too large, or not applicable
 OUTCOMES = (PROVEN, NOT_PROVEN, STOPPED, DOES_NOT_FIT, REFUSED)
-# How `single_gpu` gives its reason where it has a proof for fewer placements: all that a row keeps of it.
-_PROVEN_AMONG = "with one GPU per stage: optimal"
+_BY_STATUS = {"optimal": PROVEN, "infeasible": DOES_NOT_FIT, "failed": REFUSED}  # a sweep's points may have failed
+_BY_WORD = {outcome.word: outcome for outcome in OUTCOMES}
 
 
 def proven_among(result: "Result | SteadyResult") -> str:
@@ -108,15 +108,26 @@ def outcome_of(result: "Result | SteadyResult") -> Outcome:
     '◔ stopped early'
     """
     details: Mapping[str, Any] = getattr(result, "details", {})
-    if result.status == "optimal" or proven_among(result):
+    if proven_among(result):
         return PROVEN
-    if result.status == "infeasible":
-        return REFUSED if details.get("not_applicable") else DOES_NOT_FIT
-    if result.stopped_by:
-        return STOPPED
-    if result.placement is not None or "promised" in details:  # a promise without a placement proves nothing either
-        return NOT_PROVEN
-    return REFUSED if details.get("not_applicable") else DOES_NOT_FIT
+    if details.get("not_applicable"):
+        return REFUSED
+    if details.get("misfit"):  # the one placement that a rule makes; others may fit
+        return DOES_NOT_FIT
+    return outcome_of_status(result.status, stopped=bool(result.stopped_by))
+
+
+def outcome_of_status(status: str, *, stopped: bool) -> Outcome:
+    """How a solve with this status ended: only "infeasible" says that nothing fits.
+
+    Examples
+    --------
+    >>> [str(outcome_of_status("unknown", stopped=stopped)) for stopped in (True, False)]
+    ['◔ stopped early', '○ not proven']
+    """
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return STOPPED if stopped else NOT_PROVEN
 
 
 def ended(result: "Result | SteadyResult", *, html: bool = False) -> str:
@@ -128,23 +139,30 @@ def ended(result: "Result | SteadyResult", *, html: bool = False) -> str:
     >>> ended(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu"))
     '✓ proven for one GPU per stage'
     """
-    outcome, among = outcome_of(result), proven_among(result)
-    return (outcome.html if html else str(outcome)) + (f" for {among}" if among else "")
+    return _ended(outcome_of(result), proven_among(result), html)
 
 
 def outcome_of_row(row: Mapping[str, Any]) -> Outcome:
-    """How a point of a sweep or of a saved run ended, from its columns `status` and `reason`.
+    """How a point of a sweep ended: its row has the word of `outcome_of`.
 
     Examples
     --------
-    >>> [outcome_of_row({"status": s, "reason": r}).word for s, r in (("feasible", ""), ("unknown", "stopped by stop"))]
-    ['not proven', 'stopped early']
+    >>> str(outcome_of_row({"outcome": "stopped early"}))
+    '◔ stopped early'
     """
-    reason = str(row.get("reason", ""))
-    if row["status"] == "optimal" or reason.startswith(_PROVEN_AMONG):
-        return PROVEN
-    if row["status"] == "failed":
-        return REFUSED
-    if reason.startswith("stopped "):  # as `solver_run.ending` has it
-        return STOPPED
-    return NOT_PROVEN if row["status"] == "feasible" else DOES_NOT_FIT
+    return _BY_WORD[row["outcome"]]
+
+
+def ended_row(row: Mapping[str, Any], *, html: bool = False) -> str:
+    """The same as `ended` for a point of a sweep.
+
+    Examples
+    --------
+    >>> ended_row({"outcome": "proven", "proven_among": "one GPU per stage"})
+    '✓ proven for one GPU per stage'
+    """
+    return _ended(outcome_of_row(row), row.get("proven_among", ""), html)
+
+
+def _ended(outcome: Outcome, among: str, html: bool) -> str:
+    return (outcome.html if html else str(outcome)) + (f" for {escape(among) if html else among}" if among else "")

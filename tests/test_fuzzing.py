@@ -143,9 +143,9 @@ def _case_files() -> dict[str, str]:
 
 POINTS = [{"A100": a, "precision": p} for a in (1, 2, 3) for p in ("bf16", "fp8")]
 ANSWERED = {
-    "status": "optimal", "throughput_tokens_per_s": 12.5, "bound_tokens_per_s": 12.5, "gpus_used": 2,
-    "usd_per_hour": None, "usd_per_million_tokens": None, "stages": 1, "bottleneck": "stage 1",
-    "placement": "layers 1–4 on [0]", "seconds": 0.1, "reason": "",
+    "status": "optimal", "outcome": "proven", "proven_among": "", "throughput_tokens_per_s": 12.5,
+    "bound_tokens_per_s": 12.5, "gpus_used": 2, "usd_per_hour": None, "usd_per_million_tokens": None, "stages": 1,
+    "bottleneck": "stage 1", "placement": "layers 1–4 on [0]", "seconds": 0.1, "reason": "",
 }  # fmt: skip
 
 

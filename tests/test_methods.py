@@ -176,6 +176,31 @@ def test_the_original_milp(case, segments, status, throughput):
         assert "Best among the segments of the author's run" in result.sentence
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_segments_of_the_authors_run_say_what_they_lead_to(most):
+    """A remark is kept where stages may have more GPUs, and "best" is said of a placement only."""
+    medium, small = pl.load_case("medium", max_gpus_per_stage=most), pl.load_case("small", max_gpus_per_stage=most)
+
+    def as_run(problem, gb):
+        heavy = dataclasses.replace(problem, model=dataclasses.replace(problem.model, layer_weight_gb=gb))
+        return pl.solve(heavy, "single_gpu", segments="as_run")
+
+    best, none = as_run(small, 10.0), as_run(medium, 9.0)
+    misfit = pl.solve(oracle.random_problem(10, max_gpus_per_stage=most), "single_gpu", segments="as_run")
+    assert [(r.status, r.details["solver_status"]) for r in (best, none, misfit)] == [
+        ("feasible", "optimal"),
+        ("unknown", "infeasible"),
+        ("unknown", "optimal"),
+    ]
+    assert "best among the segments of the author's run" in best.reason
+    assert "no placement consists of segments of the author's run" in none.reason
+    assert "SCIP's choice does not fit: stage " in misfit.reason
+    for result in (best, none, misfit):
+        assert result.reason.startswith("with one GPU per stage: ") == (most == 2)
+        assert result.reason.endswith("; more per stage may be faster") == (most == 2)
+        assert ("best among" in result.reason) == (result is best)
+
+
 def test_medium_without_the_restrictions():
     result = pl.solve(pl.load_case("medium"), "single_gpu", time_limit=300)
     assert result.throughput <= result.bound == pytest.approx(264.236)

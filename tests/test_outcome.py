@@ -71,6 +71,10 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
         lambda k: pl.load_case("tiny", max_gpus_per_stage=k), [{"k": 2}], "single_gpu", jobs=1, progress=False
     )
     assert [outcome_of_row(row) for row in rows.rows] == [PROVEN]
+    assert rows.frame()["proven_among"].to_list() == ["one GPU per stage"]
+    assert f"{PROVEN.html} for one GPU per stage" in rows._repr_html_()
+    assert "; ✓ proven for one GPU per stage: 1" in rows.figure().layout.title.text
+    assert rows.figure().data[0].text == ("k = 2, ✓ proven for one GPU per stage",)
     early = pl.solve(tiny, "single_gpu", time_limit=0)
     assert outcome_of(early) == STOPPED
     real = scip.run
@@ -80,7 +84,7 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
     monkeypatch.undo()
     as_run = pl.solve(pl.load_case("medium"), "single_gpu", segments="as_run")
     assert (as_run.status, outcome_of(as_run)) == ("feasible", NOT_PROVEN)  # the best of that run by SCIP's word
-    assert outcome_of_row({"status": as_run.status, "reason": as_run.reason}) == NOT_PROVEN
+    assert outcome_of_row(_row(as_run)) == NOT_PROVEN
 
 
 def test_what_ends_without_a_placement_says_whether_it_was_stopped_does_not_fit_or_is_refused():
@@ -93,6 +97,40 @@ def test_what_ends_without_a_placement_says_whether_it_was_stopped_does_not_fit_
     stop.set()
     assert outcome_of(pl.solve(pl.load_case("medium"), "aggregated", stop=stop)) == STOPPED
     assert outcome_of(pl.solve(tiny, "type_count")) == NOT_PROVEN
+
+
+def test_a_result_and_its_row_in_a_sweep_end_alike_and_only_a_proof_says_that_nothing_fits():
+    """An "unknown" that nothing stopped proves nothing: not for more GPUs per stage, not of a heuristic."""
+    tiny, over = pl.load_case("tiny"), threading.Event()
+    over.set()
+    crowd = dataclasses.replace(tiny, cluster=tiny.cluster.with_counts({"A100": 5}))
+    results = {
+        "one GPU per stage does not do": pl.solve(heavy("tiny", 45.0, max_gpus_per_stage=2), "single_gpu"),
+        "nothing fits": pl.solve(heavy("tiny", 90.0), "single_gpu"),
+        "a heuristic's promise": pl.solve(tiny, "type_count"),
+        "a heuristic that finds nothing": pl.solve(pl.load_case("medium"), "type_count"),
+        "a heuristic that was stopped": pl.solve(tiny, "type_count", stop=over),
+        "a rule's own placement": pl.solve(heavy("tiny", 45.0), "even"),
+        "more GPUs than layers": pl.solve(crowd, "even"),
+        "a rule": pl.solve(tiny, "even"),
+        "an optimum": pl.solve(tiny, "aggregated"),
+    }
+    assert {what: outcome_of(result) for what, result in results.items()} == {
+        "one GPU per stage does not do": NOT_PROVEN,
+        "nothing fits": DOES_NOT_FIT,
+        "a heuristic's promise": NOT_PROVEN,
+        "a heuristic that finds nothing": NOT_PROVEN,
+        "a heuristic that was stopped": STOPPED,
+        "a rule's own placement": DOES_NOT_FIT,
+        "more GPUs than layers": REFUSED,
+        "a rule": NOT_PROVEN,
+        "an optimum": PROVEN,
+    }
+    assert {what: outcome_of_row(_row(result)) for what, result in results.items()} == {
+        what: outcome_of(result) for what, result in results.items()
+    }
+    first = results["one GPU per stage does not do"]
+    assert (first.status, first.stopped_by) == ("unknown", None)
 
 
 def looks(figure):

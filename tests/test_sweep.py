@@ -420,17 +420,21 @@ def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
         ("no table at all", "belongs to another sweep"),
         ("a,b\n1,2\n", "belongs to another sweep"),
         ("\xff\xfe\n", "belongs to another sweep"),
-        ("{header}\n1,2\n", "row 2: 2 cells, expected 15"),
-        ("{header}\n0,1,done,,,,,,,,,,,aggregated,{{}}\n", "column 'status': 'done': expected one of optimal"),
-        ("{header}\n0,1,optimal,fast,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'fast'"),
-        ("{header}\n0,1,optimal,NaN,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'NaN'"),
-        ("{header}\n0,1,optimal,true,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'true'"),
-        ("{header}\n0,1,optimal,-12.5,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '-12.5'"),
-        ("{header}\n0,1,optimal,0,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '0'"),
-        ("{header}\n0,1,optimal,1e400,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '1e400'"),
-        ("{header}\n0,1,optimal,1,1,-1,,,,,,,,aggregated,{{}}\n", "column 'gpus_used': '-1'"),
-        ("{header}\n0,1,optimal,1,-inf,,,,,,,,,aggregated,{{}}\n", "column 'bound_tokens_per_s': '-inf'"),
-        ("{header}\n0,1,optimal,,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': empty"),
+        ("{header}\n1,2\n", "row 2: 2 cells, expected 17"),
+        ("{header}\n0,1,done,,,,,,,,,,,,,aggregated,{{}}\n", "column 'status': 'done': expected one of optimal"),
+        ("{header}\n0,1,optimal,proven,,fast,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'fast'"),
+        ("{header}\n0,1,optimal,proven,,NaN,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'NaN'"),
+        ("{header}\n0,1,optimal,proven,,true,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'true'"),
+        ("{header}\n0,1,optimal,proven,,-12.5,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '-12.5'"),
+        ("{header}\n0,1,optimal,proven,,0,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '0'"),
+        ("{header}\n0,1,optimal,proven,,1e400,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '1e400'"),
+        ("{header}\n0,1,optimal,proven,,1,1,-1,,,,,,,,aggregated,{{}}\n", "column 'gpus_used': '-1'"),
+        ("{header}\n0,1,optimal,proven,,1,-inf,,,,,,,,,aggregated,{{}}\n", "column 'bound_tokens_per_s': '-inf'"),
+        ("{header}\n0,1,optimal,proven,,,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': empty"),
+        (
+            "{header}\n0,1,optimal,done,,1,,,,,,,,,,aggregated,{{}}\n",
+            "column 'outcome': 'done': expected one of proven",
+        ),
     ],
 )
 def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
@@ -442,6 +446,38 @@ def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
         quiet(make, POINTS, file=file)
     with pytest.raises(pl.InvalidValue, match="is a folder"):
         quiet(make, POINTS, file=tmp_path)
+
+
+def as_an_earlier_version_wrote(file):
+    """Take the columns out of a file that earlier versions did not write; returns its text."""
+    with file.open(newline="") as lines:
+        table = list(csv.DictReader(lines))
+    names = [name for name in table[0] if name not in ("outcome", "proven_among")]
+    with file.open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, names, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    return file.read_text()
+
+
+def test_a_file_of_an_earlier_version_is_read_and_gets_todays_columns_with_its_next_row(tmp_path):
+    file = tmp_path / "sweep.csv"
+    whole, limits = quiet(make, POINTS), {"A100": 2, "V100": 1}
+    part = quiet(make, POINTS[:5], file=file)
+    stood = as_an_earlier_version_wrote(file)
+    assert quiet(pytest.fail, POINTS[:5], file=file).rows == part.rows
+    assert file.read_text() == stood  # who only reads it leaves it as it is
+    assert rows(quiet(make, POINTS, file=file)) == rows(whole)
+    now = file.read_text()
+    assert now.splitlines()[0].startswith("A100,V100,status,outcome,proven_among,")
+    assert quiet(pytest.fail, POINTS, file=file).rows[:5] == part.rows
+    file.write_text(stood[:30])  # torn before its first row
+    assert rows(quiet(make, POINTS, file=file)) == rows(whole)
+    file.unlink()
+    quiet(make, [limits], file=file, time_limit=0)
+    stopped = quiet(pytest.fail, [limits], file=file).rows[0]["outcome"]
+    as_an_earlier_version_wrote(file)
+    assert [stopped, quiet(pytest.fail, [limits], file=file).rows[0]["outcome"]] == ["stopped early"] * 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")

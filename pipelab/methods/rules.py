@@ -74,18 +74,18 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
     began = time.perf_counter()
     order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
     placement = throughput = None
-    reason = ""
-    too_many = len(order) > problem.model.layers
-    if too_many:
+    reason, details = "", {}
+    if len(order) > problem.model.layers:
+        details = {"not_applicable": True}
         reason = f"{len(order)} GPUs for {problem.model.layers} layers; name fewer with gpus=(…)"
     else:
         placement = Placement(tuple(Stage(part, (g,)) for part, g in zip(rule(order), order, strict=True)))
         try:
             throughput = evaluate(problem, placement).throughput
         except InvalidPlacement as error:
-            placement, reason = None, "; ".join(error.defects)
+            placement, reason, details = None, "; ".join(error.defects), {"misfit": True}
     status = "unknown" if placement is None else "feasible"
     return Result(
         problem, method, status, placement, throughput, None, time.perf_counter() - began, {"stages": len(order)},
-        "rule of thumb", reason, details={"not_applicable": True} if too_many else {},
+        "rule of thumb", reason, details=details,
     )  # fmt: skip

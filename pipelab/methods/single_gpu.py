@@ -28,6 +28,9 @@ __all__ = ["single_gpu_size", "solve_single_gpu"]
 
 SEGMENTS = ("all", "as_run")
 LINKS = ("needed", "all")
+_BEST_AS_RUN = "best among the segments of the author's run, which leave out others that fit"
+_NONE_AS_RUN = "no placement consists of segments of the author's run, which leave out others that fit"
+_MISFIT_AS_RUN = "the author's run allows every GPU one layer, and SCIP's choice does not fit"
 
 
 def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
@@ -145,13 +148,15 @@ def _solve(
     if run.status == "infeasible" and not chosen.restricted:
         return _infeasible(problem, chosen, size, deadline)
     placement = throughput = None
+    reason, stopped_by = "", run.stopped_by
     if run.x is not None:
         placement = asked.placement(np.flatnonzero(run.x[program.columns.slices["z"]] > 0.5))
         try:
             throughput = evaluate(problem, placement).throughput
-        except InvalidPlacement:  # as run, a GPU may be given a layer that it cannot hold
-            placement = None
-    stopped_by = run.stopped_by
+        except InvalidPlacement as error:
+            placement, reason = None, f"{_MISFIT_AS_RUN}: {'; '.join(error.defects)}"
+    elif run.status == "infeasible":
+        reason = _NONE_AS_RUN
     if chosen.restricted:  # SCIP's own bound holds for the restricted model only
         status, proven = status_and_bound(throughput, bound)
     else:
@@ -162,8 +167,8 @@ def _solve(
             settled = settle(candidates, placement, deadline, bound)
             placement, throughput, stopped_by = settled.placement, given(settled.throughput), settled.stopped_by
             status, proven = status_and_bound(throughput, bound_after(settled, candidates, before, given(proven)))
-    best_of_run = chosen.restricted and status != "optimal" and run.status == "optimal"
-    reason = "best among the segments of the author's run, which leave out others that fit" if best_of_run else ""
+    if chosen.restricted and placement is not None and status != "optimal" and run.status == "optimal":
+        reason = _BEST_AS_RUN
     status, proven, reason, among = _for_the_problem(problem, status, throughput, proven, reason)
     details = {
         "build_seconds": built + run.build_seconds,
@@ -249,6 +254,6 @@ def _for_the_problem(
     """What was proven of one GPU per stage is no bound where more are allowed; the last says among what it is."""
     if problem.max_gpus_per_stage == 1:
         return status, bound, reason, ""
-    remark = f"with one GPU per stage: {status}; more per stage may be faster"
+    remark = "; ".join(filter(None, (f"with one GPU per stage: {status}", reason, "more per stage may be faster")))
     among = "one GPU per stage" if status == "optimal" else ""
     return ("unknown" if throughput is None else "feasible"), None, remark, among

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.outcome import PROVEN, STOPPED, outcome_of_row
+from pipelab.outcome import STOPPED, ended_row, outcome_of_row
 from pipelab.theme import TYPE_COLOURS, plain, template
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def plot_sweep(sweep: "Sweep", x: str | None = None, y: str = "throughput_tokens
                 mode="markers" if part is rows else "lines+markers",
                 marker={"color": colour, "size": size, "symbol": [outcome_of_row(row).marker for row in part]},
                 line={"color": colour, "width": 2}, line_shape="hv" if x in _EFFORT else "linear",
-                text=[f"{_told(sweep, row)}, {outcome_of_row(row).word}" for row in part],
+                text=[f"{_told(sweep, row)}, {ended_row(row)}" for row in part],
                 hovertemplate=f"%{{x:,.6g}} {_unit(x)}: %{{y:,.6g}} {_unit(y)}<br>%{{text}}<extra></extra>",
             )
         )  # fmt: skip
@@ -130,13 +130,14 @@ def _title(sweep: "Sweep", best: list[dict], y: str) -> str:
 def _note(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
     joined = f"{len(best)} are beaten by none" if x in _EFFORT else f"the best at each of {len(best)} values joined"
     told = [f"{len(rows):,} points, {joined}", *["all proven"] * all(row["status"] == "optimal" for row in rows)]
-    told += [f"{how}: {number:,}" for how, number in Counter(filter(None, map(_unproven, sweep.rows))).items()]
+    told += [f"{how}: {number:,}" for how, number in Counter(filter(None, map(_short_of_proof, sweep.rows))).items()]
     told += [] if sweep.complete else [f"{sweep.asked - len(sweep.rows):,} not reached"]
     return "; ".join(told)
 
 
-def _unproven(row: Mapping[str, Any]) -> str:
-    """How a point ended that is not proven; empty for those that are."""
-    outcome = outcome_of_row(row)
-    alone = outcome is STOPPED and row["placement"] == ""
-    return "" if outcome is PROVEN else f"{outcome}, no placement" if alone else str(outcome)
+def _short_of_proof(row: Mapping[str, Any]) -> str:
+    """How a point ended that is not proven, or for some placements only; empty for those that are proven."""
+    if row["status"] == "optimal":
+        return ""
+    alone = outcome_of_row(row) is STOPPED and row["placement"] == ""
+    return f"{ended_row(row)}, no placement" if alone else ended_row(row)

@@ -17,12 +17,15 @@ from typing import Any
 
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.files import is_folder, is_special, refused
+from pipelab.outcome import OUTCOMES, outcome_of_status
 from pipelab.sweeps.points import cell, value_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, TEXTS, is_answer
 from pipelab.tables import path_of, write_to
 
 __all__ = ["RowsFile", "key_of"]
 
+_ADDED = ("outcome", "proven_among")  # columns that files of earlier versions do not have
+_WORDS = tuple(outcome.word for outcome in OUTCOMES)
 _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
 
@@ -49,6 +52,8 @@ class RowsFile:
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
+        self._earlier = [name for name in self.header if name not in _ADDED]
+        self._is_earlier = False
         self._file: io.BufferedWriter | None = None
         self._begun = False
         self._why_not: InvalidData | None = None
@@ -118,11 +123,12 @@ class RowsFile:
         lines = self._whole_lines()
         if not lines:
             return {}
-        if lines[0] != self.header:
-            raise self._foreign(f"its columns are {', '.join(lines[0])}; expected {', '.join(self.header)}")
+        header, self._is_earlier = lines[0], lines[0] == self._earlier
+        if header != self.header and not self._is_earlier:
+            raise self._foreign(f"its columns are {', '.join(header)}; expected {', '.join(self.header)}")
         rows = {}
         for number, cells in enumerate(lines[1:], 2):
-            row = self._row(number, cells)
+            row = self._row(number, cells, header)
             rows[tuple(cells[: len(self.names)])] = row
         unasked = rows.keys() - set(asked)
         if unasked:
@@ -130,6 +136,21 @@ class RowsFile:
             shown = ", ".join(f"{n} = {v}" for n, v in zip(self.names, first, strict=True))
             raise self._foreign(f"{len(unasked):,} of its points are not asked for here, such as {shown}")
         return rows
+
+    def add_columns(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Rewrite a file of an earlier version with today's columns, so that rows can be added; after `read`.
+
+        Raises
+        ------
+        InvalidData
+            It cannot be written.
+        InvalidValue
+            Another sweep took the file in between.
+        """
+        if self._is_earlier:
+            self.replace(rows)
+            self.close()  # what was held is the file that was replaced
+            self.hold()
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; when this returns, it is on disk.
@@ -188,7 +209,8 @@ class RowsFile:
             return []
         except (OSError, ValueError) as error:
             raise refused(self.path, "read", error) from None
-        if data and b"\n" not in data and not _line(self.header).startswith(data):
+        headers = (_line(self.header), _line(self._earlier))
+        if data and b"\n" not in data and not any(header.startswith(data) for header in headers):
             raise self._foreign("it has no line of a table")
         try:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
@@ -196,10 +218,10 @@ class RowsFile:
         except (csv.Error, UnicodeDecodeError) as error:
             raise self._foreign(f"it cannot be read as CSV ({error})") from None
 
-    def _row(self, number: int, cells: list[str]) -> dict[str, Any]:
-        if len(cells) != len(self.header):
-            raise InvalidData(f"{self.path}, row {number}: {len(cells)} cells, expected {len(self.header)}; remove it")
-        texts = dict(zip(self.header, cells, strict=True))
+    def _row(self, number: int, cells: list[str], header: Sequence[str]) -> dict[str, Any]:
+        if len(cells) != len(header):
+            raise InvalidData(f"{self.path}, row {number}: {len(cells)} cells, expected {len(header)}; remove it")
+        texts = dict.fromkeys(_ADDED, "") | dict(zip(header, cells, strict=True))
         for name, own in self.settings.items():
             if _without_time(texts[name]) != _without_time(own):
                 raise self._foreign(f"row {number} says {name} {texts[name]}, this sweep has {own}")
@@ -215,6 +237,11 @@ class RowsFile:
         if row["status"] not in STATUSES:
             expected = f"expected one of {', '.join(STATUSES)}"
             raise InvalidData(f"{self.path}, row {number}, column 'status': {row['status']!r}: {expected}")
+        if self._is_earlier:  # it tells what was stopped by its reason, as `solver_run.ending` has it
+            row["outcome"] = outcome_of_status(row["status"], stopped=row["reason"].startswith("stopped ")).word
+        if row["outcome"] not in _WORDS:
+            expected = f"expected one of {', '.join(_WORDS)}"
+            raise InvalidData(f"{self.path}, row {number}, column 'outcome': {row['outcome']!r}: {expected}")
         return row
 
     def _foreign(self, why: str) -> InvalidData:

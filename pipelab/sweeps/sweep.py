@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.errors import InvalidData, InvalidValue, SweepFailed, SweepInterrupted, UnknownName, nearest
 from pipelab.html import NO_FORMULAS, table
 from pipelab.interrupts import noted_interrupts
-from pipelab.outcome import outcome_of_row
+from pipelab.outcome import ended_row
 from pipelab.sweeps.points import plain, plain_points
 from pipelab.sweeps.rows_file import RowsFile, key_of
 from pipelab.sweeps.task import COLUMNS, STATUSES, Task
@@ -36,9 +36,11 @@ class Sweep:
     names : tuple of str
         Of the values of a point.
     rows : tuple of mappings
-        A point's values, then status, throughput_tokens_per_s, bound_tokens_per_s, gpus_used,
-        usd_per_hour and usd_per_million_tokens (of the GPUs in use, None without prices), stages,
-        bottleneck, placement, seconds, reason. The status is one of `Result`, or "failed".
+        A point's values, then status, outcome, proven_among, throughput_tokens_per_s, bound_tokens_per_s,
+        gpus_used, usd_per_hour and usd_per_million_tokens (of the GPUs in use, None without prices), stages,
+        bottleneck, placement, seconds, reason. The status is one of `Result`, or "failed"; the outcome is "proven",
+        "not proven", "stopped early", "does not fit" or "refused". `proven_among` is empty unless the proof is for
+        some placements only, such as "one GPU per stage".
     asked : int
         Number of points asked for; where it was interrupted, there are fewer rows.
     method : str
@@ -73,13 +75,15 @@ class Sweep:
         Returns
         -------
         pandas.DataFrame
-            The columns of `rows`; without those of prices where no GPU has one.
+            The columns of `rows`; without those of prices where no GPU has one, and without `proven_among` where
+            it is empty.
         """
         import pandas as pd
 
         frame = pd.DataFrame(self.rows, columns=[*self.names, *COLUMNS])
-        prices = [] if frame["usd_per_hour"].notna().any() else ["usd_per_hour", "usd_per_million_tokens"]
-        return frame.drop(columns=prices)
+        empty = [] if frame["usd_per_hour"].notna().any() else ["usd_per_hour", "usd_per_million_tokens"]
+        empty += [] if frame["proven_among"].any() else ["proven_among"]
+        return frame.drop(columns=empty)
 
     def figure(self, x: str | None = None, y: str = "throughput_tokens_per_s") -> "Figure":
         """Every point a dot, the best ones joined.
@@ -113,11 +117,12 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
-        shown = self.frame().head(_SHOWN_ROWS).drop(columns=["bound_tokens_per_s", "placement"])
+        left_out = ["status", "proven_among", "bound_tokens_per_s", "placement"]
+        shown = self.frame().head(_SHOWN_ROWS).drop(columns=left_out, errors="ignore")
         shown["reason"] = [textwrap.shorten(reason, _SHOWN_REASON, placeholder=" …") for reason in shown["reason"]]
-        shown["status"] = [outcome_of_row(row).html for row in self.rows[:_SHOWN_ROWS]]
+        shown["outcome"] = [ended_row(row, html=True) for row in self.rows[:_SHOWN_ROWS]]
         head = f"<p class='{NO_FORMULAS}'><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>"
-        return head + table(shown, html=("status",))
+        return head + table(shown, html=("outcome",))
 
 
 def sweep(
@@ -233,6 +238,7 @@ def _held(store: RowsFile, keys: Sequence[tuple[str, ...]], again: Sequence[str]
         there = store.read(keys)
         if any(key not in there or there[key]["status"] in again for key in keys):
             store.check()
+            store.add_columns(there.values())
     except BaseException:
         store.close()
         raise

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipelab.checked import given, is_real, python_value
 from pipelab.errors import InvalidValue, PipelabError
+from pipelab.outcome import REFUSED, outcome_of, proven_among
 from pipelab.result import Result
 from pipelab.solve import method_of, solve
 from pipelab.solver_run import ending
@@ -16,10 +17,10 @@ __all__ = ["COLUMNS", "STATUSES", "TEXTS", "Task", "failed"]
 
 # What every row says after its point.
 COLUMNS = (
-    "status", "throughput_tokens_per_s", "bound_tokens_per_s", "gpus_used", "usd_per_hour", "usd_per_million_tokens",
-    "stages", "bottleneck", "placement", "seconds", "reason",
+    "status", "outcome", "proven_among", "throughput_tokens_per_s", "bound_tokens_per_s", "gpus_used", "usd_per_hour",
+    "usd_per_million_tokens", "stages", "bottleneck", "placement", "seconds", "reason",
 )  # fmt: skip
-TEXTS = ("status", "bottleneck", "placement", "reason")
+TEXTS = ("status", "outcome", "proven_among", "bottleneck", "placement", "reason")
 _RATE = "throughput_tokens_per_s"
 _LONGEST_REASON, _END = 10_000, 2_000
 STATUSES = ("optimal", "feasible", "infeasible", "unknown", "failed")
@@ -86,7 +87,8 @@ def failed(reason: str) -> dict[str, Any]:
     if len(reason) > _LONGEST_REASON:
         left_out = f" … [{len(reason) - _LONGEST_REASON:,} characters left out] … "
         reason = reason[: _LONGEST_REASON - _END] + left_out + reason[-_END:]
-    return dict.fromkeys(COLUMNS) | dict.fromkeys(TEXTS, "") | {"status": "failed", "reason": reason}
+    texts = dict.fromkeys(TEXTS, "") | {"status": "failed", "outcome": REFUSED.word, "reason": reason}
+    return dict.fromkeys(COLUMNS) | texts
 
 
 def is_answer(name: str, value: Any) -> bool:
@@ -105,6 +107,8 @@ def _row(result: Result) -> dict[str, Any]:
 
     row = failed("; ".join(text for text in (ending(result.stopped_by), result.reason) if text)) | {
         "status": result.status,
+        "outcome": outcome_of(result).word,
+        "proven_among": proven_among(result),
         **_numbers(throughput_tokens_per_s=result.throughput, bound_tokens_per_s=result.bound),
     }
     if result.placement is None:
