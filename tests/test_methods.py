@@ -254,6 +254,20 @@ def test_the_run_of_its_author_is_refused_where_rates_are_too_far_apart():
         pl.solve(other, "single_gpu", segments="as_run")
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_the_run_of_its_author_is_asked_about_segments_that_fit_where_scip_sees_no_rates(seed):
+    """It allows every GPU one layer: chosen by a program without rates, one that does not fit was no placement."""
+    rng = np.random.default_rng(seed)
+    rates = dict(zip("ABC", rng.permutation([1e7, 1e4, 1.0]), strict=True))
+    costs = pl.LinearThroughput({name: pl.Coefficients(0, 0, 0, float(rate)) for name, rate in rates.items()})
+    pool = tuple(pl.GPU(name, memory) for name, memory in zip("ABC", rng.permutation([0.5, 3.1, 2.1]), strict=True))
+    links = pl.Cluster(pool, [[1e9]], [0, 0, 0])
+    problem = pl.Problem(links, pl.Model("four", 4, 1, 1, 1.0), pl.Workload(1, 1), costs, name="far apart")
+    whole, as_run = pl.solve(problem, "single_gpu"), pl.solve(problem, "single_gpu", segments="as_run")
+    assert as_run.status == whole.status == "optimal"
+    assert as_run.throughput == whole.throughput == oracle.best(problem)
+
+
 @pytest.mark.parametrize("ratio", [1 + 1e-12, 1 + 1e-9, 1 + 1e-7])
 def test_near_ties_of_the_original_milp_are_settled(ratio):
     """Two ways to hold three layers whose rates differ by less than SCIP's tolerance."""

@@ -132,7 +132,7 @@ def _solve(
 
     clash = out_of_reach(candidates)
     if clash and not chosen.restricted:
-        return _without_scips_tolerance(problem, candidates, chosen, size, clash, gap, deadline)
+        return _without_scips_tolerance(problem, _that_fit(candidates, chosen), chosen, size, clash, gap, deadline)
     refuse_out_of_reach(candidates, "single_gpu, segments='as_run'")
 
     def ask(segments: Any, share: float) -> Any:
@@ -164,9 +164,10 @@ def _solve(
         status, proven = status_and_bound(throughput, proven)
         if throughput is not None and throughput < bound and (status == "optimal" or run.status == "optimal"):
             before = throughput
-            settled = settle(candidates, placement, deadline, bound)
+            that_fit = _that_fit(candidates, chosen)
+            settled = settle(that_fit, placement, deadline, bound)
             placement, throughput, stopped_by = settled.placement, given(settled.throughput), settled.stopped_by
-            status, proven = status_and_bound(throughput, bound_after(settled, candidates, before, given(proven)))
+            status, proven = status_and_bound(throughput, bound_after(settled, that_fit, before, given(proven)))
     if chosen.restricted and placement is not None and status != "optimal" and run.status == "optimal":
         reason = _BEST_AS_RUN
     status, proven, reason, among = _for_the_problem(problem, status, throughput, proven, reason)
@@ -210,6 +211,13 @@ def _without_scips_tolerance(
         problem, "single_gpu", status, settled.placement, settled.throughput, bound, deadline.spent, size,
         scip.version(), reason, None if status == "optimal" or among else settled.stopped_by, details,
     )  # fmt: skip
+
+
+def _that_fit(candidates: "Candidates", chosen: "SegmentRules") -> "Candidates":
+    """The segments without those of the author's run that no memory holds."""
+    if (chosen.allowed <= chosen.fits).all():
+        return candidates
+    return single_gpu.segments(replace(chosen, allowed=chosen.allowed & chosen.fits))
 
 
 def _at_the_bound(candidates: "Candidates", bound: float) -> "Candidates | None":
