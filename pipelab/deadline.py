@@ -1,7 +1,7 @@
 """When a solve has to end: its time limit, its stop and Ctrl-C in one object, made once and handed down.
 
-Whoever lists, builds or searches calls `check` at least every tenth of a second; whoever makes the object catches
-`Ended` and keeps what has been found.
+Code that lists, builds or searches calls `check` at least every 0.1 s. The code that created the deadline catches
+`Ended` and keeps the best result so far.
 """
 
 import math
@@ -112,14 +112,14 @@ NEVER = Deadline()
 
 
 def made_in_time(make: Callable[[Deadline], Made], deadline: Deadline, late: float = 0.3) -> Made:
-    """`make(deadline)`; where that is over, in spite of it if it takes `late` seconds only.
+    """Run `make(deadline)`. If the deadline has passed, allow at most `late` seconds more.
 
-    For what is there at once for most problems, and without which nothing can be said at all.
+    For steps that take a moment on most problems, and without which there is no result at all.
 
     Raises
     ------
     Ended
-        It takes longer.
+        `make` takes longer.
     """
     try:
         return make(deadline)

@@ -59,8 +59,8 @@ class Result:
         Who answered: a method of `solve`, "cheapest" or "quickest".
     status : str
         "optimal": proven, the bound equals the throughput (or the objective's value). "feasible": a
-        placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": stopped before a
-        placement was found.
+        placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": no placement was
+        found, and it is not proven that there is none.
     placement : Placement or None
         The answer; None where there is none.
     throughput : float or None

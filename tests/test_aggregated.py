@@ -506,6 +506,29 @@ def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, las
     assert result.details["questions"][-1].asked == "links aside, after the end"
 
 
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_what_is_proven_infeasible_was_stopped_by_nothing(last, monkeypatch):
+    """The stop comes with one of the answers that rule out all rates; only after the last of them is it too late."""
+    from pipelab import scip
+
+    real, asked, stop = scip.run, [], threading.Event()
+
+    def stopped_after(program, **options):
+        run = real(program, **options)
+        asked.append(program)
+        if len(asked) == last:
+            stop.set()
+        return run
+
+    monkeypatch.setattr(scip, "run", stopped_after)
+    result = solved(
+        oracle.random_problem(190, unlike=True), stop=stop
+    )  # its layers fit in parts, but in no whole stages
+    assert len(result.details["questions"]) >= last
+    proven = last == 3
+    assert (result.status, result.stopped_by) == (("infeasible", None) if proven else ("unknown", "stop"))
+
+
 def test_a_stop_and_a_gap():
     medium = pl.load_case("medium", max_gpus_per_stage=3)
     stop = threading.Event()

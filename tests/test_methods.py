@@ -13,6 +13,7 @@ from pipelab import scip
 from pipelab.formulations import single_gpu
 from pipelab.formulations.type_count import build as build_type_count
 from pipelab.formulations.type_count import list_options, most_layers
+from pipelab.methods.settle import settle
 
 
 def test_every_method_returns_one_kind_of_answer(tiny):
@@ -187,18 +188,54 @@ def test_the_segments_of_the_authors_run_say_what_they_lead_to(most):
 
     best, none = as_run(small, 10.0), as_run(medium, 9.0)
     misfit = pl.solve(oracle.random_problem(10, max_gpus_per_stage=most), "single_gpu", segments="as_run")
-    assert [(r.status, r.details["solver_status"]) for r in (best, none, misfit)] == [
+    # B holds all layers but one, C the last, over a slow link; A, on a fast link, not even that one.
+    costs = pl.LinearThroughput({name: pl.Coefficients(0, 0, 0, 9) for name in "ABC"})
+    trio = pl.Cluster(tuple(map(pl.GPU, "ABC", (0.5, 8.2, 1.2))), [[1e9, 1e9, 1e-6]] * 2 + [[1e-6, 1e-6, 1e9]])
+    nine = pl.Problem(trio, pl.Model("nine", 9, 1, 1, 1.0), pl.Workload(1, 1), costs, max_gpus_per_stage=most)
+    fewer = pl.solve(nine, "single_gpu", segments="as_run")
+    results = (best, none, misfit, fewer)
+    assert [(r.status, r.details["solver_status"]) for r in results] == [
         ("feasible", "optimal"),
         ("unknown", "infeasible"),
+        ("unknown", "optimal"),
         ("unknown", "optimal"),
     ]
     assert "best among the segments of the author's run" in best.reason
     assert "no placement consists of segments of the author's run" in none.reason
     assert "SCIP's choice does not fit: stage " in misfit.reason
-    for result in (best, none, misfit):
+    assert "needs 1 GB on GPU 0 (A), which has 0.5 GB" in fewer.reason
+    for result in results:
         assert result.reason.startswith("with one GPU per stage: ") == (most == 2)
         assert result.reason.endswith("; more per stage may be faster") == (most == 2)
         assert ("best among" in result.reason) == (result is best)
+
+
+def test_a_bound_of_scip_that_is_refuted_is_dropped_for_one_gpu_per_stage(monkeypatch):
+    """SCIP calls a slow placement optimal; the last proof finds better, and then has no time left."""
+    tiny = pl.load_case("tiny")
+    tiny = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=20.0))
+    slow, best, real = pl.Placement.of([(3, (0,)), (1, (2,))]), pl.solve(tiny, "single_gpu").throughput, scip.run
+    candidates, claimed = single_gpu.segments(single_gpu.rules(tiny)), pl.evaluate(tiny, slow).throughput
+    assert claimed < best
+
+    def too_low(program, **options):
+        run = real(program, **options)
+        if "tau" not in program.columns.sizes:
+            return run
+        x = np.zeros_like(run.x)
+        x[program.columns.slices["z"]][candidates.chosen(slow)] = 1
+        return dataclasses.replace(run, x=x, objective=claimed, bound=claimed)
+
+    def no_time_left(*args, **options):
+        whole = settle(*args, **options)
+        assert whole.throughput == best
+        return dataclasses.replace(whole, bound=1.01 * best, stopped_by="time limit")
+
+    monkeypatch.setattr(scip, "run", too_low)
+    monkeypatch.setattr("pipelab.methods.single_gpu.settle", no_time_left)
+    result = pl.solve(tiny, "single_gpu", links="all")
+    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+    assert (result.throughput, result.bound) == (best, 1.01 * best)
 
 
 def test_medium_without_the_restrictions():

@@ -13,7 +13,7 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab import scip
-from pipelab.deadline import NEVER
+from pipelab.deadline import NEVER, Ended
 from pipelab.formulations.aggregated.rates import stage_rates
 from pipelab.formulations.aggregated.usage import Limits, price_step
 from pipelab.formulations.quickest.path import Path
@@ -129,6 +129,33 @@ def test_a_price_that_a_solver_takes_for_the_least_is_asked_about_again(monkeypa
     assert settled
     assert [problem.cluster.gpus[g].usd_per_hour for g in found.gpus] == [cheapest]
     assert search.limits.price is None
+
+
+@pytest.mark.parametrize("limit", [None, 60])
+def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(limit, monkeypatch):
+    monkeypatch.setattr("pipelab.methods.search._MANY_SUPPORTS", 1)
+    monkeypatch.setattr("pipelab.formulations.aggregated.order.MOST_SUPPORTS", 3)
+    problem = priced(oracle.random_problem(15, max_gpus_per_stage=3), 15)
+    result = pl.cheapest(problem, time_limit=limit)
+    assert (result.status, result.stopped_by) == ("feasible", "list limit")
+    assert "stopped by list limit" in result.sentence
+
+
+def test_a_price_that_is_missing_is_refused_before_anything_is_computed(monkeypatch):
+    """However early the end: what is stopped while rates are listed has a placement, and no price to give it."""
+
+    def too_late(*args, **options):
+        raise Ended("time limit")
+
+    medium = pl.load_case("medium")
+    for module in ("cheapest", "trade_off"):
+        monkeypatch.setattr(f"pipelab.methods.{module}.rates_in_time", too_late)
+    for call in (pl.cheapest, lambda p: pl.trade_off(p, "usd_per_million_tokens")):
+        with pytest.raises(pl.InvalidValue, match=r"expected GPU\.usd_per_hour for every GPU; A10, A100, .* have none"):
+            call(medium)
+    known = pl.cheapest(priced(medium))
+    assert (known.status, known.stopped_by) == ("feasible", "time limit")
+    assert known.objective.value > 0
 
 
 def test_cents_over_a_thousand_gpus_are_no_obstacle():

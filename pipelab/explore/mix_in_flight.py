@@ -44,8 +44,9 @@ class InFlight:
             more = ", which fit in memory" if self.needed > self.checked else ""
             return f"Batches in flight that fill the pipeline: {self.needed}{more}."
         return (
-            f"Memory is checked for {self.checked} in flight, and does not hold the {self.needed} that fill the "
-            f"pipeline: set “batches in flight” to {self.needed} for a proof that counts them."
+            f"The pipeline needs {self.needed} batches in flight to be full. Memory was checked for {self.checked}, "
+            f"and this placement cannot hold {self.needed} at this rate. Set “batches in flight” to {self.needed} for "
+            "a proof that includes them."
         )
 
 

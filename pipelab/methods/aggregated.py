@@ -102,7 +102,7 @@ def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | 
 
 
 def stand_in(problem: Problem, at_least: float = 0.0) -> Placement | None:
-    """Some placement of so many tokens/s, in a moment, for whoever was ended with nothing in hand; None if none is."""
+    """Find any placement of at least this rate within 0.2 s after an early stop; None if there is none."""
     try:
         search = Search(stage_rates(problem, Deadline(_LATE_SECONDS), alone=True), deadline=Deadline(0)).run()
     except Ended:
@@ -123,7 +123,7 @@ def _nothing(problem: Problem, deadline: Deadline, reason: str) -> Result:
 def unlisted(
     problem: Problem, method: str, size: Mapping[str, int], deadline: Deadline, end: Ended, what: str
 ) -> Result:
-    """What a method knows that was ended while it listed something: at most some placement, and no bound."""
+    """The result of a method that was stopped while listing: a placement at most, no bound."""
     best = stand_in(problem)
     throughput = evaluate(problem, best).throughput if best else None
     return Result(

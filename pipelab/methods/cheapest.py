@@ -30,7 +30,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
 
-__all__ = ["cheapest", "cheapest_of", "prices_or_refuse", "usd_per_million_tokens"]
+__all__ = ["cheapest", "cheapest_of", "prices_or_refuse", "refuse_unpriced", "usd_per_million_tokens"]
 
 _CLOSE = 1 - 1e-11  # ratios this close are one ratio
 
@@ -89,6 +89,7 @@ def cheapest(
     (0, 1)
     """
     check_asked("cheapest", problem, solver, time_limit, at_least, stop)
+    refuse_unpriced(problem, "cheapest")
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
         if first is not None:
@@ -117,11 +118,11 @@ def cheapest_of(
     """
     prices = given(whole_prices(rates))
     search = Search(rates, solver, deadline, limits=Limits(prices=prices), prefer="price")
-    hunt = _Hunt(search, floor_index(rates, at_least), _dollars_per_unit(rates, prices))
+    state = _Search(search, floor_index(rates, at_least), _dollars_per_unit(rates, prices))
     if best is not None:
-        hunt.keep(best)
-    hunt.run()
-    return _result(hunt, at_least, explain)
+        state.keep(best)
+    state.run()
+    return _result(state, at_least, explain)
 
 
 def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
@@ -135,14 +136,20 @@ def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
     prices = whole_prices(rates)
     if prices is not None:
         return prices
-    missing = sorted({g.type for g in rates.problem.cluster.kinds if g.usd_per_hour is None})
+    refuse_unpriced(rates.problem, what)
     expected = (
         "expected prices in whole millionths of a dollar, all GPUs of a placement costing at most "
         f"{MOST_PRICE_UNITS:,} times their greatest common divisor; round GPU.usd_per_hour to cents"
     )
+    raise InvalidValue(what, [("problem.cluster", rates.problem.name, expected)])
+
+
+def refuse_unpriced(problem: Problem, what: str) -> None:
+    """Raise `InvalidValue` where a GPU has no price: known before any rate is, however early the end."""
+    missing = sorted({g.type for g in problem.cluster.kinds if g.usd_per_hour is None})
     if missing:
         expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
-    raise InvalidValue(what, [("problem.cluster", rates.problem.name, expected)])
+        raise InvalidValue(what, [("problem.cluster", problem.name, expected)])
 
 
 def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
@@ -160,7 +167,7 @@ def _dollars_per_unit(rates: StageRates, prices: tuple[int, ...]) -> float:
 
 
 @dataclass
-class _Hunt:
+class _Search:
     """The state of one search for the least ratio; rates count by their index in `search.thresholds`.
 
     Attributes
@@ -254,18 +261,18 @@ def _objective(value: float | None, bound: float | None, at_least: float) -> Obj
     return Objective("usd_per_million_tokens", "$ per million tokens", value, bound, at_least)
 
 
-def _result(hunt: _Hunt, at_least: float, explain: bool) -> Result:
-    search, problem = hunt.search, hunt.search.rates.problem
-    bound = None if math.isinf(hunt.bound) else usd_per_million_tokens(hunt.bound * hunt.dollars, 1.0)
+def _result(state: _Search, at_least: float, explain: bool) -> Result:
+    search, problem = state.search, state.search.rates.problem
+    bound = None if math.isinf(state.bound) else usd_per_million_tokens(state.bound * state.dollars, 1.0)
     value = throughput = None
-    if hunt.best is not None:
-        throughput = evaluate(problem, hunt.best).throughput
-        value = usd_per_million_tokens(_per_hour(problem, hunt.best), throughput)
+    if state.best is not None:
+        throughput = evaluate(problem, state.best).throughput
+        value = usd_per_million_tokens(_per_hour(problem, state.best), throughput)
     status, bound = status_and_least(value, bound)
     stopped, reason = search.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
-        stopped = "time limit" if search.deadline.limited else "list limit"
-    if hunt.best is None and math.isinf(hunt.bound):
+        stopped = "list limit" if search.narrowed else "time limit"
+    if state.best is None and math.isinf(state.bound):
         status, stopped = "infeasible", None
         reason = "" if not explain else why_out_of_reach(search.rates, at_least, search.solver, search.deadline)
     objective = _objective(value, bound, at_least)
@@ -281,6 +288,6 @@ def _result(hunt: _Hunt, at_least: float, explain: bool) -> Result:
         "usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound,
     }  # fmt: skip
     return Result(
-        problem, "cheapest", status, hunt.best, throughput, None, search.deadline.spent, size,
+        problem, "cheapest", status, state.best, throughput, None, search.deadline.spent, size,
         solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
     )  # fmt: skip

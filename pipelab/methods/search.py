@@ -171,7 +171,7 @@ class Search:
         return False if answer == "no" else None
 
     def _stand_in(self) -> None:
-        """Ended with nothing in hand: whether anything fits at all is asked in spite of the end, for a moment."""
+        """Stopped without a placement: spend up to 0.3 s more to find any that fits."""
         late = replace(self, deadline=Deadline(_STAND_IN_SECONDS), stopped=None, share=1.0)
         late._try("links aside, after the end", 0, links=False)
         if late.best is not None:
@@ -230,13 +230,18 @@ class Search:
                 return None, False
             if placement is None:
                 if answer == "no" and (last or not step.get("links", True)):
-                    return None, not self._narrowed
+                    return None, self._of_all_sets()
                 continue
             used = -sum(amount * self.used(name, placement) for name, amount in amounts.items())
             if self.index_of(placement) >= index and (least is None or used <= least or last):
-                return placement, not self._narrowed or least is None or used <= least
+                return placement, least is None or used <= least or self._of_all_sets()
             least = used if least is None else least
         return None, False
+
+    def _of_all_sets(self) -> bool:
+        """Whether the last answer is for all sets of classes; if not, its question stays open, which is noted."""
+        self.narrowed = self.narrowed or self._narrowed
+        return not self._narrowed
 
     def used(self, what: str, placement: Placement | None = None) -> int:
         """How much a placement (the best one by default) uses: "gpus", "stages" or "price" in whole units."""

@@ -13,7 +13,7 @@ from pipelab.formulations.aggregated.rates import StageRates
 from pipelab.formulations.aggregated.usage import Limits
 from pipelab.html import table
 from pipelab.methods.aggregated import rates_in_time, result_of
-from pipelab.methods.cheapest import cheapest_of, prices_or_refuse
+from pipelab.methods.cheapest import cheapest_of, prices_or_refuse, refuse_unpriced
 from pipelab.methods.prices import whole_prices
 from pipelab.methods.quickest import quickest_of, refuse_transfers
 from pipelab.methods.raise_floor import raise_floor
@@ -164,6 +164,8 @@ def trade_off(
         raise InvalidValue("trade_off", [("on_point", on_point, "expected a function of a Result, or None")])
     if against == "seconds_per_pass":
         refuse_transfers(problem, "trade_off")
+    if against.startswith("usd"):
+        refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:
         try:
             rates = rates_in_time(problem, deadline)
