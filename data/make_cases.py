@@ -39,7 +39,10 @@ SMALL = [[400, 200, 150, 100], [200, 300, 200, 150], [200, 300, 200, 150], [100,
 
 def pool_of(text: str) -> list[tuple[str, int, int]]:
     """Read "A100×2 (80), …" as (type, count, memory in GB)."""
-    parts = [part.replace("×", " ").replace("(", " ").replace(")", " ").split() for part in text.split(",")]
+    parts = [
+        part.replace("×", " ").replace("(", " ").replace(")", " ").split()
+        for part in text.split(",")
+    ]
     return [(name, int(count), int(memory)) for name, count, memory in parts]
 
 

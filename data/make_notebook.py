@@ -14,20 +14,34 @@ BACK = "*Back to [00 Start here](00_start_here.ipynb) · made from `data/README.
 
 def notebook(text: str) -> str:
     """The notebook's file: a cell per section, and per paragraph where a section has no table."""
-    sections = re.split(r"\n(?=##)", text.strip().replace("$", r"\$"))  # dollars of money are no formula
+    # dollars of money are no formula
+    sections = re.split(r"\n(?=##)", text.strip().replace("$", r"\$"))
     cells = []
     for section in sections:
         head, *paragraphs = section.strip().split("\n\n")
-        parts = [section.strip()] if "\n|" in section else ["\n\n".join([head, *paragraphs[:1]]), *paragraphs[1:]]
+        parts = (
+            [section.strip()]
+            if "\n|" in section
+            else ["\n\n".join([head, *paragraphs[:1]]), *paragraphs[1:]]
+        )
         cells += parts
     cells.insert(1, BACK)
     made = {
         "cells": [
-            {"cell_type": "markdown", "id": str(i), "metadata": {}, "source": source.splitlines(keepends=True)}
+            {
+                "cell_type": "markdown",
+                "id": str(i),
+                "metadata": {},
+                "source": source.splitlines(keepends=True),
+            }
             for i, source in enumerate(cells)
         ],
         "metadata": {
-            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+            "kernelspec": {
+                "display_name": "Python 3 (ipykernel)",
+                "language": "python",
+                "name": "python3",
+            },
             "language_info": {"name": "python"},
         },
         "nbformat": 4,

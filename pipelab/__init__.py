@@ -28,46 +28,61 @@ from pipelab.errors import (
 )
 
 if TYPE_CHECKING:  # the same names for editors and type checkers
-    from pipelab.bounds import lower_bound
     from pipelab.cluster import GPU, Cluster
-    from pipelab.compare import Comparison, compare
-    from pipelab.data import cases, load_case, load_coefficients, save_case
-    from pipelab.evaluate import Evaluation, evaluate
-    from pipelab.exercises import check, guess
-    from pipelab.explore import explore_mix, explore_pipeline, explore_schedules, watch_solve
-    from pipelab.export import VLLMSettings, load_placement, save_placement, vllm_settings
-    from pipelab.facts import (
-        GPUFacts,
-        LatentAttention,
-        Transformer,
-        clusters,
-        gpus,
-        load_cluster,
-        load_gpus,
-        load_model,
-        models,
+    from pipelab.course.exercises import check, guess
+    from pipelab.course.ledger import Ledger, reproduce
+    from pipelab.course.papers import published_bubbles
+    from pipelab.display import show_table
+    from pipelab.engine.comparison import Comparison, compare
+    from pipelab.engine.formulations.ablation import leave_out
+    from pipelab.engine.formulations.aggregated.classes import gpu_classes
+    from pipelab.engine.formulations.candidates import enumerate_candidates
+    from pipelab.engine.formulations.count import count_candidates
+    from pipelab.engine.formulations.joint_cvxpy import state_joint
+    from pipelab.engine.formulations.readable import joint_formulation, single_gpu_formulation
+    from pipelab.engine.in_flight_result import SteadyResult
+    from pipelab.engine.methods.certificates import certificate
+    from pipelab.engine.methods.cost import cheapest
+    from pipelab.engine.methods.exhaustive import count_placements
+    from pipelab.engine.methods.in_flight import solve_in_flight
+    from pipelab.engine.methods.joint_model import (
+        joint_capacity,
+        joint_lp_bound,
+        joint_program,
+        joint_size,
     )
-    from pipelab.formulas import PipelineBubbleStats, closed_forms
-    from pipelab.formulations.ablation import leave_out
-    from pipelab.formulations.aggregated.classes import gpu_classes
-    from pipelab.formulations.candidates import enumerate_candidates
-    from pipelab.formulations.count import count_candidates
-    from pipelab.formulations.joint_cvxpy import state_joint
-    from pipelab.formulations.show import joint_formulation, single_gpu_formulation
-    from pipelab.html import show_table
-    from pipelab.ledger import Ledger, reproduce
-    from pipelab.linear import Coefficients, LinearThroughput
-    from pipelab.measured import Measured, load_measured
-    from pipelab.methods.certificate import certificate
-    from pipelab.methods.cheapest import cheapest
-    from pipelab.methods.exhaustive import count_placements
-    from pipelab.methods.in_flight import solve_in_flight
-    from pipelab.methods.joint_model import joint_capacity, joint_lp_bound, joint_program, joint_size
-    from pipelab.methods.quickest import quickest
-    from pipelab.methods.single_gpu import single_gpu_size
-    from pipelab.methods.trade_off import trade_off
-    from pipelab.placement import Placement, Stage
-    from pipelab.plots import (
+    from pipelab.engine.methods.latency import quickest
+    from pipelab.engine.methods.single_gpu import single_gpu_size
+    from pipelab.engine.methods.trade_offs import trade_off
+    from pipelab.engine.schedules import Action, Schedule
+    from pipelab.engine.schedules.by_name import schedule
+    from pipelab.engine.schedules.closed_forms import PipelineBubbleStats, closed_forms
+    from pipelab.engine.schedules.lower_bounds import lower_bound
+    from pipelab.engine.scoring import Score, score
+    from pipelab.engine.splits import (
+        bottleneck,
+        count_splits,
+        split_bandwidth_aware,
+        split_by_flops,
+        split_even,
+        split_exhaustive,
+        split_minmax,
+        split_proportional,
+    )
+    from pipelab.engine.sweeps import grid, mixes
+    from pipelab.engine.sweeps.run import Sweep, sweep
+    from pipelab.engine.timeline import (
+        PlacedTimeline,
+        StageCosts,
+        Timeline,
+        TrainingTimeline,
+        inference_costs,
+        save_chrome_trace,
+        timeline_of,
+    )
+    from pipelab.engine.timeline.event_times import simulate
+    from pipelab.evaluation import Evaluation, evaluate
+    from pipelab.figures import (
         placed_gantt,
         plot_against_measured,
         plot_claims,
@@ -93,40 +108,30 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
         plot_verdicts,
         training_gantt,
     )
-    from pipelab.plots.gantt import gantt
-    from pipelab.plots.gantt_widget import gantt_widget
+    from pipelab.figures.gantt_chart import gantt
+    from pipelab.figures.gantt_resample import gantt_widget
+    from pipelab.hardware import (
+        GPUFacts,
+        LatentAttention,
+        Transformer,
+        clusters,
+        gpus,
+        load_cluster,
+        load_gpus,
+        load_model,
+        models,
+    )
+    from pipelab.hardware.measured_times import Measured, load_measured
+    from pipelab.hardware.roofline import Roofline, against_measured
+    from pipelab.io.cases_csv import cases, load_case, load_coefficients, save_case
+    from pipelab.io.csv_cells import saved_run
+    from pipelab.io.placements import VLLMSettings, load_placement, save_placement, vllm_settings
+    from pipelab.linear import Coefficients, LinearThroughput
+    from pipelab.placement import Placement, Stage
     from pipelab.problem import Model, Problem, Workload
-    from pipelab.published import published_bubbles
     from pipelab.result import Result
-    from pipelab.roofline import Roofline, against_measured
-    from pipelab.schedules import Action, Schedule
-    from pipelab.schedules.make import schedule
-    from pipelab.scoring import Score, score
-    from pipelab.solve import Solving, solve, solve_in_background
-    from pipelab.splits import (
-        bottleneck,
-        count_splits,
-        split_bandwidth_aware,
-        split_by_flops,
-        split_even,
-        split_exhaustive,
-        split_minmax,
-        split_proportional,
-    )
-    from pipelab.steady import SteadyResult
-    from pipelab.sweeps import grid, mixes
-    from pipelab.sweeps.sweep import Sweep, sweep
-    from pipelab.tables import saved_run
-    from pipelab.timeline import (
-        PlacedTimeline,
-        StageCosts,
-        Timeline,
-        TrainingTimeline,
-        inference_costs,
-        save_chrome_trace,
-        timeline_of,
-    )
-    from pipelab.timeline.simulate import simulate
+    from pipelab.solving import Solving, solve, solve_in_background
+    from pipelab.widgets import explore_mix, explore_pipeline, explore_schedules, watch_solve
     from pipelab.words import duration
 
 __version__ = "0.1.0"
@@ -135,126 +140,126 @@ __version__ = "0.1.0"
 _LATER = {
     "GPU": "pipelab.cluster",
     "Cluster": "pipelab.cluster",
-    "Comparison": "pipelab.compare",
-    "compare": "pipelab.compare",
+    "Comparison": "pipelab.engine.comparison",
+    "compare": "pipelab.engine.comparison",
     "Coefficients": "pipelab.linear",
     "LinearThroughput": "pipelab.linear",
-    "cases": "pipelab.data",
-    "load_case": "pipelab.data",
-    "load_coefficients": "pipelab.data",
-    "save_case": "pipelab.data",
-    "Evaluation": "pipelab.evaluate",
-    "evaluate": "pipelab.evaluate",
+    "cases": "pipelab.io.cases_csv",
+    "load_case": "pipelab.io.cases_csv",
+    "load_coefficients": "pipelab.io.cases_csv",
+    "save_case": "pipelab.io.cases_csv",
+    "Evaluation": "pipelab.evaluation",
+    "evaluate": "pipelab.evaluation",
     "Placement": "pipelab.placement",
     "Stage": "pipelab.placement",
     "Model": "pipelab.problem",
     "Problem": "pipelab.problem",
     "Workload": "pipelab.problem",
     "Result": "pipelab.result",
-    "Solving": "pipelab.solve",
-    "solve": "pipelab.solve",
-    "solve_in_background": "pipelab.solve",
-    "enumerate_candidates": "pipelab.formulations.candidates",
-    "count_candidates": "pipelab.formulations.count",
-    "joint_size": "pipelab.methods.joint_model",
-    "joint_capacity": "pipelab.methods.joint_model",
-    "joint_lp_bound": "pipelab.methods.joint_model",
-    "joint_program": "pipelab.methods.joint_model",
-    "gpu_classes": "pipelab.formulations.aggregated.classes",
-    "Transformer": "pipelab.facts",
-    "LatentAttention": "pipelab.facts",
-    "GPUFacts": "pipelab.facts",
-    "gpus": "pipelab.facts",
-    "models": "pipelab.facts",
-    "clusters": "pipelab.facts",
-    "load_gpus": "pipelab.facts",
-    "load_model": "pipelab.facts",
-    "load_cluster": "pipelab.facts",
-    "Roofline": "pipelab.roofline",
-    "against_measured": "pipelab.roofline",
-    "plot_against_measured": "pipelab.plots",
-    "plot_layer_times": "pipelab.plots",
-    "plot_stage_rates": "pipelab.plots",
-    "Measured": "pipelab.measured",
-    "load_measured": "pipelab.measured",
-    "certificate": "pipelab.methods.certificate",
-    "trade_off": "pipelab.methods.trade_off",
-    "sweep": "pipelab.sweeps.sweep",
-    "Sweep": "pipelab.sweeps.sweep",
-    "grid": "pipelab.sweeps",
-    "mixes": "pipelab.sweeps",
-    "plot_sweep": "pipelab.plots",
-    "cheapest": "pipelab.methods.cheapest",
-    "quickest": "pipelab.methods.quickest",
-    "solve_in_flight": "pipelab.methods.in_flight",
-    "SteadyResult": "pipelab.steady",
-    "saved_run": "pipelab.tables",
-    "plot_classes": "pipelab.plots",
-    "plot_proof": "pipelab.plots",
-    "plot_run_times": "pipelab.plots",
-    "plot_search": "pipelab.plots",
-    "plot_trade_off": "pipelab.plots",
-    "state_joint": "pipelab.formulations.joint_cvxpy",
-    "plot_placement": "pipelab.plots",
-    "plot_progress": "pipelab.plots",
-    "plot_growth": "pipelab.plots",
-    "plot_claims": "pipelab.plots",
-    "joint_formulation": "pipelab.formulations.show",
-    "leave_out": "pipelab.formulations.ablation",
-    "plot_comparison": "pipelab.plots",
-    "plot_search_growth": "pipelab.plots",
-    "plot_shares": "pipelab.plots",
-    "plot_split_costs": "pipelab.plots",
-    "single_gpu_size": "pipelab.methods.single_gpu",
-    "single_gpu_formulation": "pipelab.formulations.show",
-    "count_placements": "pipelab.methods.exhaustive",
-    "bottleneck": "pipelab.splits",
-    "count_splits": "pipelab.splits",
-    "split_bandwidth_aware": "pipelab.splits",
-    "split_by_flops": "pipelab.splits",
-    "split_even": "pipelab.splits",
-    "split_exhaustive": "pipelab.splits",
-    "split_minmax": "pipelab.splits",
-    "split_proportional": "pipelab.splits",
-    "Action": "pipelab.schedules",
-    "Schedule": "pipelab.schedules",
-    "schedule": "pipelab.schedules.make",
-    "StageCosts": "pipelab.timeline",
-    "Timeline": "pipelab.timeline",
-    "simulate": "pipelab.timeline.simulate",
-    "save_chrome_trace": "pipelab.timeline",
-    "closed_forms": "pipelab.formulas",
-    "lower_bound": "pipelab.bounds",
-    "PipelineBubbleStats": "pipelab.formulas",
-    "published_bubbles": "pipelab.published",
-    "gantt": "pipelab.plots.gantt",
-    "gantt_widget": "pipelab.plots.gantt_widget",
-    "plot_makespans": "pipelab.plots",
-    "plot_timelines": "pipelab.plots",
-    "explore_schedules": "pipelab.explore",
-    "explore_mix": "pipelab.explore",
-    "watch_solve": "pipelab.explore",
-    "explore_pipeline": "pipelab.explore",
-    "inference_costs": "pipelab.timeline",
-    "timeline_of": "pipelab.timeline",
-    "PlacedTimeline": "pipelab.timeline",
-    "TrainingTimeline": "pipelab.timeline",
-    "placed_gantt": "pipelab.plots",
-    "plot_in_flight": "pipelab.plots",
-    "training_gantt": "pipelab.plots",
-    "score": "pipelab.scoring",
-    "Score": "pipelab.scoring",
-    "load_placement": "pipelab.export",
-    "save_placement": "pipelab.export",
-    "vllm_settings": "pipelab.export",
-    "VLLMSettings": "pipelab.export",
-    "reproduce": "pipelab.ledger",
-    "Ledger": "pipelab.ledger",
-    "plot_verdicts": "pipelab.plots",
-    "plot_course": "pipelab.plots",
-    "guess": "pipelab.exercises",
-    "show_table": "pipelab.html",
-    "check": "pipelab.exercises",
+    "Solving": "pipelab.solving",
+    "solve": "pipelab.solving",
+    "solve_in_background": "pipelab.solving",
+    "enumerate_candidates": "pipelab.engine.formulations.candidates",
+    "count_candidates": "pipelab.engine.formulations.count",
+    "joint_size": "pipelab.engine.methods.joint_model",
+    "joint_capacity": "pipelab.engine.methods.joint_model",
+    "joint_lp_bound": "pipelab.engine.methods.joint_model",
+    "joint_program": "pipelab.engine.methods.joint_model",
+    "gpu_classes": "pipelab.engine.formulations.aggregated.classes",
+    "Transformer": "pipelab.hardware",
+    "LatentAttention": "pipelab.hardware",
+    "GPUFacts": "pipelab.hardware",
+    "gpus": "pipelab.hardware",
+    "models": "pipelab.hardware",
+    "clusters": "pipelab.hardware",
+    "load_gpus": "pipelab.hardware",
+    "load_model": "pipelab.hardware",
+    "load_cluster": "pipelab.hardware",
+    "Roofline": "pipelab.hardware.roofline",
+    "against_measured": "pipelab.hardware.roofline",
+    "plot_against_measured": "pipelab.figures",
+    "plot_layer_times": "pipelab.figures",
+    "plot_stage_rates": "pipelab.figures",
+    "Measured": "pipelab.hardware.measured_times",
+    "load_measured": "pipelab.hardware.measured_times",
+    "certificate": "pipelab.engine.methods.certificates",
+    "trade_off": "pipelab.engine.methods.trade_offs",
+    "sweep": "pipelab.engine.sweeps.run",
+    "Sweep": "pipelab.engine.sweeps.run",
+    "grid": "pipelab.engine.sweeps",
+    "mixes": "pipelab.engine.sweeps",
+    "plot_sweep": "pipelab.figures",
+    "cheapest": "pipelab.engine.methods.cost",
+    "quickest": "pipelab.engine.methods.latency",
+    "solve_in_flight": "pipelab.engine.methods.in_flight",
+    "SteadyResult": "pipelab.engine.in_flight_result",
+    "saved_run": "pipelab.io.csv_cells",
+    "plot_classes": "pipelab.figures",
+    "plot_proof": "pipelab.figures",
+    "plot_run_times": "pipelab.figures",
+    "plot_search": "pipelab.figures",
+    "plot_trade_off": "pipelab.figures",
+    "state_joint": "pipelab.engine.formulations.joint_cvxpy",
+    "plot_placement": "pipelab.figures",
+    "plot_progress": "pipelab.figures",
+    "plot_growth": "pipelab.figures",
+    "plot_claims": "pipelab.figures",
+    "joint_formulation": "pipelab.engine.formulations.readable",
+    "leave_out": "pipelab.engine.formulations.ablation",
+    "plot_comparison": "pipelab.figures",
+    "plot_search_growth": "pipelab.figures",
+    "plot_shares": "pipelab.figures",
+    "plot_split_costs": "pipelab.figures",
+    "single_gpu_size": "pipelab.engine.methods.single_gpu",
+    "single_gpu_formulation": "pipelab.engine.formulations.readable",
+    "count_placements": "pipelab.engine.methods.exhaustive",
+    "bottleneck": "pipelab.engine.splits",
+    "count_splits": "pipelab.engine.splits",
+    "split_bandwidth_aware": "pipelab.engine.splits",
+    "split_by_flops": "pipelab.engine.splits",
+    "split_even": "pipelab.engine.splits",
+    "split_exhaustive": "pipelab.engine.splits",
+    "split_minmax": "pipelab.engine.splits",
+    "split_proportional": "pipelab.engine.splits",
+    "Action": "pipelab.engine.schedules",
+    "Schedule": "pipelab.engine.schedules",
+    "schedule": "pipelab.engine.schedules.by_name",
+    "StageCosts": "pipelab.engine.timeline",
+    "Timeline": "pipelab.engine.timeline",
+    "simulate": "pipelab.engine.timeline.event_times",
+    "save_chrome_trace": "pipelab.engine.timeline",
+    "closed_forms": "pipelab.engine.schedules.closed_forms",
+    "lower_bound": "pipelab.engine.schedules.lower_bounds",
+    "PipelineBubbleStats": "pipelab.engine.schedules.closed_forms",
+    "published_bubbles": "pipelab.course.papers",
+    "gantt": "pipelab.figures.gantt_chart",
+    "gantt_widget": "pipelab.figures.gantt_resample",
+    "plot_makespans": "pipelab.figures",
+    "plot_timelines": "pipelab.figures",
+    "explore_schedules": "pipelab.widgets",
+    "explore_mix": "pipelab.widgets",
+    "watch_solve": "pipelab.widgets",
+    "explore_pipeline": "pipelab.widgets",
+    "inference_costs": "pipelab.engine.timeline",
+    "timeline_of": "pipelab.engine.timeline",
+    "PlacedTimeline": "pipelab.engine.timeline",
+    "TrainingTimeline": "pipelab.engine.timeline",
+    "placed_gantt": "pipelab.figures",
+    "plot_in_flight": "pipelab.figures",
+    "training_gantt": "pipelab.figures",
+    "score": "pipelab.engine.scoring",
+    "Score": "pipelab.engine.scoring",
+    "load_placement": "pipelab.io.placements",
+    "save_placement": "pipelab.io.placements",
+    "vllm_settings": "pipelab.io.placements",
+    "VLLMSettings": "pipelab.io.placements",
+    "reproduce": "pipelab.course.ledger",
+    "Ledger": "pipelab.course.ledger",
+    "plot_verdicts": "pipelab.figures",
+    "plot_course": "pipelab.figures",
+    "guess": "pipelab.course.exercises",
+    "show_table": "pipelab.display",
+    "check": "pipelab.course.exercises",
     "duration": "pipelab.words",
 }
 
@@ -287,7 +292,8 @@ class _Package(ModuleType):
     """Where a module has the name of a function in it (`solve`), the package's attribute is the function."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _LATER and isinstance(value, ModuleType)):  # importing a module would put it there
+        # importing a module would put it there
+        if not (name in _LATER and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple:

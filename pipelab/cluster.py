@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
 
-from pipelab.checked import Indices, Later, Matrix, Positive, checked
+from pipelab.display import table
 from pipelab.errors import InvalidValue, nearest
-from pipelab.html import table
+from pipelab.fields import Indices, Later, Matrix, Positive, checked
 from pipelab.links import between_types, check_bandwidth, check_groups, checked_latency, of_type
 
 if TYPE_CHECKING:
-    from pipelab.kinds import DataFrame
+    from pandas import DataFrame
 
 __all__ = ["GPU", "Cluster"]
 
@@ -30,19 +30,21 @@ class GPU:
     memory_gb : float
         Memory available to a stage. The write-up says GB and computes in GiB (2^30 bytes).
     usd_per_hour : float, optional
-        What it costs to rent, in $ per hour. `solve` looks at it only where placements are equally fast and have
-        equally many GPUs and stages (method "aggregated"); `cheapest`, `trade_off` and `sweep` count in it.
+        What it costs to rent, in $ per hour. `solve` looks at it only where placements are equally
+        fast and have equally many GPUs and stages (method "aggregated"); `cheapest`, `trade_off`
+        and `sweep` count in it.
     node : str
-        Name of the node it shares with others; empty where it stands alone. Only GPUs of one node can
-        cut a layer among them (tensor parallelism), and only equal ones: where two of a node differ in type,
-        memory or price, they share a stage's batch and never its layers.
+        Name of the node it shares with others; empty where it stands alone. Only GPUs of one node
+        can cut a layer among them (tensor parallelism), and only equal ones: where two of a node
+        differ in type, memory or price, they share a stage's batch and never its layers.
     node_gb_per_s : float, optional
         Bandwidth to the others of its node in GB/s, per direction; needed where `node` is given.
 
     Raises
     ------
     InvalidValue
-        The type is empty, a number is not finite and above 0, or a node comes without its bandwidth.
+        The type is empty, a number is not finite and above 0, or a node comes without its
+        bandwidth.
     """
 
     type: str
@@ -55,7 +57,10 @@ class GPU:
         if not self.type.strip():
             raise InvalidValue("GPU", [("type", self.type, "expected text that is not empty")])
         if self.node and self.node_gb_per_s is None:
-            raise InvalidValue("GPU", [("node_gb_per_s", None, f"expected the bandwidth inside node {self.node!r}")])
+            raise InvalidValue(
+                "GPU",
+                [("node_gb_per_s", None, f"expected the bandwidth inside node {self.node!r}")],
+            )
 
 
 @checked(eq=False)
@@ -67,21 +72,23 @@ class Cluster:
     gpus : tuple of GPU
         The GPU with id `i` is `gpus[i]`; at least one.
     bandwidth_gb_per_s : array of float, shape (G, G)
-        Entry (i, j) is the bandwidth from group i to group j in GB/s, sender first; finite and above 0.
+        Entry (i, j) is the bandwidth from group i to group j in GB/s, sender first; finite and
+        above 0.
     group : array of int, shape (N,), optional
         The row of each GPU in `bandwidth_gb_per_s`. By default every GPU has its own row
         (G = N). Large clusters share rows, so that memory grows with the number of
         groups and not with the square of the number of GPUs.
     latency_ms : array of float, shape (G, G), or number, optional
-        From the moment a byte is sent to the moment it is there, by the same rows; a number from 0 to 10^9 holds for
-        every link. By default 0. It delays a message and takes nothing from the bandwidth: the next message can be
-        sent meanwhile. So it counts in the time of a pass and in how many microbatches must be in flight,
-        and not in the rate of a link.
+        From the moment a byte is sent to the moment it is there, by the same rows; a number from 0
+        to 10^9 holds for every link. By default 0. It delays a message and takes nothing from the
+        bandwidth: the next message can be sent meanwhile. So it counts in the time of a pass and in
+        how many microbatches must be in flight, and not in the rate of a link.
 
     Raises
     ------
     InvalidValue
-        No GPU, a matrix that is not square or has no row for some GPU, or a link that is used and has no such number.
+        No GPU, a matrix that is not square or has no row for some GPU, or a link that is used and
+        has no such number.
 
     Notes
     -----
@@ -108,7 +115,11 @@ class Cluster:
         several = np.bincount(group, minlength=len(bandwidth)) > 1
         check_bandwidth(bandwidth, several)
         latency = checked_latency(np.asarray(self.latency_ms), bandwidth.shape, several)
-        for name, array in (("bandwidth_gb_per_s", bandwidth), ("group", group), ("latency_ms", latency)):
+        for name, array in (
+            ("bandwidth_gb_per_s", bandwidth),
+            ("group", group),
+            ("latency_ms", latency),
+        ):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
 
@@ -130,8 +141,8 @@ class Cluster:
         memory_gb : float, or mapping of type to float
             Of a GPU, in GB as in `GPU`: one number, or one per type.
         bandwidth_gb_per_s : float, or mapping of (type, type) to float
-            In GB/s: one number, or one per pair of types. `{("A100", "V100"): 200}` also serves the way back unless
-            that is given too. A type of one GPU needs no entry for itself.
+            In GB/s: one number, or one per pair of types. `{("A100", "V100"): 200}` also serves the
+            way back unless that is given too. A type of one GPU needs no entry for itself.
         usd_per_hour : float, or mapping of type to float, optional
             Of a GPU, in $ per hour: one number, or one per type.
         latency_ms : float, or mapping of (type, type) to float
@@ -145,8 +156,8 @@ class Cluster:
         Raises
         ------
         InvalidValue
-            A count is no whole number, a link names a type that is not in `counts`, nothing is given for a type or pair
-            that needs it, or `GPU` or `Cluster` refuses a number.
+            A count is no whole number, a link names a type that is not in `counts`, nothing is
+            given for a type or pair that needs it, or `GPU` or `Cluster` refuses a number.
 
         Examples
         --------
@@ -160,14 +171,19 @@ class Cluster:
         tables = {"bandwidth_gb_per_s": bandwidth_gb_per_s, "latency_ms": latency_ms}
         for name, values in tables.items():
             named = [t for pair in values for t in pair] if isinstance(values, Mapping) else []
-            bad += [(name, t, f"names no type; {nearest(t, counts)}") for t in named if t not in counts]
+            bad += [
+                (name, t, f"names no type; {nearest(t, counts)}") for t in named if t not in counts
+            ]
         if bad:
             raise InvalidValue("Cluster.from_counts", bad)
         types = [t for t, n in counts.items() if n > 0]
         memory = {t: of_type(memory_gb, t, "memory_gb") for t in types}
         price = {t: of_type(usd_per_hour, t, "usd_per_hour") for t in types}
         links, latency = (
-            np.array([[between_types(name, values, a, b, counts[a] > 1) for b in types] for a in types], dtype=float)
+            np.array(
+                [[between_types(name, values, a, b, counts[a] > 1) for b in types] for a in types],
+                dtype=float,
+            )
             for name, values in tables.items()
         )
         gpus = tuple(gpu for t in types for gpu in (GPU(t, memory[t], price[t]),) * counts[t])
@@ -196,7 +212,8 @@ class Cluster:
         Returns
         -------
         numpy.ndarray
-            (N, N) array of floats in GB/s; the row sends, the column receives. The diagonal means nothing.
+            (N, N) array of floats in GB/s; the row sends, the column receives. The diagonal means
+            nothing.
         """
         return self.bandwidth_gb_per_s[np.ix_(self.group, self.group)]
 
@@ -221,7 +238,8 @@ class Cluster:
         Returns
         -------
         numpy.ndarray
-            (N, N) array of floats in ms; the row sends, the column receives. The diagonal means nothing.
+            (N, N) array of floats in ms; the row sends, the column receives. The diagonal means
+            nothing.
         """
         return self.latency_ms[np.ix_(self.group, self.group)]
 
@@ -244,7 +262,9 @@ class Cluster:
             The factor is no such number.
         """
         if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < factor < np.inf:
-            raise InvalidValue("scaled_bandwidth", [("factor", factor, "expected a finite number above 0")])
+            raise InvalidValue(
+                "scaled_bandwidth", [("factor", factor, "expected a finite number above 0")]
+            )
         return replace(self, bandwidth_gb_per_s=self.bandwidth_gb_per_s * factor)
 
     def with_counts(self, counts: Mapping[str, int]) -> "Cluster":
@@ -253,8 +273,9 @@ class Cluster:
         Parameters
         ----------
         counts : mapping of type to int
-            Number of GPUs of each type. Types that are not named are left out. The first so many of a type stay; where
-            more are wanted than there are, they take the places of these in turn, with their links.
+            Number of GPUs of each type. Types that are not named are left out. The first so many of
+            a type stay; where more are wanted than there are, they take the places of these in
+            turn, with their links.
 
         Returns
         -------
@@ -264,7 +285,8 @@ class Cluster:
         Raises
         ------
         InvalidValue
-            A count is no whole number of at least 0, a type is not in this cluster, or no GPU is left.
+            A count is no whole number of at least 0, a type is not in this cluster, or no GPU is
+            left.
 
         Examples
         --------
@@ -273,15 +295,24 @@ class Cluster:
         >>> len(other), other.bandwidth_between(0, 4), other.bandwidth_between(3, 4)
         (5, 50.0, 20.0)
         """
-        places = {gpu.type: [i for i, g in enumerate(self.gpus) if g.type == gpu.type] for gpu in self.kinds}
+        places = {
+            gpu.type: [i for i, g in enumerate(self.gpus) if g.type == gpu.type]
+            for gpu in self.kinds
+        }
         bad: list[tuple[str, object, str]]
         bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
                if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
-        bad += [("type", t, f"is not in this cluster; {nearest(t, places)}") for t in counts if t not in places]
+        bad += [
+            ("type", t, f"is not in this cluster; {nearest(t, places)}")
+            for t in counts
+            if t not in places
+        ]
         if bad:
             raise InvalidValue("with_counts", bad)
         chosen = [places[t][k % len(places[t])] for t in places for k in range(counts.get(t, 0))]
-        return replace(self, gpus=tuple(self.gpus[i] for i in chosen), group=self.group[np.array(chosen, int)])
+        return replace(
+            self, gpus=tuple(self.gpus[i] for i in chosen), group=self.group[np.array(chosen, int)]
+        )
 
     @cached_property
     def kinds(self) -> tuple[GPU, ...]:
@@ -309,7 +340,9 @@ class Cluster:
         return hash(self._key())
 
     def _key(self) -> tuple:
-        return self.gpus, *(array.tobytes() for array in (self.bandwidth_gb_per_s, self.group, self.latency_ms))
+        return self.gpus, *(
+            array.tobytes() for array in (self.bandwidth_gb_per_s, self.group, self.latency_ms)
+        )
 
     def frame(self) -> "DataFrame":
         """The cluster as a table, one row per kind of GPU.

@@ -24,8 +24,10 @@ class StageCost(NamedTuple):
     throughput: float  # tokens/s
     batch: tuple[float, ...]  # sequences on each GPU, on average
     memory_gb: tuple[float, ...]  # needed on each GPU
-    degree: int = 1  # GPUs that cut each layer among them (tensor parallelism); 1: each holds its layers whole
-    pass_seconds: float | None = None  # of whole sequences (`turns`); None: tokens of a pass over the throughput
+    # GPUs that cut each layer among them (tensor parallelism); 1: each holds its layers whole
+    degree: int = 1
+    # of whole sequences (`turns`); None: tokens of a pass over the throughput
+    pass_seconds: float | None = None
 
 
 class StageTables(NamedTuple):

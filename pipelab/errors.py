@@ -31,12 +31,14 @@ class PipelabError(Exception):
     Parameters
     ----------
     message : str, optional
-        What was asked for, what arrived and what to do. Of more than 2,000 characters the first 1,400 and the last
-        400 are kept.
+        What was asked for, what arrived and what to do. Of more than 2,000 characters the first
+        1,400 and the last 400 are kept.
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message if len(message) <= 2000 else f"{message[:1400]} … {message[-400:]}")
+        super().__init__(
+            message if len(message) <= 2000 else f"{message[:1400]} … {message[-400:]}"
+        )
 
 
 class InvalidValue(PipelabError, ValueError):
@@ -60,7 +62,9 @@ class InvalidValue(PipelabError, ValueError):
     def __init__(self, what: str, problems: Iterable[tuple[str, object, str]]) -> None:
         self.what = what
         self.problems = tuple(problems)
-        lines = [f"{field} = {shown(value)}: {expected}" for field, value, expected in self.problems]
+        lines = [
+            f"{field} = {shown(value)}: {expected}" for field, value, expected in self.problems
+        ]
         super().__init__(f"{what}: " + "; ".join(lines))
 
 

@@ -1,7 +1,8 @@
 """The write-up's cost model: linear throughput, and its memory rule.
 
-The coefficients are synthetic: no measurement stands behind them, and throughput *rises* with the number of layers,
-which no real GPU does. They are kept because the write-up's numbers come from them.
+The coefficients are synthetic: no measurement stands behind them, and throughput *rises* with the
+number of layers, which no real GPU does. They are kept because the write-up's numbers come from
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.checked import Number, Positive, Share, checked, python_value
 from pipelab.cluster import GPU
 from pipelab.costs import StageCost, StageTables
+from pipelab.costs_turns import pass_time, whole_sequences
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.facts.transformer import Transformer
+from pipelab.fields import Number, Positive, Share, checked, python_value
+from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Model, Problem, Workload
-from pipelab.turns import pass_time, whole_sequences
 
 __all__ = ["Coefficients", "LinearThroughput"]
 
@@ -24,8 +25,8 @@ __all__ = ["Coefficients", "LinearThroughput"]
 class Coefficients:
     """Coefficients of the rate of one type of GPU.
 
-    θ(L, b, n) = max(1, per_token·L + per_sequence·b + per_layer·n + constant), in tokens/s, for sequences of L tokens,
-    b of them on this GPU, and n layers.
+    θ(L, b, n) = max(1, per_token·L + per_sequence·b + per_layer·n + constant), in tokens/s, for
+    sequences of L tokens, b of them on this GPU, and n layers.
 
     Parameters
     ----------
@@ -45,8 +46,8 @@ class Coefficients:
 
     Notes
     -----
-    The write-up prints neither this formula nor any coefficient: both come from its author's code. The symbols a, β, γ
-    and c are pipelab's. The bundled values are synthetic; see `data/README.md`.
+    The write-up prints neither this formula nor any coefficient: both come from its author's code.
+    The symbols a, β, γ and c are pipelab's. The bundled values are synthetic; see `data/README.md`.
     """
 
     per_token: Number
@@ -64,8 +65,9 @@ class LinearThroughput:
     coefficients : mapping of GPU type to Coefficients
         The types that this model knows.
     efficiency : float
-        Factor, above 0 and at most 1, on the summed rate of a stage of two or more GPUs. The write-up calls its
-        model exact, yet this 0.85 is a default in its code and in no configuration.
+        Factor, above 0 and at most 1, on the summed rate of a stage of two or more GPUs. The
+        write-up calls its model exact, yet this 0.85 is a default in its code and in no
+        configuration.
     activation_overhead : float
         Factor, above 0, on the activation memory.
 
@@ -87,9 +89,9 @@ class LinearThroughput:
     activations, however many layers the stage has. Where layers differ, n is the work of the
     stage's layers in the first formula and their weight in the second.
 
-    A pass takes tokens / throughput where all b_i are whole. Elsewhere it takes longer by as much as the
-    slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.turns`): the write-up has no times,
-    so this is one reading of its rates.
+    A pass takes tokens / throughput where all b_i are whole. Elsewhere it takes longer by as much
+    as the slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.costs_turns`):
+    the write-up has no times, so this is one reading of its rates.
     """
 
     coefficients: Mapping[str, Coefficients]
@@ -112,9 +114,10 @@ class LinearThroughput:
         Raises
         ------
         InvalidValue
-            The phase is not "prefill"; or a rate is 1e15 tokens/s or more, beyond what solvers compute with; or the
-            batch is split so that all finish together, and some GPU has no positive rate before the first sequence or a
-            negative `per_sequence`: a longer batch would take less time than a shorter one.
+            The phase is not "prefill"; or a rate is 1e15 tokens/s or more, beyond what solvers
+            compute with; or the batch is split so that all finish together, and some GPU has no
+            positive rate before the first sequence or a negative `per_sequence`: a longer batch
+            would take less time than a shorter one.
         """
         if problem.workload.phase != "prefill":
             expected = "expected 'prefill': LinearThroughput has one rate for a whole pass over the sequences"
@@ -137,7 +140,9 @@ class LinearThroughput:
         """Rates of 1e15 tokens/s and more are beyond what solvers compute with, and no GPU's."""
         for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
             for layers in _extremes(problem.model):
-                rate = float(self.gpu_throughput(name, problem.workload, problem.workload.batch_size, layers))
+                rate = float(
+                    self.gpu_throughput(name, problem.workload, problem.workload.batch_size, layers)
+                )
                 if not rate < 1e15:
                     expected = f"expected rates below 1e15 tokens/s; {name} has {rate:g} with {layers} layers"
                     raise InvalidValue("Problem", [("costs", "coefficients", expected)])
@@ -189,7 +194,9 @@ class LinearThroughput:
             The model does not know the type.
         """
         if gpu_type not in self.coefficients:
-            raise UnknownName(f"no coefficients for GPU type {gpu_type!r}; {nearest(gpu_type, self.coefficients)}")
+            raise UnknownName(
+                f"no coefficients for GPU type {gpu_type!r}; {nearest(gpu_type, self.coefficients)}"
+            )
         c = self.coefficients[gpu_type]
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
         return python_value(np.maximum(1.0, linear))
@@ -209,7 +216,9 @@ class LinearThroughput:
         float or numpy.ndarray
             In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
         """
-        return python_value(bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer())
+        return python_value(
+            bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+        )
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
         """What these layers need on one GPU that works on the whole batch, by what it is for.
@@ -249,7 +258,12 @@ class LinearThroughput:
         return problem.batch_split == "even"
 
     def stage(
-        self, model: Model, workload: Workload, gpus: Sequence[GPU], layers: range | int, batch_split: str
+        self,
+        model: Model,
+        workload: Workload,
+        gpus: Sequence[GPU],
+        layers: range | int,
+        batch_split: str,
     ) -> StageCost:
         """Rate, batch shares and memory of one stage.
 
@@ -269,17 +283,21 @@ class LinearThroughput:
         Returns
         -------
         StageCost
-            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number per GPU), and
-            `pass_seconds`.
+            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number
+            per GPU), and `pass_seconds`.
         """
         layers = range(layers) if isinstance(layers, int) else layers
         work = model.work(layers)
         batch = self._shares(workload, gpus, work, batch_split)
-        rates = [float(self.gpu_throughput(g.type, workload, b, work)) for g, b in zip(gpus, batch, strict=True)]
+        rates = [
+            float(self.gpu_throughput(g.type, workload, b, work))
+            for g, b in zip(gpus, batch, strict=True)
+        ]
         total = len(gpus) * min(rates) if batch_split == "even" else sum(rates)
         throughput = rates[0] if len(gpus) == 1 else max(1.0, self.efficiency * total)
         turns = [self._turn(g.type, workload, b, work) for g, b in zip(gpus, batch, strict=True)]
-        # Alone at its own rate, in company at the stage's: `efficiency` and the least of 1 hold for both.
+        # Alone at its own rate, in company at the stage's: `efficiency` and the least of 1 hold for
+        # both.
         passes = pass_time(workload.tokens / throughput, max(turns) * total / throughput)
         activation = self.activation_gb(model, workload)
         weights = model.weight_gb(layers)
@@ -321,14 +339,19 @@ class LinearThroughput:
             batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
         else:
             batch = self._balanced_tables(workload, kinds, composition, work)
-        rate = np.stack([self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1)
+        rate = np.stack(
+            [self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)],
+            axis=1,
+        )
         slowest = np.where(present, rate, np.inf).min(axis=1)
         if batch_split == "even":
             total = size[:, None] * slowest
         else:
             total = (rate * composition[:, :, None]).sum(axis=1)
         throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, self.efficiency * total))
-        turns = np.stack([self._turn(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1)
+        turns = np.stack(
+            [self._turn(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1
+        )
         longest = np.where(present, turns, 0.0).max(axis=1) * total / throughput
         activation = self.activation_gb(model, workload)
         memory = weight * model.layer_weight_gb + activation * (batch / workload.batch_size)
@@ -338,26 +361,41 @@ class LinearThroughput:
     def _turn(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
         """Seconds of one GPU alone with the whole sequences of its share."""
         whole = whole_sequences(batch)
-        return whole * workload.sequence_length / self.gpu_throughput(gpu_type, workload, whole, layers)
+        return (
+            whole
+            * workload.sequence_length
+            / self.gpu_throughput(gpu_type, workload, whole, layers)
+        )
 
     @staticmethod
     def _without_batch(c: Coefficients, workload: Workload, layers: Any) -> Any:
         return c.per_token * workload.sequence_length + c.per_layer * layers + c.constant
 
-    def _shares(self, workload: Workload, gpus: Sequence[GPU], layers: float, batch_split: str) -> list[float]:
+    def _shares(
+        self, workload: Workload, gpus: Sequence[GPU], layers: float, batch_split: str
+    ) -> list[float]:
         """How many sequences each GPU of one stage gets."""
         if batch_split == "even" or len(gpus) == 1:
             return [workload.batch_size / len(gpus)] * len(gpus)
         from scipy.optimize import brentq
 
         slope = np.array([self.coefficients[g.type].per_sequence for g in gpus])
-        base = np.array([self._without_batch(self.coefficients[g.type], workload, layers) for g in gpus])
-        low, high = base[slope.argmax()] / workload.batch_size, np.maximum(base, 1.0).sum() / workload.batch_size
+        base = np.array(
+            [self._without_batch(self.coefficients[g.type], workload, layers) for g in gpus]
+        )
+        low, high = (
+            base[slope.argmax()] / workload.batch_size,
+            np.maximum(base, 1.0).sum() / workload.batch_size,
+        )
 
         def surplus(x: float) -> float:
             return _finished(x, base, slope, slope.max(), 1).sum() - workload.batch_size
 
-        x = low if surplus(low) <= 0 else brentq(surplus, low, high * (1 + 1e-9), xtol=1e-300, rtol=1e-15)
+        x = (
+            low
+            if surplus(low) <= 0
+            else brentq(surplus, low, high * (1 + 1e-9), xtol=1e-300, rtol=1e-15)
+        )
         batch = _finished(x, base, slope, slope.max(), 1)
         return (batch * (workload.batch_size / batch.sum())).tolist()
 
@@ -366,15 +404,22 @@ class LinearThroughput:
     ) -> np.ndarray:
         """Balanced batch per GPU, shape (C, K, M), by bisection on the common time."""
         slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
-        base = np.stack([self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds])[None]
+        base = np.stack(
+            [self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds]
+        )[None]
         count = composition[:, :, None]
         steepest = np.where(composition > 0, slope[:, :, 0], -np.inf).max(axis=1)[:, None, None]
-        at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0).max(axis=1, keepdims=True)
+        at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0).max(
+            axis=1, keepdims=True
+        )
         low = at_steepest / workload.batch_size
         high = (count * np.maximum(base, 1.0)).sum(axis=1, keepdims=True) / workload.batch_size
-        for _ in range(200):  # halves the bracket (of the logarithms) until neighbouring floats are left
+        # halves the bracket (of the logarithms) until neighbouring floats are left
+        for _ in range(200):
             middle = np.sqrt(low * high)
-            too_much = (count * _finished(middle, base, slope, steepest, count)).sum(axis=1, keepdims=True)
+            too_much = (count * _finished(middle, base, slope, steepest, count)).sum(
+                axis=1, keepdims=True
+            )
             enough = too_much >= workload.batch_size
             low, high = np.where(enough, middle, low), np.where(enough, high, middle)
             if np.all(high <= low * (1 + 4e-16)):
@@ -389,7 +434,11 @@ def _extremes(model: Model | Transformer) -> tuple[float, float]:
 
 
 def _finished(
-    x: np.ndarray | float, base: np.ndarray, slope: np.ndarray, steepest: np.ndarray | float, count: Any
+    x: np.ndarray | float,
+    base: np.ndarray,
+    slope: np.ndarray,
+    steepest: np.ndarray | float,
+    count: Any,
 ) -> np.ndarray:
     """Sequences b that a GPU finishes in the time 1 / (x + steepest): b = time · max(1, base + slope·b).
 
@@ -397,4 +446,6 @@ def _finished(
     Absent GPUs (count 0) finish nothing.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(count > 0, np.maximum(base / (x + (steepest - slope)), 1 / (x + steepest)), 0.0)
+        return np.where(
+            count > 0, np.maximum(base / (x + (steepest - slope)), 1 / (x + steepest)), 0.0
+        )

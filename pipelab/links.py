@@ -16,7 +16,9 @@ def of_type(values: Any, key: str, what: str) -> float:
     if not isinstance(values, Mapping):
         return values
     if key not in values:
-        raise InvalidValue("Cluster.from_counts", [(what, dict(values), f"nothing is given for {key!r}")])
+        raise InvalidValue(
+            "Cluster.from_counts", [(what, dict(values), f"nothing is given for {key!r}")]
+        )
     return values[key]
 
 
@@ -38,10 +40,18 @@ def check_groups(group: np.ndarray, gpus: int, shape: Sequence[int], own_rows: b
         problem = ("bandwidth_gb_per_s", f"shape {tuple(shape)}", "expected a square matrix")
         raise InvalidValue("Cluster", [problem])
     if own_rows and shape[0] != gpus:
-        problem = ("bandwidth_gb_per_s", f"shape {tuple(shape)}", f"expected a row for each of the {gpus} GPUs")
+        problem = (
+            "bandwidth_gb_per_s",
+            f"shape {tuple(shape)}",
+            f"expected a row for each of the {gpus} GPUs",
+        )
         raise InvalidValue("Cluster", [problem])
     if group.shape != (gpus,) or group.dtype.kind not in "iu":
-        problem = ("group", f"shape {group.shape} of {group.dtype}", f"expected {gpus} whole numbers, one per GPU")
+        problem = (
+            "group",
+            f"shape {group.shape} of {group.dtype}",
+            f"expected {gpus} whole numbers, one per GPU",
+        )
         raise InvalidValue("Cluster", [problem])
     if group.min() < 0 or group.max() >= shape[0]:
         problem = (
@@ -55,13 +65,19 @@ def check_groups(group: np.ndarray, gpus: int, shape: Sequence[int], own_rows: b
 def check_bandwidth(bandwidth: np.ndarray, diagonal_used: np.ndarray) -> None:
     """Every link that can be used is finite and positive; an unused diagonal may be anything."""
     fine = np.isfinite(bandwidth) & (bandwidth > 0)
-    _check_links("bandwidth_gb_per_s", bandwidth, fine, diagonal_used, "expected a finite number above 0")
+    _check_links(
+        "bandwidth_gb_per_s", bandwidth, fine, diagonal_used, "expected a finite number above 0"
+    )
 
 
-def checked_latency(latency: np.ndarray, shape: Sequence[int], diagonal_used: np.ndarray) -> np.ndarray:
+def checked_latency(
+    latency: np.ndarray, shape: Sequence[int], diagonal_used: np.ndarray
+) -> np.ndarray:
     """One for every entry of the bandwidth; 0 on an unused diagonal, so that equal clusters are equal."""
     if latency.ndim and latency.shape != tuple(shape):
-        expected = f"expected one number, or an array of shape {tuple(shape)} like bandwidth_gb_per_s"
+        expected = (
+            f"expected one number, or an array of shape {tuple(shape)} like bandwidth_gb_per_s"
+        )
         raise InvalidValue("Cluster", [("latency_ms", f"shape {latency.shape}", expected)])
     latency = np.broadcast_to(latency, shape) + 0.0
     fine = np.isfinite(latency) & (latency >= 0) & (latency <= _MOST_LATENCY_MS)
@@ -71,7 +87,9 @@ def checked_latency(latency: np.ndarray, shape: Sequence[int], diagonal_used: np
     return latency
 
 
-def _check_links(name: str, values: np.ndarray, fine: np.ndarray, diagonal_used: np.ndarray, expected: str) -> None:
+def _check_links(
+    name: str, values: np.ndarray, fine: np.ndarray, diagonal_used: np.ndarray, expected: str
+) -> None:
     used = ~np.eye(len(values), dtype=bool) | np.diag(diagonal_used)
     bad = np.argwhere(used & ~fine)
     if len(bad):

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pipelab.theme import WRONG
+from pipelab.figures.theme import WRONG
 
 if TYPE_CHECKING:
+    from pipelab.engine.in_flight_result import SteadyResult
     from pipelab.result import Result
-    from pipelab.steady import SteadyResult
 
 __all__ = [
     "DOES_NOT_FIT", "NOT_PROVEN", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED", "Outcome", "ended",
@@ -36,7 +36,8 @@ class Outcome:
     word, symbol : str
         As tables, labels and legends show it.
     fill, pattern : str
-        Of bars and cells: a colour, and a pattern as plotly names it, so that print and the colour-blind see it too.
+        Of bars and cells: a colour, and a pattern as plotly names it, so that print and the
+        colour-blind see it too.
     marker : str
         Of points, as plotly names it.
     ink : str
@@ -66,18 +67,24 @@ class Outcome:
     @property
     def html(self) -> str:
         """A swatch as bars have it, symbol and word, for the HTML of results."""
-        swatch = f"display:inline-block;width:1.4em;height:0.8em;{_CSS[self.pattern].format(self.fill)}"
+        swatch = (
+            f"display:inline-block;width:1.4em;height:0.8em;{_CSS[self.pattern].format(self.fill)}"
+        )
         word = f"<b style='color:{self.ink}'>{escape(str(self))}</b>"
         return f"<span style='white-space:nowrap'><span style='{swatch}'></span> {word}</span>"
 
 
 PROVEN = Outcome("proven", "✓", "#0072B2", "", "circle", "#004C78")
-NOT_PROVEN = Outcome("not proven", "○", "#56B4E9", "/", "circle-open", "#2B5C7A")  # a rule or heuristic: no bound
-STOPPED = Outcome("stopped early", "◔", "#E69F00", ".", "diamond-open", "#7A5200")  # by time, a gap or the reader
+# a rule or heuristic: no bound
+NOT_PROVEN = Outcome("not proven", "○", "#56B4E9", "/", "circle-open", "#2B5C7A")
+# by time, a gap or the reader
+STOPPED = Outcome("stopped early", "◔", "#E69F00", ".", "diamond-open", "#7A5200")
 DOES_NOT_FIT = Outcome("does not fit", "✗", WRONG, "x", "x", "#8A3A00")
-REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")  # too large, or not applicable
+# too large, or not applicable
+REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")
 OUTCOMES = (PROVEN, NOT_PROVEN, STOPPED, DOES_NOT_FIT, REFUSED)
-_BY_STATUS = {"optimal": PROVEN, "infeasible": DOES_NOT_FIT, "failed": REFUSED}  # a sweep's points may have failed
+# a sweep's points may have failed
+_BY_STATUS = {"optimal": PROVEN, "infeasible": DOES_NOT_FIT, "failed": REFUSED}
 _BY_WORD = {outcome.word: outcome for outcome in OUTCOMES}
 
 
@@ -96,7 +103,8 @@ def proven_among(result: "Result | SteadyResult") -> str:
 def outcome_of(result: "Result | SteadyResult") -> Outcome:
     """How a solve ended.
 
-    A method that proves its answer among fewer placements than all has proven it; `proven_among` names these.
+    A method that proves its answer among fewer placements than all has proven it; `proven_among`
+    names these.
 
     Examples
     --------
@@ -165,4 +173,6 @@ def ended_row(row: Mapping[str, Any], *, html: bool = False) -> str:
 
 
 def _ended(outcome: Outcome, among: str, html: bool) -> str:
-    return (outcome.html if html else str(outcome)) + (f" for {escape(among) if html else among}" if among else "")
+    return (outcome.html if html else str(outcome)) + (
+        f" for {escape(among) if html else among}" if among else ""
+    )

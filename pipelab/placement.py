@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pipelab.checked import checked
+from pipelab.display import table
 from pipelab.errors import InvalidValue
-from pipelab.html import table
+from pipelab.fields import checked
 
 if TYPE_CHECKING:
-    from pipelab.kinds import DataFrame
+    from pandas import DataFrame
 
 __all__ = ["Placement", "Stage", "named_layers", "show_layers"]
 
@@ -136,11 +136,16 @@ class Placement:
         Returns
         -------
         dict
-            `stages`, each with `first_layer` and `last_layer` (counted from 1, as the write-up prints them) and `gpus`.
+            `stages`, each with `first_layer` and `last_layer` (counted from 1, as the write-up
+            prints them) and `gpus`.
         """
         return {
             "stages": [
-                {"first_layer": s.layers.start + 1, "last_layer": s.layers.stop, "gpus": list(s.gpus)}
+                {
+                    "first_layer": s.layers.start + 1,
+                    "last_layer": s.layers.stop,
+                    "gpus": list(s.gpus),
+                }
                 for s in self.stages
             ]
         }
@@ -151,7 +156,8 @@ class Placement:
         Returns
         -------
         pandas.DataFrame
-            Columns `stage` and `layers` (both counted from 1), `layer_count`, and `gpus`, the ids as text.
+            Columns `stage` and `layers` (both counted from 1), `layer_count`, and `gpus`, the ids
+            as text.
         """
         import pandas as pd
 

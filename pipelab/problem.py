@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipelab.checked import Count, Flag, Layers, Positive, checked, python_value
 from pipelab.cluster import Cluster
+from pipelab.display import table
+from pipelab.engine.layer_runs import Spans, spans_of
 from pipelab.errors import InvalidValue, NotApplicable, nearest
-from pipelab.facts.transformer import Transformer
-from pipelab.html import table
-from pipelab.spans import Spans, spans_of
+from pipelab.fields import Count, Flag, Layers, Positive, checked, python_value
+from pipelab.hardware.transformer import Transformer
 from pipelab.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from pipelab.kinds import DataFrame
+    from pandas import DataFrame
 
 __all__ = ["Model", "Problem", "Workload", "refuse_unlike_layers"]
 
@@ -71,7 +70,11 @@ class Model:
         for name in ("weight_factors", "work_factors"):
             given = getattr(self, name)
             if given is not None and len(given) != self.layers:
-                problem = (name, f"{len(given)} numbers", f"expected one for each of the {self.layers} layers")
+                problem = (
+                    name,
+                    f"{len(given)} numbers",
+                    f"expected one for each of the {self.layers} layers",
+                )
                 raise InvalidValue("Model", [problem])
 
     @cached_property
@@ -135,9 +138,10 @@ class Workload:
     output_tokens : int
         Tokens written per sequence; read where the phase is "mixed".
     in_flight : int
-        Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts for memory
-        alone: throughput is that of a full pipeline, which takes about as many as there are stages and links
-        (`timeline_of` says how many, and what fewer yield; `solve_in_flight` finds what is best with both).
+        Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts
+        for memory alone: throughput is that of a full pipeline, which takes about as many as there
+        are stages and links (`timeline_of` says how many, and what fewer yield; `solve_in_flight`
+        finds what is best with both).
 
     Raises
     ------
@@ -182,8 +186,8 @@ class Problem:
     workload : Workload
         What it is asked to do.
     costs : cost model
-        What a stage yields and needs: `LinearThroughput`, `Roofline`, `Measured`, or one of your own with their
-        methods.
+        What a stage yields and needs: `LinearThroughput`, `Roofline`, `Measured`, or one of your
+        own with their methods.
     max_gpus_per_stage : int
         A stage may be held by up to so many GPUs, each with a full copy of its layers.
     same_type_stages : bool
@@ -191,15 +195,17 @@ class Problem:
     batch_split : {"even", "balanced"}
         How a stage's GPUs share the batch: equally, or so that all finish together.
     link_units : {"tokens", "transfers"}
-        "tokens" counts the tokens that each transfer carries. "transfers" compares a link's transfers/s with a
-        stage's tokens/s, as the write-up does by mistake; only the write-up's own files set it, see `load_case`.
+        "tokens" counts the tokens that each transfer carries. "transfers" compares a link's
+        transfers/s with a stage's tokens/s, as the write-up does by mistake; only the write-up's
+        own files set it, see `load_case`.
     name : str
         For titles and messages.
 
     Raises
     ------
     InvalidValue
-        A field does not fit, the cost model does not know a type of GPU, or its own `check` refuses the problem.
+        A field does not fit, the cost model does not know a type of GPU, or its own `check` refuses
+        the problem.
 
     Examples
     --------
@@ -221,12 +227,17 @@ class Problem:
 
     def __post_init__(self) -> None:
         if not hasattr(self.costs, "gpu_types"):
-            raise InvalidValue("Problem", [("costs", self.costs, "expected a cost model, such as load_coefficients()")])
+            raise InvalidValue(
+                "Problem",
+                [("costs", self.costs, "expected a cost model, such as load_coefficients()")],
+            )
         known = self.costs.gpu_types
         unknown = dict.fromkeys(g.type for g in self.cluster.kinds if g.type not in known)
         if unknown:
             expected = "not a GPU type the cost model knows (give costs=LinearThroughput({…}) for others); "
-            raise InvalidValue("Problem", [("gpu_type", t, expected + nearest(t, known)) for t in unknown])
+            raise InvalidValue(
+                "Problem", [("gpu_type", t, expected + nearest(t, known)) for t in unknown]
+            )
         self.costs.check(self)
 
     def tensor_gib(self) -> float:
@@ -267,10 +278,13 @@ class Problem:
         """
         return python_value(self.costs.link_throughput(self, bandwidth_gb_per_s))
 
-    def message_seconds(self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float") -> Any:
+    def message_seconds(
+        self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float"
+    ) -> Any:
         """From the first byte sent to the last received, of one microbatch's message.
 
-        The link is taken for what its rate says; the latency only delays. For links counted in tokens/s.
+        The link is taken for what its rate says; the latency only delays. For links counted in
+        tokens/s.
 
         Parameters
         ----------
@@ -284,7 +298,9 @@ class Problem:
         float or numpy.ndarray
             In seconds.
         """
-        return python_value(self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000)
+        return python_value(
+            self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000
+        )
 
     def frame(self) -> "DataFrame":
         """The problem as a table of names and values.
@@ -322,5 +338,7 @@ class Problem:
 def refuse_unlike_layers(problem: Problem, method: str) -> None:
     """Raise `NotApplicable` where a method that takes all layers for alike is asked about others."""
     if not problem.model.uniform:
-        expected = "expected layers that are all alike; 'aggregated', 'joint' and 'single_gpu' take others"
+        expected = (
+            "expected layers that are all alike; 'aggregated', 'joint' and 'single_gpu' take others"
+        )
         raise NotApplicable(method, [("model", problem.model.name, expected)])

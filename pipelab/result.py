@@ -7,18 +7,18 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelab.checked import given
+from pipelab.display import NO_FORMULAS
+from pipelab.engine.objective import Objective
+from pipelab.engine.solvers.solver_run import ending
 from pipelab.errors import InvalidValue, PipelabError
-from pipelab.evaluate import Evaluation, evaluate
-from pipelab.html import NO_FORMULAS
-from pipelab.objective import Objective
+from pipelab.evaluation import Evaluation, evaluate
+from pipelab.fields import given
 from pipelab.outcome import ended
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solver_run import ending
 
 if TYPE_CHECKING:
-    from pipelab.kinds import DataFrame
+    from pandas import DataFrame
 
 __all__ = ["Result", "placement_in", "status_and_bound"]
 
@@ -41,7 +41,9 @@ def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str
     if bound is None:
         return "feasible", None
     if bound < throughput * (1 - 1e-6):
-        raise PipelabError(f"a bound of {bound} was proved, but a placement yields {throughput}: one of them is wrong")
+        raise PipelabError(
+            f"a bound of {bound} was proved, but a placement yields {throughput}: one of them is wrong"
+        )
     if bound <= throughput * (1 + 1e-12):  # equal but for the last bits of the arithmetic
         return "optimal", throughput
     return "feasible", bound
@@ -59,8 +61,8 @@ class Result:
         Who answered: a method of `solve`, "cheapest" or "quickest".
     status : str
         "optimal": proven, the bound equals the throughput (or the objective's value). "feasible": a
-        placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": no placement was
-        found, and it is not proven that there is none.
+        placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": no
+        placement was found, and it is not proven that there is none.
     placement : Placement or None
         The answer; None where there is none.
     throughput : float or None
@@ -74,14 +76,15 @@ class Result:
     solver : str
         Name and version; empty where none was called.
     reason : str
-        Why there is no placement, or why its proof is missing; of "exhaustive", how many placements were tried.
-        Empty otherwise.
+        Why there is no placement, or why its proof is missing; of "exhaustive", how many placements
+        were tried. Empty otherwise.
     stopped_by : str or None
         "time limit", "gap limit", "stop", "interrupt", … where it ended early.
     details : mapping
         What only this method has: build_seconds, nodes, root_bound, progress, …
     objective : Objective or None
-        What was to be least, where it was not throughput that was to be greatest; with its own bound.
+        What was to be least, where it was not throughput that was to be greatest; with its own
+        bound.
     """
 
     problem: Problem
@@ -119,7 +122,9 @@ class Result:
     def sentence(self) -> str:
         """The answer in one sentence; a second one where links are counted as the write-up counts them."""
         mistaken = self.problem.link_units == "transfers" and len(self.problem.cluster) > 1
-        return self._answer + (" Links count transfers/s here, as in the write-up." if mistaken else "")
+        return self._answer + (
+            " Links count transfers/s here, as in the write-up." if mistaken else ""
+        )
 
     @property
     def _answer(self) -> str:
@@ -138,7 +143,11 @@ class Result:
             return self._least(rate, why) + self._remark
         if self.status == "optimal":
             return f"{rate}, proven optimal in {self.seconds:.3g} s." + self._remark
-        far = f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:.7g})" if self.bound else ""
+        far = (
+            f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:.7g})"
+            if self.bound
+            else ""
+        )
         return f"{rate}, not proven optimal{why}{far}." + self._remark
 
     def _least(self, rate: str, why: str) -> str:
@@ -146,7 +155,11 @@ class Result:
         head = f"{goal.value:.7g} {goal.unit} at {rate}"
         if self.status == "optimal":
             return f"{head}, proven least{goal.among} in {self.seconds:.3g} s."
-        far = f"; the least may be up to {goal.gap:.2%} lower (bound {goal.bound:.7g})" if goal.bound else ""
+        far = (
+            f"; the least may be up to {goal.gap:.2%} lower (bound {goal.bound:.7g})"
+            if goal.bound
+            else ""
+        )
         return f"{head}, not proven least{goal.among}{why}{far}."
 
     @property
@@ -159,7 +172,8 @@ class Result:
         Returns
         -------
         dict
-            The attributes, with units in the names where these have any; the placement as `Placement.as_dict` has it.
+            The attributes, with units in the names where these have any; the placement as
+            `Placement.as_dict` has it.
         """
         return {
             "problem": self.problem.name,
@@ -198,7 +212,7 @@ class Result:
         InvalidData
             Nothing can be written there.
         """
-        from pipelab.export import save_placement
+        from pipelab.io.placements import save_placement
 
         return save_placement(self.problem, self, path)
 
@@ -208,8 +222,8 @@ class Result:
         Returns
         -------
         pandas.DataFrame
-            `problem`, `method`, `status`, `throughput_tokens_per_s`, `bound_tokens_per_s`, `gap`, `seconds`, the
-            objective if it is another, and `size`.
+            `problem`, `method`, `status`, `throughput_tokens_per_s`, `bound_tokens_per_s`, `gap`,
+            `seconds`, the objective if it is another, and `size`.
         """
         import pandas as pd
 
@@ -231,7 +245,9 @@ class Result:
 
     def _repr_html_(self) -> str:
         name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
-        html = f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
+        html = (
+            f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
+        )
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 
@@ -245,7 +261,10 @@ def placement_in(given: Any, what: str) -> Placement:
     """
     if isinstance(given, Result):
         if given.placement is None:
-            raise InvalidValue(what, [("placement", given.status, f"expected a result that has one. {given.sentence}")])
+            raise InvalidValue(
+                what,
+                [("placement", given.status, f"expected a result that has one. {given.sentence}")],
+            )
         return given.placement
     if not isinstance(given, Placement):
         expected = "expected a Placement, such as Placement.of([(4, (0, 1))]), or a Result"

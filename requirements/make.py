@@ -26,7 +26,17 @@ def compile_to(name: str, what: str, options: list[str], more: list[str]) -> Non
     if uv is None:
         sys.exit("uv is not there: pip install uv")
     target = HERE / name
-    command = [uv, "pip", "compile", str(HERE.parent / "pyproject.toml"), "-", *options, *PLAIN, "-o", str(target)]
+    command = [
+        uv,
+        "pip",
+        "compile",
+        str(HERE.parent / "pyproject.toml"),
+        "-",
+        *options,
+        *PLAIN,
+        "-o",
+        str(target),
+    ]
     subprocess.run(command, input="\n".join(more), text=True, check=True, stdout=subprocess.DEVNULL)
     text = target.read_text(encoding="utf-8")
     if "://" in text:
@@ -37,10 +47,28 @@ def compile_to(name: str, what: str, options: list[str], more: list[str]) -> Non
 def main(arguments: list[str]) -> None:
     """Make all three."""
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    build, lowest = project["build-system"]["requires"], project["project"]["requires-python"].removeprefix(">=")
-    compile_to("locked.txt", "What pipelab runs with, and is built with", [*LOCK, *arguments], build)
-    compile_to("locked-test.txt", "The same, and what the tests need", [*LOCK, "--extra", "test", *arguments], build)
-    options = ["--resolution", "lowest-direct", "--extra", "test", "--python-version", lowest, "--upgrade"]
+    build, lowest = (
+        project["build-system"]["requires"],
+        project["project"]["requires-python"].removeprefix(">="),
+    )
+    compile_to(
+        "locked.txt", "What pipelab runs with, and is built with", [*LOCK, *arguments], build
+    )
+    compile_to(
+        "locked-test.txt",
+        "The same, and what the tests need",
+        [*LOCK, "--extra", "test", *arguments],
+        build,
+    )
+    options = [
+        "--resolution",
+        "lowest-direct",
+        "--extra",
+        "test",
+        "--python-version",
+        lowest,
+        "--upgrade",
+    ]
     compile_to("lowest.txt", f"The lowest versions allowed, for Python {lowest}", options, [])
 
 

@@ -6,22 +6,24 @@ import signal
 import pytest
 
 import pipelab as pl
-from pipelab.iri_grammar import build_iri_grammar_when_asked
+from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 
 build_iri_grammar_when_asked()  # before nbformat is imported, in every process of a run
 
 from lab_server import lab_server  # noqa: E402
 from lab_session import one_page  # noqa: E402
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shell's script runs in the background
+# as in a job that a shell's script runs in the background
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
     """Browser tests come first: they take longest, and `--dist worksteal` then gives them to one process.
 
-    It deals out the tests in one run after the other and lets an idle process take from another's end. So two
-    browsers share the cores only at the end, if at all, and what a file sets up once is set up once.
+    It deals out the tests in one run after the other and lets an idle process take from another's
+    end. So two browsers share the cores only at the end, if at all, and what a file sets up once is
+    set up once.
     """
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
 
@@ -37,7 +39,8 @@ def jupyterlab():
 def page(jupyterlab):
     """One page for the browser tests of a file, which show their notebooks on it one after the other.
 
-    Not for the whole run: while Playwright is at work, asyncio thinks that its loop runs in this thread.
+    Not for the whole run: while Playwright is at work, asyncio thinks that its loop runs in this
+    thread.
     """
     with one_page(jupyterlab) as opened:
         yield opened

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# As `pipelab.lab` does; `python -m jupyterlab` takes 2.6 s more.
+# As `pipelab.io.lab` does; `python -m jupyterlab` takes 2.6 s more.
 _LAUNCH = """
-from pipelab.iri_grammar import build_iri_grammar_when_asked
+from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 build_iri_grammar_when_asked()
 from jupyterlab.labapp import main
 main()
@@ -47,7 +47,9 @@ class LabServer:
 
     def _ask(self, what: str, method: str = "GET"):
         request = urllib.request.Request(
-            f"{self.address}/api/{what}", method=method, headers={"Authorization": f"token {self.token}"}
+            f"{self.address}/api/{what}",
+            method=method,
+            headers={"Authorization": f"token {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=30) as reply:
             text = reply.read()
@@ -98,7 +100,9 @@ def _start(root: Path, scratch: Path, token: str, port: int) -> subprocess.Popen
         "--LabApp.expose_app_in_browser=True",
     ]  # fmt: skip
     with (scratch / "lab.log").open("w") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def _settings(scratch: Path, extension: str, plugin: str, values: dict) -> None:

@@ -15,7 +15,9 @@ import nbformat
 
 from lab_server import LabServer, lab_server
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 _FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
@@ -35,7 +37,8 @@ _RUN_ALL = """async () => {
   await app.commands.execute('notebook:run-all-cells');
   return panel.content.widgets.filter(c => c.model.type === 'code').map(c => c.model.executionCount); }"""
 
-# Notes when a key or button went down, and when plotly has finished drawing something else than before.
+# Notes when a key or button went down, and when plotly has finished drawing something else than
+# before.
 _WATCH = """(figure) => {
   const g = document.querySelectorAll('.js-plotly-plot')[figure];
   const seen = () => (g.querySelector('.gtitle') || {}).textContent
@@ -60,7 +63,8 @@ _WATCH_TEXT = """(text) => {
     window.pipelabSaid = performance.now(); watch.disconnect(); });
   watch.observe(document.body, {childList: true, subtree: true, characterData: true}); }"""
 
-# Reads the notebook's file again and gives it a kernel of its own; the one before is ended by the server.
+# Reads the notebook's file again and gives it a kernel of its own; the one before is ended by the
+# server.
 _ANEW = """async () => {
   const app = window.jupyterapp; await app.restored;
   const panel = app.shell.currentWidget;
@@ -101,8 +105,8 @@ class LabPage:
     def show(self, notebook) -> None:
         """Another notebook in the place of the one that is open, with a kernel of its own.
 
-        Loading JupyterLab takes as long as most explorers' tests. A second document would leave the first on the page,
-        out of sight, where a locator may find it before what it looks for.
+        Loading JupyterLab takes as long as most explorers' tests. A second document would leave the
+        first on the page, out of sight, where a locator may find it before what it looks for.
         """
         nbformat.write(notebook, self._server.root / self._folder / _NAME)
         self.page.set_viewport_size(_SIZE)
@@ -127,7 +131,9 @@ class LabPage:
 
     def bad_outputs(self) -> list[str]:
         """Text of every stderr or error output."""
-        return self.page.eval_on_selector_all(_BAD_OUTPUT, "es => es.map(e => e.textContent.slice(0, 400))")
+        return self.page.eval_on_selector_all(
+            _BAD_OUTPUT, "es => es.map(e => e.textContent.slice(0, 400))"
+        )
 
     def figures(self) -> list[dict]:
         """Of every plotly figure: its title, what its axes say, and the outlines of what it draws."""
@@ -148,7 +154,8 @@ class LabPage:
     def too_wide(self, width: int, known: int) -> list[str]:
         """Outputs that must be scrolled sideways on a page of so many pixels; it stays as wide as that.
 
-        Figures are drawn anew for the new width, one after the other: until so few are left as are known, or 60 s.
+        Figures are drawn anew for the new width, one after the other: until so few are left as are
+        known, or 60 s.
         """
         self.page.set_viewport_size({"width": width, "height": 1000})
         for _ in range(120):
@@ -178,7 +185,9 @@ class LabPage:
 
     def handle(self, label: str):
         """The handle of the slider with this label; it takes the arrow keys."""
-        slider = self.page.locator(".widget-slider", has=self.page.locator(f"label:text-is('{label}')"))
+        slider = self.page.locator(
+            ".widget-slider", has=self.page.locator(f"label:text-is('{label}')")
+        )
         return slider.locator(".noUi-handle").first
 
     def press(self, label: str, key: str = "ArrowRight") -> None:
@@ -223,7 +232,11 @@ def one_page(server: LabServer) -> Iterator[LabPage]:
 def notebook_of(*cells: str):
     """A notebook of these cells of code."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     return notebook
 
 
@@ -247,5 +260,7 @@ if __name__ == "__main__":
         print("stderr or errors", opened.bad_outputs())
         print("page errors", opened.errors, "elsewhere", opened.requests_elsewhere)
         for figure in opened.figures():
-            print("figure", figure["title"], len(figure["bars"]), "bars", round(figure["width"]), "px")
+            print(
+                "figure", figure["title"], len(figure["bars"]), "bars", round(figure["width"]), "px"
+            )
         opened.picture(picture)

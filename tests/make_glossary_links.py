@@ -1,12 +1,13 @@
 """Let every entry of the glossary lead to the cell where its heading stands now: `python tests/make_glossary_links.py`.
 
-Cells keep their ids (`nbstripout --keep-id`), so this is needed only where a heading went to another cell.
+Cells keep their ids (`nbstripout --keep-id`), so this is needed only where a heading went to
+another cell.
 """
 
 import json
 import re
 
-from pipelab.paths import notebooks_dir
+from pipelab.io.paths import notebooks_dir
 
 _MET = re.compile(r"First met in \[\d\d (?P<heading>[^\]]+)\]\((?P<book>[^)#]+)#[^)]*\)")
 
@@ -18,7 +19,11 @@ def led(glossary: str) -> str:
         heading, book = json.loads(f'"{found["heading"]}"'), found["book"]
         cells = json.loads((notebooks_dir() / book).read_text(encoding="utf-8"))["cells"]
         place = re.compile(rf"^#{{1,3}} {re.escape(heading)}$", flags=re.M)
-        cell = next(c["id"] for c in cells if c["cell_type"] == "markdown" and place.search("".join(c["source"])))
+        cell = next(
+            c["id"]
+            for c in cells
+            if c["cell_type"] == "markdown" and place.search("".join(c["source"]))
+        )
         return f"{found[0].partition('#')[0]}#cell-id={cell})"
 
     return _MET.sub(link, glossary)

@@ -1,6 +1,7 @@
 """The pictures of docs/img: each explorer as it stands in a real JupyterLab, after a few keys.
 
-`python tests/make_pictures.py` makes all of them again; it needs Chromium (`pip install -e '.[test]'`).
+`python tests/make_pictures.py` makes all of them again; it needs Chromium (`pip install -e
+'.[test]'`).
 """
 
 import sys
@@ -36,7 +37,9 @@ def _nothing(page: LabPage) -> None:
 PICTURES = {
     "mix": Picture("pl.explore_mix('Llama-3-8B')", _one_more, "would help most"),
     "schedules": Picture("pl.explore_schedules('1F1B', other='ZBH1')", _nothing, "ends at 27"),
-    "pipeline": Picture("pl.explore_pipeline('Llama-3-8B', {'A100-SXM-40': 1, 'T4': 2})", _nothing, "in flight:"),
+    "pipeline": Picture(
+        "pl.explore_pipeline('Llama-3-8B', {'A100-SXM-40': 1, 'T4': 2})", _nothing, "in flight:"
+    ),
     "watch": Picture(
         "import dataclasses\nsmall = pl.load_case('small')\n"
         "heavy = dataclasses.replace(small.model, layer_weight_gb=20)\n"

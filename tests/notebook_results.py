@@ -26,7 +26,8 @@ RESULTS = {
         "result.reason == 'all 340 placements were tried'",
         "early.reason.startswith('5 of 340 placements were tried')",
         "per_second == tried / measured.seconds",
-        "not any('right' in str(pl.check('02.1', n)) for n in table['placements'])",  # it is not told
+        # it is not told
+        "not any('right' in str(pl.check('02.1', n)) for n in table['placements'])",
         "stopped.status == 'feasible' and stopped.stopped_by == 'time limit'",
     ],
     "03_one_gpu_per_stage.ipynb": [
@@ -92,7 +93,8 @@ RESULTS = {
         "abs(answers['demo', 3].throughput - 1046.5812) < 1e-9 and abs(tokens.throughput - 375.8768) < 1e-9",
         "written / counted > 1000 and (runs['status'] == 'feasible').any()",
         "min(len(a.placement) for a, _ in both) > 1 and len(one_stage) == 16",
-        "'not yet' in str(pl.check('06.1', proof.left_over))",  # what is shown is not what is asked for
+        # what is shown is not what is asked for
+        "'not yet' in str(pl.check('06.1', proof.left_over))",
         "curve.complete and len(curve.points) > 3",
         "early.stopped_by == 'gap limit' and early.bound >= 300 and early.gap <= 0.1",
     ],
@@ -185,7 +187,8 @@ RESULTS = {
     ],
 }
 
-# Of the notebooks that are also run in a browser: titles of their figures, bars drawn in all of them.
+# Of the notebooks that are also run in a browser: titles of their figures, bars drawn in all of
+# them.
 FIGURES = {
     "00_start_here.ipynb": (
         [
@@ -206,7 +209,10 @@ FIGURES = {
         ],
         15,
     ),
-    "02_exhaustive_search.ipynb": (["tiny: 301.784 tokens/s", "placements, 3 per stage: beyond a year of search"], 2),
+    "02_exhaustive_search.ipynb": (
+        ["tiny: 301.784 tokens/s", "placements, 3 per stage: beyond a year of search"],
+        2,
+    ),
     "03_one_gpu_per_stage.ipynb": (
         [
             "medium: 264.236 tokens/s",
@@ -317,5 +323,6 @@ def with_statements(path, name):
 def check_figure(title, axes, kinds, annotations):
     """A title that states something, and axes that say what they count."""
     assert len(title.split()) >= 4, title
-    # Rows of names and panels with a title of their own need none; everything else says what it counts.
+    # Rows of names and panels with a title of their own need none; everything else says what it
+    # counts.
     assert any(axes) or "heatmap" in kinds or annotations, title

@@ -18,7 +18,10 @@ from pipelab.costs import StageCost, StageTables
 def line(problem, gpu_type, layers):
     """Slope and height at 0 of what a GPU yields, as a function of its batch."""
     c = problem.costs.coefficients[gpu_type]
-    return c.per_sequence, c.per_token * problem.workload.sequence_length + c.per_layer * layers + c.constant
+    return (
+        c.per_sequence,
+        c.per_token * problem.workload.sequence_length + c.per_layer * layers + c.constant,
+    )
 
 
 def theta(slope, base, batch):
@@ -27,7 +30,10 @@ def theta(slope, base, batch):
 
 def activations(problem):
     w, m = problem.workload, problem.model
-    elements = 3 * w.batch_size * w.sequence_length * m.d_model + w.batch_size * w.sequence_length * m.d_hidden
+    elements = (
+        3 * w.batch_size * w.sequence_length * m.d_model
+        + w.batch_size * w.sequence_length * m.d_hidden
+    )
     return problem.costs.activation_overhead * elements * m.bytes_per_element / 1024**3
 
 
@@ -65,7 +71,9 @@ def stage(problem, gpus, span):
     """Rate of a stage that holds the layers in `span`, or None where it does not fit in memory."""
     model = problem.model
     if isinstance(problem.costs, TableCosts):
-        cost = problem.costs.stage(model, problem.workload, [problem.cluster.gpus[g] for g in gpus], span, "even")
+        cost = problem.costs.stage(
+            model, problem.workload, [problem.cluster.gpus[g] for g in gpus], span, "even"
+        )
         return cost.throughput or None
     if isinstance(problem.costs, pl.Measured):
         return measured(problem, gpus, span)
@@ -101,12 +109,17 @@ def pass_seconds(problem, gpus, span):
     if isinstance(problem.costs, TableCosts):
         return interval
     if isinstance(problem.costs, pl.Measured):
-        whole = dataclasses.replace(load, batch_size=roofline_oracle.whole(load.batch_size / len(gpus)) * len(gpus))
+        whole = dataclasses.replace(
+            load, batch_size=roofline_oracle.whole(load.batch_size / len(gpus)) * len(gpus)
+        )
         return tokens_of(whole) / measured(problem, gpus, span, whole)
     layers = sum(problem.model.work_factors[i] if problem.model.work_factors else 1.0 for i in span)
     turns, alone, rates = [], [], []
     for g, b in zip(gpus, shares(problem, gpus, layers), strict=True):
-        of_gpu, turn = line(problem, problem.cluster.gpus[g].type, layers), roofline_oracle.whole(b - 1e-9 * b)
+        of_gpu, turn = (
+            line(problem, problem.cluster.gpus[g].type, layers),
+            roofline_oracle.whole(b - 1e-9 * b),
+        )
         rates.append(theta(*of_gpu, b))
         alone.append(b / rates[-1])
         turns.append(turn / theta(*of_gpu, turn) if turn else 0.0)
@@ -149,7 +162,9 @@ def message_seconds(problem, senders, receivers):
     """Until the last of all pairs of GPUs has the whole tensor; links in tokens."""
     late = problem.cluster.latency_matrix()
     tokens = tokens_of(problem.workload)
-    return max(tokens / link(problem, [i], [j]) + late[i][j] / 1000 for i in senders for j in receivers)
+    return max(
+        tokens / link(problem, [i], [j]) + late[i][j] / 1000 for i in senders for j in receivers
+    )
 
 
 def gpu_sets(problem):
@@ -196,14 +211,21 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
     names = ["A", "B", "C"]
     coefficients = {
         name: pl.Coefficients(
-            -rng.uniform(0, 0.01), rng.uniform(0, 6), rng.uniform(-14, 3) * (0.4 if unlike else 1), rng.uniform(80, 200)
+            -rng.uniform(0, 0.01),
+            rng.uniform(0, 6),
+            rng.uniform(-14, 3) * (0.4 if unlike else 1),
+            rng.uniform(80, 200),
         )
         for name in names
     }
     costs = pl.LinearThroughput(coefficients, efficiency=float(rng.choice([0.6, 0.85, 1.0])))
     if twins:
         names = names[: int(rng.integers(1, 3))]
-    weight, batch, length = float(rng.uniform(0.5, 3)), int(rng.choice([1, 4, 16])), int(rng.choice([64, 512]))
+    weight, batch, length = (
+        float(rng.uniform(0.5, 3)),
+        int(rng.choice([1, 4, 16])),
+        int(rng.choice([64, 512])),
+    )
     model = pl.Model("random", m, 1024, int(rng.integers(256, 4096)), weight)
     if unlike:
         weights, work = rng.choice([0.5, 1.0, 1.5, 2.5], (2, m))
@@ -215,7 +237,9 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
     workload = pl.Workload(length, batch)
     # Memory in layers: some GPUs hold none, some hold all.
     activation = costs.activation_gb(model, workload)
-    room = rng.choice([0.7, 1.1, 2.1, 3.1, 6.1], n) * weight + activation * rng.choice([0.4, 1.0], n)
+    room = rng.choice([0.7, 1.1, 2.1, 3.1, 6.1], n) * weight + activation * rng.choice(
+        [0.4, 1.0], n
+    )
     if twins:
         room = rng.choice(np.unique(room)[:2], n)
     pool = tuple(pl.GPU(str(rng.choice(names)), float(memory)) for memory in room)
@@ -233,7 +257,9 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
         node, speeds = rng.integers(0, 2, n), rng.uniform(20, 400, (2, 2))
         rates = speeds[np.ix_(node, node)]
     bandwidth = rates * tensor / (1 if options["link_units"] == "transfers" else batch * length)
-    return pl.Problem(pl.Cluster(pool, bandwidth), model, workload, costs, name=f"random {seed}", **options)
+    return pl.Problem(
+        pl.Cluster(pool, bandwidth), model, workload, costs, name=f"random {seed}", **options
+    )
 
 
 class TableCosts:
@@ -264,22 +290,33 @@ class TableCosts:
         """`mixture`: sorted type names; `span`: (layers, weight, work). 0 where it does not fit."""
         if self.slowest and len(set(mixture)) > 1:
             return min(self.rate((t,) * len(mixture), span) for t in set(mixture))
-        rng = np.random.default_rng([self.seed, *map(ord, "".join(mixture)), *(round(4 * x) for x in span)])
+        rng = np.random.default_rng(
+            [self.seed, *map(ord, "".join(mixture)), *(round(4 * x) for x in span)]
+        )
         return 0.0 if rng.random() < 0.35 else float(rng.choice(self.values))
 
     def stage(self, model, workload, gpus, layers, batch_split):
         layers = range(layers) if isinstance(layers, int) else layers
         mixture = tuple(sorted(g.type for g in gpus))
-        rate = self.rate(mixture, (len(layers), model.weight_gb(layers) / model.layer_weight_gb, model.work(layers)))
+        rate = self.rate(
+            mixture,
+            (len(layers), model.weight_gb(layers) / model.layer_weight_gb, model.work(layers)),
+        )
         need = tuple(g.memory_gb / 2 if rate else g.memory_gb * 2 for g in gpus)
         return StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
 
     def stage_tables(self, model, workload, kinds, composition, batch_split):
         s = model.spans
         spans = list(zip(s.layers.tolist(), s.weight.tolist(), s.work.tolist(), strict=True))
-        mixtures = [tuple(sorted(t for k, n in zip(kinds, c, strict=True) for t in [k.type] * n)) for c in composition]
+        mixtures = [
+            tuple(sorted(t for k, n in zip(kinds, c, strict=True) for t in [k.type] * n))
+            for c in composition
+        ]
         rate = np.array([[self.rate(m, span) for span in spans] for m in mixtures])
-        memory = np.where(rate[:, None] > 0, 0.5, 2.0) * np.array([k.memory_gb for k in kinds])[None, :, None]
+        memory = (
+            np.where(rate[:, None] > 0, 0.5, 2.0)
+            * np.array([k.memory_gb for k in kinds])[None, :, None]
+        )
         return StageTables(rate, np.where((composition > 0)[:, :, None], memory, 0.0))
 
 
@@ -298,7 +335,9 @@ def placements(problem):
                 hop = link(problem, last, s) if last else np.inf
                 for end in range(done + 1, total + 1):
                     if rate[s, done, end] is not None:
-                        yield from extend(end, used | set(s), s, min(slowest, hop, rate[s, done, end]), stages + 1)
+                        yield from extend(
+                            end, used | set(s), s, min(slowest, hop, rate[s, done, end]), stages + 1
+                        )
 
     return extend(0, frozenset(), None, np.inf, 0)
 
@@ -308,7 +347,11 @@ def passes(problem):
     sets, total = list(gpu_sets(problem)), problem.model.layers
     spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
     rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
-    time = {key: pass_seconds(problem, key[0], range(*key[1:])) for key, own in rate.items() if own is not None}
+    time = {
+        key: pass_seconds(problem, key[0], range(*key[1:]))
+        for key, own in rate.items()
+        if own is not None
+    }
 
     def extend(done, used, last, slowest, seconds):
         if done == total:

@@ -50,14 +50,18 @@ def seconds(problem, gpu, span, b, t):
     overlap = costs.prefill_overlap if w.phase == "prefill" else costs.decode_overlap
     s, o = w.sequence_length, w.output_tokens
     q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
-    kv = (2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim) * BYTES[
-        m.kv_precision
-    ]
+    kv = (
+        2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim
+    ) * BYTES[m.kv_precision]
     parts = m.kv_heads if m.latent is None else 1
     prompt_pair = decode_pair = 4 * m.heads * m.head_dim
     if m.latent is not None:
-        prompt_pair = 2 * m.heads * (m.head_dim + m.latent.rope_dim) + 2 * m.heads * m.latent.value_dim
-        decode_pair = 2 * m.heads * (m.latent.kv_rank + m.latent.rope_dim) + 2 * m.heads * m.latent.kv_rank
+        prompt_pair = (
+            2 * m.heads * (m.head_dim + m.latent.rope_dim) + 2 * m.heads * m.latent.value_dim
+        )
+        decode_pair = (
+            2 * m.heads * (m.latent.kv_rank + m.latent.rope_dim) + 2 * m.heads * m.latent.kv_rank
+        )
     attention = {
         "prefill": prompt_pair * s * s / 2,
         "decode": decode_pair * s,
@@ -75,7 +79,11 @@ def seconds(problem, gpu, span, b, t):
         if expert:
             touched -= m.experts * (1 - m.experts_per_token / m.experts) ** (b * q) * expert
         compute = b * (2 * q * met + attention) / flop_rate
-        move = touched * BYTES[m.precision] / t + b * cached * kv / min(t, parts) + 8 * b * q * m.d_model * 2 / t
+        move = (
+            touched * BYTES[m.precision] / t
+            + b * cached * kv / min(t, parts)
+            + 8 * b * q * m.d_model * 2 / t
+        )
         total += slower(compute, move / byte_rate) + costs.layer_overhead_s
         if t > 1:
             ring = 2 * (t - 1) / t * b * q * m.d_model * 2 / (gpu.node_gb_per_s * 1e9)
@@ -83,7 +91,9 @@ def seconds(problem, gpu, span, b, t):
     if m.layers - 1 in span:
         logits = 1 + 1 / o if w.phase == "mixed" else 1
         weights = m.vocab * m.d_model
-        total += slower(2 * b * logits * weights / flop_rate, weights * BYTES[m.precision] / t / byte_rate)
+        total += slower(
+            2 * b * logits * weights / flop_rate, weights * BYTES[m.precision] / t / byte_rate
+        )
     return total
 
 
@@ -96,11 +106,17 @@ def memory_gb(problem, gpu, span, b, t):
     first, last = 0 in span, m.layers - 1 in span
     matrices = 1 if first and last and m.tied_embeddings else first + last
     weights += matrices * m.vocab * m.d_model + last * m.d_model
-    per_token = 2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim
+    per_token = (
+        2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim
+    )
     parts = m.kv_heads if m.latent is None else 1
     tokens = b * w.in_flight * (s + (o if w.phase == "mixed" else 0))
     cache = len(span) * tokens * per_token * BYTES[m.kv_precision] / min(t, parts)
-    wide = m.d_ff if m.experts == 1 else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
+    wide = (
+        m.d_ff
+        if m.experts == 1
+        else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
+    )
     activations = b * q * (2 * m.d_model + 2 * wide) * 2 / t
     used = (weights * BYTES[m.precision] / t + cache + activations) / 1e9
     return used + (1 - costs.memory_share) * gpu.memory_gb
@@ -134,12 +150,21 @@ def ways(problem, gpus, span):
     tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
     even = problem.batch_split == "even" or k == 1
     batch = [w.batch_size / k] * k if even else balanced(problem, gpus, span)
-    slowest = max(seconds(problem, g, span, b, 1) for g, b in zip(gpus, batch, strict=True) if b > 0)
+    slowest = max(
+        seconds(problem, g, span, b, 1) for g, b in zip(gpus, batch, strict=True) if b > 0
+    )
     yield (
         tokens / slowest,
-        max(memory_gb(problem, g, span, b, 1) - g.memory_gb for g, b in zip(gpus, batch, strict=True)),
+        max(
+            memory_gb(problem, g, span, b, 1) - g.memory_gb
+            for g, b in zip(gpus, batch, strict=True)
+        ),
         1,
-        max(seconds(problem, g, span, whole(b), 1) for g, b in zip(gpus, batch, strict=True) if whole(b)),
+        max(
+            seconds(problem, g, span, whole(b), 1)
+            for g, b in zip(gpus, batch, strict=True)
+            if whole(b)
+        ),
     )
     if problem.costs.tensor_parallel and len(set(gpus)) == 1 and gpus[0].node:
         m, parts = problem.model, problem.model.kv_heads if problem.model.latent is None else 1
@@ -169,7 +194,11 @@ def stage(problem, gpus, span):
 def link(problem, bandwidth_gb_per_s):
     """Tokens/s of a link."""
     w = problem.workload
-    q = {"prefill": w.sequence_length, "decode": 1, "mixed": 1 + w.sequence_length / w.output_tokens}[w.phase]
+    q = {
+        "prefill": w.sequence_length,
+        "decode": 1,
+        "mixed": 1 + w.sequence_length / w.output_tokens,
+    }[w.phase]
     tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
     sent = w.batch_size * q * problem.model.d_model * 2
     return tokens / (problem.costs.hop_latency_s + sent / (bandwidth_gb_per_s * 1e9))
@@ -203,7 +232,9 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
     )  # fmt: skip
     room = float(model.weight_gb(range(m)))
     facts = {
-        name: pl.GPUFacts(room, *map(float, (rng.uniform(300, 3000), rng.uniform(30, 900), rng.uniform(0.3, 0.7))))
+        name: pl.GPUFacts(
+            room, *map(float, (rng.uniform(300, 3000), rng.uniform(30, 900), rng.uniform(0.3, 0.7)))
+        )
         for name in ("A", "B", "C")
     }
     node = rng.integers(0, 3, n)  # node 0 stands for GPUs on their own
@@ -211,7 +242,13 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
     memory = room * rng.choice([0.3, 0.6, 1.5, 4.0], 3)
     inside = rng.choice([30.0, 300.0], 3)
     pool = [
-        pl.GPU(kinds[i], float(memory[i]), None, f"node {i}" if i else "", float(inside[i]) if i else None)
+        pl.GPU(
+            kinds[i],
+            float(memory[i]),
+            None,
+            f"node {i}" if i else "",
+            float(inside[i]) if i else None,
+        )
         for i in node
     ]
     options = {
@@ -219,12 +256,18 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
         "same_type_stages": bool(rng.random() < 0.2),
         "batch_split": str(rng.choice(["even", "balanced"], p=[0.7, 0.3])),
     }
-    costs = pl.Roofline(facts, tensor_parallel=bool(rng.random() < 0.7), layer_overhead_s=2e-6, hop_latency_s=1e-6)
+    costs = pl.Roofline(
+        facts, tensor_parallel=bool(rng.random() < 0.7), layer_overhead_s=2e-6, hop_latency_s=1e-6
+    )
     options = options | {"link_units": "tokens", "name": f"roofline {seed}"} | fixed
-    problem = pl.Problem(pl.Cluster(tuple(pool), np.ones((n, n))), model, workload, costs, **options)
+    problem = pl.Problem(
+        pl.Cluster(tuple(pool), np.ones((n, n))), model, workload, costs, **options
+    )
     # Links about as fast as a stage of half the layers, every direction its own; or fast ones.
     half = seconds(problem, pool[0], range((m + 1) // 2), workload.batch_size, 1)
     sent = workload.tokens / link(problem, 1.0) - costs.hop_latency_s  # seconds at 1 GB/s
     speed = 10.0 ** rng.uniform(-0.5, 1, (n, n)) if rng.random() < 0.6 else np.full((n, n), 100.0)
     costs = dataclasses.replace(costs, prefer=str(rng.choice(["rate", "time"])))
-    return dataclasses.replace(problem, cluster=pl.Cluster(tuple(pool), speed * sent / half), costs=costs)
+    return dataclasses.replace(
+        problem, cluster=pl.Cluster(tuple(pool), speed * sent / half), costs=costs
+    )

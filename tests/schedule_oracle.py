@@ -12,7 +12,14 @@ class Circle(Exception):
 
 
 def slow_times(
-    schedule, forward, backward, weight, comm, overlap=1.0, rendezvous=False, drops=lambda stage, kind, batch: False
+    schedule,
+    forward,
+    backward,
+    weight,
+    comm,
+    overlap=1.0,
+    rendezvous=False,
+    drops=lambda stage, kind, batch: False,
 ):
     """Start and end of every action, by its text.
 
@@ -62,7 +69,12 @@ def slow_times(
         """Text of who uses an action's result on another rank, and the link."""
         if kind == "F" and stage < last_stage and rank_of[stage] != rank_of[stage + 1]:
             return f"{stage + 1}F{batch}", stage
-        if kind in "BI" and stage > 0 and rank_of[stage] != rank_of[stage - 1] and not schedule.forward_only:
+        if (
+            kind in "BI"
+            and stage > 0
+            and rank_of[stage] != rank_of[stage - 1]
+            and not schedule.forward_only
+        ):
             return gradient_of(stage - 1, batch), stage - 1
         return None
 
@@ -131,13 +143,20 @@ def slow_blocking(schedule, forward, backward, weight, comm, overlap=1.0):
                 found.append((*texts, comm[min(stage, other)]))
         return found
 
-    took = {"F": forward, "I": backward, "W": weight, "B": [b + w for b, w in zip(backward, weight, strict=True)]}
+    took = {
+        "F": forward,
+        "I": backward,
+        "W": weight,
+        "B": [b + w for b, w in zip(backward, weight, strict=True)],
+    }
     todo = []
     for row in schedule.actions:
         steps = []
         for action in row:
             parts = [(part.stage, part.kind, part.microbatch) for part in action.parts or (action,)]
-            length = sum(took[kind][stage] for stage, kind, _ in parts) * (overlap if action.parts else 1)
+            length = sum(took[kind][stage] for stage, kind, _ in parts) * (
+                overlap if action.parts else 1
+            )
             steps += [*messages(parts, False), (str(action), None, length), *messages(parts, True)]
         todo.append(steps)
     times, clock, place = {}, [0.0] * len(todo), [0] * len(todo)

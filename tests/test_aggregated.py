@@ -8,20 +8,35 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.formulations.aggregated.counting import Counting
-from pipelab.formulations.aggregated.order import link_order
-from pipelab.formulations.aggregated.rates import stage_rates
-from pipelab.formulations.aggregated.recipes import recipes_at
-from pipelab.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.aggregated.counting import Counting
+from pipelab.engine.formulations.aggregated.order import link_order
+from pipelab.engine.formulations.aggregated.rates import stage_rates
+from pipelab.engine.formulations.aggregated.recipes import recipes_at
+from pipelab.engine.formulations.aggregated.usage import Limits
 
 # What the write-up's cases yield with 1 to 4 GPUs per stage, links in transfers and in tokens.
 ANSWERS = {
     "tiny": [(217.52, 217.52), (301.784, 301.784), (301.784, 301.784), (345.4944, 345.4944)],
     "small": [(301.424, 301.424), (430.8208, 430.8208), (459.476, 459.476), (589.968, 589.968)],
-    "medium_small": [(249.52, 249.52), (356.184, 356.184), (468.0984, 468.0984), (603.7312, 603.7312)],
+    "medium_small": [
+        (249.52, 249.52),
+        (356.184, 356.184),
+        (468.0984, 468.0984),
+        (603.7312, 603.7312),
+    ],
     "medium": [(264.236, 264.236), (287.04, 287.04), (300, 375.8768), (300, 443.5368)],
-    "large": [(471.424, 471.424), (719.8208, 719.8208), (1038.9312, 1038.9312), (1358.0416, 1358.0416)],
-    "demo": [(810.424, 810.424), (867.7208, 867.7208), (1046.5812, 1046.5812), (1225.4416, 1225.4416)],
+    "large": [
+        (471.424, 471.424),
+        (719.8208, 719.8208),
+        (1038.9312, 1038.9312),
+        (1358.0416, 1358.0416),
+    ],
+    "demo": [
+        (810.424, 810.424),
+        (867.7208, 867.7208),
+        (1046.5812, 1046.5812),
+        (1225.4416, 1225.4416),
+    ],
 }
 
 
@@ -29,7 +44,9 @@ def solved(problem, **options):
     """Solve, and check what holds for every answer."""
     result = pl.solve(problem, "aggregated", **options)
     if result.placement is not None:
-        assert pl.evaluate(problem, result.placement).throughput == result.throughput <= result.bound
+        assert (
+            pl.evaluate(problem, result.placement).throughput == result.throughput <= result.bound
+        )
     if result.status == "infeasible":
         assert result.reason
     return result
@@ -67,7 +84,10 @@ VARIANTS = {
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equal_to_brute_force(variant, seed):
-    agrees(oracle.random_problem(seed, **VARIANTS[variant]), solver="highs" if seed % 4 == 3 else "scip")
+    agrees(
+        oracle.random_problem(seed, **VARIANTS[variant]),
+        solver="highs" if seed % 4 == 3 else "scip",
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -82,16 +102,18 @@ def test_sizes_with_gaps_and_any_cost_model(slowest, seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_easier_questions_first_change_no_answer(seed, monkeypatch):
     """What large problems go through (single classes, one GPU of a stage for all), on small ones."""
-    monkeypatch.setattr("pipelab.methods.search._MANY_SUPPORTS", 1)
+    monkeypatch.setattr("pipelab.engine.methods.search._MANY_SUPPORTS", 1)
     result = agrees(oracle.random_problem(seed, **VARIANTS[list(VARIANTS)[seed % 6]]))
     assert all(q.answer != "not answered" for q in result.details["questions"])
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_mixtures_too_many_to_list_leave_a_valid_bound(seed, monkeypatch):
-    monkeypatch.setattr("pipelab.methods.search._MANY_SUPPORTS", 1)
-    monkeypatch.setattr("pipelab.formulations.aggregated.order.MOST_SUPPORTS", 3)
-    problem = oracle.random_problem(seed, max_gpus_per_stage=3, batch_split="balanced" if seed % 3 == 0 else "even")
+    monkeypatch.setattr("pipelab.engine.methods.search._MANY_SUPPORTS", 1)
+    monkeypatch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 3)
+    problem = oracle.random_problem(
+        seed, max_gpus_per_stage=3, batch_split="balanced" if seed % 3 == 0 else "even"
+    )
     best, result = oracle.best(problem), solved(problem)
     if best is None:
         assert result.status == "infeasible"
@@ -103,7 +125,9 @@ def test_mixtures_too_many_to_list_leave_a_valid_bound(seed, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_equal_to_the_joint_ilp_beyond_brute_force(seed):
-    problem = oracle.random_problem(seed, layers=6, gpus=6, twins=seed % 2 == 0, unlike=seed % 3 == 0)
+    problem = oracle.random_problem(
+        seed, layers=6, gpus=6, twins=seed % 2 == 0, unlike=seed % 3 == 0
+    )
     joint, result = pl.solve(problem, "joint", form="tight"), solved(problem)
     assert result.status == joint.status
     if joint.throughput is not None:
@@ -114,7 +138,9 @@ def priced(problem, seed):
     rng = np.random.default_rng(seed)
     price = {kind: float(rng.choice([0.35, 0.5, 1.25, 2.99])) for kind in problem.cluster.kinds}
     pool = tuple(dataclasses.replace(g, usd_per_hour=price[g]) for g in problem.cluster.gpus)
-    return dataclasses.replace(problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix()))
+    return dataclasses.replace(
+        problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix())
+    )
 
 
 def cost(problem, gpus):
@@ -130,7 +156,9 @@ def test_among_equals_fewest_gpus_then_stages_then_lowest_price(seed):
         assert result.status == "infeasible"
         return
     top = max(rate for rate, _, _ in every)
-    least = min((len(g), stages, cost(problem, g)) for rate, g, stages in every if rate > top * (1 - 1e-9))
+    least = min(
+        (len(g), stages, cost(problem, g)) for rate, g, stages in every if rate > top * (1 - 1e-9)
+    )
     found = result.placement
     assert (len(found.gpus), len(found), cost(problem, found.gpus)) == least
     assert pl.solve(problem, "aggregated").placement == found
@@ -148,7 +176,11 @@ def test_the_trade_off_is_the_pareto_front(against, seed):
     curve = pl.trade_off(problem, against)
     assert curve.complete
     frame = curve.frame()
-    found = list(zip(frame[against], frame["throughput_tokens_per_s"], strict=True)) if curve.points else []
+    found = (
+        list(zip(frame[against], frame["throughput_tokens_per_s"], strict=True))
+        if curve.points
+        else []
+    )
     assert sorted(found) == [(x, pytest.approx(y, rel=1e-6)) for x, y in sorted(front)]
 
 
@@ -162,7 +194,9 @@ def test_a_trade_off_in_dollars_needs_prices():
 def test_a_trade_off_that_is_stopped_keeps_its_points():
     stop, points = threading.Event(), []
     curve = pl.trade_off(
-        pl.load_case("large", max_gpus_per_stage=4), stop=stop, on_point=lambda p: (points.append(p), stop.set())
+        pl.load_case("large", max_gpus_per_stage=4),
+        stop=stop,
+        on_point=lambda p: (points.append(p), stop.set()),
     )
     assert not curve.complete
     assert len(curve.points) == len(points) == 1
@@ -206,7 +240,12 @@ def test_gpus_whose_links_differ_in_latency_are_of_different_classes():
     assert classes.latency_ms.tolist() == [[0, 20], [20, 0]]
     assert classes.bandwidth_gb_per_s.tolist() == [[100, 100], [100, 100]]
     late[3, 0] = 21  # one way from one GPU to one other
-    assert [m.tolist() for m in pl.gpu_classes(pl.Cluster(pool, fast, None, late)).members] == [[0], [1], [2], [3]]
+    assert [m.tolist() for m in pl.gpu_classes(pl.Cluster(pool, fast, None, late)).members] == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
     assert len(pl.gpu_classes(pl.Cluster(pool, fast, None, 20.0))) == 1
 
 
@@ -228,7 +267,9 @@ def test_swapping_gpus_of_a_class_changes_no_throughput(seed):
 def test_the_program_does_not_grow_with_the_cluster():
     def size(gpus):
         cluster = pl.Cluster.from_counts({"A100": gpus, "T4": gpus}, {"A100": 80, "T4": 16}, 100)
-        result = solved(dataclasses.replace(pl.load_case("medium", max_gpus_per_stage=4), cluster=cluster))
+        result = solved(
+            dataclasses.replace(pl.load_case("medium", max_gpus_per_stage=4), cluster=cluster)
+        )
         return result.size["variables"]
 
     assert size(40) == size(20_000)
@@ -247,7 +288,7 @@ def test_circuits_apart_from_the_pipeline_are_no_placement():
     problem = dataclasses.replace(tiny, model=model, cluster=cluster)
     rates = stage_rates(problem)
     found = recipes_at(rates, 150.0)
-    from pipelab import scip
+    from pipelab.engine.solvers import scip
 
     loose, strict = (Counting(found, Limits(), strict=s) for s in (0, 2))
     assert scip.run(loose.program()).status == "optimal"
@@ -270,7 +311,9 @@ def test_walks_are_the_pairs_that_links_allow(seed):
     for q, support in enumerate(order.support):
         ahead = {int(order.leads_to[order.kind_of[q]])}
         for _ in order.follows:
-            ahead |= {int(b) for a, b, k in zip(left, reached, kind, strict=True) if k < 0 and a in ahead}
+            ahead |= {
+                int(b) for a, b, k in zip(left, reached, kind, strict=True) if k < 0 and a in ahead
+            }
         enterable = {int(k) for a, k in zip(left, kind, strict=True) if k >= 0 and a in ahead}
         for other, j in zip(order.support, order.kind_of, strict=True):
             assert (j in enterable) == reaches[np.ix_(support, other)].all()
@@ -333,9 +376,12 @@ def made(types, coefficients, layers, links, k, memory=9.0, prices=None, efficie
     n = len(types)
     memory = memory if isinstance(memory, list) else [memory] * n
     pool = tuple(
-        pl.GPU(t, m, None if prices is None else p) for t, m, p in zip(types, memory, prices or types, strict=True)
+        pl.GPU(t, m, None if prices is None else p)
+        for t, m, p in zip(types, memory, prices or types, strict=True)
     )
-    costs = pl.LinearThroughput({t: pl.Coefficients(0, 0, a, c) for t, (a, c) in coefficients.items()}, efficiency)
+    costs = pl.LinearThroughput(
+        {t: pl.Coefficients(0, 0, a, c) for t, (a, c) in coefficients.items()}, efficiency
+    )
     model, workload = pl.Model("made", layers, 1, 1, 1.0), pl.Workload(1, 1)
     speed = np.broadcast_to(links, (n, n)) * model.bytes_per_element / 2**30
     return pl.Problem(pl.Cluster(pool, speed), model, workload, costs, max_gpus_per_stage=k)
@@ -344,13 +390,20 @@ def made(types, coefficients, layers, links, k, memory=9.0, prices=None, efficie
 @pytest.mark.parametrize("others", [0, 8])
 def test_easier_questions_never_say_no_to_what_exists(others, monkeypatch):
     """Recipes of one class that come from two patterns keep the spans of both."""
-    rates = {"A": (0, 100), "B": (-15, 130), "C": (30, 10), "D": (24, -2), "E": (24, -2.5), "Z": (0, 100)}
+    rates = {
+        "A": (0, 100),
+        "B": (-15, 130),
+        "C": (30, 10),
+        "D": (24, -2),
+        "E": (24, -2.5),
+        "Z": (0, 100),
+    }
     links = np.full((5 + others,) * 2, 9.0)
     links[2, 0] = links[0, 3] = links[0, 4] = 500.0
     links[5:, 5:] = np.arange(others**2).reshape(others, others) / 64 + 9
     memory = [3.5, 2.5, 3.5, 4.5, 4.5, *[1.5] * others]
     if not others:
-        monkeypatch.setattr("pipelab.methods.search._MANY_SUPPORTS", 1)
+        monkeypatch.setattr("pipelab.engine.methods.search._MANY_SUPPORTS", 1)
     problem = made([*"ABCDE", *"Z" * others], rates, 9, links, 2, memory, efficiency=0.6)
     assert solved(problem).throughput == pytest.approx(100)
 
@@ -372,13 +425,15 @@ def test_a_long_chain_of_near_ties_is_not_one_rate(gpus):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_certificate_never_rests_on_mixtures_left_out(seed, monkeypatch):
-    problem = oracle.random_problem(seed, gpus=5, layers=4, max_gpus_per_stage=3, unlike=seed % 3 == 0)
+    problem = oracle.random_problem(
+        seed, gpus=5, layers=4, max_gpus_per_stage=3, unlike=seed % 3 == 0
+    )
     result = solved(problem)
     if result.status != "optimal":
         return
     rates = result.details["rates"].thresholds
     lower = float(rates[max(0, np.searchsorted(rates, result.throughput * (1 - 1e-9)) - 2)])
-    monkeypatch.setattr("pipelab.formulations.aggregated.order.MOST_SUPPORTS", 5)
+    monkeypatch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 5)
     if lower < result.throughput * (1 - 1e-9):  # claims less than exists: must not be certified
         with pytest.raises((pl.PipelabError, pl.TooLarge)):
             pl.certificate(dataclasses.replace(result, throughput=lower, bound=lower))
@@ -388,7 +443,11 @@ def test_a_certificate_never_rests_on_mixtures_left_out(seed, monkeypatch):
 def test_near_ties_do_not_hide_the_smaller_placement(step):
     problem = made("AAB", {"A": (0, 100), "B": (0, 100 * (1 + step))}, 2, 500, 1, [2.5, 2.5, 1.5])
     result = solved(problem)
-    assert (result.status, result.details["fewest"], len(result.placement.gpus)) == ("optimal", True, 1)
+    assert (result.status, result.details["fewest"], len(result.placement.gpus)) == (
+        "optimal",
+        True,
+        1,
+    )
     assert len(pl.trade_off(problem).points) == 1
 
 
@@ -401,7 +460,9 @@ def test_prices_a_millionth_apart_are_told_apart():
 
 @pytest.mark.parametrize("prices", [[3.1234567, 3.123456], [2e-7, 1e-7]])
 def test_prices_finer_than_a_solver_sees_are_refused(prices):
-    problem = made("AB", {"A": (10, 60), "B": (-10, 100)}, 3, 1000, 2, prices=prices, efficiency=0.6)
+    problem = made(
+        "AB", {"A": (10, 60), "B": (-10, 100)}, 3, 1000, 2, prices=prices, efficiency=0.6
+    )
     with pytest.raises(pl.InvalidValue, match=r"round GPU\.usd_per_hour to cents"):
         pl.trade_off(problem, "usd_per_hour")
     result = solved(problem)
@@ -416,7 +477,10 @@ def test_a_point_of_a_trade_off_says_under_which_limit_it_is_best():
         pl.certificate(points[1])
     priced = made("AB", {"A": (10, 100), "B": (5, 50)}, 2, 1000, 1, prices=[2.0, 1.0])
     points = pl.trade_off(priced, "usd_per_hour").points
-    assert [point.reason for point in points] == ["", "the fastest placement that costs less than the previous point"]
+    assert [point.reason for point in points] == [
+        "",
+        "the fastest placement that costs less than the previous point",
+    ]
 
 
 def test_a_certificate_names_who_is_idle_and_no_other():
@@ -447,7 +511,7 @@ def test_a_time_limit_leaves_a_valid_bound(limit, seed):
 @pytest.mark.parametrize("answered", [1, 2, 3, 4, 5, 6, 8])
 def test_questions_left_open_do_not_lower_the_bound(answered, monkeypatch):
     """Only so many questions are answered; the time for all others is up, though some is left in all."""
-    from pipelab import scip
+    from pipelab.engine.solvers import scip
 
     real, asked = scip.run, []
 
@@ -465,13 +529,15 @@ def test_questions_left_open_do_not_lower_the_bound(answered, monkeypatch):
 
 def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
     """At the lowest rate everything goes; but that is asked only where time is limited and may not suffice."""
-    from pipelab import scip
+    from pipelab.engine.solvers import scip
 
     medium = pl.load_case("medium", max_gpus_per_stage=4)
     quick = solved(medium, time_limit=1000)
     assert quick.details["questions"] == tuple(
         dataclasses.replace(new, seconds=old.seconds)
-        for new, old in zip(solved(medium).details["questions"], quick.details["questions"], strict=True)
+        for new, old in zip(
+            solved(medium).details["questions"], quick.details["questions"], strict=True
+        )
     )
     real, asked = scip.run, []
 
@@ -489,7 +555,7 @@ def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
 @pytest.mark.parametrize("limit", [None, 60])
 @pytest.mark.parametrize("last", [1, 2, 3])
 def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, last, monkeypatch):
-    from pipelab import scip
+    from pipelab.engine.solvers import scip
 
     real, asked, stop = scip.run, [], threading.Event()
 
@@ -502,14 +568,19 @@ def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, las
     monkeypatch.setattr(scip, "run", stopped_at)
     result = solved(pl.load_case("medium", max_gpus_per_stage=4), stop=stop, time_limit=limit)
     assert (result.status, result.stopped_by) == ("feasible", "stop")
-    assert pl.evaluate(result.problem, result.placement).throughput == result.throughput <= 300 <= result.bound
+    assert (
+        pl.evaluate(result.problem, result.placement).throughput
+        == result.throughput
+        <= 300
+        <= result.bound
+    )
     assert result.details["questions"][-1].asked == "links aside, after the end"
 
 
 @pytest.mark.parametrize("last", [1, 2, 3])
 def test_what_is_proven_infeasible_was_stopped_by_nothing(last, monkeypatch):
     """The stop comes with one of the answers that rule out all rates; only after the last of them is it too late."""
-    from pipelab import scip
+    from pipelab.engine.solvers import scip
 
     real, asked, stop = scip.run, [], threading.Event()
 
@@ -526,7 +597,9 @@ def test_what_is_proven_infeasible_was_stopped_by_nothing(last, monkeypatch):
     )  # its layers fit in parts, but in no whole stages
     assert len(result.details["questions"]) >= last
     proven = last == 3
-    assert (result.status, result.stopped_by) == (("infeasible", None) if proven else ("unknown", "stop"))
+    assert (result.status, result.stopped_by) == (
+        ("infeasible", None) if proven else ("unknown", "stop")
+    )
 
 
 def test_a_stop_and_a_gap():
@@ -545,7 +618,11 @@ def test_no_room_has_a_reason(solver):
     tiny = pl.load_case("tiny")
     nothing = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=90))
     assert "layer 1 alone needs" in solved(nothing, solver=solver).reason
-    few = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layers=40, layer_weight_gb=20))
-    assert "all GPUs together can hold at most 8 of the 40 layers" in solved(few, solver=solver).reason
+    few = dataclasses.replace(
+        tiny, model=dataclasses.replace(tiny.model, layers=40, layer_weight_gb=20)
+    )
+    assert (
+        "all GPUs together can hold at most 8 of the 40 layers" in solved(few, solver=solver).reason
+    )
     with pytest.raises(pl.UnknownName, match="there is no solver='cplex'"):
         pl.solve(tiny, "aggregated", solver="cplex")

@@ -8,21 +8,28 @@ import pytest
 import pipelab as pl
 from lab_session import CHROMIUM
 from notebook_results import FIGURES, check_figure, with_statements
-from pipelab.paths import notebooks_dir
+from pipelab.io.paths import notebooks_dir
 
-# CI installs Chromium and sets this, so that a missing browser cannot pass for a skipped test there.
+# CI installs Chromium and sets this, so that a missing browser cannot pass for a skipped test
+# there.
 REQUIRED = os.environ.get("PIPELAB_BROWSER_REQUIRED") == "1"
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM and not REQUIRED, reason="no Chromium on this machine: apt install chromium"),
+    pytest.mark.skipif(
+        not CHROMIUM and not REQUIRED, reason="no Chromium on this machine: apt install chromium"
+    ),
 ]
 
 
 # What stands below a chart once work beside the kernel is done.
-ENDS_WITH = {"05_joint_ilp.ipynb": "ended after", "08_from_placement_to_timeline.ipynb": "in flight:"}
+ENDS_WITH = {
+    "05_joint_ilp.ipynb": "ended after",
+    "08_from_placement_to_timeline.ipynb": "in flight:",
+}
 
-# On a page of 1000 pixels: a table of formulas, which break nowhere (05), and of facts with many columns (08).
+# On a page of 1000 pixels: a table of formulas, which break nowhere (05), and of facts with many
+# columns (08).
 SCROLLED = {"05_joint_ilp.ipynb": 1, "08_from_placement_to_timeline.ipynb": 2}
 
 
@@ -61,7 +68,10 @@ def _wait_for(page, text):
 
 def test_the_ledgers_page_is_filtered_without_a_script(page, tmp_path):
     ledger = pl.reproduce(["pmetal", "boostr"])
-    ledger = replace(ledger, entries=tuple(e for e in ledger if (e.verdict, e.document) != ("does not hold", "pmetal")))
+    ledger = replace(
+        ledger,
+        entries=tuple(e for e in ledger if (e.verdict, e.document) != ("does not hold", "pmetal")),
+    )
     page_file = tmp_path / "ledger.html"
     page_file.write_text(ledger.html(), encoding="utf-8")
     tab = page.page.context.browser.new_context(java_script_enabled=False).new_page()
@@ -70,7 +80,9 @@ def test_the_ledgers_page_is_filtered_without_a_script(page, tmp_path):
     for verdict, document in (("all", "all"), (fails, "all"), (fails, "boostr"), (fails, "pmetal")):
         tab.locator(f"label:text-matches('^{verdict} ')").first.click()
         tab.locator(f"label:text-matches('^{document} ')").last.click()
-        chosen = [e for e in ledger if verdict in ("all", e.verdict) and document in ("all", e.document)]
+        chosen = [
+            e for e in ledger if verdict in ("all", e.verdict) and document in ("all", e.document)
+        ]
         assert tab.locator("tr[class^=v]:visible").count() == len(chosen)
         assert tab.get_by_text("No claim of this document").is_visible() == (not chosen)
     tab.context.close()

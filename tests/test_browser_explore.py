@@ -13,12 +13,16 @@ REQUIRED = os.environ.get("PIPELAB_BROWSER_REQUIRED") == "1"
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM and not REQUIRED, reason="no Chromium on this machine: apt install chromium"),
+    pytest.mark.skipif(
+        not CHROMIUM and not REQUIRED, reason="no Chromium on this machine: apt install chromium"
+    ),
 ]
 
 
 def wait_for(page, text):
-    page.page.wait_for_function("text => document.body.innerText.includes(text)", arg=text, timeout=60_000)
+    page.page.wait_for_function(
+        "text => document.body.innerText.includes(text)", arg=text, timeout=60_000
+    )
 
 
 def choose(page, label, option):
@@ -56,7 +60,9 @@ def test_the_mix_follows_its_controls(page):
         wait_for(page, "tiny, 4 GPUs: 301.784 tokens/s")
         lossy = page.figures()[0]["title"]
         choose(page, "cost model", "linear, shared without loss")
-        page.page.wait_for_function("t => document.querySelector('.gtitle').textContent !== t", arg=lossy)
+        page.page.wait_for_function(
+            "t => document.querySelector('.gtitle').textContent !== t", arg=lossy
+        )
         assert "tiny, 4 GPUs: 355.04 tokens/s" in page.figures()[0]["title"]
 
 
@@ -75,7 +81,9 @@ def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(page):
         wait_for(page, "Your plan is not valid")
         wait_for(page, "GB too much")
         page.page.get_by_role("button", name="back to the optimum").press("Enter")
-        page.page.wait_for_function("t => document.querySelector('.gtitle').textContent === t", arg=best["title"])
+        page.page.wait_for_function(
+            "t => document.querySelector('.gtitle').textContent === t", arg=best["title"]
+        )
         assert page.figures()[0]["bars"] == best["bars"]
         page.page.get_by_role("button", name="pin as plan B").press("Enter")
         wait_for(page, "of plan A.")
@@ -109,7 +117,8 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(page):
         load = os.getloadavg()[0]
         print(f"\nwhile SCIP runs another slider redraws in {other:.0f} ms; Stop has stopped after {stopped:.0f} ms "
               f"(load {load:.1f} on {os.cpu_count()} cores)")  # fmt: skip
-        assert stopped < 5000  # one second where nothing else uses the cores; a solver that goes on never stops
+        # one second where nothing else uses the cores; a solver that goes on never stops
+        assert stopped < 5000
 
 
 def test_the_mix_flows_into_the_pipeline(page):
@@ -202,7 +211,9 @@ def test_every_explorer_fits_a_narrow_and_a_wide_page(page):
 
 def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(page):
     """As long as the notebook was saved; what else may be missing is told below every explorer."""
-    with explorer(page, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')", "pl.explore_schedules()"):
+    with explorer(
+        page, "import pipelab as pl", "pl.explore_mix('Llama-3-8B')", "pl.explore_schedules()"
+    ):
         page.time_of(lambda: page.press("T4"))
         page.time_of(lambda: page.press("ranks"), figure=2)
         wait_for(page, "would help most")
@@ -247,7 +258,9 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
         page.page.keyboard.press("ArrowDown")
         wait_for(page, "medium_small, 8 GPUs: ")
         page.press("GPUs per stage, up to")
-        page.page.wait_for_function("() => document.querySelector('.pipelab-chart').ariaLabel.includes('8 GPUs')")
+        page.page.wait_for_function(
+            "() => document.querySelector('.pipelab-chart').ariaLabel.includes('8 GPUs')"
+        )
         answer = page.page.locator("details:has-text('Predict:')")
         assert not answer.evaluate("d => d.open")
         answer.locator("summary").focus()
@@ -276,7 +289,7 @@ def test_prices_in_a_sentence_are_not_taken_for_a_formula(page):
     """Between two dollars JupyterLab reads LaTeX, unless it is told not to."""
     two = "Yours is 12 $, the right answer 3 $ per hour"
     cells = (
-        "from dataclasses import replace\nimport pipelab as pl\nfrom pipelab.exercises.answer import verdict",
+        "from dataclasses import replace\nimport pipelab as pl\nfrom pipelab.course.exercises.answer import verdict",
         f"verdict('not yet', '{two}')", f"pl.guess('{two}?', '{two}.')",
         "found = pl.solve(pl.load_case('tiny'))\nreplace(found, problem=replace(found.problem, name='$1 or $2'))",
     )  # fmt: skip

@@ -8,13 +8,14 @@ import sys
 
 import pytest
 
-from pipelab.lab import copy_notebooks, working_folder
-from pipelab.paths import data_dir, notebooks_dir
+from pipelab.io.lab import copy_notebooks, working_folder
+from pipelab.io.paths import data_dir, notebooks_dir
 
 
 def run(*arguments, cwd=None):
     return subprocess.run(
-        [sys.executable, "-m", "pipelab.cli", *arguments], capture_output=True, text=True, cwd=cwd, timeout=300,
+        [sys.executable, "-m", "pipelab.io.command_line", *arguments],
+        capture_output=True, text=True, cwd=cwd, timeout=300,
         encoding="utf-8",
     )  # fmt: skip
 
@@ -39,7 +40,9 @@ def test_a_large_case_is_answered_without_naming_a_method():
 def test_solve_prints_links_too(tmp_path):
     shutil.copytree(data_dir() / "cases" / "tiny", tmp_path / "mine")
     config = tmp_path / "mine" / "config.csv"
-    config.write_text(config.read_text().replace("layer_weight_memory_gb,0.5", "layer_weight_memory_gb,25"))
+    config.write_text(
+        config.read_text().replace("layer_weight_memory_gb,0.5", "layer_weight_memory_gb,25")
+    )
     done = run("solve", str(tmp_path / "mine"))
     assert "slowest_pair" in done.stdout
     assert "throughput_transfers_per_s" in done.stdout
@@ -47,7 +50,7 @@ def test_solve_prints_links_too(tmp_path):
 
 def test_output_survives_a_terminal_of_another_code_page():
     environment = dict(os.environ, PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
-    command = [sys.executable, "-m", "pipelab.cli", "solve", "tiny"]
+    command = [sys.executable, "-m", "pipelab.io.command_line", "solve", "tiny"]
     done = subprocess.run(command, capture_output=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
 
@@ -55,18 +58,24 @@ def test_output_survives_a_terminal_of_another_code_page():
 def test_no_placement_is_exit_status_1(tmp_path):
     shutil.copytree(data_dir() / "cases" / "tiny", tmp_path / "mine")
     config = tmp_path / "mine" / "config.csv"
-    config.write_text(config.read_text().replace("layer_weight_memory_gb,0.5", "layer_weight_memory_gb,90"))
+    config.write_text(
+        config.read_text().replace("layer_weight_memory_gb,0.5", "layer_weight_memory_gb,90")
+    )
     done = run("solve", str(tmp_path / "mine"))
     assert done.returncode == 1
     assert "No placement exists: layer 1 alone needs 91.64 GB" in done.stdout
 
 
 def test_json_is_for_programs():
-    answer = json.loads(run("solve", "tiny", "--max-gpus", "2", "--method", "joint", "--json").stdout)
+    answer = json.loads(
+        run("solve", "tiny", "--max-gpus", "2", "--method", "joint", "--json").stdout
+    )
     assert answer["status"] == "optimal"
     assert answer["placement"]["stages"] == [{"first_layer": 1, "last_layer": 4, "gpus": [0, 1]}]
     assert answer["size"]["variables"] == 1041
-    assert answer["bound_tokens_per_s"] == answer["throughput_tokens_per_s"] == pytest.approx(301.784)
+    assert (
+        answer["bound_tokens_per_s"] == answer["throughput_tokens_per_s"] == pytest.approx(301.784)
+    )
 
 
 def test_a_folder_works_in_place_of_a_case(tmp_path):
@@ -89,7 +98,10 @@ def test_count_is_exact_and_instant():
 REFUSED = {
     "typo": (("solve", "tinny"), "did you mean 'tiny'"),
     "no gpu": (("solve", "tiny", "--max-gpus", "0"), "max_gpus_per_stage = 0: expected at least 1"),
-    "too large": (("solve", "demo", "--max-gpus", "3", "--method", "joint"), "9,887,608,011 variables"),
+    "too large": (
+        ("solve", "demo", "--max-gpus", "3", "--method", "joint"),
+        "9,887,608,011 variables",
+    ),
     "method": (("solve", "tiny", "--method", "jiont"), "did you mean 'joint'"),
     "form": (
         ("solve", "tiny", "--form", "tight"),
@@ -121,7 +133,7 @@ def test_doctor_lets_every_solver_solve_tiny():
 
 
 def test_doctor_tells_a_solver_that_does_not_answer(monkeypatch):
-    from pipelab import doctor
+    from pipelab.io import health as doctor
 
     def broken():
         raise ImportError("no such library")
@@ -139,7 +151,9 @@ def test_cases_are_listed():
 
 def test_notebooks_are_copied_and_nothing_is_overwritten(tmp_path):
     copied = copy_notebooks(tmp_path / "mine")
-    assert len(copied) == len([p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts])
+    assert len(copied) == len(
+        [p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]
+    )
     mine = tmp_path / "mine" / "00_start_here.ipynb"
     mine.write_text("my own work")
     assert copy_notebooks(tmp_path / "mine") == []

@@ -26,7 +26,9 @@ import pipelab as pl
 )
 def test_one_gpu(gpu_type, length, batch, layers, rate):
     costs = pl.load_coefficients()
-    assert costs.gpu_throughput(gpu_type, pl.Workload(length, batch), batch, layers) == pytest.approx(rate, rel=1e-12)
+    assert costs.gpu_throughput(
+        gpu_type, pl.Workload(length, batch), batch, layers
+    ) == pytest.approx(rate, rel=1e-12)
 
 
 def test_the_rate_never_falls_below_one():
@@ -43,12 +45,16 @@ def test_balanced_shares_of_tiny():
     pair = pl.evaluate(tiny, pl.Placement.of([(4, (0, 2))]))
     assert pair.throughput == pytest.approx(251.22, abs=0.005)
     even = dataclasses.replace(tiny, batch_split="even")
-    assert pl.evaluate(even, pl.Placement.of([(4, (0, 2))])).throughput == pytest.approx(193.15, abs=0.005)
+    assert pl.evaluate(even, pl.Placement.of([(4, (0, 2))])).throughput == pytest.approx(
+        193.15, abs=0.005
+    )
 
 
 def test_a_balanced_split_that_has_no_answer_is_refused(tiny):
     costs = pl.LinearThroughput({t: pl.Coefficients(-1, 5, 2, 100) for t in ("A100", "V100")})
-    with pytest.raises(pl.InvalidValue, match=r"batch_split = 'balanced': .*for A100 the first is -1946"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"batch_split = 'balanced': .*for A100 the first is -1946"
+    ):
         dataclasses.replace(tiny, costs=costs, batch_split="balanced")
 
 
@@ -58,7 +64,9 @@ def test_one_stage_and_many_stages_agree(seed, split):
     rng = np.random.default_rng(seed)
     names = ["A", "B", "C"]
     coefficients = {
-        n: pl.Coefficients(-rng.uniform(0, 0.01), rng.uniform(0, 8), rng.uniform(-3, 3), rng.uniform(30, 200))
+        n: pl.Coefficients(
+            -rng.uniform(0, 0.01), rng.uniform(0, 8), rng.uniform(-3, 3), rng.uniform(30, 200)
+        )
         for n in names
     }
     costs = pl.LinearThroughput(coefficients)
@@ -74,7 +82,9 @@ def test_one_stage_and_many_stages_agree(seed, split):
             assert tables.throughput[c, layers - 1] == pytest.approx(stage.throughput, rel=1e-12)
             memory = [tables.memory_gb[c, kinds.index(g), layers - 1] for g in gpus]
             assert memory == pytest.approx(stage.memory_gb, rel=1e-12)
-            assert tables.pass_seconds[c, layers - 1] == pytest.approx(stage.pass_seconds, rel=1e-12)
+            assert tables.pass_seconds[c, layers - 1] == pytest.approx(
+                stage.pass_seconds, rel=1e-12
+            )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -82,23 +92,31 @@ def test_a_stage_is_what_the_write_up_says(seed):
     problem = oracle.random_problem(seed)
     for gpus in oracle.gpu_sets(problem):
         stage = problem.costs.stage(
-            problem.model, problem.workload, [problem.cluster.gpus[g] for g in gpus], 1, problem.batch_split
+            problem.model,
+            problem.workload,
+            [problem.cluster.gpus[g] for g in gpus],
+            1,
+            problem.batch_split,
         )
         expected = oracle.stage(problem, gpus, range(1))
         if expected is not None:
             assert stage.throughput == pytest.approx(expected, rel=1e-9)
-            assert stage.pass_seconds == pytest.approx(oracle.pass_seconds(problem, gpus, range(1)), rel=1e-6)
+            assert stage.pass_seconds == pytest.approx(
+                oracle.pass_seconds(problem, gpus, range(1)), rel=1e-6
+            )
 
 
 def test_a_pass_of_whole_sequences_takes_what_the_rate_says_and_no_other_is_cut():
     tiny = pl.load_case("tiny", max_gpus_per_stage=3, link_units="tokens")
     two, three = (pl.evaluate(tiny, pl.Placement.of([(4, range(n))])) for n in (2, 3))
     assert two.seconds_per_pass == 16 * 2048 / two.throughput  # 8 sequences each
-    # 5⅓ sequences each: in a turn of six the slowest GPU, a V100, needs 6 L / θ(6), slowed by the efficiency.
+    # 5⅓ sequences each: in a turn of six the slowest GPU, a V100, needs 6 L / θ(6), slowed by the
+    # efficiency.
     v100 = tiny.costs.gpu_throughput("V100", tiny.workload, 6, 4)
     assert three.seconds_per_pass == pytest.approx(6 * 2048 / (0.85 * v100))
     assert three.seconds_per_pass > 1.05 * 16 * 2048 / three.throughput
-    # Coefficients that make longer batches quicker: the rate's own time counts, and is never undercut.
+    # Coefficients that make longer batches quicker: the rate's own time counts, and is never
+    # undercut.
     odd = pl.LinearThroughput({t: pl.Coefficients(0, 50, 0, -240) for t in ("A100", "V100")})
     strange = pl.evaluate(dataclasses.replace(tiny, costs=odd), pl.Placement.of([(4, range(3))]))
     assert strange.seconds_per_pass == 16 * 2048 / strange.throughput
@@ -107,10 +125,14 @@ def test_a_pass_of_whole_sequences_takes_what_the_rate_says_and_no_other_is_cut(
 def test_coefficients_that_stand_twice_are_refused(tmp_path):
     path = tmp_path / "c.csv"
     path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,0,0,1\nA,0,0,0,2\n")
-    with pytest.raises(pl.InvalidData, match="row 3, column 'gpu_type': 'A': expected a name that no other row has"):
+    with pytest.raises(
+        pl.InvalidData, match="row 3, column 'gpu_type': 'A': expected a name that no other row has"
+    ):
         pl.load_coefficients(path)
     path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,x,0,1\n")
-    with pytest.raises(pl.InvalidData, match="row 2, column 'per_sequence': 'x': expected a number"):
+    with pytest.raises(
+        pl.InvalidData, match="row 2, column 'per_sequence': 'x': expected a number"
+    ):
         pl.load_coefficients(path)
 
 

@@ -6,7 +6,12 @@ import oracle
 import pipelab as pl
 
 # allocations, connections, variables, rows of tiny by max GPUs per stage
-TINY = {1: (40, 120, 321, 618), 2: (100, 420, 1041, 2010), 3: (140, 500, 1281, 2458), 4: (150, 500, 1301, 2478)}
+TINY = {
+    1: (40, 120, 321, 618),
+    2: (100, 420, 1041, 2010),
+    3: (140, 500, 1281, 2458),
+    4: (150, 500, 1301, 2478),
+}
 
 BY_CASE = {
     ("demo", 1): (2_010, 203_190, 410_401),
@@ -32,7 +37,10 @@ def test_sizes_of_the_cases(case, k):
 
 
 def test_stages_of_one_type_are_not_enough_for_the_demo():
-    sizes = [pl.joint_size(pl.load_case("demo", max_gpus_per_stage=k, same_type_stages=True)) for k in (2, 3)]
+    sizes = [
+        pl.joint_size(pl.load_case("demo", max_gpus_per_stage=k, same_type_stages=True))
+        for k in (2, 3)
+    ]
     assert [s["allocations"] for s in sizes] == [13_485, 45_765]
     assert [s["variables"] for s in sizes] == [16_385_491, 166_244_611]
 
@@ -68,11 +76,15 @@ def test_counting_equals_listing(seed):
 
 
 def test_types_of_equal_memory_that_need_different_amounts_are_counted_apart():
-    problem = oracle.wild_problem(2)  # of three types with 40 GB each, the first cannot hold the layer
+    # of three types with 40 GB each, the first cannot hold the layer
+    problem = oracle.wild_problem(2)
     assert len({gpu.memory_gb for gpu in problem.cluster.gpus}) == 1
     assert pl.joint_size(problem)["allocations"] == len(pl.enumerate_candidates(problem).start) == 2
     for seed in range(40):
         problem = oracle.wild_problem(seed)
         candidates = pl.enumerate_candidates(problem)
         size = pl.joint_size(problem)
-        assert (size["allocations"], size["connections"]) == (len(candidates.start), len(candidates.tail))
+        assert (size["allocations"], size["connections"]) == (
+            len(candidates.start),
+            len(candidates.tail),
+        )

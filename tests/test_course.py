@@ -9,10 +9,10 @@ import pytest
 import pipelab as pl
 from pipelab import course
 from pipelab.course import WAYS, notebooks_of_the_course
-from pipelab.exercises import EXERCISES
-from pipelab.ledger.documents import DOCUMENTS
-from pipelab.paths import notebooks_dir
-from pipelab.plots import plot_course
+from pipelab.course.exercises import EXERCISES
+from pipelab.course.ledger.documents import DOCUMENTS
+from pipelab.figures import plot_course
+from pipelab.io.paths import notebooks_dir
 
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
@@ -36,7 +36,9 @@ def _headings(path):
 def _cell_of(path, heading):
     """The id of the cell in which a heading stands."""
     return next(
-        c.id for c in _cells(path, "markdown") if re.search(rf"^#{{1,3}} {re.escape(heading)}$", c.source, re.M)
+        c.id
+        for c in _cells(path, "markdown")
+        if re.search(rf"^#{{1,3}} {re.escape(heading)}$", c.source, re.M)
     )
 
 
@@ -74,14 +76,18 @@ def test_a_notebook_asks_shows_changes_fails_and_closes(path):
     found = [heading for heading in _headings(path) if heading in HEADINGS]
     assert found == HEADINGS
     assert any("pl.guess(" in source for source in code), "nothing to predict"
-    assert any(re.search(r"pl\.(plot_|gantt\()|\.figure\(\)|\.gantt\(", source) for source in code), "nothing to see"
+    assert any(
+        re.search(r"pl\.(plot_|gantt\()|\.figure\(\)|\.gantt\(", source) for source in code
+    ), "nothing to see"
     cells = nbformat.read(path, as_version=4).cells
     begin = next(i for i, c in enumerate(cells) if c.source.startswith("## Change it"))
     widget = r"interact\b|interactive_output|pl\.(explore|watch)_"
     assert any(re.search(widget, c.source) for c in cells[begin : begin + 4]), "nothing to change"
     last = [source for source in code if "Markdown(f" in source]
     assert len(last) == 1
-    assert len(re.findall(r"^- .*\{", last[0], flags=re.M)) >= 3, "takeaways without a computed number"
+    assert len(re.findall(r"^- .*\{", last[0], flags=re.M)) >= 3, (
+        "takeaways without a computed number"
+    )
 
 
 @pytest.mark.parametrize("path", COURSE, ids=_name)
@@ -90,7 +96,8 @@ def test_every_figure_has_a_sentence_under_it(path):
     drawn = [
         (cell.source, below)
         for cell, below in itertools.pairwise(cells)
-        if cell.cell_type == "code" and re.search(r"pl\.(plot_|gantt\()|\.figure\(\)|\.gantt\(", cell.source)
+        if cell.cell_type == "code"
+        and re.search(r"pl\.(plot_|gantt\()|\.figure\(\)|\.gantt\(", cell.source)
         if not re.search(r"\b(def|import) ", cell.source)
     ]
     assert drawn
@@ -105,13 +112,19 @@ def test_a_notebook_has_exercises_with_a_check_and_a_folded_solution(path):
     begin = next(i for i, c in enumerate(cells) if "## Exercises" in c.source)
     after = "\n".join(c.source for c in cells[begin:])
     checks = re.findall(r'pl\.check\("(\d\d)\.(\d)", (\w+)\)', after)
-    assert [(book, number) for book, number, _ in checks] == [(path.name[:2], str(n + 1)) for n in range(len(checks))]
+    assert [(book, number) for book, number, _ in checks] == [
+        (path.name[:2], str(n + 1)) for n in range(len(checks))
+    ]
     assert len(checks) >= 2
     assert after.count("<details><summary>Solution</summary>") == len(checks)
     for _, number, variable in checks:
         assert f"**{number}.** " in after
-        # Run All says "not attempted yet", and goes on; `...` where None is an answer that readers arrive at.
-        assert f"{variable} = {'...' if EXERCISES[f'{path.name[:2]}.{number}'].none else 'None'}\n" in f"{after}\n"
+        # Run All says "not attempted yet", and goes on; `...` where None is an answer that readers
+        # arrive at.
+        assert (
+            f"{variable} = {'...' if EXERCISES[f'{path.name[:2]}.{number}'].none else 'None'}\n"
+            in f"{after}\n"
+        )
         solution = (notebooks_dir() / "solutions" / path.name).read_text(encoding="utf-8")
         assert f'pl.check(\\"{path.name[:2]}.{number}\\", {variable})' in solution
 
@@ -119,18 +132,24 @@ def test_a_notebook_has_exercises_with_a_check_and_a_folded_solution(path):
 @pytest.mark.parametrize("path", [*COURSE, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
 def test_what_a_reader_should_open_first_is_folded(path):
     for cell in _cells(path, "code"):
-        assert ("pl.guess(" in cell.source) == bool(cell.metadata.get("jupyter", {}).get("source_hidden")), cell.source
+        assert ("pl.guess(" in cell.source) == bool(
+            cell.metadata.get("jupyter", {}).get("source_hidden")
+        ), cell.source
 
 
 # the glossary
 
 GLOSSARY = notebooks_dir() / "glossary.ipynb"
 ENTRY = re.compile(r"### (.+)\n\n(.+)\n\n\*First met in \[(.+)\]\((.+)\)\.\*")
-ENTRIES = [ENTRY.fullmatch(c.source) for c in _cells(GLOSSARY, "markdown") if c.source.startswith("###")]
+ENTRIES = [
+    ENTRY.fullmatch(c.source) for c in _cells(GLOSSARY, "markdown") if c.source.startswith("###")
+]
 
 
 def _forms(term):
-    stem = f"{re.escape(term[:-1])}(?:y|ies)" if term.endswith("y") else f"{re.escape(term)}(?:e?s)?"
+    stem = (
+        f"{re.escape(term[:-1])}(?:y|ies)" if term.endswith("y") else f"{re.escape(term)}(?:e?s)?"
+    )
     return re.compile(rf"(?<![\w-]){stem}(?![\w-])", flags=re.I)
 
 
@@ -170,7 +189,9 @@ def test_a_term_is_explained_and_first_met_where_it_says(entry):
     term, text, label, target = entry.groups()
     assert len(text.split()) >= 7
     book, _, anchor = target.partition("#")
-    place = next((path, head) for path in COURSE for head, line in _said(path) if _forms(term).search(line))
+    place = next(
+        (path, head) for path in COURSE for head, line in _said(path) if _forms(term).search(line)
+    )
     assert place[0].name == book
     title = _text(place[0]).split("\n")[0][2:]
     wanted = "" if place[1] == title else f"cell-id={_cell_of(place[0], place[1])}"
@@ -178,7 +199,8 @@ def test_a_term_is_explained_and_first_met_where_it_says(entry):
     assert label == f"{book[:2]} {place[1]}"
 
 
-# Where a notebook rests on one of the four sources, it links to it: what its text names, and the document.
+# Where a notebook rests on one of the four sources, it links to it: what its text names, and the
+# document.
 NAMED = {
     "pmetal": r"layer_assignment\.rs",
     "scheduler": r"PipelineScheduler|partition_layers_(evenly|by_flops)",
@@ -192,7 +214,9 @@ def test_a_notebook_links_the_sources_that_it_names(path):
     linked = {target for _, target in LINK.findall(_text(path))}
     for document, name in NAMED.items():
         if re.search(name, _text(path)):
-            assert DOCUMENTS[document].source.address in linked, f"{path.name} names {document} and does not link it"
+            assert DOCUMENTS[document].source.address in linked, (
+                f"{path.name} names {document} and does not link it"
+            )
 
 
 def test_links_inside_the_glossary_lead_to_its_own_headings():
@@ -202,7 +226,9 @@ def test_links_inside_the_glossary_lead_to_its_own_headings():
     assert {target[1:] for target in inside} <= anchors
 
 
-@pytest.mark.parametrize("path", [*COURSE, GLOSSARY, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
+@pytest.mark.parametrize(
+    "path", [*COURSE, GLOSSARY, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name
+)
 def test_links_into_another_notebook_name_a_cell_with_a_heading(path):
     """JupyterLab scrolls to a heading only once it is drawn, which at the first click it is not; to a cell at once."""
     for _, target in LINK.findall(_text(path)):
@@ -228,12 +254,17 @@ def test_the_map_counts_the_minutes_that_the_notebooks_say():
     assert begins["09"] == sum(said) - said[9]
     assert sorted(in_part.text) == ["05", "06", "08"]
     engineer = sum(said[int(n)] for n in WAYS["engineer"].whole) / 60
-    assert f"10 notebooks: {sum(said) / 60:.1f} hours for the learner" in plot_course().layout.title.text
+    assert (
+        f"10 notebooks: {sum(said) / 60:.1f} hours for the learner"
+        in plot_course().layout.title.text
+    )
     assert f"{engineer:.1f} hours for the engineer" in plot_course().layout.title.text
 
 
 def test_the_map_and_the_table_below_it_name_the_same_notebooks():
-    table = next(c.source for c in _cells(COURSE[0], "markdown") if c.source.startswith("| you are"))
+    table = next(
+        c.source for c in _cells(COURSE[0], "markdown") if c.source.startswith("| you are")
+    )
     for lane, way in WAYS.items():
         (row,) = (line for line in table.split("\n") if lane in line)
         assert way.wants in row
@@ -242,8 +273,12 @@ def test_the_map_and_the_table_below_it_name_the_same_notebooks():
 
 
 def test_a_head_without_minutes_is_refused(tmp_path, monkeypatch):
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A title\n\nno minutes")])
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell("# A title\n\nno minutes")]
+    )
     nbformat.write(notebook, tmp_path / "00_a.ipynb")
     monkeypatch.setattr(course, "notebooks_dir", lambda: tmp_path)
-    with pytest.raises(pl.InvalidData, match=r"00_a\.ipynb: the first cell: expected a title and a line such as"):
+    with pytest.raises(
+        pl.InvalidData, match=r"00_a\.ipynb: the first cell: expected a title and a line such as"
+    ):
         notebooks_of_the_course.__wrapped__()

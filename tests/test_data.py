@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.files import write_whole
-from pipelab.paths import data_dir, notebooks_dir
+from pipelab.io.paths import data_dir, notebooks_dir
+from pipelab.io.whole_files import write_whole
 
 CASES = data_dir() / "cases"
 
@@ -56,7 +56,9 @@ def test_the_cases_are_listed_smallest_first():
 def test_cases_have_the_published_sizes(case, layers, gpus, activations, tensor):
     problem = pl.load_case(case)
     assert (problem.model.layers, len(problem.cluster)) == (layers, gpus)
-    assert problem.costs.activation_gb(problem.model, problem.workload) == pytest.approx(activations, rel=1e-12)
+    assert problem.costs.activation_gb(problem.model, problem.workload) == pytest.approx(
+        activations, rel=1e-12
+    )
     assert problem.tensor_gib() == tensor
 
 
@@ -103,18 +105,73 @@ def test_bandwidth_labels_may_stand_in_any_order(tmp_path):
 # file, text to replace, replacement, what the message must say
 BROKEN = {
     "parameter missing": ("config.csv", "batch_size,16\n", "", "parameter 'batch_size' is missing"),
-    "parameter misspelt": ("config.csv", "d_model,", "d_modle,", "'d_model' is missing; did you mean 'd_modle'"),
-    "parameter twice": ("config.csv", "d_model,4096", "d_model,4096\nd_model,4096", "stands in row 6 already"),
-    "parameter empty": ("config.csv", "batch_size,16", "batch_size,", r"row 4, .*'value': empty: .*\(batch_size\)"),
-    "parameter not a number": ("config.csv", "layers,4", "layers,four", "'four': expected a number"),
+    "parameter misspelt": (
+        "config.csv",
+        "d_model,",
+        "d_modle,",
+        "'d_model' is missing; did you mean 'd_modle'",
+    ),
+    "parameter twice": (
+        "config.csv",
+        "d_model,4096",
+        "d_model,4096\nd_model,4096",
+        "stands in row 6 already",
+    ),
+    "parameter empty": (
+        "config.csv",
+        "batch_size,16",
+        "batch_size,",
+        r"row 4, .*'value': empty: .*\(batch_size\)",
+    ),
+    "parameter not a number": (
+        "config.csv",
+        "layers,4",
+        "layers,four",
+        "'four': expected a number",
+    ),
     "parameter negative": ("config.csv", "layers,4", "layers,-4", "'-4': expected at least 1"),
-    "parameter infinite": ("config.csv", "memory_gb,0.5", "memory_gb,inf", "expected a finite number"),
-    "column missing": ("config.csv", "parameter,value", "parameter,wert", "column 'value' is missing"),
-    "rule unknown": ("config.csv", "value\n", "value\nbatch_split,odd\n", r"'odd': expected 'even' or 'balanced'"),
-    "rule not a flag": ("config.csv", "value\n", "value\nsame_type_stages,2\n", "expected true or false"),
-    "max GPUs 0": ("config.csv", "value\n", "value\nmax_gpus_per_stage,0\n", r"row 2.*'0': expected at least 1"),
-    "memory negative": ("gpu_pool.csv", "2,32", "2,-32", "row 3, column 'memory_gb': '-32': expected more than 0"),
-    "memory empty": ("gpu_pool.csv", "2,32", "2,", "row 3, column 'memory_gb': empty: expected a number"),
+    "parameter infinite": (
+        "config.csv",
+        "memory_gb,0.5",
+        "memory_gb,inf",
+        "expected a finite number",
+    ),
+    "column missing": (
+        "config.csv",
+        "parameter,value",
+        "parameter,wert",
+        "column 'value' is missing",
+    ),
+    "rule unknown": (
+        "config.csv",
+        "value\n",
+        "value\nbatch_split,odd\n",
+        r"'odd': expected 'even' or 'balanced'",
+    ),
+    "rule not a flag": (
+        "config.csv",
+        "value\n",
+        "value\nsame_type_stages,2\n",
+        "expected true or false",
+    ),
+    "max GPUs 0": (
+        "config.csv",
+        "value\n",
+        "value\nmax_gpus_per_stage,0\n",
+        r"row 2.*'0': expected at least 1",
+    ),
+    "memory negative": (
+        "gpu_pool.csv",
+        "2,32",
+        "2,-32",
+        "row 3, column 'memory_gb': '-32': expected more than 0",
+    ),
+    "memory empty": (
+        "gpu_pool.csv",
+        "2,32",
+        "2,",
+        "row 3, column 'memory_gb': empty: expected a number",
+    ),
     "count not whole": (
         "gpu_pool.csv",
         "A100,2",
@@ -122,22 +179,82 @@ BROKEN = {
         "row 2, column 'count': '2.5': expected a whole number from 0",
     ),
     "count negative": ("gpu_pool.csv", "A100,2", "A100,-2", "row 2, column 'count': '-2'"),
-    "type unknown": ("gpu_pool.csv", "V100", "V10", r"row 3, column 'gpu_type': 'V10'.*did you mean 'V100'"),
+    "type unknown": (
+        "gpu_pool.csv",
+        "V100",
+        "V10",
+        r"row 3, column 'gpu_type': 'V10'.*did you mean 'V100'",
+    ),
     "type empty": ("gpu_pool.csv", "V100", "", "row 3, column 'gpu_type': empty"),
     "pool without rows": ("gpu_pool.csv", "A100,2,80\nV100,2,32\n", "", "no row below the header"),
-    "pool column missing": ("gpu_pool.csv", "memory_gb", "memory", "'memory_gb' is missing; did you mean 'memory'"),
+    "pool column missing": (
+        "gpu_pool.csv",
+        "memory_gb",
+        "memory",
+        "'memory_gb' is missing; did you mean 'memory'",
+    ),
     "too many cells": ("gpu_pool.csv", "A100,2,80", "A100,2,80,90", "row 2: 4 cells, expected 3"),
-    "too few cells": ("network_bandwidth.csv", "gpu_1,400,", "gpu_1,", "row 3: 4 cells, expected 5"),
-    "column twice": ("gpu_pool.csv", "count,memory_gb", "count,memory_gb,count", "column 'count' stands there 2 times"),
+    "too few cells": (
+        "network_bandwidth.csv",
+        "gpu_1,400,",
+        "gpu_1,",
+        "row 3: 4 cells, expected 5",
+    ),
+    "column twice": (
+        "gpu_pool.csv",
+        "count,memory_gb",
+        "count,memory_gb,count",
+        "column 'count' stands there 2 times",
+    ),
     "quote left open": ("gpu_pool.csv", "V100,", '"V100,', "cannot be read as CSV"),
-    "bandwidth negative": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,-400", "row 3, column 'gpu_0': '-400'"),
-    "bandwidth zero": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,0", "expected a finite number above 0"),
-    "bandwidth empty": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,", "row 3, column 'gpu_0': empty"),
-    "bandwidth not a number": ("network_bandwidth.csv", "gpu_1,400", "gpu_1,fast", "'fast': expected a number"),
-    "bandwidth label unknown": ("network_bandwidth.csv", "gpu_3,200", "gpu_7,200", "'gpu_7': matches no GPU"),
-    "bandwidth label twice": ("network_bandwidth.csv", "gpu_3,200", "gpu_1,200", "stands in an earlier row already"),
-    "bandwidth header unknown": ("network_bandwidth.csv", ",gpu_3\n", ",gpu_x\n", "label 'gpu_x' matches no GPU"),
-    "bandwidth too small": ("network_bandwidth.csv", "gpu_3,200,200,300,300\n", "", "3 rows × 4 columns; expected 4 ×"),
+    "bandwidth negative": (
+        "network_bandwidth.csv",
+        "gpu_1,400",
+        "gpu_1,-400",
+        "row 3, column 'gpu_0': '-400'",
+    ),
+    "bandwidth zero": (
+        "network_bandwidth.csv",
+        "gpu_1,400",
+        "gpu_1,0",
+        "expected a finite number above 0",
+    ),
+    "bandwidth empty": (
+        "network_bandwidth.csv",
+        "gpu_1,400",
+        "gpu_1,",
+        "row 3, column 'gpu_0': empty",
+    ),
+    "bandwidth not a number": (
+        "network_bandwidth.csv",
+        "gpu_1,400",
+        "gpu_1,fast",
+        "'fast': expected a number",
+    ),
+    "bandwidth label unknown": (
+        "network_bandwidth.csv",
+        "gpu_3,200",
+        "gpu_7,200",
+        "'gpu_7': matches no GPU",
+    ),
+    "bandwidth label twice": (
+        "network_bandwidth.csv",
+        "gpu_3,200",
+        "gpu_1,200",
+        "stands in an earlier row already",
+    ),
+    "bandwidth header unknown": (
+        "network_bandwidth.csv",
+        ",gpu_3\n",
+        ",gpu_x\n",
+        "label 'gpu_x' matches no GPU",
+    ),
+    "bandwidth too small": (
+        "network_bandwidth.csv",
+        "gpu_3,200,200,300,300\n",
+        "",
+        "3 rows × 4 columns; expected 4 ×",
+    ),
 }
 
 
@@ -168,24 +285,32 @@ def test_a_parameter_that_is_not_used_is_said(tmp_path):
     shutil.copytree(CASES / "tiny", tmp_path / "mine")
     with (tmp_path / "mine" / "config.csv").open("a") as file:
         file.write("max_gpus_per_stag,3\n")
-    with pytest.warns(UserWarning, match="row 15: parameter 'max_gpus_per_stag' is not used.*max_gpus_per_stage"):
+    with pytest.warns(
+        UserWarning, match="row 15: parameter 'max_gpus_per_stag' is not used.*max_gpus_per_stage"
+    ):
         pl.load_case(tmp_path / "mine")
 
 
 def test_a_case_with_a_typo_names_the_nearest():
-    with pytest.raises(pl.UnknownName, match="'tinny' is neither a bundled case nor a folder; did you mean 'tiny'"):
+    with pytest.raises(
+        pl.UnknownName, match="'tinny' is neither a bundled case nor a folder; did you mean 'tiny'"
+    ):
         pl.load_case("tinny")
 
 
 def test_an_option_with_a_typo_names_the_nearest():
-    with pytest.raises(pl.UnknownName, match="no option 'max_gpus'; did you mean 'max_gpus_per_stage'"):
+    with pytest.raises(
+        pl.UnknownName, match="no option 'max_gpus'; did you mean 'max_gpus_per_stage'"
+    ):
         pl.load_case("tiny", max_gpus=2)
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     write_whole(path, "old")
-    monkeypatch.setattr("pipelab.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(
+        "pipelab.io.whole_files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
+    )
     with pytest.raises(OSError, match="disk full"):
         write_whole(path, "new")
     assert path.read_text() == "old"
@@ -194,9 +319,14 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 
 def test_prices_and_unlike_layers_come_back(tmp_path):
     tiny = pl.load_case("tiny")
-    pool = tuple(dataclasses.replace(g, usd_per_hour=2.5 if g.type == "A100" else 0.75) for g in tiny.cluster.gpus)
+    pool = tuple(
+        dataclasses.replace(g, usd_per_hour=2.5 if g.type == "A100" else 0.75)
+        for g in tiny.cluster.gpus
+    )
     model = dataclasses.replace(tiny.model, weight_factors=(1.5, 1, 1, 2))
-    problem = dataclasses.replace(tiny, cluster=pl.Cluster(pool, tiny.cluster.bandwidth_matrix()), model=model)
+    problem = dataclasses.replace(
+        tiny, cluster=pl.Cluster(pool, tiny.cluster.bandwidth_matrix()), model=model
+    )
     again = pl.load_case(pl.save_case(problem, tmp_path / "own"))
     assert again.cluster.gpus == pool
     assert again.model.weight_factors == (1.5, 1.0, 1.0, 2.0)
@@ -224,8 +354,12 @@ def test_a_bad_layers_file_is_refused(tmp_path, rows, message):
 
 def test_a_bad_price_is_refused(tmp_path):
     folder = pl.save_case(pl.load_case("tiny"), tmp_path / "own")
-    (folder / "gpu_pool.csv").write_text("gpu_type,count,memory_gb,usd_per_hour\nA100,2,80,-1\nV100,2,32,\n")
-    with pytest.raises(pl.InvalidData, match="row 2, column 'usd_per_hour': '-1': expected more than 0"):
+    (folder / "gpu_pool.csv").write_text(
+        "gpu_type,count,memory_gb,usd_per_hour\nA100,2,80,-1\nV100,2,32,\n"
+    )
+    with pytest.raises(
+        pl.InvalidData, match="row 2, column 'usd_per_hour': '-1': expected more than 0"
+    ):
         pl.load_case(folder)
     with pytest.raises(pl.InvalidValue, match="expected one for each of the 4 layers"):
         dataclasses.replace(pl.load_case("tiny").model, work_factors=(1, 2))

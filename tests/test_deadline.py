@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab import highs, scip
-from pipelab.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
-from pipelab.formulations.aggregated.classes import find_classes
-from pipelab.formulations.aggregated.order import link_order
-from pipelab.formulations.aggregated.rates import distinct, stage_rates
-from pipelab.formulations.candidates import all_candidates
-from pipelab.formulations.quickest.times import pass_times
-from pipelab.program import Columns, LinearProgram
+from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
+from pipelab.engine.formulations.aggregated.classes import find_classes
+from pipelab.engine.formulations.aggregated.order import link_order
+from pipelab.engine.formulations.aggregated.rates import distinct, stage_rates
+from pipelab.engine.formulations.candidates import all_candidates
+from pipelab.engine.formulations.latency.times import pass_times
+from pipelab.engine.solvers import highs, scip
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 
 
 def test_a_stop_comes_before_the_time_limit_and_both_are_named():
@@ -70,7 +70,11 @@ def many_mixtures(seconds=0.02):
     """24 kinds of GPU in stages of up to 4: 20,474 mixtures with 80 spans, whose tables would take minutes."""
     medium = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     first = medium.cluster.gpus[0]
-    gpus = tuple(dataclasses.replace(first, memory_gb=60.0 + i, usd_per_hour=1.0) for i in range(24) for _ in range(4))
+    gpus = tuple(
+        dataclasses.replace(first, memory_gb=60.0 + i, usd_per_hour=1.0)
+        for i in range(24)
+        for _ in range(4)
+    )
     cluster = pl.Cluster(gpus, np.full((24, 24), 50.0), np.repeat(np.arange(24), 4))
     return dataclasses.replace(medium, cluster=cluster, costs=Slow(medium.costs, seconds))
 
@@ -136,7 +140,9 @@ class Watched(Deadline):
 
 def nodes(number):
     """Nodes of eight GPUs each, in stages of up to 8: 125,969 mixtures in 12 nodes, 735,470 in 16."""
-    gpus = tuple(pl.GPU("A100-SXM-40", 40, 1.29, f"node {i}", 300.0) for i in range(number) for _ in range(8))
+    gpus = tuple(
+        pl.GPU("A100-SXM-40", 40, 1.29, f"node {i}", 300.0) for i in range(number) for _ in range(8)
+    )
     links = np.where(np.eye(number), 300.0, 12.5)
     cluster = pl.Cluster(gpus, links, np.repeat(np.arange(number), 8))
     load = pl.Workload(2048, 32, "decode")
@@ -153,14 +159,22 @@ def chained(number):
 
 
 def unequal(number):
-    return pl.Cluster((pl.GPU("A", 80),) * number, np.random.default_rng(0).random((number, number)) + 1)
+    return pl.Cluster(
+        (pl.GPU("A", 80),) * number, np.random.default_rng(0).random((number, number)) + 1
+    )
 
 
 LISTINGS = {
     "rates of 16 nodes": (lambda: nodes(16), stage_rates),
     "classes of 2,000 unequal GPUs": (lambda: unequal(2000), find_classes),
-    "orders of 24 classes": (lambda: chained(24), lambda given, until: link_order(*given, 4, until).arcs),
-    "passes through 12 nodes": (lambda: nodes(12), lambda given, until: pass_times(given, 0.0, until)),
+    "orders of 24 classes": (
+        lambda: chained(24),
+        lambda given, until: link_order(*given, 4, until).arcs,
+    ),
+    "passes through 12 nodes": (
+        lambda: nodes(12),
+        lambda given, until: pass_times(given, 0.0, until),
+    ),
     "allocations of medium": (lambda: pl.load_case("medium", max_gpus_per_stage=2), all_candidates),
 }
 
@@ -208,7 +222,9 @@ def test_nobody_waits_for_a_highs_that_does_not_hear(monkeypatch):
 
     monkeypatch.setattr(highspy.Highs, "run", lambda self: time.sleep(3))
     columns = Columns({"x": 1})
-    program = LinearProgram(columns, np.zeros(1), np.ones(1), np.ones(1, dtype=bool), np.ones(1), {})
+    program = LinearProgram(
+        columns, np.zeros(1), np.ones(1), np.ones(1, dtype=bool), np.ones(1), {}
+    )
     began = time.perf_counter()
     run = highs.run(program, time_limit=0.1)
     assert (run.status, run.stopped_by) == ("stopped", "time limit")
@@ -245,5 +261,9 @@ def test_what_stages_of_one_kind_hold_is_part_of_what_all_hold():
     for i, row in enumerate(every.composition):
         for k, part in enumerate(every.without_one[i]):
             fewer = row - np.eye(len(row), dtype=int)[k]
-            expected = number.get(tuple(fewer.tolist()), len(every.composition)) if row[k] else len(every.composition)
+            expected = (
+                number.get(tuple(fewer.tolist()), len(every.composition))
+                if row[k]
+                else len(every.composition)
+            )
             assert part == expected

@@ -12,11 +12,25 @@ from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 
 import pipelab as pl
-from pipelab.checked import given
+from pipelab.fields import given
 
-# No docstring; a summary that is missing, has no full stop, or is longer than a line; sections out of order; parameters
-# left out, made up, without a type or without a word; returned or yielded values left out or without a word.
-CODES = {"GL08", "SS01", "SS03", "SS06", "GL07", "PR01", "PR02", "PR04", "PR07", "RT01", "RT03", "YD01"}
+# No docstring; a summary that is missing, has no full stop, or is longer than a line; sections out
+# of order; parameters left out, made up, without a type or without a word; returned or yielded
+# values left out or without a word.
+CODES = {
+    "GL08",
+    "SS01",
+    "SS03",
+    "SS06",
+    "GL07",
+    "PR01",
+    "PR02",
+    "PR04",
+    "PR07",
+    "RT01",
+    "RT03",
+    "YD01",
+}
 
 # Functions that raise what no argument of a caller can bring about: a mistake in pipelab itself.
 NEVER = {given}
@@ -28,7 +42,10 @@ STAYS_INSIDE = {
     ("Result.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
     ("SteadyResult.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
     ("SteadyResult.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
-    ("PlacedTimeline.in_flight_needed", "InvalidValue"): "the promise is the slowest lane's rate, never beyond it",
+    (
+        "PlacedTimeline.in_flight_needed",
+        "InvalidValue",
+    ): "the promise is the slowest lane's rate, never beyond it",
     ("score", "InvalidPlacement"): "caught: what the judge says is the answer",
     ("leave_out", "InvalidPlacement"): "caught: what the judge says is the answer",
     ("leave_out", "InvalidValue"): "caught: what the judge says is the answer",
@@ -61,23 +78,40 @@ def _object(name: str) -> Any:
 def _told(found: Any, *sections: str) -> set[str]:
     """Names in these sections of a docstring."""
     document = NumpyDocString(inspect.getdoc(found))
-    return {name.strip() for part in sections for entry in document[part] for name in entry.name.split(",")}
+    return {
+        name.strip()
+        for part in sections
+        for entry in document[part]
+        for name in entry.name.split(",")
+    }
 
 
 def _without_what_is_told_elsewhere(found: Any, codes: dict[str, str]) -> dict[str, str]:
     """A class that readers do not make may tell its fields as attributes, and `**options` be told one by one."""
-    known = inspect.signature(found).parameters if callable(found) and codes.keys() & {"PR01", "PR02"} else {}
-    if "PR01" in codes and inspect.isclass(found) and known.keys() <= _told(found, "Parameters", "Attributes"):
+    known = (
+        inspect.signature(found).parameters
+        if callable(found) and codes.keys() & {"PR01", "PR02"}
+        else {}
+    )
+    if (
+        "PR01" in codes
+        and inspect.isclass(found)
+        and known.keys() <= _told(found, "Parameters", "Attributes")
+    ):
         del codes["PR01"]
     takes_more = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
-    if "PR02" in codes and takes_more and {n.lstrip("*") for n in _told(found, "Parameters")} <= known.keys():
+    if (
+        "PR02" in codes
+        and takes_more
+        and {n.lstrip("*") for n in _told(found, "Parameters")} <= known.keys()
+    ):
         del codes["PR02"]
     return codes
 
 
 @pytest.mark.parametrize("name", _public())
 def test_the_docstring_is_complete(name):
-    home = getattr(pl, name.partition(".")[0]).__module__  # `pipelab.solve` is a module, too
+    home = getattr(pl, name.partition(".")[0]).__module__  # `pipelab.solving` is a module, too
     found = validate(f"{home}.{name}")["errors"]
     codes = {code: says for code, says in found if code in CODES}
     assert _without_what_is_told_elsewhere(_object(name), codes) == {}
@@ -88,7 +122,11 @@ def _functions(name: str) -> list[Callable]:
     found = _object(name)
     if inspect.isclass(found):
         made = [vars(found).get(special) for special in ("__post_init__", "__init__")]
-        return [one for one in made if inspect.isfunction(one) and one.__code__.co_filename != "<string>"]
+        return [
+            one
+            for one in made
+            if inspect.isfunction(one) and one.__code__.co_filename != "<string>"
+        ]
     if isinstance(found, property):
         return [found.fget]
     if isinstance(found, cached_property):
@@ -132,9 +170,15 @@ def _called(function: Callable, cls: type | None) -> set[Callable]:
             target = node.func
             if isinstance(target, ast.Name):
                 found.add(function.__globals__.get(target.id))
-            elif cls and isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
+            elif (
+                cls
+                and isinstance(target, ast.Attribute)
+                and getattr(target.value, "id", "") == "self"
+            ):
                 found.add(vars(cls).get(target.attr) if target.attr.startswith("_") else None)
-    return {one for one in found if inspect.isfunction(one) and one.__module__.startswith("pipelab.")} - NEVER
+    return {
+        one for one in found if inspect.isfunction(one) and one.__module__.startswith("pipelab.")
+    } - NEVER
 
 
 def _refusals(name: str) -> set[str]:

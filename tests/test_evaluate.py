@@ -23,9 +23,15 @@ def test_the_slowest_pair_of_gpus_makes_the_link():
     cluster = pl.Cluster.from_counts({"A100": 2, "V100": 1}, 80, 400)
     matrix = cluster.bandwidth_matrix().copy()
     matrix[1, 2] = 3.0
-    problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=pl.Cluster(cluster.gpus, matrix))
+    problem = dataclasses.replace(
+        pl.load_case("tiny", max_gpus_per_stage=2), cluster=pl.Cluster(cluster.gpus, matrix)
+    )
     found = pl.evaluate(problem, pl.Placement.of([(2, (0, 1)), (2, (2,))]))
-    assert (found.links[0].sender, found.links[0].receiver, found.links[0].throughput) == (1, 2, 12.0)
+    assert (found.links[0].sender, found.links[0].receiver, found.links[0].throughput) == (
+        1,
+        2,
+        12.0,
+    )
     assert found.bottlenecks == ("link 1→2",)
     back = pl.evaluate(problem, pl.Placement.of([(2, (2,)), (2, (0, 1))]))
     assert back.links[0].throughput == 1600  # the other direction is fast
@@ -34,7 +40,10 @@ def test_the_slowest_pair_of_gpus_makes_the_link():
 def test_tokens_count_what_a_transfer_carries(tiny):
     tokens = dataclasses.replace(tiny, link_units="tokens")
     placement = pl.Placement.of([(2, (0,)), (2, (2,))])
-    ratio = pl.evaluate(tokens, placement).links[0].throughput / pl.evaluate(tiny, placement).links[0].throughput
+    ratio = (
+        pl.evaluate(tokens, placement).links[0].throughput
+        / pl.evaluate(tiny, placement).links[0].throughput
+    )
     assert ratio == 16 * 2048
 
 
@@ -76,7 +85,9 @@ def test_layers_left_out_or_covered_twice_inside_are_refused(tiny):
 
 
 def test_memory_exceeded_is_refused_with_its_numbers(two_stages):
-    with pytest.raises(pl.InvalidPlacement, match=r"needs 101.6 GB on GPU 0 \(A100\), which has 80 GB"):
+    with pytest.raises(
+        pl.InvalidPlacement, match=r"needs 101.6 GB on GPU 0 \(A100\), which has 80 GB"
+    ):
         pl.evaluate(two_stages, pl.Placement.of([(4, (0,))]))
 
 
@@ -105,7 +116,9 @@ def test_the_judge_shares_no_code_with_any_formulation():
     tree = ast.parse(pathlib.Path(pl.evaluate.__code__.co_filename).read_text())
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     library = {"collections", "dataclasses", "itertools", "typing"}
-    ours = {f"pipelab.{room}" for room in ("costs", "errors", "html", "kinds", "placement", "problem")}
+    ours = {
+        f"pipelab.{room}" for room in ("costs", "errors", "html", "kinds", "placement", "problem")
+    }
     assert modules <= library | ours
 
 
@@ -116,14 +129,22 @@ def test_the_judge_agrees_with_the_oracle(seed):
     rng = np.random.default_rng(seed)
     problem = oracle.random_problem(seed)
     order = rng.permutation(len(problem.cluster))
-    cuts = sorted(rng.choice(np.arange(1, problem.model.layers), min(len(order), problem.model.layers) - 1, False))
+    cuts = sorted(
+        rng.choice(
+            np.arange(1, problem.model.layers), min(len(order), problem.model.layers) - 1, False
+        )
+    )
     bounds = [0, *map(int, cuts), problem.model.layers]
     parts = [(b - a, (int(g),)) for a, b, g in zip(bounds, bounds[1:], order, strict=False)]
     spans = [range(a, b) for a, b in pairwise(bounds)]
-    rates = [oracle.stage(problem, gpus, span) for span, (_, gpus) in zip(spans, parts, strict=False)]
+    rates = [
+        oracle.stage(problem, gpus, span) for span, (_, gpus) in zip(spans, parts, strict=False)
+    ]
     if None in rates:
         with pytest.raises(pl.InvalidPlacement, match="GB"):
             pl.evaluate(problem, pl.Placement.of(parts))
         return
     rates += [oracle.link(problem, a[1], b[1]) for a, b in pairwise(parts)]
-    assert pl.evaluate(problem, pl.Placement.of(parts)).throughput == pytest.approx(min(rates), rel=1e-9)
+    assert pl.evaluate(problem, pl.Placement.of(parts)).throughput == pytest.approx(
+        min(rates), rel=1e-9
+    )

@@ -7,7 +7,15 @@ import math
 import pytest
 
 import pipelab as pl
-from pipelab.exercises import EXERCISES, Contest, Exercise, Mistake, pipelines, programs, rules
+from pipelab.course.exercises import (
+    EXERCISES,
+    Contest,
+    Exercise,
+    Mistake,
+    pipelines,
+    programs,
+    rules,
+)
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Exercise)}
 
@@ -15,7 +23,10 @@ NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(
 def test_every_notebook_has_two():
     assert {name[:2] for name in EXERCISES} == {f"{n:02}" for n in range(10)}
     for notebook in range(10):
-        assert [name for name in EXERCISES if name[:2] == f"{notebook:02}"] >= [f"{notebook:02}.1", f"{notebook:02}.2"]
+        assert [name for name in EXERCISES if name[:2] == f"{notebook:02}"] >= [
+            f"{notebook:02}.1",
+            f"{notebook:02}.2",
+        ]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -46,7 +57,11 @@ def test_none_is_an_answer_where_a_reader_arrives_at_it():
         "exercise 04.1: not yet. Yours is None. Hint: the heuristic names no GPU"
     )
     assert str(pl.check("04.1", ...)) == "exercise 04.1: not attempted yet"
-    assert str(pl.check("00.1", ...)) == str(pl.check("00.1", None)) == "exercise 00.1: not attempted yet"
+    assert (
+        str(pl.check("00.1", ...))
+        == str(pl.check("00.1", None))
+        == "exercise 00.1: not attempted yet"
+    )
     assert str(pl.check("07.2", ...)) == "exercise 07.2: not attempted yet"
 
 
@@ -59,18 +74,30 @@ def test_the_first_hint_is_not_the_solution():
 def test_common_slips_are_named():
     exercise = Exercise(lambda: 40.0, "layers", "count them")
     for value, says in [
-        (40_000, "more than ten times the answer. Hint: it is 1,000 times the answer: look at the units"),
-        (0.4, "less than a tenth of the answer. Hint: it is a hundredth of the answer: per cent, or a share?"),
+        (
+            40_000,
+            "more than ten times the answer. Hint: it is 1,000 times the answer: look at the units",
+        ),
+        (
+            0.4,
+            "less than a tenth of the answer. Hint: it is a hundredth of the answer: per cent, or a share?",
+        ),
         (-40, "far too low. Hint: it has the right size and the wrong sign"),
         (1 / 40, "Hint: it is 1 divided by the answer: which of the two belongs on top?"),
-        (41, "slightly too high. Hint: you are one off; is an end counted twice, or not at all? And count them"),
+        (
+            41,
+            "slightly too high. Hint: you are one off; is an end counted twice, or not at all? And count them",
+        ),
         (52, "Yours is 52 layers, too high. Hint: count them"),
         (float("nan"), "Expected a finite number, yours is nan"),
         ("forty", "Expected a number, yours is 'forty'"),
         ("40 layers", "yours is '40 layers'; write it without unit and without commas"),
         ((1, 757), "yours is (1, 757); write it without unit and without commas"),
         (10**400, "Expected a finite number, yours has too many digits"),
-        (pl.solve(pl.load_case("tiny")), "yours is of type Result; take one of its numbers, such as .throughput"),
+        (
+            pl.solve(pl.load_case("tiny")),
+            "yours is of type Result; take one of its numbers, such as .throughput",
+        ),
         (list(range(1000)), "Expected a number, yours is of type list"),
     ]:
         right, why = exercise.judge(value)
@@ -83,7 +110,9 @@ def test_common_slips_are_named():
 def test_an_answer_rounded_too_far_is_told_so():
     exercise = Exercise(lambda: 190.5972, "tokens/s", "take the largest")
     assert exercise.judge(190.6)[0]
-    assert exercise.judge(191)[1].endswith("Hint: it is the answer, rounded too far: give one or two digits more")
+    assert exercise.judge(191)[1].endswith(
+        "Hint: it is the answer, rounded too far: give one or two digits more"
+    )
     assert exercise.judge(192)[1].endswith("Hint: take the largest")
 
 
@@ -99,20 +128,31 @@ def test_a_wrong_answer_does_not_give_the_right_one_away(name):
     """What is said of a number says nothing of how far the answer is from it: one 4 % further away is told the same."""
     exercise, target = NUMBERS[name], NUMBERS[name].target()
     for factor in (0.3, 0.71, 1.43, 3.3):
-        said = [exercise.judge(target * factor * more)[1].split("Hint")[0].split(", ")[-1] for more in (1, 1.04)]
+        said = [
+            exercise.judge(target * factor * more)[1].split("Hint")[0].split(", ")[-1]
+            for more in (1, 1.04)
+        ]
         assert said[0] == said[1]
         assert not any(sign.isdigit() for sign in said[0])
 
 
 def test_a_mistake_that_happens_to_be_right_is_right():
-    exercise = Exercise(lambda: 40.0, "", "count them", (Mistake(lambda: 40.0, "no"), Mistake(lambda: 1 / 0, "never")))
+    exercise = Exercise(
+        lambda: 40.0,
+        "",
+        "count them",
+        (Mistake(lambda: 40.0, "no"), Mistake(lambda: 1 / 0, "never")),
+    )
     assert exercise.judge(40) == (True, "40")
 
 
 def test_a_schedule_that_loses_is_told_why():
     contest = EXERCISES["07.2"]
     assert isinstance(contest, Contest)
-    assert "expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is 54" in contest.judge(54)[1]
+    assert (
+        "expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is 54"
+        in contest.judge(54)[1]
+    )
     rows = pl.schedule("1F1B", 4, 8).actions
     assert len(contest.judge(rows)[1]) < 300
     assert "expected 8 microbatches" in contest.judge(pl.schedule("1F1B", 4, 4))[1]
@@ -127,7 +167,9 @@ def test_no_target_is_typed_in(module):
     for call in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Exercise":
             target = call.args[0]
-            assert isinstance(target, ast.Name) or any(isinstance(part, ast.Call) for part in ast.walk(target.body))
+            assert isinstance(target, ast.Name) or any(
+                isinstance(part, ast.Call) for part in ast.walk(target.body)
+            )
 
 
 def test_a_name_that_is_none_is_refused():

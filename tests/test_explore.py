@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.exercises import EXERCISES
-from pipelab.explore.chart import LiveChart
-from pipelab.explore.schedule_words import Measure, measures, measures_html
-from pipelab.explore.schedules import ScheduleValues, timeline_for
-from pipelab.plots.gantt import gantt_parts
-from pipelab.plots.live import as_json
-from pipelab.schedules import RULES
+from pipelab.course.exercises import EXERCISES
+from pipelab.engine.schedules import RULES
+from pipelab.figures.gantt_chart import gantt_parts
+from pipelab.figures.live import as_json
+from pipelab.widgets.chart import LiveChart
+from pipelab.widgets.schedule_explorer import ScheduleValues, timeline_for
+from pipelab.widgets.schedule_sentences import Measure, measures, measures_html
 
 ONES = pl.StageCosts(1, 1, 1)
 
@@ -29,7 +29,11 @@ def family(lead, delay, microbatches=8):
     rows = []
     for rank, (ahead, back) in enumerate(zip(lead, delay, strict=True)):
         waits = {"F": 0, "I": ahead, "W": ahead + back}
-        slots = [(i - wait, kind) for i in range(microbatches + ahead + back) for kind, wait in waits.items()]
+        slots = [
+            (i - wait, kind)
+            for i in range(microbatches + ahead + back)
+            for kind, wait in waits.items()
+        ]
         rows.append([f"{rank}{kind}{i}" for i, kind in slots if 0 <= i < microbatches])
     return pl.Schedule.of("mine", rows)
 
@@ -41,7 +45,12 @@ def test_a_ranks_work_is_cut_into_equal_chunks():
     costs = pl.StageCosts([1, 2], 3, [4, 5], comm=0.5, activation=2)
     assert costs.cut_for(pl.schedule("1F1B", 2, 2)) is costs
     loop = costs.cut_for(pl.schedule("Interleaved1F1B", 2, 4, 2))
-    assert (loop.forward, loop.backward_input, loop.comm, loop.activation) == ((0.5, 1, 0.5, 1), 1.5, 0.5, 1)
+    assert (loop.forward, loop.backward_input, loop.comm, loop.activation) == (
+        (0.5, 1, 0.5, 1),
+        1.5,
+        0.5,
+        1,
+    )
     assert costs.cut_for(pl.schedule("ZBV", 2, 4)).forward == (0.5, 1, 1, 0.5)
     for name in ("Interleaved1F1B", "ZBV", "DualPipeV"):
         timeline = run(name, costs, 2, 4)
@@ -62,9 +71,14 @@ def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
     """However stages are spread: a rank that holds any does its whole work, one that holds none does nothing."""
     order = pl.Schedule.of("spread", rows, stage_rank=stage_rank)
     whole = [float(3 + rank) for rank in range(order.ranks)]
-    for costs, each in ((pl.StageCosts(whole, 0, 0), whole), (pl.StageCosts(6, 0, 0), [6.0] * order.ranks)):
+    for costs, each in (
+        (pl.StageCosts(whole, 0, 0), whole),
+        (pl.StageCosts(6, 0, 0), [6.0] * order.ranks),
+    ):
         timeline = pl.simulate(order, costs.cut_for(order))
-        assert timeline.busy.tolist() == [work if rank in stage_rank else 0 for rank, work in enumerate(each)]
+        assert timeline.busy.tolist() == [
+            work if rank in stage_rank else 0 for rank, work in enumerate(each)
+        ]
         assert timeline.idle.total.tolist() == (timeline.makespan - timeline.busy).tolist()
         figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True, follow=0)
         assert len(next(t for t in figure.data if t.name == "forward").y) == order.stages
@@ -72,7 +86,9 @@ def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
         assert len(timeline.chrome_trace()["traceEvents"]) > order.ranks
     assert order.chunk.tolist() == [stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)]
     assert order.chunks == max(map(stage_rank.count, stage_rank))
-    assert [len(row) for row in order.with_communication().without_communication().actions] == list(map(len, rows))
+    assert [len(row) for row in order.with_communication().without_communication().actions] == list(
+        map(len, rows)
+    )
     assert pl.Schedule.from_csv(order.with_idle().to_csv(), stage_rank=stage_rank) == order
 
 
@@ -106,7 +122,10 @@ def test_charts_below_each_other_share_the_time_axis_and_the_legend():
     assert figure.layout.yaxis.domain[0] > figure.layout.yaxis2.domain[1]  # the first on top
     assert figure.layout.xaxis.anchor == "y2"
     captions = [note.text for note in figure.layout.annotations]
-    assert captions[1] == "<b>ZBH1</b>: makespan 27, longest span 27, 11.1% idle, at most 4 3 2 1 in flight"
+    assert (
+        captions[1]
+        == "<b>ZBH1</b>: makespan 27, longest span 27, 11.1% idle, at most 4 3 2 1 in flight"
+    )
     known = run("ZBH1", pl.StageCosts(1, 1, 1, weight_activation=32 / 34))
     captions = [note.text for note in pl.plot_timelines([run("1F1B"), known]).layout.annotations]
     assert captions[0].endswith("at most 4 3 2 1 held")
@@ -114,43 +133,71 @@ def test_charts_below_each_other_share_the_time_axis_and_the_legend():
 
 
 def test_the_title_says_who_ends_first():
-    assert pl.plot_timelines([run("GPipe"), run("1F1B")]).layout.title.text == "GPipe and 1F1B end at 33"
+    assert (
+        pl.plot_timelines([run("GPipe"), run("1F1B")]).layout.title.text
+        == "GPipe and 1F1B end at 33"
+    )
     assert pl.plot_timelines([run("GPipe")]).layout.title.text == "GPipe ends at 33"
-    slow = {f"rank {r}": run("1F1B", pl.StageCosts(*3 * [[1 + (i == r) for i in range(4)]])) for r in (0, 3)}
+    slow = {
+        f"rank {r}": run("1F1B", pl.StageCosts(*3 * [[1 + (i == r) for i in range(4)]]))
+        for r in (0, 3)
+    }
     assert pl.plot_timelines(slow).layout.title.text == "rank 0 ends at 51, 11% before rank 3"
     assert pl.plot_timelines(slow, finding="seen").layout.title.text == "seen"
     with pytest.raises(pl.InvalidValue, match=r"0 timelines.*expected 1 to 6"):
         pl.plot_timelines([])
     for wrong in (3, [3], {"a": 3}, "ab"):
-        with pytest.raises(pl.InvalidValue, match=r"plot_timelines: timelines = .*: expected Timelines, or a mapping"):
+        with pytest.raises(
+            pl.InvalidValue,
+            match=r"plot_timelines: timelines = .*: expected Timelines, or a mapping",
+        ):
             pl.plot_timelines(wrong)
-    with pytest.raises(pl.InvalidValue, match=r"'1F1B': two timelines have this name; expected a mapping of label"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"'1F1B': two timelines have this name; expected a mapping of label"
+    ):
         pl.plot_timelines([run("1F1B"), run("1F1B", microbatches=4)])
     with pytest.raises(pl.InvalidValue, match="plot_timelines: finding = 3: expected text"):
         pl.plot_timelines([run("1F1B")], finding=3)
-    with pytest.raises(pl.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"
+    ):
         pl.plot_timelines([run("1F1B")], memory=True)
 
 
 def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end():
-    figure = pl.plot_makespans([0, 1], {"a": [1, 3], "b": [2, 4], "c": [1, 3], "lower bound": [1, 1]}, "x")
+    figure = pl.plot_makespans(
+        [0, 1], {"a": [1, 3], "b": [2, 4], "c": [1, 3], "lower bound": [1, 1]}, "x"
+    )
     assert [t.name for t in figure.data] == ["b", "a", "c", "lower bound"]
     widths = {t.name: t.line.width for t in figure.data}
     assert widths["a"] > widths["b"] == widths["c"]
-    assert len({t.line.color for t in figure.data[:3]}) == len({t.marker.symbol for t in figure.data[:3]}) == 3
-    assert figure.layout.title.text == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
+    assert (
+        len({t.line.color for t in figure.data[:3]})
+        == len({t.marker.symbol for t in figure.data[:3]})
+        == 3
+    )
+    assert (
+        figure.layout.title.text
+        == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
+    )
     with pytest.raises(pl.InvalidValue, match=r"10 schedules.*at most 9 lines"):
         pl.plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
-    with pytest.raises(pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"
+    ):
         pl.plot_makespans([0, 1], {"a": [1]}, "x")
     for values, makespans, axis, finding in (
         (3, {"a": [1]}, "x", None), ([0], 3, "x", None), ([0], {"a": 1}, "x", None), ([0], {"a": ["1"]}, "x", None),
         ([0], {"a": [-1]}, "x", None),
         ([0], {"a": [float("nan")]}, "x", None), ([0], {"a": [1]}, 3, None), ([0], {"a": [1]}, "x", 3),
     ):  # fmt: skip
-        with pytest.raises(pl.InvalidValue, match=r"plot_makespans: (values|makespans.*|axis|finding) = .*: expected"):
+        with pytest.raises(
+            pl.InvalidValue,
+            match=r"plot_makespans: (values|makespans.*|axis|finding) = .*: expected",
+        ):
             pl.plot_makespans(values, makespans, axis, finding=finding)
-    still = pl.plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text  # where all costs are 0
+    # where all costs are 0
+    still = pl.plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text
     assert still == "x 0: a is fastest; x 0: a is, and b takes 2"
     with pytest.raises(pl.InvalidValue, match="at least one line that is no bound"):
         pl.plot_makespans([0], {"lower bound": [1]}, "x")
@@ -162,7 +209,9 @@ def test_a_gantt_chart_can_be_given_its_finding():
 
 
 def test_a_column_of_text_shows_its_numbers_like_all_others():
-    table = pl.show_table([{"value": 33.0}, {"value": None}, {"value": (8, "<8>")}], digits=3)._repr_html_()
+    table = pl.show_table(
+        [{"value": 33.0}, {"value": None}, {"value": (8, "<8>")}], digits=3
+    )._repr_html_()
     assert ">33<" in table
     assert ">–<" in table
     assert "&lt;8&gt;" in table
@@ -208,7 +257,10 @@ def test_the_explorer_says_why_there_is_no_such_schedule_and_recovers():
 
 def test_the_explorer_asks_what_a_weight_gradient_needs_and_says_what_is_held_then():
     explorer = pl.explore_schedules("ZBH1")
-    kept, held = explorer.controls["kept"], "held at most, per rank: <b>{}</b>, if W needs {} of the activations"
+    kept, held = (
+        explorer.controls["kept"],
+        "held at most, per rank: <b>{}</b>, if W needs {} of the activations",
+    )
     assert held.format("4 3.941 3.882 3.824", "0.9412") in explorer.measures.value
     assert "weight_activation=32 / 34)" in explorer.code.code
     assert [value for _, value in kept.options] == sorted({0, 0.25, 0.5, 0.75, 32 / 34, 1})
@@ -247,18 +299,31 @@ def test_two_schedules_share_the_time_axis_and_large_ones_say_so():
 
 
 @pytest.mark.parametrize("name", [n for n in RULES if n != "Inference"])
-@pytest.mark.parametrize("changes", [{}, {"weight": 0.5}, {"message": 0.25}, {"slowness": 2.0}, {"chunks": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"weight": 0.5}, {"message": 0.25}, {"slowness": 2.0}, {"chunks": 3}]
+)
 def test_measures_are_the_simulators_and_ticks_are_true(name, changes):
     values = replace(ScheduleValues(name), **changes)
     timeline, space = timeline_for(values), {}
     exec(values.code, space)
     assert space["timelines"][0].makespan == timeline.makespan
     rows = {m.name: m for m in measures(timeline)}
-    assert set(rows) == {"makespan", "span", "peak_in_flight", "bubble_fraction", "bubble_ratio", "zb_bubble_rate"}
+    assert set(rows) == {
+        "makespan",
+        "span",
+        "peak_in_flight",
+        "bubble_fraction",
+        "bubble_ratio",
+        "zb_bubble_rate",
+    }
     for measure in rows.values():
         assert measure.simulated == getattr(timeline, measure.name)
         assert measure.agrees in (True, None)
-    holds = {f.quantity for f in pl.closed_forms(timeline.schedule, timeline.costs) if f.value is not None}
+    holds = {
+        f.quantity
+        for f in pl.closed_forms(timeline.schedule, timeline.costs)
+        if f.value is not None
+    }
     assert (rows["bubble_ratio"].closed is not None) == ("makespan" in holds)
     assert (rows["zb_bubble_rate"].closed is not None) == ("span" in holds)
 
@@ -276,7 +341,9 @@ def test_the_explorer_refuses_what_its_controls_cannot_show():
         pl.explore_schedules("Inference")
     with pytest.raises(pl.InvalidValue, match="explore_schedules: ranks = 33: expected at most 32"):
         pl.explore_schedules(ranks=33)
-    with pytest.raises(pl.InvalidValue, match="explore_schedules: microbatches = 'a': expected a whole number"):
+    with pytest.raises(
+        pl.InvalidValue, match="explore_schedules: microbatches = 'a': expected a whole number"
+    ):
         pl.explore_schedules(microbatches="a")
 
 
@@ -290,11 +357,20 @@ def test_the_explorer_refuses_what_its_controls_cannot_show():
         (52, "not yet. Expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is 52"),
         (pl.schedule("1F1B", 4, 8), "not yet. Makespan 60, and 1F1B takes 60"),
         (pl.schedule("ZBH1", 4, 8), "not yet. Rank 1 holds 3.5 at its peak and has room for 3"),
-        (pl.schedule("ZBV", 4, 8), "not yet. Expected 8 microbatches forward and back, stage s on rank s of 4"),
+        (
+            pl.schedule("ZBV", 4, 8),
+            "not yet. Expected 8 microbatches forward and back, stage s on rank s of 4",
+        ),
         (pl.schedule("1F1B", 4, 4), "not yet. Expected 8 microbatches forward and back"),
         (pl.schedule("Inference", 4, 8), "not yet. Expected 8 microbatches forward and back"),
-        (pl.Schedule.of("half", pl.schedule("1F1B", 4, 8).actions[:3] + (("3F7",),)), "3F0 is missing on rank 3"),
-        (family((3, 2, 1, 0), (0, 0, 0, 0)), "right, makespan 56 against 60; no order takes less than 52"),
+        (
+            pl.Schedule.of("half", pl.schedule("1F1B", 4, 8).actions[:3] + (("3F7",),)),
+            "3F0 is missing on rank 3",
+        ),
+        (
+            family((3, 2, 1, 0), (0, 0, 0, 0)),
+            "right, makespan 56 against 60; no order takes less than 52",
+        ),
         (family((3, 2, 1, 0), (0, 0, 0, 2)), "right, makespan 52 against 60; no order takes less"),
     ],
 )
@@ -346,4 +422,7 @@ def test_gantt_is_its_parts_in_the_houses_template(options):
     live = LiveChart(figure)
     assert live.figure == figure
     assert json.loads(live.drawing)["layout"].keys() == parts["layout"].keys()
-    assert json.loads(live.look)["layout"]["font"] == figure.layout.template.layout.font.to_plotly_json()
+    assert (
+        json.loads(live.look)["layout"]["font"]
+        == figure.layout.template.layout.font.to_plotly_json()
+    )

@@ -7,15 +7,31 @@ import threading
 import pytest
 
 import pipelab as pl
-from pipelab.explore.chart import LiveChart
-from pipelab.explore.mix_answer import answer, answered, money, one_gpu_per_stage, one_more, own_plan, stage_gpus
-from pipelab.explore.mix_pins import Pinned
-from pipelab.explore.mix_values import Mix, beginning, code_of, cost_models, problem_of, sources, types_of
-from pipelab.explore.mix_words import compared, gains_line, parse_layers, rows_of
-from pipelab.explore.work import SIGN_AFTER_S, Beside, at_rest
+from pipelab.figures.baselines import Row, rival_parts
+from pipelab.figures.plan import plan_parts
 from pipelab.outcome import NOT_PROVEN, PROVEN
-from pipelab.plots.plan import plan_parts
-from pipelab.plots.rivals import Row, rival_parts
+from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
+from pipelab.widgets.chart import LiveChart
+from pipelab.widgets.mix_answer import (
+    answer,
+    answered,
+    money,
+    one_gpu_per_stage,
+    one_more,
+    own_plan,
+    stage_gpus,
+)
+from pipelab.widgets.mix_pins import Pinned
+from pipelab.widgets.mix_sentences import compared, gains_line, parse_layers, rows_of
+from pipelab.widgets.mix_values import (
+    Mix,
+    beginning,
+    code_of,
+    cost_models,
+    problem_of,
+    sources,
+    types_of,
+)
 
 STATES = [
     beginning("tiny"),
@@ -31,11 +47,15 @@ STATES = [
     beginning("Llama-3-70B", phase="decode", costs="Roofline, eager"),
     beginning("Llama-3-8B", {"L4": 1, "T4": 2}, phase="mixed", costs="Roofline, no overlap"),
     beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2, "L4": 0}, costs="linear"),
-    beginning("Llama-3-8B", {"A40": 2, "V100-SXM-16": 2}, gpus_per_stage=2, costs="linear, no loss"),
+    beginning(
+        "Llama-3-8B", {"A40": 2, "V100-SXM-16": 2}, gpus_per_stage=2, costs="linear, no loss"
+    ),
 ]
 
 
-@pytest.mark.parametrize("mix", STATES, ids=lambda m: f"{m.source}-{sum(n for _, n in m.counts)}-{m.costs}")
+@pytest.mark.parametrize(
+    "mix", STATES, ids=lambda m: f"{m.source}-{sum(n for _, n in m.counts)}-{m.costs}"
+)
 def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
     found, space = answer(mix), {}
     exec(code_of(mix), space)
@@ -58,18 +78,31 @@ def test_a_cost_model_changes_what_it_says_and_nothing_else():
         return answer(beginning(source, {"A100-SXM-40": 2, "T4": 2} if source == "Llama-3-8B" else None, costs=costs,
                                 **values))  # fmt: skip
 
-    whole, lossy = (of("tiny", name, gpus_per_stage=2).result for name in ("linear, no loss", "linear"))
-    assert lossy.throughput == pytest.approx(0.85 * whole.throughput)  # one stage of two GPUs in both
-    graphs, eager, apart = (of("Llama-3-8B", name, phase="decode") for name in cost_models("Llama-3-8B")[:3])
-    assert (graphs.problem.costs, eager.problem.costs) == (pl.Roofline(), pl.Roofline(layer_overhead_s=3e-4))
+    whole, lossy = (
+        of("tiny", name, gpus_per_stage=2).result for name in ("linear, no loss", "linear")
+    )
+    # one stage of two GPUs in both
+    assert lossy.throughput == pytest.approx(0.85 * whole.throughput)
+    graphs, eager, apart = (
+        of("Llama-3-8B", name, phase="decode") for name in cost_models("Llama-3-8B")[:3]
+    )
+    assert (graphs.problem.costs, eager.problem.costs) == (
+        pl.Roofline(),
+        pl.Roofline(layer_overhead_s=3e-4),
+    )
     assert apart.problem.costs == pl.Roofline(prefill_overlap=0.0, decode_overlap=0.0)
     assert graphs.result.throughput > max(eager.result.throughput, apart.result.throughput)
     linear = of("Llama-3-8B", "linear").problem.costs
     known = pl.load_coefficients()
-    assert linear.coefficients == {"A100-SXM-40": known.coefficients["A100"], "T4": known.coefficients["T4"]}
+    assert linear.coefficients == {
+        "A100-SXM-40": known.coefficients["A100"],
+        "T4": known.coefficients["T4"],
+    }
     for source in sources():
         for name in cost_models(source):
-            assert beginning(source, costs=name) != beginning(source) or name == cost_models(source)[0]
+            assert (
+                beginning(source, costs=name) != beginning(source) or name == cost_models(source)[0]
+            )
 
 
 def test_every_source_has_a_beginning_that_makes_a_problem():
@@ -86,17 +119,32 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
         (lambda: beginning("tyny"), r"no case or model 'tyny'.*tiny"),
         (lambda: beginning("tiny", {"H100": 1}), r"tiny knows no GPU type 'H100'"),
         (lambda: beginning("tiny", batches=3), r"no control 'batches'.*batch"),
-        (lambda: problem_of(beginning("tiny", {"A100": 0, "V100": 0})), "GPUs = 0: expected at least one"),
+        (
+            lambda: problem_of(beginning("tiny", {"A100": 0, "V100": 0})),
+            "GPUs = 0: expected at least one",
+        ),
         (lambda: problem_of(beginning("tiny", phase="decode")), "expected 'prefill'"),
-        (lambda: beginning("tiny", costs="Roofline"), r"costs = 'Roofline': tiny has 'linear', 'linear, no loss'"),
+        (
+            lambda: beginning("tiny", costs="Roofline"),
+            r"costs = 'Roofline': tiny has 'linear', 'linear, no loss'",
+        ),
         (
             lambda: problem_of(beginning("Llama-3-8B", costs="linear")),
             r"no coefficients for L4: set to 0, or choose a Roofline",
         ),
         (lambda: problem_of(Mix("Llama-3-8B", (("L4", 1),))), "bring links of their own"),
-        (lambda: parse_layers("3,x", 2, 4), r"expected whole numbers that add up to 4, such as 3,1; got x"),
-        (lambda: parse_layers("", 2, 4), r"expected whole numbers that add up to 4, such as 3,1; got nothing"),
-        (lambda: parse_layers("1,1,2", 2, 4), r"'1,1,2': 3 stages need as many GPUs, and there are 2"),
+        (
+            lambda: parse_layers("3,x", 2, 4),
+            r"expected whole numbers that add up to 4, such as 3,1; got x",
+        ),
+        (
+            lambda: parse_layers("", 2, 4),
+            r"expected whole numbers that add up to 4, such as 3,1; got nothing",
+        ),
+        (
+            lambda: parse_layers("1,1,2", 2, 4),
+            r"'1,1,2': 3 stages need as many GPUs, and there are 2",
+        ),
         (lambda: parse_layers("0 3", 2, 4), r"these add up to 3, and the model has 4 layers"),
     ],
 )
@@ -110,8 +158,14 @@ def test_one_gpu_more_is_solved_for_every_type_and_kept():
     gains = dict(one_more(mix, threading.Event(), 30))
     assert list(gains) == ["A100", "V100", "H100"]
     for gpu_type, rate in gains.items():
-        more = dataclasses.replace(mix, counts=tuple((t, n + (t == gpu_type)) for t, n in mix.counts))
-        assert answered(more).result.throughput == rate == pl.solve(problem_of(more), "aggregated").throughput
+        more = dataclasses.replace(
+            mix, counts=tuple((t, n + (t == gpu_type)) for t, n in mix.counts)
+        )
+        assert (
+            answered(more).result.throughput
+            == rate
+            == pl.solve(problem_of(more), "aggregated").throughput
+        )
     stopped = threading.Event()
     stopped.set()
     assert dict(one_more(mix, stopped, 30)) == {}
@@ -119,7 +173,10 @@ def test_one_gpu_more_is_solved_for_every_type_and_kept():
     best = max(gains, key=gains.get)
     assert text.startswith(f"One more {best} would help most: {gains[best]:.6g} tokens/s (+")
     assert "being solved" in gains_line(answer(mix).result, {"A100": gains["A100"]}, gains)
-    assert gains_line(answer(mix).result, {"A100": 0.0}, ["A100"]) == "One GPU more of any type brings nothing."
+    assert (
+        gains_line(answer(mix).result, {"A100": 0.0}, ["A100"])
+        == "One GPU more of any type brings nothing."
+    )
     tied = gains_line(answer(mix).result, {"A100": 900.0, "V100": 900.0, "H100": 0.0}, gains)
     assert tied.startswith("One more A100 or V100 would help most: 900 tokens/s (+")
     assert tied.endswith("Others: H100 ±0%.")
@@ -142,11 +199,16 @@ def test_one_more_of_a_type_that_the_cost_model_does_not_know_is_not_asked_for()
 
 def test_taking_gpus_away_is_no_other_cost_model():
     plans = {}
-    for name, counts in (("plan A", {"A100-SXM-40": 2, "T4": 2}), ("plan B", {"A100-SXM-40": 2, "T4": 0})):
+    for name, counts in (
+        ("plan A", {"A100-SXM-40": 2, "T4": 2}),
+        ("plan B", {"A100-SXM-40": 2, "T4": 0}),
+    ):
         found = answer(beginning("Llama-3-8B", counts, costs="linear"))
         plans[name] = Pinned(found, found.result.placement, found.result.throughput)
     assert "of plan A.</p>" in compared(plans)
-    slow = answer(beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, costs="linear", network_gb_per_s=0.01))
+    slow = answer(
+        beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, costs="linear", network_gb_per_s=0.01)
+    )
     plans["plan B"] = Pinned(slow, slow.result.placement, slow.result.throughput)
     assert "but also network." in compared(plans)
 
@@ -154,7 +216,9 @@ def test_taking_gpus_away_is_no_other_cost_model():
 def test_what_fails_while_nobody_waits_is_told():
     async def reader():
         told = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: told.append(context["exception"])
+        )
         Beside(lambda on: None).later(lambda stop: iter([1 / 0]), lambda item: None, wait_s=0.0)
         await at_rest()
         await asyncio.sleep(0.05)
@@ -166,7 +230,9 @@ def test_what_fails_while_nobody_waits_is_told():
 def test_one_gpu_per_stage_is_the_original_formulations_optimum():
     mix = beginning("tiny", {"A100": 1, "V100": 2}, gpus_per_stage=2)
     alone = dataclasses.replace(problem_of(mix), max_gpus_per_stage=1)
-    assert one_gpu_per_stage(mix).throughput == pytest.approx(pl.solve(alone, "single_gpu").throughput)
+    assert one_gpu_per_stage(mix).throughput == pytest.approx(
+        pl.solve(alone, "single_gpu").throughput
+    )
 
 
 def test_prices_are_per_hour_and_per_million_tokens():
@@ -187,7 +253,9 @@ def test_layers_dealt_by_hand_are_judged_with_their_deficit():
     assert sorted(g for group in groups for g in group) == list(range(len(found.problem.cluster)))
     layers = [len(stage.layers) for stage in found.result.placement.stages]
     assert own_plan(found, tuple(layers)).share == 1.0
-    t4 = next(i for i, gpus in enumerate(groups) if found.problem.cluster.gpus[gpus[0]].type == "T4")
+    t4 = next(
+        i for i, gpus in enumerate(groups) if found.problem.cluster.gpus[gpus[0]].type == "T4"
+    )
     layers[0], layers[t4] = 1, layers[t4] + layers[0] - 1
     own = own_plan(found, tuple(layers))
     assert not own.valid
@@ -248,7 +316,9 @@ def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
     tiny = answer(beginning("tiny", gpus_per_stage=2))
     parts = rival_parts(rows_of(tiny), tiny.result.throughput)
     assert parts["data"][1]["x"] == [r.throughput for r in tiny.rivals]
-    assert parts["layout"]["title"]["text"] == "All hatched bars lose 56% against the optimum (dotted)"
+    assert (
+        parts["layout"]["title"]["text"] == "All hatched bars lose 56% against the optimum (dotted)"
+    )
 
 
 def test_the_title_of_the_rivals_names_all_that_come_nearest():
@@ -257,10 +327,19 @@ def test_the_title_of_the_rivals_names_all_that_come_nearest():
         rows += [Row(name, rate, NOT_PROVEN) for name, rate in zip("abcd", rates, strict=False)]
         return rival_parts(rows, 100.0)["layout"]["title"]["text"]
 
-    assert title(60, 40) == "Of the hatched, a comes nearest and loses 40% against the optimum (dotted)"
-    assert title(60, 60, 40) == "Of the hatched, a and b come nearest and lose 40% against the optimum (dotted)"
+    assert (
+        title(60, 40)
+        == "Of the hatched, a comes nearest and loses 40% against the optimum (dotted)"
+    )
+    assert (
+        title(60, 60, 40)
+        == "Of the hatched, a and b come nearest and lose 40% against the optimum (dotted)"
+    )
     assert title(60, 60) == "All hatched bars lose 40% against the optimum (dotted)"
-    assert title(99.9, 40) == "Of the hatched, a comes nearest and loses less than 1% against the optimum (dotted)"
+    assert (
+        title(99.9, 40)
+        == "Of the hatched, a comes nearest and loses less than 1% against the optimum (dotted)"
+    )
     assert title(100, 40) == "a reaches the optimum, too"
     assert title(100, 100, 100, 40) == "a, b and 1 more reach the optimum, too"
     assert title(100, 100) == "All hatched bars reach the optimum, too"
@@ -313,9 +392,14 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     mix = pl.explore_mix("tiny", gpus_per_stage=2)
     heard = []
     mix.on_answer(lambda found: heard.append(found and found.problem.name))
-    assert mix.chart.layout.title.text.startswith("tiny, 4 GPUs: 301.784 tokens/s in 1 stage, proven optimal")
+    assert mix.chart.layout.title.text.startswith(
+        "tiny, 4 GPUs: 301.784 tokens/s in 1 stage, proven optimal"
+    )
     mix.controls.counts["A100"].value = 1
-    assert mix.found.result.throughput == pl.solve(problem_of(mix.controls.mix), "aggregated").throughput
+    assert (
+        mix.found.result.throughput
+        == pl.solve(problem_of(mix.controls.mix), "aggregated").throughput
+    )
     assert "Stage 1 (" in mix.text.value
     assert "limits throughput to" in mix.text.value
     assert "Not used:" in mix.text.value
@@ -394,12 +478,18 @@ def test_two_plans_are_pinned_and_compared():
     mix.controls.gpus_per_stage.value = 1
     mix.own.pins["plan B"].click()
     assert "plan B yields 72.1% of plan A" in mix.own.table.value
-    assert [t for t in mix.rivals.layout.yaxis.ticktext if t.startswith("plan")] == ["plan A", "plan B"]
+    assert [t for t in mix.rivals.layout.yaxis.ticktext if t.startswith("plan")] == [
+        "plan A",
+        "plan B",
+    ]
     assert "Not only" not in mix.own.table.value
     mix.controls.gpus_per_stage.value = 2
     mix.controls.costs.value = "linear, no loss"
     mix.own.pins["plan B"].click()
-    assert "yields 117.6% of plan A. Not only the plans differ, but also cost model." in mix.own.table.value
+    assert (
+        "yields 117.6% of plan A. Not only the plans differ, but also cost model."
+        in mix.own.table.value
+    )
     mix.controls.batch.value = 32
     mix.own.pins["plan B"].click()
     assert "but also workload and cost model." in mix.own.table.value

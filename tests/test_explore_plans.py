@@ -6,15 +6,17 @@ import re
 import pytest
 
 import pipelab as pl
-from pipelab.explore.mix_answer import answer
-from pipelab.explore.mix_values import beginning
+from pipelab.widgets.mix_answer import answer
+from pipelab.widgets.mix_values import beginning
 
 
 def row(mix, name):
     """What the lower chart shows of a row: the length of its bar, or the words in its place."""
     y = mix.rivals.layout.yaxis.ticktext.index(name)
     (shown,) = [
-        trace.x[list(trace.y).index(y)] if trace.type == "bar" else trace.text[list(trace.y).index(y)]
+        trace.x[list(trace.y).index(y)]
+        if trace.type == "bar"
+        else trace.text[list(trace.y).index(y)]
         for trace in mix.rivals.data
         if trace.name != "proven optimum" and y in trace.y
     ]
@@ -67,7 +69,9 @@ def test_a_pinned_plan_is_seen_under_the_values_of_now():
     mix.controls.counts["A100-SXM-40"].value = 3  # ids of all others move up
     mix.controls.network.value = 0.5
     problem, shown = mix.found.problem, row(mix, "plan A")
-    ids = {t: [g for g, gpu in enumerate(problem.cluster.gpus) if gpu.type == t] for t in set(types)}
+    ids = {
+        t: [g for g, gpu in enumerate(problem.cluster.gpus) if gpu.type == t] for t in set(types)
+    }
     layers = [len(stage.layers) for stage in mix.own.pinned["plan A"].placement.stages]
     here = pl.Placement.of([(n, (ids[t].pop(0),)) for n, t in zip(layers, types, strict=True)])
     assert shown == pl.evaluate(problem, here).throughput <= mix.found.result.throughput
@@ -103,7 +107,9 @@ def flagship(**values):
 
 
 def test_proven_optimal_is_said_only_of_memory_for_as_many_in_flight_as_the_placement_needs():
-    mix = pl.explore_mix("Llama-3-70B", dict(flagship().counts), phase="decode", network_gb_per_s=1.0)
+    mix = pl.explore_mix(
+        "Llama-3-70B", dict(flagship().counts), phase="decode", network_gb_per_s=1.0
+    )
     needed = pl.timeline_of(mix.found.problem, mix.found.result).in_flight_needed
     title = mix.chart.layout.title.text
     assert f"proven for 1 in flight, but needs {needed}" in title
@@ -132,15 +138,19 @@ def test_where_memory_counts_no_batch_but_one_the_proof_holds_for_all_that_are_n
 
 
 def test_the_control_of_batches_in_flight_reaches_what_a_placement_needs():
-    mix = pl.explore_mix("Llama-3-70B", {"T4": 200}, phase="decode", batch=1, context=128, network_gb_per_s=0.01)
+    mix = pl.explore_mix(
+        "Llama-3-70B", {"T4": 200}, phase="decode", batch=1, context=128, network_gb_per_s=0.01
+    )
     needed = pl.timeline_of(mix.found.problem, mix.found.result).in_flight_needed
     assert mix.controls.in_flight.max >= needed > 32
-    both = pl.explore_pipeline("Llama-3-70B", {"T4": 200}, phase="decode", batch=1, context=128, network_gb_per_s=0.01)
+    both = pl.explore_pipeline(
+        "Llama-3-70B", {"T4": 200}, phase="decode", batch=1, context=128, network_gb_per_s=0.01
+    )
     assert both.in_flight.max >= both.placed.in_flight_needed == needed
 
 
 def test_what_was_stopped_early_is_not_called_the_optimum(monkeypatch):
-    from pipelab.explore import mix
+    from pipelab.widgets import mix_explorer as mix
 
     monkeypatch.setattr(mix, "_LIMIT_S", 0.0)
     shown = pl.explore_mix("small", {"A100": 3}, context=300)

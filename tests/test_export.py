@@ -18,7 +18,10 @@ def test_a_score_says_how_far_from_the_proven_optimum(tiny):
     assert found.valid
     assert found.throughput == pl.evaluate(tiny, HALVES).throughput
     assert found.share == pytest.approx(found.throughput / oracle.best(tiny), rel=1e-9)
-    assert found.sentence == "213.52 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.784."
+    assert (
+        found.sentence
+        == "213.52 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.784."
+    )
     assert found.sentence in found._repr_html_()
     assert list(found.frame()["stage"]) == [1, 2]
     best = pl.score(tiny, pl.solve(tiny, "joint"))
@@ -53,7 +56,9 @@ def test_a_misfit_is_an_answer_with_every_number(two_stages):
 
 
 def test_the_most_overloaded_stage_comes_first(two_stages):
-    heavy = dataclasses.replace(two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=60))
+    heavy = dataclasses.replace(
+        two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=60)
+    )
     found = pl.score(heavy, pl.Placement.of([(2, (0,)), (2, (2,))]))
     assert [m.stage for m in found.misfits] == [2, 1]
     assert [m.most_layers for m in found.misfits] == [0, 1]
@@ -66,21 +71,33 @@ def test_misfits_agree_with_the_judge_and_with_brute_force():
     for seed in range(300):
         problem = oracle.random_problem(seed, unlike=seed % 3 == 0)
         if seed % 2:
-            problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest=False), batch_split="even")
+            problem = dataclasses.replace(
+                problem, costs=oracle.TableCosts(seed, slowest=False), batch_split="even"
+            )
         gpus = range(len(problem.cluster))
         half = max(1, problem.model.layers // 2)
         parts = [(half, (0,)), (problem.model.layers - half, (len(gpus) - 1,))]
-        parts = parts if len(gpus) > 1 and problem.model.layers > 1 else [(problem.model.layers, (0,))]
+        parts = (
+            parts if len(gpus) > 1 and problem.model.layers > 1 else [(problem.model.layers, (0,))]
+        )
         placement = pl.Placement.of(parts)
-        found = pl.score(problem, placement, best=pl.Result(problem, "none", "unknown", None, None, None, 0.0))
-        unfitting = [i for i, s in enumerate(placement.stages, 1) if oracle.stage(problem, s.gpus, s.layers) is None]
+        found = pl.score(
+            problem, placement, best=pl.Result(problem, "none", "unknown", None, None, None, 0.0)
+        )
+        unfitting = [
+            i
+            for i, s in enumerate(placement.stages, 1)
+            if oracle.stage(problem, s.gpus, s.layers) is None
+        ]
         assert sorted(m.stage for m in found.misfits) == unfitting, seed
         assert found.valid == (not unfitting), seed
         for misfit in found.misfits:
             stage = placement.stages[misfit.stage - 1]
             first = stage.layers.start
             held = [
-                n for n in range(1, len(stage.layers)) if oracle.stage(problem, stage.gpus, range(first, first + n))
+                n
+                for n in range(1, len(stage.layers))
+                if oracle.stage(problem, stage.gpus, range(first, first + n))
             ]
             assert misfit.most_layers == max(held, default=0), seed
         if found.valid:
@@ -96,7 +113,9 @@ def test_broken_rules_are_listed_beside_what_does_not_fit(two_stages):
     assert "GPU 0 is used more than once" in found.reasons
     assert any("stage 3 uses GPU 99" in reason for reason in found.reasons)
     assert any("stage 1 (layers 1–4) needs" in reason for reason in found.reasons)
-    assert found.sentence.endswith(f"{found.reasons[0]} (and {len(found.reasons) - 1} more reasons).")
+    assert found.sentence.endswith(
+        f"{found.reasons[0]} (and {len(found.reasons) - 1} more reasons)."
+    )
 
 
 def test_a_result_of_another_problem_is_refused(tiny):
@@ -104,7 +123,9 @@ def test_a_result_of_another_problem_is_refused(tiny):
     with pytest.raises(pl.InvalidValue, match="expected a result of this problem: it claims"):
         pl.score(tiny, pl.Placement.of([(4, (0, 1))]), best=pl.solve(slow, "aggregated"))
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
-    with pytest.raises(pl.InvalidValue, match="it claims that there is no placement, yet this one yields"):
+    with pytest.raises(
+        pl.InvalidValue, match="it claims that there is no placement, yet this one yields"
+    ):
         pl.score(tiny, HALVES, best=pl.solve(heavy, "aggregated"))
     with pytest.raises(pl.InvalidValue, match="best = 3: expected a Result"):
         pl.score(tiny, HALVES, best=3)
@@ -117,9 +138,13 @@ def test_placements_come_back_from_their_files(name, tmp_path):
     kept = 0
     for seed in range(300):
         problem, rng = oracle.random_problem(seed), np.random.default_rng(seed)
-        sizes = rng.multinomial(problem.model.layers, np.full(len(problem.cluster), 1 / len(problem.cluster)))
+        sizes = rng.multinomial(
+            problem.model.layers, np.full(len(problem.cluster), 1 / len(problem.cluster))
+        )
         gpus = rng.permutation(len(problem.cluster)).tolist()
-        placement = pl.Placement.of([(n, (g,)) for n, g in zip(sizes.tolist(), gpus, strict=True) if n])
+        placement = pl.Placement.of(
+            [(n, (g,)) for n, g in zip(sizes.tolist(), gpus, strict=True) if n]
+        )
         path = tmp_path / "new" / name
         try:
             assert pl.save_placement(problem, placement, path) == path
@@ -131,14 +156,17 @@ def test_placements_come_back_from_their_files(name, tmp_path):
     assert result.save(str(path)) == path
     assert pl.load_placement(path) == result.placement
     assert kept > 20
-    assert [p.name for p in (tmp_path / "new").iterdir()] == [name]  # replaced whole, nothing left over
+    # replaced whole, nothing left over
+    assert [p.name for p in (tmp_path / "new").iterdir()] == [name]
 
 
 def test_json_holds_everything_with_its_units(two_stages, tmp_path):
     result = pl.solve(two_stages, "aggregated")
     document = json.loads(result.save(tmp_path / "plan.json").read_text(encoding="utf-8"))
     judged = result.evaluation
-    assert document["throughput_tokens_per_s"] == document["bound_tokens_per_s"] == judged.throughput
+    assert (
+        document["throughput_tokens_per_s"] == document["bound_tokens_per_s"] == judged.throughput
+    )
     assert (document["status"], document["method"]) == ("optimal", "aggregated")
     assert document["bottlenecks"] == list(judged.bottlenecks)
     first = document["stages"][0]
@@ -148,8 +176,13 @@ def test_json_holds_everything_with_its_units(two_stages, tmp_path):
     assert first["memory_offered_gb"] == list(report.memory_limit_gb)
     assert first["throughput_tokens_per_s"] == report.throughput
     assert document["links"][0]["throughput_transfers_per_s"] == judged.links[0].throughput
-    assert document["links"][0]["slowest_pair_of_gpus"] == [judged.links[0].sender, judged.links[0].receiver]
-    own = json.loads(pl.save_placement(two_stages, result.placement, tmp_path / "own.json").read_text("utf-8"))
+    assert document["links"][0]["slowest_pair_of_gpus"] == [
+        judged.links[0].sender,
+        judged.links[0].receiver,
+    ]
+    own = json.loads(
+        pl.save_placement(two_stages, result.placement, tmp_path / "own.json").read_text("utf-8")
+    )
     assert "status" not in own  # a placement alone proves nothing
 
 
@@ -189,8 +222,16 @@ def test_a_plan_has_the_shares_that_its_rate_needs(name, tmp_path):
         shares, under = [float(share) for share in row["sequences_per_gpu"].split()], row
     assert shares == pytest.approx([4.976, 4.976, 3.024, 3.024], abs=0.001)
     assert sum(shares) == pytest.approx(under["batch_size"]) == pytest.approx(16)
-    assert (under["batch_split"], under["link_units"], under["max_gpus_per_stage"]) == ("balanced", "transfers", 4)
-    assert (under["microbatches_in_flight"], under["phase"], under["sequence_length"]) == (1, "prefill", 2048)
+    assert (under["batch_split"], under["link_units"], under["max_gpus_per_stage"]) == (
+        "balanced",
+        "transfers",
+        4,
+    )
+    assert (under["microbatches_in_flight"], under["phase"], under["sequence_length"]) == (
+        1,
+        "prefill",
+        2048,
+    )
     again = pl.load_placement(path, problem)
     assert pl.evaluate(problem, again).throughput == result.throughput
 
@@ -204,12 +245,20 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
         if result.placement is None:
             continue
         unequal += any(len(set(stage.batch)) > 1 for stage in result.evaluation.stages)
-        path = pl.save_placement(problem, result.placement, tmp_path / ("plan.json" if seed % 2 else "plan.csv"))
+        path = pl.save_placement(
+            problem, result.placement, tmp_path / ("plan.json" if seed % 2 else "plan.csv")
+        )
         assert pl.load_placement(path, problem) == result.placement, seed
-        assert pl.evaluate(problem, pl.load_placement(path, problem)).throughput == result.throughput
+        assert (
+            pl.evaluate(problem, pl.load_placement(path, problem)).throughput == result.throughput
+        )
         workload = dataclasses.replace(problem.workload, batch_size=problem.workload.batch_size + 1)
         units = "tokens" if problem.link_units == "transfers" else "transfers"
-        for change in ({"link_units": units}, {"workload": workload}, {"link_units": units, "workload": workload}):
+        for change in (
+            {"link_units": units},
+            {"workload": workload},
+            {"link_units": units, "workload": workload},
+        ):
             other = dataclasses.replace(problem, **change)
             with pytest.raises(pl.InvalidData, match="this plan was made with ") as caught:
                 pl.load_placement(path, other)
@@ -226,14 +275,18 @@ def test_a_plan_of_another_rule_is_refused_with_the_remedy(tmp_path):
     path = pl.solve(problem, "aggregated").save(tmp_path / "plan.json")
     even = dataclasses.replace(problem, batch_split="even")
     told = "made with batch_split = 'balanced'; the problem has batch_split = 'even'"
-    with pytest.raises(pl.InvalidData, match=rf"{told}.*dataclasses.replace\(problem, batch_split='balanced'\)"):
+    with pytest.raises(
+        pl.InvalidData, match=rf"{told}.*dataclasses.replace\(problem, batch_split='balanced'\)"
+    ):
         pl.load_placement(path, even)
     document = json.loads(path.read_text(encoding="utf-8"))
     del document["conditions"]  # as files were before
     del document["stages"][0]["sequences_per_gpu"]
     path.write_text(json.dumps(document), encoding="utf-8")
     assert pl.load_placement(path) == pl.load_placement(path, problem)
-    with pytest.raises(pl.InvalidData, match=r"the plan: .*443\.8.*, but for this problem .*345\.49"):
+    with pytest.raises(
+        pl.InvalidData, match=r"the plan: .*443\.8.*, but for this problem .*345\.49"
+    ):
         pl.load_placement(path, even)
     for shares, told in (
         ([4, 4, 4, 4], "but for this problem 4.97"),
@@ -249,25 +302,45 @@ def test_a_plan_of_another_rule_is_refused_with_the_remedy(tmp_path):
 
 
 def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path):
-    cluster, load = pl.Cluster.from_counts({"L4": 4}, 24, 1.0), pl.Workload(2048, 8, "decode", in_flight=3)
-    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2, link_units="tokens")
+    cluster, load = (
+        pl.Cluster.from_counts({"L4": 4}, 24, 1.0),
+        pl.Workload(2048, 8, "decode", in_flight=3),
+    )
+    problem = pl.Problem(
+        cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2, link_units="tokens"
+    )
     placement = pl.Placement.of([(16, (0, 1)), (16, (2, 3))])
-    document = json.loads(pl.save_placement(problem, placement, tmp_path / "plan.json").read_text(encoding="utf-8"))
+    document = json.loads(
+        pl.save_placement(problem, placement, tmp_path / "plan.json").read_text(encoding="utf-8")
+    )
     judged = pl.evaluate(problem, placement)
-    assert [stage["gpus_per_layer"] for stage in document["stages"]] == [stage.degree for stage in judged.stages]
+    assert [stage["gpus_per_layer"] for stage in document["stages"]] == [
+        stage.degree for stage in judged.stages
+    ]
     under = document["conditions"]
-    assert (under["microbatches_in_flight"], under["phase"], under["cost_model"]) == (3, "decode", "Roofline")
+    assert (under["microbatches_in_flight"], under["phase"], under["cost_model"]) == (
+        3,
+        "decode",
+        "Roofline",
+    )
     fills = under["microbatches_that_fill_the_pipeline"]
     assert fills == pl.timeline_of(problem, placement).in_flight_needed
     assert pl.load_placement(tmp_path / "plan.json", problem) == placement
-    fewer = dataclasses.replace(problem, workload=dataclasses.replace(problem.workload, in_flight=1))
-    with pytest.raises(pl.InvalidData, match=r"microbatches_in_flight = 3; .*replace.problem\.workload, in_flight=3"):
+    fewer = dataclasses.replace(
+        problem, workload=dataclasses.replace(problem.workload, in_flight=1)
+    )
+    with pytest.raises(
+        pl.InvalidData,
+        match=r"microbatches_in_flight = 3; .*replace.problem\.workload, in_flight=3",
+    ):
         pl.load_placement(tmp_path / "plan.json", fewer)
 
 
 def test_the_writeups_own_fields(tiny, tmp_path):
     """As it prints them for tiny: GPUs 0 and 1, eight sequences each."""
-    path = pl.save_placement(tiny, pl.solve(tiny, "aggregated"), tmp_path / "solution.json", layout="write-up")
+    path = pl.save_placement(
+        tiny, pl.solve(tiny, "aggregated"), tmp_path / "solution.json", layout="write-up"
+    )
     (allocation,) = json.loads(path.read_text(encoding="utf-8"))["allocations"]
     assert allocation == {
         "segment": {"start_layer": 1, "end_layer": 4, "segment_size": 4},
@@ -284,11 +357,15 @@ def test_the_writeups_own_fields(tiny, tmp_path):
             continue
         pl.save_placement(problem, result, path, layout="write-up")
         assert pl.load_placement(path) == pl.load_placement(path, problem) == result.placement, seed
-    with pytest.raises(pl.NotApplicable, match=r"stage 1, sequences per GPU = '4\.97.*: expected equal shares"):
+    with pytest.raises(
+        pl.NotApplicable, match=r"stage 1, sequences per GPU = '4\.97.*: expected equal shares"
+    ):
         pl.save_placement(_balanced(), pl.solve(_balanced(), "aggregated"), path, layout="write-up")
     with pytest.raises(pl.InvalidValue, match=r"ends in \.json: the write-up's fields are nested"):
         pl.save_placement(tiny, HALVES, tmp_path / "solution.csv", layout="write-up")
-    with pytest.raises(pl.InvalidValue, match="layout = 'author': expected 'pipelab' or 'write-up'"):
+    with pytest.raises(
+        pl.InvalidValue, match="layout = 'author': expected 'pipelab' or 'write-up'"
+    ):
         pl.save_placement(tiny, HALVES, path, layout="author")
 
 
@@ -301,13 +378,16 @@ def test_a_plan_in_the_writeups_layout_is_compared_with_its_problem(tmp_path):
     told = r"213\.5.*: the cluster, model or cost model differs from the plan's\. Omit problem= to read only the stages"
     with pytest.raises(pl.InvalidData, match=rf"the plan: throughput_tokens_per_s {told}"):
         pl.load_placement(path, slow)
-    with pytest.raises(pl.InvalidData, match=r"link_units = 'tokens'; .*replace\(problem, link_units='tokens'\)"):
+    with pytest.raises(
+        pl.InvalidData, match=r"link_units = 'tokens'; .*replace\(problem, link_units='tokens'\)"
+    ):
         pl.load_placement(path, dataclasses.replace(problem, link_units="transfers"))
     document = json.loads(path.read_text(encoding="utf-8"))
     authors = {"allocations": document["allocations"]}
     authors["allocations"][0]["throughput"] = round(authors["allocations"][0]["throughput"], 2)
     path.write_text(json.dumps(authors), encoding="utf-8")
-    assert pl.load_placement(path, problem) == pl.load_placement(path, slow) == HALVES  # it says nothing of links
+    # it says nothing of links
+    assert pl.load_placement(path, problem) == pl.load_placement(path, slow) == HALVES
     path.write_text(json.dumps(authors | {"link_units": "tokens"}), encoding="utf-8")
     with pytest.raises(pl.InvalidData, match="this plan was made with link_units = 'tokens'"):
         pl.load_placement(path, dataclasses.replace(problem, link_units="transfers"))
@@ -319,16 +399,24 @@ BAD_SOLUTIONS = {
     "no object": ([3], "allocation 1: 3: expected an object with segment, gpu_ids"),
     "no GPUs": ([{"segment": SEGMENT}], "allocation 1: field 'gpu_ids' is missing"),
     "no end": ([{"segment": {"start_layer": 1}, "gpu_ids": [0]}], "field 'end_layer' is missing"),
-    "size": ([{"segment": SEGMENT | {"segment_size": 3}, "gpu_ids": [0]}], "'segment_size': 3: expected 4"),
+    "size": (
+        [{"segment": SEGMENT | {"segment_size": 3}, "gpu_ids": [0]}],
+        "'segment_size': 3: expected 4",
+    ),
     "count": ([{"segment": SEGMENT, "gpu_ids": [0], "num_gpus": 2}], "'num_gpus': 2: expected 1"),
-    "layer": ([{"segment": SEGMENT | {"end_layer": "x"}, "gpu_ids": [0]}], "'last_layer': 'x': expected a whole"),
+    "layer": (
+        [{"segment": SEGMENT | {"end_layer": "x"}, "gpu_ids": [0]}],
+        "'last_layer': 'x': expected a whole",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BAD_SOLUTIONS)
 def test_a_bad_solution_is_refused_at_its_allocation(name, tmp_path):
     allocations, message = BAD_SOLUTIONS[name]
-    (tmp_path / "solution.json").write_text(json.dumps({"allocations": allocations}), encoding="utf-8")
+    (tmp_path / "solution.json").write_text(
+        json.dumps({"allocations": allocations}), encoding="utf-8"
+    )
     with pytest.raises(pl.InvalidData, match=message):
         pl.load_placement(tmp_path / "solution.json")
 
@@ -339,7 +427,9 @@ def test_what_cannot_be_saved_is_refused_and_leaves_the_old_file(tiny, tmp_path)
     with pytest.raises(pl.InvalidPlacement, match="nobody holds layer 4"):
         pl.save_placement(tiny, pl.Placement.of([(3, (0,))]), path)
     assert path.read_text(encoding="utf-8") == before
-    with pytest.raises(pl.InvalidValue, match=r"plan\.xlsx'?: expected a name that ends in \.json or \.csv"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"plan\.xlsx'?: expected a name that ends in \.json or \.csv"
+    ):
         pl.save_placement(tiny, HALVES, tmp_path / "plan.xlsx")
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
     with pytest.raises(pl.InvalidValue, match="expected a result that has one"):
@@ -353,14 +443,26 @@ BAD_CSV = {
         "first_layer,last_layer,gpus\n1,2,0\n3,four,1\n",
         r"row 3, column 'last_layer': 'four': expected",
     ),
-    "zero": ("first_layer,last_layer,gpus\n0,2,0\n", r"row 2, column 'first_layer': '0': .*at least 1"),
+    "zero": (
+        "first_layer,last_layer,gpus\n0,2,0\n",
+        r"row 2, column 'first_layer': '0': .*at least 1",
+    ),
     "backwards": (
         "first_layer,last_layer,gpus\n3,2,0\n",
         r"row 2, column 'last_layer': 2: expected at least",
     ),
-    "no gpu": ("first_layer,last_layer,gpus\n1,2,\n", r"row 2, column 'gpus': .*at least one GPU id"),
-    "bad gpu": ("first_layer,last_layer,gpus\n1,2,0 x\n", r"row 2, column 'gpus': 'x': expected a whole number"),
-    "empty": ("first_layer,last_layer,gpus\n1,,0\n", r"row 2, column 'last_layer': empty: expected"),
+    "no gpu": (
+        "first_layer,last_layer,gpus\n1,2,\n",
+        r"row 2, column 'gpus': .*at least one GPU id",
+    ),
+    "bad gpu": (
+        "first_layer,last_layer,gpus\n1,2,0 x\n",
+        r"row 2, column 'gpus': 'x': expected a whole number",
+    ),
+    "empty": (
+        "first_layer,last_layer,gpus\n1,,0\n",
+        r"row 2, column 'last_layer': empty: expected",
+    ),
 }
 
 
@@ -386,12 +488,18 @@ BAD_JSON = {
         '{"stages": [{"first_layer": 1, "last_layer": 2.5, "gpus": [0]}]}',
         r"field 'last_layer': 2\.5",
     ),
-    "true": ('{"stages": [{"first_layer": true, "last_layer": 2, "gpus": [0]}]}', "'first_layer': True: expected"),
+    "true": (
+        '{"stages": [{"first_layer": true, "last_layer": 2, "gpus": [0]}]}',
+        "'first_layer': True: expected",
+    ),
     "gpu text": (
         '{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": "0"}]}',
         "'gpus': '0': expected at least",
     ),
-    "negative": ('{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": [-1]}]}', "'gpus': -1: expected a whole"),
+    "negative": (
+        '{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": [-1]}]}',
+        "'gpus': -1: expected a whole",
+    ),
 }
 
 
@@ -423,11 +531,16 @@ def test_vllm_is_told_layers_sizes_and_the_order_of_gpus(tiny):
     assert "(tensor parallel)" in settings._repr_html_()
     assert pl.vllm_settings(tiny, pl.Placement.of([(3, (2,)), (1, (0,))])).note == ""
     total = pl.vllm_settings(tiny, pl.solve(tiny, "aggregated"))
-    assert (sum(total.layers), len(total.gpus)) == (4, len(total.layers) * total.tensor_parallel_size)
+    assert (sum(total.layers), len(total.gpus)) == (
+        4,
+        len(total.layers) * total.tensor_parallel_size,
+    )
 
 
 def test_vllm_has_one_tensor_parallel_size(tiny):
-    with pytest.raises(pl.InvalidValue, match="stage 2 has 2 where 2 of 3 stages have 1; solve with max_gpus"):
+    with pytest.raises(
+        pl.InvalidValue, match="stage 2 has 2 where 2 of 3 stages have 1; solve with max_gpus"
+    ):
         pl.vllm_settings(tiny, pl.Placement.of([(1, (0,)), (2, (1, 2)), (1, (3,))]))
     with pytest.raises(pl.InvalidPlacement, match="nobody holds layer 4"):
         pl.vllm_settings(tiny, pl.Placement.of([(3, (0,))]))

@@ -14,10 +14,10 @@ from limits import full_disk
 
 import pipelab as pl
 from pipelab.errors import InvalidData
-from pipelab.files import refused, write_whole
-from pipelab.lab import copy_notebooks
-from pipelab.paths import data_dir, notebooks_dir
-from pipelab.tables import read_rows, write_to
+from pipelab.io.csv_cells import read_rows, write_to
+from pipelab.io.lab import copy_notebooks
+from pipelab.io.paths import data_dir, notebooks_dir
+from pipelab.io.whole_files import refused, write_whole
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and special files of POSIX")
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full and /proc")
@@ -58,7 +58,11 @@ def test_a_replaced_file_keeps_its_owner(tmp_path):
 @POSIX
 def test_what_a_symbolic_link_points_to_is_replaced_and_the_link_stays(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    target, link, chain = tmp_path / "elsewhere" / "plan.csv", tmp_path / "plan.csv", tmp_path / "chain.csv"
+    target, link, chain = (
+        tmp_path / "elsewhere" / "plan.csv",
+        tmp_path / "plan.csv",
+        tmp_path / "chain.csv",
+    )
     link.symlink_to(Path("elsewhere") / "plan.csv")
     chain.symlink_to(link)
     for text in ("new", "newer"):  # first where the link dangles
@@ -69,7 +73,9 @@ def test_what_a_symbolic_link_points_to_is_replaced_and_the_link_stays(tmp_path)
         assert target.read_text() == text
     link.unlink()
     link.symlink_to(chain)
-    with pytest.raises(InvalidData, match=r"plan\.csv: cannot be written \(Too many levels of symbolic links\): "):
+    with pytest.raises(
+        InvalidData, match=r"plan\.csv: cannot be written \(Too many levels of symbolic links\): "
+    ):
         write_to("save", link, "text")
 
 
@@ -96,7 +102,9 @@ def test_special_files_are_written_through(tmp_path):
     link.symlink_to(pipe)
     for path in (pipe, link):
         heard = []
-        reader = threading.Thread(target=lambda heard=heard: heard.append(pipe.read_text()), daemon=True)
+        reader = threading.Thread(
+            target=lambda heard=heard: heard.append(pipe.read_text()), daemon=True
+        )
         reader.start()
         write_whole(path, "through")
         reader.join(10)
@@ -109,7 +117,12 @@ def test_special_files_are_written_through(tmp_path):
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "plan.csv"
     path.write_text("old")
-    with full_disk(), pytest.raises(InvalidData, match=r"plan\.csv: cannot be written \(File too large\): make room"):
+    with (
+        full_disk(),
+        pytest.raises(
+            InvalidData, match=r"plan\.csv: cannot be written \(File too large\): make room"
+        ),
+    ):
         write_to("save", path, "new " * 1000)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["plan.csv"]
@@ -125,7 +138,9 @@ def test_a_full_device_is_named_and_stays_one(tmp_path):
         pytest.skip("only root makes devices")
     link.symlink_to(full)
     for path in (full, link):
-        with pytest.raises(InvalidData, match=r"\.csv: cannot be written \(No space left on device\): make room"):
+        with pytest.raises(
+            InvalidData, match=r"\.csv: cannot be written \(No space left on device\): make room"
+        ):
             write_to("save", path, "text")
         assert stat.S_ISCHR(os.stat(path).st_mode)
     assert link.is_symlink()
@@ -172,7 +187,7 @@ def test_a_write_protected_file_is_not_replaced(tmp_path, monkeypatch):
     """What root's rights hide above: permission is asked of the file, not of its folder alone."""
     path = tmp_path / "plan.csv"
     path.write_text("old")
-    monkeypatch.setattr("pipelab.files.os.access", lambda *_: False)
+    monkeypatch.setattr("pipelab.io.whole_files.os.access", lambda *_: False)
     with pytest.raises(InvalidData, match=r"cannot be written .* where you may write"):
         write_to("save", path, "new")
     assert path.read_text() == "old"
@@ -209,19 +224,30 @@ def test_an_unreadable_file_is_one_sentence(name, tmp_path, monkeypatch):
     (tmp_path / name).rmdir()
     (tmp_path / name).write_text("parameter,value\n")
     _denied(monkeypatch, tmp_path / name)
-    with pytest.raises(InvalidData, match=rf"{name}: cannot be read \(Permission denied\): .*may read"):
+    with pytest.raises(
+        InvalidData, match=rf"{name}: cannot be read \(Permission denied\): .*may read"
+    ):
         READERS[name](tmp_path)
 
 
 @LINUX
 def test_a_file_that_the_system_cannot_read_is_one_sentence():
-    with pytest.raises(InvalidData, match=r"^/proc/self/mem: cannot be read \(Input/output error\)"):
+    with pytest.raises(
+        InvalidData, match=r"^/proc/self/mem: cannot be read \(Input/output error\)"
+    ):
         read_rows(Path("/proc/self/mem"), ())
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "x" * 300 + "/y"])
 def test_names_that_no_file_has_are_refused_like_others(name):
-    for load in (pl.load_case, pl.load_coefficients, pl.load_gpus, pl.models, pl.clusters, pl.Schedule.from_csv):
+    for load in (
+        pl.load_case,
+        pl.load_coefficients,
+        pl.load_gpus,
+        pl.models,
+        pl.clusters,
+        pl.Schedule.from_csv,
+    ):
         with pytest.raises(pl.PipelabError) as caught:
             load(name)
         assert len(str(caught.value)) < 1000
@@ -237,25 +263,40 @@ def test_a_dangling_link_in_a_case_is_named(name, tmp_path):
     folder = pl.save_case(pl.load_case("tiny"), tmp_path / "mine")
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to("gone.csv")
-    with pytest.raises(InvalidData, match=rf"{name}: is a symbolic link to .*gone\.csv, which is not there"):
+    with pytest.raises(
+        InvalidData, match=rf"{name}: is a symbolic link to .*gone\.csv, which is not there"
+    ):
         pl.load_case(folder)
 
 
 @POSIX
 def test_a_case_on_a_full_disk_is_one_sentence(tmp_path):
-    with full_disk(100), pytest.raises(InvalidData, match=r"config\.csv: cannot be written \(File too large\)"):
+    with (
+        full_disk(100),
+        pytest.raises(InvalidData, match=r"config\.csv: cannot be written \(File too large\)"),
+    ):
         pl.save_case(pl.load_case("tiny"), tmp_path / "mine")
     assert list((tmp_path / "mine").iterdir()) == []
 
 
 @POSIX
 def test_notebooks_on_a_full_disk_are_whole_or_not_there(tmp_path):
-    sizes = sorted(p.stat().st_size for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-    with full_disk(sizes[len(sizes) // 2]), pytest.raises(InvalidData, match=r"\.ipynb: cannot be written .*make room"):
+    sizes = sorted(
+        p.stat().st_size
+        for p in notebooks_dir().rglob("*.ipynb")
+        if ".ipynb_checkpoints" not in p.parts
+    )
+    with (
+        full_disk(sizes[len(sizes) // 2]),
+        pytest.raises(InvalidData, match=r"\.ipynb: cannot be written .*make room"),
+    ):
         copy_notebooks(tmp_path / "mine")
     for path in (tmp_path / "mine").rglob("*"):
         if path.is_file():
-            assert path.read_bytes() == (notebooks_dir() / path.relative_to(tmp_path / "mine")).read_bytes()
+            assert (
+                path.read_bytes()
+                == (notebooks_dir() / path.relative_to(tmp_path / "mine")).read_bytes()
+            )
     copy_notebooks(tmp_path / "mine")
     assert len(list((tmp_path / "mine").rglob("*.ipynb"))) == len(sizes)
 
@@ -263,7 +304,9 @@ def test_notebooks_on_a_full_disk_are_whole_or_not_there(tmp_path):
 def test_a_torn_notebook_is_copied_again_and_an_edited_one_is_not(tmp_path):
     copy_notebooks(tmp_path)
     whole = (notebooks_dir() / "00_start_here.ipynb").read_bytes()
-    torn, empty, mine = (tmp_path / f"{name}.ipynb" for name in ("00_start_here", "01_layers", "02_x"))
+    torn, empty, mine = (
+        tmp_path / f"{name}.ipynb" for name in ("00_start_here", "01_layers", "02_x")
+    )
     names = sorted(p.name for p in tmp_path.glob("*.ipynb"))
     torn, empty, mine = (tmp_path / name for name in names[:3])
     torn.write_bytes(whole[: len(whole) // 2])
@@ -280,9 +323,11 @@ def test_a_torn_notebook_is_copied_again_and_an_edited_one_is_not(tmp_path):
 
 
 def run(*arguments, **options):
-    command = [sys.executable, "-m", "pipelab.cli", *arguments]
+    command = [sys.executable, "-m", "pipelab.io.command_line", *arguments]
     environment = dict(os.environ, PYTHONUNBUFFERED=options.pop("unbuffered", ""))
-    return subprocess.run(command, **{"capture_output": True, "timeout": 120, "env": environment, **options})
+    return subprocess.run(
+        command, **{"capture_output": True, "timeout": 120, "env": environment, **options}
+    )
 
 
 def one_sentence(done, *words):
@@ -297,12 +342,24 @@ def one_sentence(done, *words):
 @LINUX
 @pytest.mark.parametrize(
     ("command", "unbuffered"),
-    [("solve tiny", ""), ("count tiny --json", ""), ("cases", "1"), ("--help", ""), ("reproduce pmetal --csv -", "")],
+    [
+        ("solve tiny", ""),
+        ("count tiny --json", ""),
+        ("cases", "1"),
+        ("--help", ""),
+        ("reproduce pmetal --csv -", ""),
+    ],
 )
 def test_a_full_standard_output_is_one_sentence(command, unbuffered):
     """At the end, where Python empties its buffer; or at the first word, where it keeps none."""
     with open("/dev/full", "w") as full:
-        done = run(*command.split(), stdout=full, stderr=subprocess.PIPE, capture_output=False, unbuffered=unbuffered)
+        done = run(
+            *command.split(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            capture_output=False,
+            unbuffered=unbuffered,
+        )
     done.stderr = done.stderr[done.stderr.find(b"pipelab: ") :]  # after the bar of progress
     one_sentence(done, "standard output: cannot be written (No space left on device): make room")
 
@@ -310,17 +367,29 @@ def test_a_full_standard_output_is_one_sentence(command, unbuffered):
 @LINUX
 def test_a_full_standard_error_is_no_traceback():
     with open("/dev/full", "w") as full:
-        assert run("solve", "tinny", stdout=subprocess.PIPE, stderr=full, capture_output=False).returncode == 2
+        assert (
+            run(
+                "solve", "tinny", stdout=subprocess.PIPE, stderr=full, capture_output=False
+            ).returncode
+            == 2
+        )
 
 
 @POSIX
 @pytest.mark.parametrize(
-    ("command", "unbuffered"), [("cases", ""), ("count tiny", "1"), ("--help", "1"), ("reproduce pmetal --html -", "")]
+    ("command", "unbuffered"),
+    [("cases", ""), ("count tiny", "1"), ("--help", "1"), ("reproduce pmetal --html -", "")],
 )
 def test_a_reader_who_leaves_early_hears_nothing(command, unbuffered):
     reader, writer = os.pipe()
     os.close(reader)
-    done = run(*command.split(), stdout=writer, stderr=subprocess.PIPE, capture_output=False, unbuffered=unbuffered)
+    done = run(
+        *command.split(),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        capture_output=False,
+        unbuffered=unbuffered,
+    )
     os.close(writer)
     assert done.returncode == 141
     assert b"Traceback" not in done.stderr
@@ -328,7 +397,11 @@ def test_a_reader_who_leaves_early_hears_nothing(command, unbuffered):
 
 
 def test_a_closed_standard_output_is_no_traceback():
-    done = run("count", "tiny", preexec_fn=lambda: os.close(1)) if os.name != "nt" else run("count", "tiny")
+    done = (
+        run("count", "tiny", preexec_fn=lambda: os.close(1))
+        if os.name != "nt"
+        else run("count", "tiny")
+    )
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
 

@@ -1,7 +1,7 @@
 """Whatever a file holds: it is read whole, or refused with one error of pipelab's own that names the file.
 
-`PIPELAB_FUZZ=5000 python -m pytest -n 0 tests/test_fuzzing.py` looks deeper, and elsewhere each time; without it
-the same few inputs are tried in every run.
+`PIPELAB_FUZZ=5000 python -m pytest -n 0 tests/test_fuzzing.py` looks deeper, and elsewhere each
+time; without it the same few inputs are tried in every run.
 """
 
 import csv
@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.paths import data_dir
-from pipelab.sweeps.rows_file import RowsFile, key_of
+from pipelab.engine.sweeps.rows_file import RowsFile, key_of
+from pipelab.io.paths import data_dir
 
 DEEP = int(os.environ.get("PIPELAB_FUZZ", "0"))
 LOOK = settings(
@@ -37,8 +37,33 @@ ODD = (
     "\ufeff", "9" * 400, "9" * 5000, "x" * 140_000, "é", "\u202e", "gpu_0", "A100", "0F0", "(0F0;0B0)OVERLAP_F_B",
     "99999999999F0", "[]", "{}", "[[[[",
 )  # fmt: skip
-CHANGES = ("odd", "odd", "odd", "digit", "swap", "drop", "double", "rows", "out", "again", "columns", "add")
-BYTES = (b"\x00", b"\xff", b"\xfe\xff", b"\xef\xbb\xbf", b"\r", b"\r\n", b"\n\n", b'"', b",", b"\xc3", b"\x1a")
+CHANGES = (
+    "odd",
+    "odd",
+    "odd",
+    "digit",
+    "swap",
+    "drop",
+    "double",
+    "rows",
+    "out",
+    "again",
+    "columns",
+    "add",
+)
+BYTES = (
+    b"\x00",
+    b"\xff",
+    b"\xfe\xff",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\r\n",
+    b"\n\n",
+    b'"',
+    b",",
+    b"\xc3",
+    b"\x1a",
+)
 ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "latin-1", "utf-8-sig", "cp1252")
 
 
@@ -96,7 +121,20 @@ def _spoil(draw, table: list[list[str]]) -> None:
     c = draw(st.integers(0, max(len(row) - 1, 0)))
     match draw(
         st.sampled_from(
-            ["odd", "odd", "odd", "digit", "swap", "drop", "double", "rows", "out", "again", "columns", "add"]
+            [
+                "odd",
+                "odd",
+                "odd",
+                "digit",
+                "swap",
+                "drop",
+                "double",
+                "rows",
+                "out",
+                "again",
+                "columns",
+                "add",
+            ]
         )
     ):
         case "odd" if row:
@@ -136,7 +174,9 @@ def _plain_rows(path: Path) -> int:
 
 
 def _case_files() -> dict[str, str]:
-    folder = pl.save_case(pl.load_case("tiny", max_gpus_per_stage=2), Path(tempfile.mkdtemp()) / "tiny")
+    folder = pl.save_case(
+        pl.load_case("tiny", max_gpus_per_stage=2), Path(tempfile.mkdtemp()) / "tiny"
+    )
     files = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")}
     return files | {"layers.csv": "layer,weight_factor,work_factor\n1,1,1\n2,2,1\n3,1,3\n4,1,1\n"}
 
@@ -168,11 +208,17 @@ PLANNED = pl.Placement.of([(2, (0, 2)), (2, (1,))])
 
 
 def _planned_text(name: str) -> str:
-    return pl.save_placement(BALANCED, PLANNED, Path(tempfile.mkdtemp()) / name).read_text(encoding="utf-8")
+    return pl.save_placement(BALANCED, PLANNED, Path(tempfile.mkdtemp()) / name).read_text(
+        encoding="utf-8"
+    )
 
 
 TIMES = "gpu_type,layers,batch,milliseconds\nL4,1,1,2\nL4,1,8,5\nL4,4,1,7\nL4,4,8,17\nT4,1,1,3\n"
-FEW_MODELS, FEW_GPUS, FEW_CLUSTERS = _few("models.csv", 3), _few("gpus.csv", 3), _few("clusters.csv", 6)
+FEW_MODELS, FEW_GPUS, FEW_CLUSTERS = (
+    _few("models.csv", 3),
+    _few("gpus.csv", 3),
+    _few("clusters.csv", 6),
+)
 
 DOORS = {
     "load_case": Door(
@@ -242,13 +288,17 @@ def _outcome(load: Callable[[], Any], name: str) -> Any:
             return load()
         except pl.PipelabError as error:
             message = str(error)
-            assert len(message) < 3000, f"{len(message)} characters are no sentence: {message[:200]} …"
+            assert len(message) < 3000, (
+                f"{len(message)} characters are no sentence: {message[:200]} …"
+            )
             if isinstance(error, pl.InvalidData):
                 assert name in message, message
             return None
 
 
-@pytest.mark.parametrize(("door", "name"), [(door, name) for door in DOORS for name in DOORS[door].files])
+@pytest.mark.parametrize(
+    ("door", "name"), [(door, name) for door in DOORS for name in DOORS[door].files]
+)
 def test_a_spoilt_file_is_read_whole_or_refused(door, name):
     files, load, count = DOORS[door]
 
@@ -276,7 +326,9 @@ def test_the_files_are_read_as_they_are():
                 (Path(place) / name).write_text(text, encoding="utf-8")
             found = load(Path(place))
             assert found is not None
-            assert all(number == _plain_rows(Path(place) / name) for name, number in count(found).items())
+            assert all(
+                number == _plain_rows(Path(place) / name) for name, number in count(found).items()
+            )
 
 
 SCHEDULES = {
@@ -288,7 +340,9 @@ SCHEDULES = {
 @LOOK
 @given(st.data())
 def test_a_spoilt_schedule_is_run_or_refused(data):
-    text = data.draw(spoilt(SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)))])).decode("utf-8", "replace")
+    text = data.draw(spoilt(SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)))])).decode(
+        "utf-8", "replace"
+    )
     if data.draw(st.booleans()):
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / "order.csv"
@@ -300,17 +354,24 @@ def test_a_spoilt_schedule_is_run_or_refused(data):
         return
     cells = [cell.strip() for row in csv.reader(io.StringIO(text)) for cell in row]
     asides = ("REDUCE_GRAD", "UNSHARD", "RESHARD")
-    actions = [cell for cell in cells if cell not in ("", "IDLE", "\ufeff") and not cell.endswith(asides)]
+    actions = [
+        cell for cell in cells if cell not in ("", "IDLE", "\ufeff") and not cell.endswith(asides)
+    ]
     pairs = sum(cell.startswith("(") for cell in actions)
     assert len(found) == len(actions) + pairs
     costs = pl.StageCosts(1, 1, 1)
     assert pl.simulate(found, costs).makespan > 0
 
 
-STAGES = [{"first_layer": 1, "last_layer": 2, "gpus": [0, 1]}, {"first_layer": 3, "last_layer": 4, "gpus": [2]}]
+STAGES = [
+    {"first_layer": 1, "last_layer": 2, "gpus": [0, 1]},
+    {"first_layer": 3, "last_layer": 4, "gpus": [2]},
+]
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -328,11 +389,15 @@ def test_a_spoilt_placement_in_json_is_read_whole_or_refused(data):
         document["stages"][data.draw(st.integers(0, 1))] = data.draw(ANYTHING)
     else:
         stage = document["stages"][data.draw(st.integers(0, 1))]
-        stage[data.draw(st.sampled_from(["first_layer", "last_layer", "gpus"]))] = data.draw(ANYTHING)
+        stage[data.draw(st.sampled_from(["first_layer", "last_layer", "gpus"]))] = data.draw(
+            ANYTHING
+        )
     text = json.dumps(document)
     if where == 4:
         at = data.draw(st.integers(0, len(text)))
-        text = data.draw(st.sampled_from([text[:at], text[:at] + "[" * 100_000, text[:at] + "\x00" + text[at:]]))
+        text = data.draw(
+            st.sampled_from([text[:at], text[:at] + "[" * 100_000, text[:at] + "\x00" + text[at:]])
+        )
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "plan.json"
         path.write_text(text, encoding="utf-8")
@@ -349,18 +414,27 @@ def test_a_spoilt_plan_in_json_is_for_its_problem_or_refused(data):
     if where == 0:
         document["conditions"] = data.draw(ANYTHING)
     elif where == 1:
-        document["conditions"][data.draw(st.sampled_from(sorted(document["conditions"])))] = data.draw(ANYTHING)
+        document["conditions"][data.draw(st.sampled_from(sorted(document["conditions"])))] = (
+            data.draw(ANYTHING)
+        )
     elif where == 2:
         stage = document["stages"][data.draw(st.integers(0, 1))]
         stage[data.draw(st.sampled_from(sorted(stage)))] = data.draw(ANYTHING)
     elif where == 3:
         document["throughput_tokens_per_s"] = data.draw(ANYTHING)
     else:
-        segments = [{"start_layer": 1, "end_layer": 2, "segment_size": 2}, {"start_layer": 3, "end_layer": 4}]
+        segments = [
+            {"start_layer": 1, "end_layer": 2, "segment_size": 2},
+            {"start_layer": 3, "end_layer": 4},
+        ]
         allocations = [{"segment": s, "gpu_ids": [i]} for i, s in enumerate(segments)]
         one = allocations[data.draw(st.integers(0, 1))]
         (one if data.draw(st.booleans()) else one["segment"])[
-            data.draw(st.sampled_from(["gpu_ids", "num_gpus", "segment", "segment_size", "end_layer", "throughput"]))
+            data.draw(
+                st.sampled_from(
+                    ["gpu_ids", "num_gpus", "segment", "segment_size", "end_layer", "throughput"]
+                )
+            )
         ] = data.draw(ANYTHING)
         document = {"allocations": allocations}
     with tempfile.TemporaryDirectory() as place:
@@ -369,21 +443,27 @@ def test_a_spoilt_plan_in_json_is_for_its_problem_or_refused(data):
         found = _outcome(lambda: pl.load_placement(path, BALANCED), "plan.json")
         if found is not None and where < 4:
             assert found == PLANNED
-            assert pl.evaluate(BALANCED, found).throughput == pl.evaluate(BALANCED, PLANNED).throughput
+            assert (
+                pl.evaluate(BALANCED, found).throughput == pl.evaluate(BALANCED, PLANNED).throughput
+            )
 
 
 def test_what_was_found_so_far_stays_refused(tmp_path):
     """A billion GPUs, brackets in brackets without end, whole numbers beyond all floats, pages of one cell."""
     path = tmp_path / "clusters.csv"
     for gpus in (1_000_000_000, 100_000):
-        path.write_text(f"cluster,gpu_type,gpus,gpus_per_node,network_gbit_per_s\nx,L4,{gpus},1,10\n")
+        path.write_text(
+            f"cluster,gpu_type,gpus,gpus_per_node,network_gbit_per_s\nx,L4,{gpus},1,10\n"
+        )
         with pytest.raises(pl.InvalidData, match=f"{gpus:,} GPUs, 1 per node: expected at most"):
             pl.load_cluster("x", file=path)
     (tmp_path / "plan.json").write_text("[" * 100_000)
     with pytest.raises(pl.InvalidData, match="cannot be read as JSON"):
         pl.load_placement(tmp_path / "plan.json")
     (tmp_path / "gpus.csv").write_text(FEW_GPUS.replace("141", "x" * 100_000))
-    with pytest.raises(pl.InvalidData, match=r"row 2, column 'memory_gb': 'xxx.* … .*expected a number"):
+    with pytest.raises(
+        pl.InvalidData, match=r"row 2, column 'memory_gb': 'xxx.* … .*expected a number"
+    ):
         pl.load_gpus(tmp_path / "gpus.csv")
     text = _sweep_text()
     for cell in ("9" * 400, "[" * 100_000):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.plots.gantt import MOST_BARS
-from pipelab.plots.raster import busiest_kind
-from pipelab.theme import KIND_COLOURS
+from pipelab.figures.gantt_chart import MOST_BARS
+from pipelab.figures.raster import busiest_kind
+from pipelab.figures.theme import KIND_COLOURS
 
 COSTS = pl.StageCosts(1, 1, 1, unit="ms")
 
@@ -58,7 +58,10 @@ def test_hover_says_what_an_action_and_a_gap_waited_for():
     forward = trace(figure, "forward")
     assert forward.hovertext[0] == "waited for nothing"
     assert forward.hovertext[1] == "its rank was busy with 0F0"
-    assert all(part in forward.hovertemplate for part in ("stage", "microbatch", "rank", "%{base", "%{value", "ms"))
+    assert all(
+        part in forward.hovertemplate
+        for part in ("stage", "microbatch", "rank", "%{base", "%{value", "ms")
+    )
     idle = trace(figure, "idle")
     gaps = list(zip(idle.hovertext, idle.text, strict=True))
     assert ("rank 0 idle before 0B0", "waited for 1B0 on rank 1") in gaps
@@ -66,7 +69,10 @@ def test_hover_says_what_an_action_and_a_gap_waited_for():
 
 
 def test_one_trace_and_one_colour_per_kind():
-    names = {name: [t.name for t in pl.gantt(timeline(name)).data] for name in ("GPipe", "ZBH1", "DualPipeV")}
+    names = {
+        name: [t.name for t in pl.gantt(timeline(name)).data]
+        for name in ("GPipe", "ZBH1", "DualPipeV")
+    }
     assert names == {
         "GPipe": ["idle", "forward", "backward"],
         "ZBH1": ["idle", "forward", "input gradient", "weight gradient"],
@@ -75,7 +81,10 @@ def test_one_trace_and_one_colour_per_kind():
     colours = [KIND_COLOURS[kind] for kind in ("F", "B", "I", "W", "SEND_F")]
     assert len(set(colours)) == 5
     # In grey print neighbours in a lane differ by brightness or by hatching.
-    grey = {c: sum(w * int(c[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5))) for c in colours}
+    grey = {
+        c: sum(w * int(c[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5)))
+        for c in colours
+    }
     assert abs(grey[KIND_COLOURS["F"]] - grey[KIND_COLOURS["I"]]) > 40
     assert trace(pl.gantt(timeline("ZBH1")), "weight gradient").marker.pattern.shape == "/"
     assert trace(pl.gantt(timeline("ZBH1", 8, 64)), "weight gradient").marker.pattern.shape is None
@@ -89,9 +98,15 @@ def test_later_chunks_are_lighter():
 def test_a_pair_shares_its_lane():
     figure = pl.gantt(timeline("DualPipeV", 2, 4))
     forward, backward = (trace(figure, name) for name in ("forward", "backward"))
-    upper = {(b, x) for y, b, x, w in zip(forward.y, forward.base, forward.x, forward.width, strict=True) if w == 0.4}
+    upper = {
+        (b, x)
+        for y, b, x, w in zip(forward.y, forward.base, forward.x, forward.width, strict=True)
+        if w == 0.4
+    }
     lower = {
-        (b, x) for y, b, x, w in zip(backward.y, backward.base, backward.x, backward.width, strict=True) if w == 0.4
+        (b, x)
+        for y, b, x, w in zip(backward.y, backward.base, backward.x, backward.width, strict=True)
+        if w == 0.4
     }
     assert upper == lower
     assert upper
@@ -113,7 +128,12 @@ def test_hover_names_the_half_of_a_pair_that_is_meant():
 
 
 def test_labels_are_microbatches_while_they_can_be_read():
-    assert list(trace(pl.gantt(timeline(ranks=2, microbatches=2)), "forward").text) == ["0", "1", "0", "1"]
+    assert list(trace(pl.gantt(timeline(ranks=2, microbatches=2)), "forward").text) == [
+        "0",
+        "1",
+        "0",
+        "1",
+    ]
     assert trace(pl.gantt(timeline(ranks=8, microbatches=64)), "forward").text is None
 
 
@@ -157,7 +177,9 @@ def test_a_message_to_an_action_that_takes_no_time_is_drawn():
 def test_a_gap_before_a_receive_is_drawn_too():
     costs = pl.StageCosts(1, 1, 1)
     shown = pl.simulate(pl.schedule("1F1B", 2, 2).with_communication(), costs)
-    assert bars(pl.gantt(shown), "idle") == bars(pl.gantt(timeline(ranks=2, microbatches=2)), "idle")
+    assert bars(pl.gantt(shown), "idle") == bars(
+        pl.gantt(timeline(ranks=2, microbatches=2)), "idle"
+    )
 
 
 def test_sends_and_receives_that_hold_a_rank_are_drawn():
@@ -189,7 +211,10 @@ def test_memory_stands_below_on_the_same_time_axis():
     assert all(t.yaxis == "y2" and t.xaxis is None for t in lines)
     assert figure.layout.xaxis.anchor == "y2"
     many = pl.gantt(timeline("1F1B", 12, 12), memory=True)
-    assert [t.name for t in many.data if t.name.startswith("memory")] == ["memory of rank 0", "memory of rank 11"]
+    assert [t.name for t in many.data if t.name.startswith("memory")] == [
+        "memory of rank 0",
+        "memory of rank 11",
+    ]
 
 
 def test_a_window_shows_the_bars_that_touch_it():
@@ -222,9 +247,12 @@ def test_the_raster_shows_what_takes_most_of_each_column(name):
     for rank in range(3):
         doing = np.zeros(len(moments), dtype=int)
         for i in np.flatnonzero(found.schedule.rank == rank):
-            doing[(moments >= found.start[i]) & (moments < found.end[i])] = place[int(found.schedule.kind[i])]
+            doing[(moments >= found.start[i]) & (moments < found.end[i])] = place[
+                int(found.schedule.kind[i])
+            ]
         counts = np.stack([(doing.reshape(columns, fine) == kind).sum(axis=1) for kind in range(6)])
-        clear = np.sort(counts, axis=0)[-1] - np.sort(counts, axis=0)[-2] > 4  # ties may go either way
+        # ties may go either way
+        clear = np.sort(counts, axis=0)[-1] - np.sort(counts, axis=0)[-2] > 4
         assert clear.sum() > columns / 2
         assert (got[rank] == counts.argmax(axis=0))[clear].all()
 
@@ -242,13 +270,26 @@ def test_a_single_rank_is_one():
 
 
 def test_a_bad_window_or_microbatch_is_refused():
-    for window in ((5, 5), (7, 3), (40, 50), 3, ("a", "b"), "12", (1, 2, 3), (True, 5), (0, float("nan"))):
+    for window in (
+        (5, 5),
+        (7, 3),
+        (40, 50),
+        3,
+        ("a", "b"),
+        "12",
+        (1, 2, 3),
+        (True, 5),
+        (0, float("nan")),
+    ):
         with pytest.raises(
-            pl.InvalidValue, match=r"gantt: window = .*: expected \(from, to\) with from < to, within 0 and 33"
+            pl.InvalidValue,
+            match=r"gantt: window = .*: expected \(from, to\) with from < to, within 0 and 33",
         ):
             pl.gantt(timeline(), window=window)
     for follow in (-1, 8, 1.5, True, "a"):
-        with pytest.raises(pl.InvalidValue, match=r"gantt: follow = .*: expected a microbatch from 0 to 7"):
+        with pytest.raises(
+            pl.InvalidValue, match=r"gantt: follow = .*: expected a microbatch from 0 to 7"
+        ):
             pl.gantt(timeline(), follow=follow)
 
 
@@ -263,19 +304,27 @@ def test_what_is_no_timeline_is_not_drawn():
     for draw in (pl.gantt, pl.gantt_widget):
         for value in (3, None, pl.schedule("1F1B", 2, 2)):
             with pytest.raises(
-                pl.InvalidValue, match=r"gantt: timeline = .*: expected a Timeline; make one with pl.sim"
+                pl.InvalidValue,
+                match=r"gantt: timeline = .*: expected a Timeline; make one with pl.sim",
             ):
                 draw(value)
     for option in ("window", "overview"):
-        with pytest.raises(pl.InvalidValue, match=rf"gantt_widget: {option} = .*: the zoom decides"):
+        with pytest.raises(
+            pl.InvalidValue, match=rf"gantt_widget: {option} = .*: the zoom decides"
+        ):
             pl.gantt_widget(timeline(), **{option: True})
     with pytest.raises(pl.InvalidValue, match="gantt: finding = 3: expected text"):
         pl.gantt(timeline(), finding=3)
 
 
 def test_costs_of_zero_and_small_numbers_of_numpy_are_drawn():
-    assert pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0))).layout.title.text.startswith("1F1B: no rank is idle")
-    assert pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0)), overview=True, memory=True).data[0].type == "heatmap"
+    assert pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0))).layout.title.text.startswith(
+        "1F1B: no rank is idle"
+    )
+    assert (
+        pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0)), overview=True, memory=True).data[0].type
+        == "heatmap"
+    )
     assert trace(pl.gantt(timeline(), follow=np.int8(2)), "microbatch 2").y[0] == 0
 
 

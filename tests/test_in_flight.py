@@ -12,8 +12,8 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.methods.in_flight import _AtBest
-from pipelab.steady import enough_in_flight, steady_rate
+from pipelab.engine.in_flight_result import enough_in_flight, steady_rate
+from pipelab.engine.methods.in_flight import _AtBest
 
 
 def with_in_flight(problem, n):
@@ -33,7 +33,8 @@ def by_brute_force(problem):
         if best is None or most > best[0] * (1 + 1e-9):
             best = most, n
         if all(n * tokens / seconds >= rate for rate, seconds in every):
-            return best  # no more in flight for any: by rate, a way that is left with less memory is no faster
+            # no more in flight for any: by rate, a way that is left with less memory is no faster
+            return best
 
 
 def tight(seed, late=False, prefer="rate"):
@@ -44,7 +45,9 @@ def tight(seed, late=False, prefer="rate"):
     sized = {}
     for gpu in problem.cluster.kinds:
         span, n = range(int(rng.integers(1, max(2, m)))), int(rng.integers(1, 5))
-        need = roofline_oracle.memory_gb(with_in_flight(problem, n), gpu, span, problem.workload.batch_size, 1)
+        need = roofline_oracle.memory_gb(
+            with_in_flight(problem, n), gpu, span, problem.workload.batch_size, 1
+        )
         need -= (1 - problem.costs.memory_share) * gpu.memory_gb
         sized[gpu] = dataclasses.replace(gpu, memory_gb=1.001 * need / problem.costs.memory_share)
     pool = tuple(sized[gpu] for gpu in problem.cluster.gpus)
@@ -60,7 +63,9 @@ SEEDS = (*range(50), 54, 90, 103, 119)
 
 def closed(answer):
     """Whether the questions asked rule out more than the best for every number in flight, from 1 to infinity."""
-    ranges = sorted((r.first, r.last) for r in answer.rounds if r.bound <= answer.steady_rate * (1 + 3e-9))
+    ranges = sorted(
+        (r.first, r.last) for r in answer.rounds if r.bound <= answer.steady_rate * (1 + 3e-9)
+    )
     reached = 0
     for first, last in ranges:
         if first <= reached + 1:
@@ -112,7 +117,9 @@ def test_the_random_problems_ask_for_something():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_where_memory_does_not_depend_on_it_the_promise_is_kept(seed):
-    problem = oracle.random_problem(seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, link_units="tokens")
+    problem = oracle.random_problem(
+        seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, link_units="tokens"
+    )
     best, answer = pl.solve(problem, "aggregated"), pl.solve_in_flight(problem)
     assert answer.status == best.status
     if best.placement is not None:
@@ -125,7 +132,9 @@ def test_what_bounds_many_numbers_is_no_better_with_more_in_flight(seed):
     """The lemma of the proof: with fewer in flight no stage is slower; and never worse than what is really run."""
     problem = tight(seed, prefer="time" if seed % 2 else "rate")
     costs, kinds = _AtBest(problem.costs), problem.cluster.kinds
-    composition = np.array([[1 + (k == i) for k in range(len(kinds))] for i in range(len(kinds) + 1)])
+    composition = np.array(
+        [[1 + (k == i) for k in range(len(kinds))] for i in range(len(kinds) + 1)]
+    )
     before = None
     for n in (1, 2, 3, 5, 8):
         load = dataclasses.replace(problem.workload, in_flight=n)
@@ -150,7 +159,11 @@ def test_ended_early_the_bound_holds(limit):
         most = truth.steady_rate or 0.0
         assert answer.bound is None or answer.bound >= most * (1 - 1e-8)
         if answer.placement:
-            assert steady_rate(answer.evaluation, answer.in_flight) == answer.steady_rate <= most * (1 + 1e-8)
+            assert (
+                steady_rate(answer.evaluation, answer.in_flight)
+                == answer.steady_rate
+                <= most * (1 + 1e-8)
+            )
         if answer.status not in ("optimal", "infeasible"):
             assert answer.stopped_by == "time limit"
             assert "; proven the most" not in answer.sentence
@@ -166,7 +179,7 @@ def test_a_stop_ends_it():
 
 
 def test_an_interrupt_of_one_question_ends_the_search(monkeypatch):
-    from pipelab.methods import in_flight as module
+    from pipelab.engine.methods import in_flight as module
 
     problem, asked = tight(54), []
     whole = pl.solve_in_flight(problem)

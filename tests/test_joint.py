@@ -9,13 +9,13 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab import scip
-from pipelab.deadline import Deadline
-from pipelab.formulations import joint, joint_tight, single_gpu
-from pipelab.formulations.candidates import Candidates
-from pipelab.formulations.forms import FORMS
-from pipelab.methods import settle as settling
-from pipelab.paths import notebooks_dir
+from pipelab.engine.deadline import Deadline
+from pipelab.engine.formulations import joint, joint_tight, single_gpu
+from pipelab.engine.formulations.candidates import Candidates
+from pipelab.engine.formulations.forms import FORMS
+from pipelab.engine.methods import exact_proof as settling
+from pipelab.engine.solvers import scip
+from pipelab.io.paths import notebooks_dir
 from pipelab.result import status_and_bound
 
 ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
@@ -26,7 +26,9 @@ def violations(program, x, tolerance=1e-6):
     broken = {}
     for name, block in program.blocks.items():
         value = block.matrix @ x
-        slack = tolerance * np.maximum(1, np.abs(np.where(np.isfinite(block.upper), block.upper, 0)))
+        slack = tolerance * np.maximum(
+            1, np.abs(np.where(np.isfinite(block.upper), block.upper, 0))
+        )
         number = int(((value < block.lower - slack) | (value > block.upper + slack)).sum())
         if number:
             broken[name] = number
@@ -84,7 +86,9 @@ def test_root_bounds_of_the_write_up(k, bound):
 
 
 def test_heavy_layers_leave_the_tight_bound_the_better_one(two_stages):
-    heavy = dataclasses.replace(two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=20))
+    heavy = dataclasses.replace(
+        two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=20)
+    )
     assert pl.solve(heavy, "joint").throughput == pytest.approx(213.52)
     assert pl.joint_lp_bound(heavy, big_m="as_written") == pytest.approx(318.67, abs=0.005)
     assert pl.joint_lp_bound(heavy, form="tight") == pytest.approx(241.94, abs=0.005)
@@ -122,7 +126,9 @@ def test_the_big_m_that_is_shown_is_the_one_that_is_built(tiny):
     """M_stage: 1.1 · max θ in the joint ILP, max θ with one GPU per stage."""
 
     def shown(module):
-        return next(symbol.meaning for symbol in module.SYMBOLS if symbol.code == "big_m_stage").split(":")[0]
+        return next(
+            symbol.meaning for symbol in module.SYMBOLS if symbol.code == "big_m_stage"
+        ).split(":")[0]
 
     candidates = pl.enumerate_candidates(tiny)
     fastest = candidates.throughput.max()
@@ -141,7 +147,11 @@ def test_values_of_m_are_those_of_the_authors_code(tiny):
     meaning = next(symbol.meaning for symbol in joint.SYMBOLS if symbol.code == "big_m_link")
     assert "the author's code: 1.1 · max ν" in meaning
     root = notebooks_dir().parent
-    for path in [*root.glob("pipelab/**/*.py"), *root.glob("notebooks/**/*.ipynb"), root / "data/README.md"]:
+    for path in [
+        *root.glob("pipelab/**/*.py"),
+        *root.glob("notebooks/**/*.ipynb"),
+        root / "data/README.md",
+    ]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"write-up's (M\b|letter)|the write-up takes", text), path
 
@@ -152,7 +162,9 @@ def test_a_smaller_m_than_ours_cuts_off_the_best_placement(tiny):
     program = joint.build(candidates)
     assert violations(program, x) == {}
     for name in ("big_m_stage", "big_m_link"):
-        small = dataclasses.replace(joint.incidence(candidates), **{name: 0.9 * candidates.throughput.max()})
+        small = dataclasses.replace(
+            joint.incidence(candidates), **{name: 0.9 * candidates.throughput.max()}
+        )
         family = {"big_m_stage": "stage_bottleneck", "big_m_link": "link_bottleneck"}[name]
         rows = next(f for f in joint.FAMILIES if f.name == family).rows(small, program.columns)
         assert (rows.matrix @ x > rows.upper + 1).any()
@@ -166,7 +178,9 @@ def test_the_registry_counts_the_rows_that_are_built(seed, form):
         pytest.skip("no layer fits any GPU")
     program, _ = pl.joint_program(problem, form)
     counts = pl.count_candidates(problem)
-    assert {f.name: f.count(counts) for f in FORMS[form].FAMILIES} == {n: len(b) for n, b in program.blocks.items()}
+    assert {f.name: f.count(counts) for f in FORMS[form].FAMILIES} == {
+        n: len(b) for n, b in program.blocks.items()
+    }
     assert program.size["rows"] == FORMS[form].size(counts)["rows"]
     assert program.size["variables"] == FORMS[form].size(counts)["variables"]
 
@@ -233,7 +247,9 @@ BROKEN_BY = {
 }
 
 
-@pytest.mark.parametrize(("form", "family"), [(n, f.name) for n, m in FORMS.items() for f in m.FAMILIES])
+@pytest.mark.parametrize(
+    ("form", "family"), [(n, f.name) for n, m in FORMS.items() for f in m.FAMILIES]
+)
 def test_every_family_accepts_a_placement_and_refuses_its_own_violation(form, family, two_stages):
     candidates = pl.enumerate_candidates(two_stages)
     program = FORMS[form].build(candidates)
@@ -302,11 +318,16 @@ def test_a_batch_shared_by_two_can_fit_where_one_cannot(tiny):
     """Activations of 1.635 GB fit only when two GPUs share them; the reason names the share."""
     memory = 0.5 + 1.0
     cluster = pl.Cluster.from_counts({"A100": 1, "V100": 1}, {"A100": memory, "V100": memory}, 100)
-    shared = dataclasses.replace(tiny, cluster=cluster, model=dataclasses.replace(tiny.model, layers=1))
+    shared = dataclasses.replace(
+        tiny, cluster=cluster, model=dataclasses.replace(tiny.model, layers=1)
+    )
     assert pl.solve(shared, "joint").status == "optimal"
     smaller = pl.Cluster.from_counts({"A100": 1, "V100": 1}, {"A100": memory, "V100": 1.2}, 100)
     result = pl.solve(dataclasses.replace(shared, cluster=smaller), "joint")
-    assert "shared by 2 GPUs it needs 1.318 GB on each, and number 2 by size, GPU 1 (V100), offers 1.2" in result.reason
+    assert (
+        "shared by 2 GPUs it needs 1.318 GB on each, and number 2 by size, GPU 1 (V100), offers 1.2"
+        in result.reason
+    )
 
 
 def test_too_few_gpus_for_all_layers_says_how_many_fit(tiny):
@@ -366,12 +387,21 @@ def _chain(rates, links, layers=3, memory=4.05, d_hidden=64, workload=(8, 1)):
 @pytest.mark.parametrize("fast", [1e3, 1e6, 1e10, 1e13])
 def test_links_far_faster_than_any_stage_do_not_drown_it(form, fast):
     """Uncapped, a link of 1e10 made SCIP itself prove 1.0 where 31.607 is right."""
-    problem = _chain([31.607, 24895.0], [[1, 1], [fast, 1]], memory=[4.02, 4.06], d_hidden=4096, workload=(2048, 3))
+    problem = _chain(
+        [31.607, 24895.0],
+        [[1, 1], [fast, 1]],
+        memory=[4.02, 4.06],
+        d_hidden=4096,
+        workload=(2048, 3),
+    )
     program, _ = pl.joint_program(problem, form)
     run = scip.run(program)
     assert (run.status, run.objective) == ("optimal", pytest.approx(31.607))
     result = pl.solve(problem, "joint", form=form)
-    assert (result.status, result.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-9))
+    assert (result.status, result.throughput) == (
+        "optimal",
+        pytest.approx(oracle.best(problem), rel=1e-9),
+    )
 
 
 def test_what_a_tolerance_leaves_open_is_settled_by_logic(tiny):
@@ -381,7 +411,8 @@ def test_what_a_tolerance_leaves_open_is_settled_by_logic(tiny):
         settled = settling.settle(candidates, pl.Placement.of(parts), Deadline())
         assert settled.bound == settled.throughput == pytest.approx(301.784, rel=1e-12)
         assert pl.evaluate(tiny, settled.placement).throughput == settled.bound
-    assert settling.settle(candidates, settled.placement, Deadline()).questions == 0  # nothing is faster at all
+    # nothing is faster at all
+    assert settling.settle(candidates, settled.placement, Deadline()).questions == 0
     loose = settling.settle(candidates, pl.Placement.of([(4, (2,))]), Deadline(), gap=10.0)
     assert (loose.questions, loose.stopped_by) == (0, "gap limit")
 
@@ -407,9 +438,13 @@ def test_an_optimum_without_its_last_proof_is_not_called_optimal(tiny, form, mon
         over = Deadline(0)
         return settling.settle(candidates, placement, over, **options)
 
-    monkeypatch.setattr("pipelab.methods.joint.settle", ended)
+    monkeypatch.setattr("pipelab.engine.methods.joint.settle", ended)
     result = pl.solve(heavy, "joint", form=form)
-    assert (result.status, result.stopped_by, result.throughput) == ("feasible", "time limit", whole.throughput)
+    assert (result.status, result.stopped_by, result.throughput) == (
+        "feasible",
+        "time limit",
+        whole.throughput,
+    )
     assert result.throughput < result.bound < result.throughput * 1.2  # the next rate that there is
 
 
@@ -432,8 +467,8 @@ def test_a_bound_of_scip_that_is_refuted_is_dropped(tiny, monkeypatch):
         return dataclasses.replace(whole, bound=400.0, stopped_by="time limit")
 
     monkeypatch.setattr(scip, "run", too_low)
-    monkeypatch.setattr("pipelab.methods.joint.simple_placement", lambda candidates: None)
-    monkeypatch.setattr("pipelab.methods.joint.settle", no_time_left)
+    monkeypatch.setattr("pipelab.engine.methods.joint.simple_placement", lambda candidates: None)
+    monkeypatch.setattr("pipelab.engine.methods.joint.settle", no_time_left)
     result = pl.solve(tiny, "joint")
     assert (result.status, result.stopped_by, result.bound) == ("feasible", "time limit", 400.0)
 
@@ -456,7 +491,10 @@ def test_stages_a_trillion_times_as_fast_as_links(form):
     model, load = pl.Model("m", 3, 1024, 1024, 1.0), pl.Workload(128, 1)
     problem = pl.Problem(cluster, model, load, costs, 2, link_units="transfers")
     for answer in (pl.solve(problem, "joint", form=form), pl.solve(problem, "aggregated")):
-        assert (answer.status, answer.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-12))
+        assert (answer.status, answer.throughput) == (
+            "optimal",
+            pytest.approx(oracle.best(problem), rel=1e-12),
+        )
         assert answer.throughput == pytest.approx(1e6)
     assert "beyond SCIP's tolerance" in pl.solve(problem, "joint", form=form).sentence
 
@@ -477,7 +515,10 @@ def test_links_far_slower_than_any_stage_are_still_solved(form, slow):
     rng = np.random.default_rng(0)
     problem = _chain([200.0, 210.0, 220.0], slow * rng.uniform(1, 3, (3, 3)), layers=3, memory=2.05)
     result = pl.solve(problem, "joint", form=form)
-    assert (result.status, result.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-9))
+    assert (result.status, result.throughput) == (
+        "optimal",
+        pytest.approx(oracle.best(problem), rel=1e-9),
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -504,7 +545,9 @@ def test_a_bound_below_the_placement_is_an_error_and_never_a_proof():
 def test_what_a_faulty_m_proved_never_becomes_a_bound(tiny, monkeypatch):
     asked = []
     rate_at_most = Candidates.rate_at_most
-    monkeypatch.setattr(Candidates, "rate_at_most", lambda self, b: asked.append(b) or rate_at_most(self, b))
+    monkeypatch.setattr(
+        Candidates, "rate_at_most", lambda self, b: asked.append(b) or rate_at_most(self, b)
+    )
     slow = dataclasses.replace(tiny, cluster=tiny.cluster.scaled_bandwidth(1 / 12))
     result = pl.solve(slow, "joint", big_m="as_written")
     assert asked == [None]
@@ -545,7 +588,14 @@ def test_forms_with_a_typo_are_refused_everywhere(tiny):
 
 
 @pytest.mark.parametrize(
-    "option", [{"gap": -1}, {"time_limit": -1}, {"time_limit": float("nan")}, {"time_limit": "3"}, {"gap": True}]
+    "option",
+    [
+        {"gap": -1},
+        {"time_limit": -1},
+        {"time_limit": float("nan")},
+        {"time_limit": "3"},
+        {"gap": True},
+    ],
 )
 def test_amounts_that_make_no_sense_are_refused(option, tiny):
     with pytest.raises(pl.InvalidValue, match="expected a number, at least 0"):

@@ -13,16 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 import pipelab as pl
-from pipelab import scip
-from pipelab.cli import app
 from pipelab.course import published_layer_assignment, published_orders, published_scheduler
-from pipelab.ledger import KINDS, VERDICTS, Claim, claims, clock, writeup_lessons
-from pipelab.ledger.book import FAILED, enter
-from pipelab.ledger.claims import reading, shown
-from pipelab.ledger.comparisons import (
+from pipelab.course.ledger import KINDS, VERDICTS, Claim, claims, clock, writeup_lessons
+from pipelab.course.ledger.book import FAILED, enter
+from pipelab.course.ledger.claims import reading, shown
+from pipelab.course.ledger.comparisons import (
     Trial,
 )  # fmt: skip
-from pipelab.ledger.desk import Desk
+from pipelab.course.ledger.shared_results import Desk
+from pipelab.engine.solvers import scip
+from pipelab.io.command_line import app
 from pipelab.linear import LinearThroughput
 
 DESK = Desk()  # keeps what the honest ledger asked the solvers
@@ -83,7 +83,13 @@ def test_what_was_judged_wrongly_once(ledger):
     assert shown(ledger.find("working solver").value) == "220, 301.784"
     assert ledger.find("For 2 nodes").known == (20, 10)
     words = [e.claim.says for e in ledger]
-    invented = ("misleads", "the truth on every case", "and the optimum stays", "as others do it", "more chunks")
+    invented = (
+        "misleads",
+        "the truth on every case",
+        "and the optimum stays",
+        "as others do it",
+        "more chunks",
+    )
     assert [w for w in words for text in invented if text in w] == []
     assert len({(e.document, e.claim.says, e.claim.stated) for e in ledger}) == len(ledger)
 
@@ -123,7 +129,8 @@ def test_an_entry_says_itself_in_a_notebook(ledger):
     assert "“a &lt; b”" in entry._repr_html_()
 
 
-# Perturbations of what lies under the rows. Each must leave the honest rows computable, and none knows a row.
+# Perturbations of what lies under the rows. Each must leave the honest rows computable, and none
+# knows a row.
 
 
 def _another_solver(monkeypatch):
@@ -134,15 +141,21 @@ def _another_solver(monkeypatch):
         result = DESK.once(honest, *arguments, **options)
         details = {k: v * 1.5 if isinstance(v, float) else v for k, v in result.details.items()}
         details["solver_status"] = f"not {result.status}"
-        details["stages"] = tuple(replace(s, number=s.number + 1) for s in result.details.get("stages", ()))
+        details["stages"] = tuple(
+            replace(s, number=s.number + 1) for s in result.details.get("stages", ())
+        )
         more = {
             n: None if getattr(result, n) is None else 1.5 * getattr(result, n)
             for n in ("throughput", "bound", "seconds")
         }
         if result.placement:
             last = len(result.problem.cluster) - 1
-            more["placement"] = pl.Placement.of([(result.problem.model.layers - 1, (last,)), (1, (last - 1,))])
-        return replace(result, **more, details=details, size={k: v + 1 for k, v in result.size.items()})
+            more["placement"] = pl.Placement.of(
+                [(result.problem.model.layers - 1, (last,)), (1, (last - 1,))]
+            )
+        return replace(
+            result, **more, details=details, size={k: v + 1 for k, v in result.size.items()}
+        )
 
     monkeypatch.setattr(pl, "solve", solve)
 
@@ -153,17 +166,23 @@ def _other_cases(monkeypatch, change):
 
 
 def _one_layer_more(monkeypatch):
-    _other_cases(monkeypatch, lambda p: replace(p, model=replace(p.model, layers=p.model.layers + 1)))
+    _other_cases(
+        monkeypatch, lambda p: replace(p, model=replace(p.model, layers=p.model.layers + 1))
+    )
 
 
 def _faster_gpus(monkeypatch):
     honest = LinearThroughput.gpu_throughput
-    monkeypatch.setattr(LinearThroughput, "gpu_throughput", lambda *a, **k: 1.25 * honest(*a, **k) + 3)
+    monkeypatch.setattr(
+        LinearThroughput, "gpu_throughput", lambda *a, **k: 1.25 * honest(*a, **k) + 3
+    )
 
 
 def _other_batch_and_factor(monkeypatch):
     def change(p):
-        return replace(p, workload=replace(p.workload, batch_size=3), costs=replace(p.costs, efficiency=0.5))
+        return replace(
+            p, workload=replace(p.workload, batch_size=3), costs=replace(p.costs, efficiency=0.5)
+        )
 
     _other_cases(monkeypatch, change)
 
@@ -189,7 +208,9 @@ def _heavy_layers(monkeypatch):
 
 
 def _other_settings(monkeypatch):
-    monkeypatch.setattr(writeup_lessons, "author_settings", lambda name: {"gap": 0.5, "seconds": 1.0})
+    monkeypatch.setattr(
+        writeup_lessons, "author_settings", lambda name: {"gap": 0.5, "seconds": 1.0}
+    )
 
 
 def _slow_forwards(monkeypatch):
@@ -197,16 +218,28 @@ def _slow_forwards(monkeypatch):
 
     def slowed(schedule, costs, **options):
         twice = np.atleast_1d(costs.forward) * 2
-        return honest(schedule, replace(costs, forward=tuple(twice) if len(twice) > 1 else float(twice[0])), **options)
+        return honest(
+            schedule,
+            replace(costs, forward=tuple(twice) if len(twice) > 1 else float(twice[0])),
+            **options,
+        )
 
     monkeypatch.setattr(pl, "simulate", slowed)
 
 
-PROGRAM = ("partition_", "PipelineConfig", "PipelineBubbleStats", "MicroBatch", "StageRankOutOfRange")
+PROGRAM = (
+    "partition_",
+    "PipelineConfig",
+    "PipelineBubbleStats",
+    "MicroBatch",
+    "StageRankOutOfRange",
+)
 
 
 def _other_seeds(
-    which, modules=(published_layer_assignment, published_orders), prefixes=("assign_", "seed_", "scheduler_", "clock_")
+    which,
+    modules=(published_layer_assignment, published_orders),
+    prefixes=("assign_", "seed_", "scheduler_", "clock_"),
 ):
     """Every published function gets one argument changed, a number more or a list without its end."""
 
@@ -237,7 +270,9 @@ def _other_schedules(monkeypatch):
 
 
 def _other_cuts(monkeypatch):
-    monkeypatch.setattr(pl, "split_minmax", lambda costs, stages, **options: pl.split_even(len(costs), stages))
+    monkeypatch.setattr(
+        pl, "split_minmax", lambda costs, stages, **options: pl.split_even(len(costs), stages)
+    )
 
 
 def _other_types(monkeypatch):
@@ -266,7 +301,9 @@ def _a_joint_ilp_that_is_wrong(monkeypatch):
 
 def _other_sizes(monkeypatch):
     honest = pl.joint_size
-    monkeypatch.setattr(pl, "joint_size", lambda *a, **k: {name: n * n for name, n in honest(*a, **k).items()})
+    monkeypatch.setattr(
+        pl, "joint_size", lambda *a, **k: {name: n * n for name, n in honest(*a, **k).items()}
+    )
 
 
 def _backwards(order):
@@ -277,7 +314,9 @@ def _backwards(order):
 def _orders_backwards(monkeypatch):
     for name in ("clock_interleaved", "clock_zero_bubble"):
         honest = getattr(published_orders, name)
-        monkeypatch.setattr(published_orders, name, lambda *a, honest=honest: _backwards(honest(*a)))
+        monkeypatch.setattr(
+            published_orders, name, lambda *a, honest=honest: _backwards(honest(*a))
+        )
 
 
 def _orders_swapped(monkeypatch):
@@ -322,24 +361,44 @@ def _rows_that_never_react(rows, honest, monkeypatch):
 
 PRETENDERS = [
     Claim("", "a number typed in", "7", lambda desk: 7, "", "exact"),
-    Claim("", "asks, and ignores the answer", "7", lambda desk: desk.size("tiny", 2) and 7, "", "exact"),
-    Claim("", "asks, and corrects the answer", "4", lambda desk: desk.case("tiny").model.layers * 0 + 4, "", "exact"),
+    Claim(
+        "",
+        "asks, and ignores the answer",
+        "7",
+        lambda desk: desk.size("tiny", 2) and 7,
+        "",
+        "exact",
+    ),
+    Claim(
+        "",
+        "asks, and corrects the answer",
+        "4",
+        lambda desk: desk.case("tiny").model.layers * 0 + 4,
+        "",
+        "exact",
+    ),
     reading("", "an answer with a number typed in", "it is {}", lambda desk: (7,)),
 ]
 
 
 def test_every_value_follows_from_what_is_computed(ledger, monkeypatch):
     pretenders = [enter("none", i, claim, Desk()) for i, claim in enumerate(PRETENDERS)]
-    honest = _asked([(e.document, e.number, e.claim, e.value, e.known) for e in (*ledger, *pretenders)])
+    honest = _asked(
+        [(e.document, e.number, e.claim, e.value, e.known) for e in (*ledger, *pretenders)]
+    )
     still = _rows_that_never_react(honest, honest, monkeypatch)
     assert [(d, n, c.says) for d, n, c, _ in still if d != "none"] == []
-    assert [c.says for d, _, c, _ in still if d == "none"] == [c.says for c in PRETENDERS]  # and they are found out
+    # and they are found out
+    assert [c.says for d, _, c, _ in still if d == "none"] == [c.says for c in PRETENDERS]
 
 
 def _digits(constant):
     """Significant digits of a number, or of the longest one in a text."""
     if isinstance(constant, str):
-        return max((len(d.replace(".", "").strip("0")) for d in re.findall(r"\d[\d.]*", constant)), default=0)
+        return max(
+            (len(d.replace(".", "").strip("0")) for d in re.findall(r"\d[\d.]*", constant)),
+            default=0,
+        )
     if isinstance(constant, int | float) and not isinstance(constant, bool):
         return len(re.sub(r"e.*|[-.]", "", repr(constant)).strip("0"))
     return 0
@@ -355,7 +414,9 @@ def _constants(tree):
             own = body[1:] if documented else body
             texts |= {n for part in own for n in ast.walk(part) if isinstance(n, ast.Constant)}
     return [
-        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and (n in texts or not isinstance(n.value, str))
+        n.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and (n in texts or not isinstance(n.value, str))
     ]
 
 
@@ -375,8 +436,17 @@ def test_no_computation_holds_a_long_number():
     assert checked > 500
     for _, _, claim in claims():
         typed = re.findall(r"\d[\d.,]*\d", claim.note)
-        assert [n for n in typed if _digits(n) > 2 and n.strip(".,") not in ALLOWED_IN_NOTES] == [], claim.note
-    assert [_digits(x) for x in (301.784, 9_887_608_011, "317950", 60_000, 1e-9, 0.85)] == [6, 10, 5, 1, 1, 2]
+        assert [
+            n for n in typed if _digits(n) > 2 and n.strip(".,") not in ALLOWED_IN_NOTES
+        ] == [], claim.note
+    assert [_digits(x) for x in (301.784, 9_887_608_011, "317950", 60_000, 1e-9, 0.85)] == [
+        6,
+        10,
+        5,
+        1,
+        1,
+        2,
+    ]
 
 
 def test_readings_and_assumptions_give_their_reasons(ledger):
@@ -402,7 +472,13 @@ def test_a_row_that_cannot_be_computed_is_not_as_recorded():
 def test_filters(ledger):
     fails = ledger.only("does not hold", "boostr")
     assert {(e.verdict, e.document) for e in fails} == {("does not hold", "boostr")}
-    assert 0 < len(fails) < len(ledger.only("does not hold")) < len(ledger.only(kind="statement")) < len(ledger)
+    assert (
+        0
+        < len(fails)
+        < len(ledger.only("does not hold"))
+        < len(ledger.only(kind="statement"))
+        < len(ledger)
+    )
     with pytest.raises(pl.UnknownName, match="did you mean 'number'"):
         ledger.only(kind="numbers")
     with pytest.raises(pl.UnknownName, match="did you mean 'wrong'"):
@@ -442,7 +518,9 @@ def test_every_document_has_its_bar(ledger):
 
 
 def test_a_row_that_could_not_be_computed_is_in_the_figure(ledger):
-    broken = replace(ledger, entries=tuple(replace(e, verdict=FAILED) for e in ledger.only("wrong")))
+    broken = replace(
+        ledger, entries=tuple(replace(e, verdict=FAILED) for e in ledger.only("wrong"))
+    )
     (bar,) = pl.plot_verdicts(broken).data
     assert (bar.name, sum(bar.x)) == (FAILED, len(broken))
 
@@ -482,7 +560,8 @@ def test_the_command_writes_files_and_standard_output(tmp_path):
 )
 def test_what_the_command_refuses(arguments, message):
     done = _cli(*arguments)
-    assert isinstance(done.exception, pl.PipelabError)  # main() makes one sentence and status 2 of it
+    # main() makes one sentence and status 2 of it
+    assert isinstance(done.exception, pl.PipelabError)
     assert message in str(done.exception)
 
 

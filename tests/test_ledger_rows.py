@@ -1,6 +1,7 @@
 """Rows of the ledger one by one: what they quote, how they compare, which verdict follows.
 
-The quotations are compared with their sources where `PIPELAB_SOURCES` names a folder that holds the four texts.
+The quotations are compared with their sources where `PIPELAB_SOURCES` names a folder that holds the
+four texts.
 """
 
 import os
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import pipelab as pl
-from pipelab.ledger import AUTHORS_CODE, DOCUMENTS, Claim, claims
-from pipelab.ledger.book import enter
-from pipelab.ledger.claims import reading, shown
-from pipelab.ledger.comparisons import (
+from pipelab.course.ledger import AUTHORS_CODE, DOCUMENTS, Claim, claims
+from pipelab.course.ledger.book import enter
+from pipelab.course.ledger.claims import reading, shown
+from pipelab.course.ledger.comparisons import (
     ABOVE,
     AT_LEAST,
     EQUAL,
@@ -27,7 +28,7 @@ from pipelab.ledger.comparisons import (
     numbers_in,
     tried,
 )  # fmt: skip
-from pipelab.ledger.desk import Desk
+from pipelab.course.ledger.shared_results import Desk
 
 
 @pytest.mark.parametrize(
@@ -47,13 +48,24 @@ def test_numbers_agree_by_their_printed_digits(stated, computed, verdict):
 
 
 def test_other_comparisons():
-    assert [EQUAL.agrees("", x) for x in ((1, 1.0), (1, 1 + 1e-8), ("a", "a"))] == ["exact", "wrong", "exact"]
-    assert [ABOVE.agrees("", x) for x in ((2, 1), (1, 1), (1 + 1e-12, 1))] == ["exact", "wrong", "wrong"]
+    assert [EQUAL.agrees("", x) for x in ((1, 1.0), (1, 1 + 1e-8), ("a", "a"))] == [
+        "exact",
+        "wrong",
+        "exact",
+    ]
+    assert [ABOVE.agrees("", x) for x in ((2, 1), (1, 1), (1 + 1e-12, 1))] == [
+        "exact",
+        "wrong",
+        "wrong",
+    ]
     assert [UNLIKE.agrees("", x) for x in ((2, 1), (1, 1))] == ["exact", "wrong"]
     assert [TEXT.agrees("A10", x) for x in ("A10", "T4")] == ["exact", "wrong"]
     assert [AT_LEAST.agrees("", x) for x in ((2, 1), (1, 1), (1, 2))] == ["exact", "exact", "wrong"]
     assert [QUOTIENT.agrees("3.0 / 18.0", x) for x in (1 / 6, 0.1667)] == ["exact", "wrong"]
-    assert [REPORTED.agrees("217.52, says the file", x) for x in (217.52, 217.5)] == ["wrong", "machine-dependent"]
+    assert [REPORTED.agrees("217.52, says the file", x) for x in (217.52, 217.5)] == [
+        "wrong",
+        "machine-dependent",
+    ]
     trials = [tried([("a", True), ("b", held)]) for held in (True, False)]
     assert [EVERY.agrees("", t) for t in (*trials, tried([]))] == ["exact", "wrong", "wrong"]
     assert [shown(t) for t in trials] == ["2 of 2", "1 of 2; not b"]
@@ -64,7 +76,16 @@ def test_other_comparisons():
 
 def test_an_assumption_counts_only_where_it_is_needed():
     def verdict(stated, with_it, without):
-        row = Claim("", "", stated, lambda d: with_it, "", "exact", assuming="x", literally=lambda d: without)
+        row = Claim(
+            "",
+            "",
+            stated,
+            lambda d: with_it,
+            "",
+            "exact",
+            assuming="x",
+            literally=lambda d: without,
+        )
         return row.verdict(with_it, Desk())
 
     assert verdict("7", 7, 8) == "only under an unstated assumption"
@@ -117,7 +138,9 @@ def _plain(text):
 
 @pytest.mark.parametrize("paraphrase", [False, True])
 def test_a_row_says_whether_it_quotes(paraphrase):
-    told = enter("none", 1, reading("Heading", "it is good", "Is it?", paraphrase=paraphrase), Desk()).row()
+    told = enter(
+        "none", 1, reading("Heading", "it is good", "Is it?", paraphrase=paraphrase), Desk()
+    ).row()
     assert told["words"] == ("paraphrase" if paraphrase else "quotation")
     assert told["it says"] == ("it is good" if paraphrase else "“it is good”")
 
@@ -138,11 +161,17 @@ KNOWN_BY = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif("PIPELAB_SOURCES" not in os.environ, reason="PIPELAB_SOURCES names no folder with the four texts")
+@pytest.mark.skipif(
+    "PIPELAB_SOURCES" not in os.environ,
+    reason="PIPELAB_SOURCES names no folder with the four texts",
+)
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_quotation_is_in_its_source(document):
     """Word for word, under its heading, and in this order where words are left out."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(Path(os.environ["PIPELAB_SOURCES"]).iterdir())]
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in sorted(Path(os.environ["PIPELAB_SOURCES"]).iterdir())
+    ]
     (text,) = (_plain(text) for text in texts if KNOWN_BY[document] in text)
     for _, number, claim in claims([document]):
         at = text.rfind(_plain(claim.place))
@@ -154,7 +183,10 @@ def test_every_quotation_is_in_its_source(document):
 
 
 def test_the_words_of_a_quotation_are_compared_without_marks():
-    assert _plain("page\n1/// Divide `n` **layers**\n2///  evenly.\n4 * p") == "page Divide n layers evenly. 4 p"
+    assert (
+        _plain("page\n1/// Divide `n` **layers**\n2///  evenly.\n4 * p")
+        == "page Divide n layers evenly. 4 p"
+    )
     assert _plain("    /// - Warmup: stage `k`\n    // and so on") == "- Warmup: stage k and so on"
     assert _plain("| **A** | “b” |\n  let x = 3;") == 'A "b" let x = 3;'
     assert _pieces(Claim("", "a | b … c", "", lambda d: 7, "", "exact")) == ["a b", "c"]

@@ -9,11 +9,11 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab import scip
-from pipelab.formulations import single_gpu
-from pipelab.formulations.type_count import build as build_type_count
-from pipelab.formulations.type_count import list_options, most_layers
-from pipelab.methods.settle import settle
+from pipelab.engine.formulations import single_gpu
+from pipelab.engine.formulations.type_count import build as build_type_count
+from pipelab.engine.formulations.type_count import list_options, most_layers
+from pipelab.engine.methods.exact_proof import settle
+from pipelab.engine.solvers import scip
 
 
 def test_every_method_returns_one_kind_of_answer(tiny):
@@ -34,14 +34,18 @@ def test_tiny_has_340_placements():
 def test_counting_placements_equals_listing_them(seed):
     problem = oracle.random_problem(seed, layers=4, gpus=4)
     roomy = tuple(pl.GPU(g.type, 1e6) for g in problem.cluster.gpus)
-    problem = dataclasses.replace(problem, cluster=pl.Cluster(roomy, problem.cluster.bandwidth_matrix()))
+    problem = dataclasses.replace(
+        problem, cluster=pl.Cluster(roomy, problem.cluster.bandwidth_matrix())
+    )
     sets, layers = list(oracle.gpu_sets(problem)), problem.model.layers
 
     def count(done, used):
         if done == layers:
             return 1
         free = [s for s in sets if not used & set(s)]
-        return sum(count(done + n, used | set(s)) for s in free for n in range(1, layers - done + 1))
+        return sum(
+            count(done + n, used | set(s)) for s in free for n in range(1, layers - done + 1)
+        )
 
     assert sum(pl.count_placements(problem).values()) == count(0, frozenset())
 
@@ -58,7 +62,9 @@ def test_exhaustive_equals_the_oracle(seed):
 
 
 def test_too_many_placements_are_refused_with_their_number():
-    with pytest.raises(pl.TooLarge, match="small has 48,341,594,125 placements, more than limit=1,000,000"):
+    with pytest.raises(
+        pl.TooLarge, match="small has 48,341,594,125 placements, more than limit=1,000,000"
+    ):
         pl.solve(pl.load_case("small", max_gpus_per_stage=2), "exhaustive")
 
 
@@ -171,7 +177,9 @@ def test_most_segments_of_the_authors_run_can_never_be_used():
 def test_the_original_milp(case, segments, status, throughput):
     result = pl.solve(pl.load_case(case), "single_gpu", segments=segments, time_limit=120)
     assert (result.status, result.throughput) == (status, pytest.approx(throughput, rel=1e-12))
-    assert result.bound == pytest.approx({"tiny": 217.52, "small": 301.424, "medium": 264.236}[case])
+    assert result.bound == pytest.approx(
+        {"tiny": 217.52, "small": 301.424, "medium": 264.236}[case]
+    )
     if status == "feasible":
         assert result.details["solver_status"] == "optimal"
         assert "Best among the segments of the author's run" in result.sentence
@@ -180,18 +188,30 @@ def test_the_original_milp(case, segments, status, throughput):
 @pytest.mark.parametrize("most", [1, 2])
 def test_the_segments_of_the_authors_run_say_what_they_lead_to(most):
     """A remark is kept where stages may have more GPUs, and "best" is said of a placement only."""
-    medium, small = pl.load_case("medium", max_gpus_per_stage=most), pl.load_case("small", max_gpus_per_stage=most)
+    medium, small = (
+        pl.load_case("medium", max_gpus_per_stage=most),
+        pl.load_case("small", max_gpus_per_stage=most),
+    )
 
     def as_run(problem, gb):
-        heavy = dataclasses.replace(problem, model=dataclasses.replace(problem.model, layer_weight_gb=gb))
+        heavy = dataclasses.replace(
+            problem, model=dataclasses.replace(problem.model, layer_weight_gb=gb)
+        )
         return pl.solve(heavy, "single_gpu", segments="as_run")
 
     best, none = as_run(small, 10.0), as_run(medium, 9.0)
-    misfit = pl.solve(oracle.random_problem(10, max_gpus_per_stage=most), "single_gpu", segments="as_run")
-    # B holds all layers but one, C the last, over a slow link; A, on a fast link, not even that one.
+    misfit = pl.solve(
+        oracle.random_problem(10, max_gpus_per_stage=most), "single_gpu", segments="as_run"
+    )
+    # B holds all layers but one, C the last, over a slow link; A, on a fast link, not even that
+    # one.
     costs = pl.LinearThroughput({name: pl.Coefficients(0, 0, 0, 9) for name in "ABC"})
-    trio = pl.Cluster(tuple(map(pl.GPU, "ABC", (0.5, 8.2, 1.2))), [[1e9, 1e9, 1e-6]] * 2 + [[1e-6, 1e-6, 1e9]])
-    nine = pl.Problem(trio, pl.Model("nine", 9, 1, 1, 1.0), pl.Workload(1, 1), costs, max_gpus_per_stage=most)
+    trio = pl.Cluster(
+        tuple(map(pl.GPU, "ABC", (0.5, 8.2, 1.2))), [[1e9, 1e9, 1e-6]] * 2 + [[1e-6, 1e-6, 1e9]]
+    )
+    nine = pl.Problem(
+        trio, pl.Model("nine", 9, 1, 1, 1.0), pl.Workload(1, 1), costs, max_gpus_per_stage=most
+    )
     fewer = pl.solve(nine, "single_gpu", segments="as_run")
     results = (best, none, misfit, fewer)
     assert [(r.status, r.details["solver_status"]) for r in results] == [
@@ -214,8 +234,15 @@ def test_a_bound_of_scip_that_is_refuted_is_dropped_for_one_gpu_per_stage(monkey
     """SCIP calls a slow placement optimal; the last proof finds better, and then has no time left."""
     tiny = pl.load_case("tiny")
     tiny = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=20.0))
-    slow, best, real = pl.Placement.of([(3, (0,)), (1, (2,))]), pl.solve(tiny, "single_gpu").throughput, scip.run
-    candidates, claimed = single_gpu.segments(single_gpu.rules(tiny)), pl.evaluate(tiny, slow).throughput
+    slow, best, real = (
+        pl.Placement.of([(3, (0,)), (1, (2,))]),
+        pl.solve(tiny, "single_gpu").throughput,
+        scip.run,
+    )
+    candidates, claimed = (
+        single_gpu.segments(single_gpu.rules(tiny)),
+        pl.evaluate(tiny, slow).throughput,
+    )
     assert claimed < best
 
     def too_low(program, **options):
@@ -232,7 +259,7 @@ def test_a_bound_of_scip_that_is_refuted_is_dropped_for_one_gpu_per_stage(monkey
         return dataclasses.replace(whole, bound=1.01 * best, stopped_by="time limit")
 
     monkeypatch.setattr(scip, "run", too_low)
-    monkeypatch.setattr("pipelab.methods.single_gpu.settle", no_time_left)
+    monkeypatch.setattr("pipelab.engine.methods.single_gpu.settle", no_time_left)
     result = pl.solve(tiny, "single_gpu", links="all")
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert (result.throughput, result.bound) == (best, 1.01 * best)
@@ -252,7 +279,9 @@ def test_the_counted_rows_are_the_built_rows():
         if not len(candidates.start):
             continue
         program, counts = single_gpu.build(candidates, 1e9), single_gpu.count_segments(chosen)
-        assert {f.name: f.count(counts) for f in single_gpu.FAMILIES} == {n: len(b) for n, b in program.blocks.items()}
+        assert {f.name: f.count(counts) for f in single_gpu.FAMILIES} == {
+            n: len(b) for n, b in program.blocks.items()
+        }
         assert program.size["variables"] == single_gpu.size(counts)["variables"]
 
 
@@ -278,12 +307,20 @@ def test_the_original_milp_with_rates_over_thirty_orders_of_magnitude(seed):
 
 
 def test_the_run_of_its_author_is_refused_where_rates_are_too_far_apart():
-    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 1e13), "B": pl.Coefficients(0, 0, 0, 2)})
+    costs = pl.LinearThroughput(
+        {"A": pl.Coefficients(0, 0, 0, 1e13), "B": pl.Coefficients(0, 0, 0, 2)}
+    )
     pool = (pl.GPU("A", 6.01), pl.GPU("B", 6.01))
     problem = pl.Problem(
-        pl.Cluster(pool, [[1e9]], [0, 0]), pl.Model("six", 6, 1, 1, 1.0), pl.Workload(1, 1), costs, name="far apart"
+        pl.Cluster(pool, [[1e9]], [0, 0]),
+        pl.Model("six", 6, 1, 1, 1.0),
+        pl.Workload(1, 1),
+        costs,
+        name="far apart",
     )
-    with pytest.raises(pl.NotApplicable, match=r"fastest stage has 1e\+13 tokens/s and the slowest stage or link 2"):
+    with pytest.raises(
+        pl.NotApplicable, match=r"fastest stage has 1e\+13 tokens/s and the slowest stage or link 2"
+    ):
         pl.solve(problem, "single_gpu", segments="as_run")
     assert pl.solve(problem, "single_gpu").throughput == 1e13
     other = oracle.wild_problem(8)
@@ -296,11 +333,21 @@ def test_the_run_of_its_author_is_asked_about_segments_that_fit_where_scip_sees_
     """It allows every GPU one layer: chosen by a program without rates, one that does not fit was no placement."""
     rng = np.random.default_rng(seed)
     rates = dict(zip("ABC", rng.permutation([1e7, 1e4, 1.0]), strict=True))
-    costs = pl.LinearThroughput({name: pl.Coefficients(0, 0, 0, float(rate)) for name, rate in rates.items()})
-    pool = tuple(pl.GPU(name, memory) for name, memory in zip("ABC", rng.permutation([0.5, 3.1, 2.1]), strict=True))
+    costs = pl.LinearThroughput(
+        {name: pl.Coefficients(0, 0, 0, float(rate)) for name, rate in rates.items()}
+    )
+    pool = tuple(
+        pl.GPU(name, memory)
+        for name, memory in zip("ABC", rng.permutation([0.5, 3.1, 2.1]), strict=True)
+    )
     links = pl.Cluster(pool, [[1e9]], [0, 0, 0])
-    problem = pl.Problem(links, pl.Model("four", 4, 1, 1, 1.0), pl.Workload(1, 1), costs, name="far apart")
-    whole, as_run = pl.solve(problem, "single_gpu"), pl.solve(problem, "single_gpu", segments="as_run")
+    problem = pl.Problem(
+        links, pl.Model("four", 4, 1, 1, 1.0), pl.Workload(1, 1), costs, name="far apart"
+    )
+    whole, as_run = (
+        pl.solve(problem, "single_gpu"),
+        pl.solve(problem, "single_gpu", segments="as_run"),
+    )
     assert as_run.status == whole.status == "optimal"
     assert as_run.throughput == whole.throughput == oracle.best(problem)
 
@@ -308,7 +355,9 @@ def test_the_run_of_its_author_is_asked_about_segments_that_fit_where_scip_sees_
 @pytest.mark.parametrize("ratio", [1 + 1e-12, 1 + 1e-9, 1 + 1e-7])
 def test_near_ties_of_the_original_milp_are_settled(ratio):
     """Two ways to hold three layers whose rates differ by less than SCIP's tolerance."""
-    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 100), "B": pl.Coefficients(0, 0, 0, 100 * ratio)})
+    costs = pl.LinearThroughput(
+        {"A": pl.Coefficients(0, 0, 0, 100), "B": pl.Coefficients(0, 0, 0, 100 * ratio)}
+    )
     pool = (pl.GPU("A", 2.01), pl.GPU("B", 1.01), pl.GPU("B", 2.01))
     model, load = pl.Model("near", 3, 1, 1, 1.0), pl.Workload(1, 1)
     problem = pl.Problem(pl.Cluster(pool, [[1e9]], [0] * 3),
@@ -327,7 +376,10 @@ def test_a_bound_out_of_reach_is_given_up_and_all_segments_are_asked(tiny):
     assert int(chosen.fits.sum(axis=1).max()) == 5
     result = pl.solve(problem, "single_gpu")
     assert result.throughput < single_gpu.upper_bound(chosen)
-    assert (result.status, result.throughput) == ("optimal", pytest.approx(oracle.best(problem), rel=1e-12))
+    assert (result.status, result.throughput) == (
+        "optimal",
+        pytest.approx(oracle.best(problem), rel=1e-12),
+    )
     assert [len(stage.layers) for stage in result.placement.stages] == [4, 4]
 
 
@@ -359,7 +411,9 @@ def test_without_its_factor_it_promises_what_the_joint_ilp_proves(tiny):
 
 
 def test_its_model_has_the_sizes_that_the_write_up_reports():
-    assert pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "type_count").size["variables"] == 81
+    assert (
+        pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "type_count").size["variables"] == 81
+    )
     for k, variables in ((3, 1914), (4, 2153)):
         options = list_options(pl.load_case("demo", max_gpus_per_stage=k))
         assert 2 * len(options.segments) + len(options.start) + 2 * 455 + 1 == variables
@@ -369,7 +423,9 @@ def test_its_model_has_the_sizes_that_the_write_up_reports():
 
 
 def test_its_memory_formula_lets_through_what_does_not_fit():
-    details = pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "type_count", time_limit=0).details
+    details = pl.solve(
+        pl.load_case("demo", max_gpus_per_stage=3), "type_count", time_limit=0
+    ).details
     assert (details["misfits"], details["real_misfits"]) == (76, 114)
 
 
@@ -399,7 +455,9 @@ def test_counting_rows_allow_what_the_written_ones_forbid(two_stages):
     alone = dataclasses.replace(two_stages, max_gpus_per_stage=1)
     only = dataclasses.replace(alone, cluster=pl.Cluster.from_counts({"A100": 2}, 80, 400))
     assert pl.solve(only, "type_count").details["solver_status"] == "infeasible"
-    assert pl.solve(only, "type_count", rows="counting").details["promised"] == pytest.approx(213.52)
+    assert pl.solve(only, "type_count", rows="counting").details["promised"] == pytest.approx(
+        213.52
+    )
 
 
 # Rules of thumb.
@@ -407,11 +465,16 @@ def test_counting_rows_allow_what_the_written_ones_forbid(two_stages):
 
 def test_rules_cut_where_their_splits_cut():
     small = pl.load_case("small")
-    sizes = {m: [len(s.layers) for s in pl.solve(small, m).placement.stages] for m in ("even", "by_flops")}
+    sizes = {
+        m: [len(s.layers) for s in pl.solve(small, m).placement.stages]
+        for m in ("even", "by_flops")
+    }
     assert sizes["even"] == [2, 2, 1, 1, 1, 1, 1, 1, 1, 1]
     two = pl.solve(small, "proportional", gpus=(0, 4)).placement
     assert [len(s.layers) for s in two.stages] == [9, 3]
-    assert [len(s.layers) for s in pl.solve(small, "bandwidth_aware", gpus=(0, 4)).placement.stages] == [6, 6]
+    assert [
+        len(s.layers) for s in pl.solve(small, "bandwidth_aware", gpus=(0, 4)).placement.stages
+    ] == [6, 6]
 
 
 def test_a_rule_that_cuts_where_memory_does_not_hold_says_so(two_stages):
@@ -428,7 +491,9 @@ def test_gpus_that_make_no_pipeline_are_refused(method, gpus):
 
 
 def test_more_gpus_than_layers_is_said():
-    five = dataclasses.replace(pl.load_case("tiny"), model=dataclasses.replace(pl.load_case("tiny").model, layers=3))
+    five = dataclasses.replace(
+        pl.load_case("tiny"), model=dataclasses.replace(pl.load_case("tiny").model, layers=3)
+    )
     assert "4 GPUs for 3 layers" in pl.solve(five, "even").reason
 
 
@@ -453,7 +518,9 @@ def test_a_comparison_is_one_table_and_one_figure(tiny):
     assert both.shares()["even"] == pytest.approx(133.116 / 301.784)
     figure = both.figure()
     names = figure.layout.yaxis.ticktext
-    drawn = {names[y]: x for trace in figure.data[:5] for y, x in zip(trace.y, trace.x, strict=True)}
+    drawn = {
+        names[y]: x for trace in figure.data[:5] for y, x in zip(trace.y, trace.x, strict=True)
+    }
     assert drawn["joint"] == pytest.approx(301.784)
     assert "type_count" not in drawn  # a promise is no bar
     assert list(figure.data[-1].x) == [pytest.approx(452.676)]
@@ -462,7 +529,8 @@ def test_a_comparison_is_one_table_and_one_figure(tiny):
 
 def test_a_comparison_of_an_infeasible_problem_says_so():
     heavy = dataclasses.replace(
-        pl.load_case("tiny"), model=dataclasses.replace(pl.load_case("tiny").model, layer_weight_gb=90)
+        pl.load_case("tiny"),
+        model=dataclasses.replace(pl.load_case("tiny").model, layer_weight_gb=90),
     )
     both = pl.compare(heavy, ["even", "exhaustive", "joint"])
     assert "infeasible, proven by exhaustive and joint" in both.figure().layout.title.text
@@ -480,14 +548,18 @@ def test_an_interrupt_ends_a_comparison_and_keeps_what_there_is(tiny, monkeypatc
     monkeypatch.setattr(scip, "run", pressed)
     both = pl.compare(tiny, asked)
     assert list(both.results) == ["even", "exhaustive", "joint"]
-    assert both.refused == dict.fromkeys(["aggregated", "single_gpu"], "not asked, after an interrupt")
+    assert both.refused == dict.fromkeys(
+        ["aggregated", "single_gpu"], "not asked, after an interrupt"
+    )
     assert both.results["joint"].throughput == whole.results["joint"].throughput
 
 
 def test_comparisons_refuse_what_they_do_not_understand(tiny):
     with pytest.raises(pl.InvalidValue, match="expected a list of methods"):
         pl.compare(tiny, "even")
-    with pytest.raises(pl.UnknownName, match="options for 'evn', which is not compared; did you mean 'even'"):
+    with pytest.raises(
+        pl.UnknownName, match="options for 'evn', which is not compared; did you mean 'even'"
+    ):
         pl.compare(tiny, ["even"], evn={})
 
 
@@ -500,6 +572,8 @@ def test_what_is_too_large_to_compare_is_a_row_with_its_reason():
 def test_search_growth_and_split_costs_are_drawn_as_given():
     growth = pl.plot_search_growth([1, 2], {"splits": [1, 10**20]}, 1e6, "layers")
     assert "beyond a year of search from 2 layers on" in growth.layout.title.text
-    costs = pl.plot_split_costs([4, 4, 1], {"rule": (range(2), range(2, 3)), "exact": (range(1), range(1, 3))})
+    costs = pl.plot_split_costs(
+        [4, 4, 1], {"rule": (range(2), range(2, 3)), "exact": (range(1), range(1, 3))}
+    )
     assert "rule has a bottleneck 60% above exact's" in costs.layout.title.text
     assert np.allclose(costs.data[1].y, [4, 5])

@@ -9,12 +9,14 @@ import pytest
 
 from lab_session import CHROMIUM
 from notebook_results import FIGURES, RESULTS, check_figure, with_statements
-from pipelab.paths import notebooks_dir
-from pipelab.static.client import notebook_client
+from pipelab.io.paths import notebooks_dir
+from pipelab.io.static.client import notebook_client
 
 FIGURE = "application/vnd.plotly.v1+json"
 SOLUTIONS = sorted(notebooks_dir().glob("solutions/*.ipynb"))
-NOTEBOOKS = sorted(p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+NOTEBOOKS = sorted(
+    p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts
+)
 
 
 def _name(path):
@@ -44,7 +46,9 @@ def _run(source, names):
     if not isinstance(last, ast.Expr):
         body, last = [*body, last], ast.Expr(ast.Constant(None))
     exec(compile(ast.fix_missing_locations(ast.Module(body, [])), "cell", "exec"), names)
-    return eval(compile(ast.fix_missing_locations(ast.Expression(last.value)), "cell", "eval"), names)
+    return eval(
+        compile(ast.fix_missing_locations(ast.Expression(last.value)), "cell", "eval"), names
+    )
 
 
 def _check(figure):
@@ -60,7 +64,8 @@ def test_notebook(path):
         pytest.skip("test_browser.py runs it in JupyterLab, with the same statements")
     notebook = with_statements(path, _name(path))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the client's own machinery; the kernel's are checked below
+        # of the client's own machinery; the kernel's are checked below
+        warnings.simplefilter("ignore")
         notebook_client(notebook, timeout=300).execute()
     outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     assert [o.text for o in outputs if o.get("name") == "stderr"] == []
@@ -76,14 +81,18 @@ def test_cells_are_short(path):
     lengths = sorted(c.source.count("\n") + 1 for c in cells if c.cell_type == "code")
     assert max(lengths, default=0) <= 12
     assert not lengths or lengths[len(lengths) // 2] <= (4 if path.parent == notebooks_dir() else 6)
-    words = [len(c.source.split()) for c in cells if c.cell_type == "markdown" and "|" not in c.source]
+    words = [
+        len(c.source.split()) for c in cells if c.cell_type == "markdown" and "|" not in c.source
+    ]
     assert max(words) <= 90
 
 
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.name != "data.ipynb"], ids=_name)
 def test_no_reader_is_sent_to_a_file_outside_the_notebooks(path):
     """`pipelab lab` serves their folder and nothing above it; what the data mean stands in data.ipynb."""
-    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    text = "\n".join(
+        c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
+    )
     assert "README.md" not in text
     assert "](../.." not in text
 
@@ -92,6 +101,8 @@ def test_no_reader_is_sent_to_a_file_outside_the_notebooks(path):
 def test_links_between_notebooks_lead_somewhere(path):
     import re
 
-    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    text = "\n".join(
+        c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
+    )
     for target in re.findall(r"\]\(([^)#:]+\.ipynb)(?:#[^)]*)?\)", text):
         assert (path.parent / target).is_file(), target

@@ -13,15 +13,18 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.solve import METHODS
+from pipelab.solving import METHODS
 
 NO_VALUES = ("DataFrame", "Series", "Figure", "ndarray", "Index")
 
 
-def numpy_in(value: Any, place: str, seen: dict[int, Any] | None = None, deep: bool = True) -> Iterator[str]:
+def numpy_in(
+    value: Any, place: str, seen: dict[int, Any] | None = None, deep: bool = True
+) -> Iterator[str]:
     """Where in a value, its attributes and properties, its texts and plain forms, a number of numpy's is found.
 
-    Of what a property makes, only the attributes are looked at: properties of properties have no end.
+    Of what a property makes, only the attributes are looked at: properties of properties have no
+    end.
     """
     seen = {} if seen is None else seen
     if isinstance(value, np.generic):
@@ -81,13 +84,16 @@ def test_the_walk_finds_what_it_is_for():
 
     Thing.__module__ = "pipelab.thing"
     assert list(numpy_in(Thing({"a": (1.5, np.arange(3))}), "it")) == []
-    assert len(list(numpy_in(Thing(np.float64(1.5)), "it"))) == 5  # the attribute, twice the property, repr, str
+    # the attribute, twice the property, repr, str
+    assert len(list(numpy_in(Thing(np.float64(1.5)), "it"))) == 5
 
 
 def _problems() -> dict[str, pl.Problem]:
     tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=25))
-    pool = pl.Cluster.from_counts({"L4": 2, "T4": 2}, {"L4": 24, "T4": 16}, 2.0, {"L4": 0.8, "T4": 0.35})
+    pool = pl.Cluster.from_counts(
+        {"L4": 2, "T4": 2}, {"L4": 24, "T4": 16}, 2.0, {"L4": 0.8, "T4": 0.35}
+    )
     load = pl.Workload(1024, 4, "decode")
     model = dataclasses.replace(pl.load_model("Llama-3-8B"), layers=4)
     real = pl.Problem(pool, model, load, pl.Roofline(), 2, link_units="tokens")
@@ -98,7 +104,9 @@ def _problems() -> dict[str, pl.Problem]:
         "balanced": dataclasses.replace(tiny, batch_split="balanced", max_gpus_per_stage=4),
         "roofline": real,
         "roofline, balanced": dataclasses.replace(real, batch_split="balanced"),
-        "nothing fits": dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500)),
+        "nothing fits": dataclasses.replace(
+            tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500)
+        ),
         "unlike layers": oracle.random_problem(3, unlike=True),
     }
 
@@ -182,9 +190,14 @@ def test_facts_and_costs():
         check(problem.cluster.latency_between(0, 1), "latency")
         for split in ("even", "balanced"):
             check(
-                problem.costs.stage(problem.model, problem.workload, problem.cluster.gpus[:2], range(2), split), split
+                problem.costs.stage(
+                    problem.model, problem.workload, problem.cluster.gpus[:2], range(2), split
+                ),
+                split,
             )
-        check(problem.costs.memory_parts(problem, problem.cluster.gpus[0], range(2)), "memory_parts")
+        check(
+            problem.costs.memory_parts(problem, problem.cluster.gpus[0], range(2)), "memory_parts"
+        )
         check(problem.model.weight_gb(range(2)), "weight")
     check(tiny.costs.gpu_throughput("A100", tiny.workload, 4, 2), "gpu_throughput")
     check(tiny.costs.activation_gb(tiny.model, tiny.workload), "activation_gb")

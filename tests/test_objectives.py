@@ -12,18 +12,18 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab import scip
-from pipelab.deadline import NEVER, Ended
-from pipelab.formulations.aggregated.rates import stage_rates
-from pipelab.formulations.aggregated.usage import Limits, price_step
-from pipelab.formulations.quickest.path import Path
-from pipelab.formulations.quickest.sequence import Sequence
-from pipelab.formulations.quickest.times import pass_times
-from pipelab.methods.prices import whole_prices
-from pipelab.methods.raise_floor import raise_floor
-from pipelab.methods.search import Search
-from pipelab.methods.solvers import run_program
-from pipelab.objective import Objective, status_and_least
+from pipelab.engine.deadline import NEVER, Ended
+from pipelab.engine.formulations.aggregated.rates import stage_rates
+from pipelab.engine.formulations.aggregated.usage import Limits, price_step
+from pipelab.engine.formulations.latency.path import Path
+from pipelab.engine.formulations.latency.sequence import Sequence
+from pipelab.engine.formulations.latency.times import pass_times
+from pipelab.engine.methods.prices import whole_prices
+from pipelab.engine.methods.raise_rate import raise_floor
+from pipelab.engine.methods.search import Search
+from pipelab.engine.objective import Objective, status_and_least
+from pipelab.engine.solvers import scip
+from pipelab.engine.solvers.choice import run_program
 
 PRICES = [0.35, 0.5, 1.25, 2.99]
 
@@ -32,14 +32,20 @@ def priced(problem, seed=0, prices=PRICES):
     rng = np.random.default_rng(seed)
     price = {kind: float(rng.choice(prices)) for kind in problem.cluster.kinds}
     pool = tuple(dataclasses.replace(g, usd_per_hour=price[g]) for g in problem.cluster.gpus)
-    return dataclasses.replace(problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix()))
+    return dataclasses.replace(
+        problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix())
+    )
 
 
 def small(seed, **fixed):
     """A random problem: unequal links, twins, unlike layers, mixed stages; every fifth a table with gaps."""
-    problem = oracle.random_problem(seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, **fixed)
+    problem = oracle.random_problem(
+        seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, **fixed
+    )
     if seed % 5 == 0:
-        problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest=seed % 10 == 0))
+        problem = dataclasses.replace(
+            problem, costs=oracle.TableCosts(seed, slowest=seed % 10 == 0)
+        )
     return problem
 
 
@@ -53,7 +59,9 @@ def late(problem, seed):
         latency = rng.choice([0.0, 0.3, 2.0], (2, 2))[np.ix_(node, node)]
     else:
         latency = rng.choice([0.0, 1.0], (n, n))
-    return dataclasses.replace(problem, cluster=pl.Cluster(problem.cluster.gpus, matrix, None, sent * latency))
+    return dataclasses.replace(
+        problem, cluster=pl.Cluster(problem.cluster.gpus, matrix, None, sent * latency)
+    )
 
 
 def floors(rates, seed):
@@ -96,7 +104,8 @@ def test_the_cheapest_is_the_cheapest_of_all(seed):
             assert result.objective.value == pytest.approx(paid, rel=1e-12)
 
 
-FINE = [0.350001, 0.500003, 1.250007, 2.990011]  # sums of a few have millions of units: more than a solver tells apart
+# sums of a few have millions of units: more than a solver tells apart
+FINE = [0.350001, 0.500003, 1.250007, 2.990011]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -104,16 +113,26 @@ def test_prices_of_millionths_of_a_dollar_are_told_apart(seed):
     """Few prices that differ, so that near ties are common; both solvers; budgets of every size."""
     near = [0.5, 0.500001, 0.500002, 0.999999] if seed % 2 else FINE
     problem = priced(small(seed, link_units="tokens"), seed, near)
-    every = [(rate, dollars(problem, gpus, rate), gpus) for rate, gpus, _ in oracle.placements(problem)]
+    every = [
+        (rate, dollars(problem, gpus, rate), gpus) for rate, gpus, _ in oracle.placements(problem)
+    ]
     solver = "highs" if seed % 3 == 0 else "scip"
     for floor in floors([r for r, *_ in every], seed):
         check_against([e[:2] for e in every], pl.cheapest(problem, floor, solver=solver), floor)
     curve = pl.trade_off(problem, "usd_per_hour", solver=solver)
-    paid = {(round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6), round(r, 6)) for r, _, gpus in every}
+    paid = {
+        (round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6), round(r, 6))
+        for r, _, gpus in every
+    }
     front = {p for p in paid if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in paid)}
     assert curve.complete
-    found = [(p.throughput, sum(problem.cluster.gpus[g].usd_per_hour for g in p.placement.gpus)) for p in curve.points]
-    assert found == [(pytest.approx(r, rel=1e-6), pytest.approx(d, abs=1e-9)) for d, r in sorted(front)[::-1]]
+    found = [
+        (p.throughput, sum(problem.cluster.gpus[g].usd_per_hour for g in p.placement.gpus))
+        for p in curve.points
+    ]
+    assert found == [
+        (pytest.approx(r, rel=1e-6), pytest.approx(d, abs=1e-9)) for d, r in sorted(front)[::-1]
+    ]
 
 
 def test_a_price_that_a_solver_takes_for_the_least_is_asked_about_again(monkeypatch):
@@ -133,8 +152,8 @@ def test_a_price_that_a_solver_takes_for_the_least_is_asked_about_again(monkeypa
 
 @pytest.mark.parametrize("limit", [None, 60])
 def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(limit, monkeypatch):
-    monkeypatch.setattr("pipelab.methods.search._MANY_SUPPORTS", 1)
-    monkeypatch.setattr("pipelab.formulations.aggregated.order.MOST_SUPPORTS", 3)
+    monkeypatch.setattr("pipelab.engine.methods.search._MANY_SUPPORTS", 1)
+    monkeypatch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 3)
     problem = priced(oracle.random_problem(15, max_gpus_per_stage=3), 15)
     result = pl.cheapest(problem, time_limit=limit)
     assert (result.status, result.stopped_by) == ("feasible", "list limit")
@@ -149,9 +168,12 @@ def test_a_price_that_is_missing_is_refused_before_anything_is_computed(monkeypa
 
     medium = pl.load_case("medium")
     for module in ("cheapest", "trade_off"):
-        monkeypatch.setattr(f"pipelab.methods.{module}.rates_in_time", too_late)
+        monkeypatch.setattr(f"pipelab.engine.methods.{module}.rates_in_time", too_late)
     for call in (pl.cheapest, lambda p: pl.trade_off(p, "usd_per_million_tokens")):
-        with pytest.raises(pl.InvalidValue, match=r"expected GPU\.usd_per_hour for every GPU; A10, A100, .* have none"):
+        with pytest.raises(
+            pl.InvalidValue,
+            match=r"expected GPU\.usd_per_hour for every GPU; A10, A100, .* have none",
+        ):
             call(medium)
     known = pl.cheapest(priced(medium))
     assert (known.status, known.stopped_by) == ("feasible", "time limit")
@@ -163,11 +185,17 @@ def test_cents_over_a_thousand_gpus_are_no_obstacle():
 
     def rented(prices, each):
         kinds = {"A100": (80, 300), "V100": (32, 300), "T4": (16, 300)}
-        links = pl.Cluster.from_counts(dict.fromkeys(kinds, each), {t: m for t, (m, _) in kinds.items()}, 300, prices)
-        model = dataclasses.replace(pl.load_case("tiny").model, layers=each * 3, layer_weight_gb=4.0)
+        links = pl.Cluster.from_counts(
+            dict.fromkeys(kinds, each), {t: m for t, (m, _) in kinds.items()}, 300, prices
+        )
+        model = dataclasses.replace(
+            pl.load_case("tiny").model, layers=each * 3, layer_weight_gb=4.0
+        )
         case = pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")
         costs = pl.load_coefficients()
-        return dataclasses.replace(case, cluster=links, costs=costs, model=model, name=f"{3 * each} GPUs")
+        return dataclasses.replace(
+            case, cluster=links, costs=costs, model=model, name=f"{3 * each} GPUs"
+        )
 
     prices = {"A100": 2.99, "V100": 1.27, "T4": 0.41}
     problem = rented(prices, 400)
@@ -178,7 +206,8 @@ def test_cents_over_a_thousand_gpus_are_no_obstacle():
     assert result.objective.bound == result.objective.value
     few = rented(prices, 100)
     assert price_step(stage_rates(few), whole_prices(stage_rates(few))) == 1
-    cents = rented({t: p + 1e-6 * (t == "T4") for t, p in prices.items()}, 100)  # the same but for a millionth
+    # the same but for a millionth
+    cents = rented({t: p + 1e-6 * (t == "T4") for t, p in prices.items()}, 100)
     assert price_step(stage_rates(cents), whole_prices(stage_rates(cents))) > 1
     plain, split = pl.cheapest(few, 50), pl.cheapest(cents, 50)
     assert split.status == plain.status == "optimal"
@@ -193,7 +222,11 @@ def test_the_quickest_is_the_quickest_of_all(seed):
         result = pl.quickest(problem, floor, solver="highs" if seed % 7 == 0 else "scip")
         check_against(every, result, floor)
         if result.placement:
-            assert result.objective.value == result.evaluation.seconds_per_pass == result.details["seconds_per_pass"]
+            assert (
+                result.objective.value
+                == result.evaluation.seconds_per_pass
+                == result.details["seconds_per_pass"]
+            )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -211,7 +244,11 @@ def test_the_quickest_knows_the_latency_of_every_link(seed):
             assert placed.latency_s == pytest.approx(result.objective.value, rel=1e-9)
             assert placed.steady_rate == pytest.approx(result.throughput, rel=1e-6)
     best = pl.solve(problem, "aggregated")  # latencies delay, and take nothing from any rate
-    assert best.throughput == pytest.approx(max(r for r, _ in every), rel=1e-9) if every else best.placement is None
+    assert (
+        best.throughput == pytest.approx(max(r for r, _ in every), rel=1e-9)
+        if every
+        else best.placement is None
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -219,7 +256,10 @@ def test_the_quickest_knows_the_latency_of_every_link(seed):
 def test_the_fronts_are_the_pareto_fronts(against, seed):
     problem = priced(small(seed, link_units="tokens"), seed)
     every = {
-        (round(s if against == "seconds_per_pass" else dollars(problem, g, rate), 7), round(rate, 6))
+        (
+            round(s if against == "seconds_per_pass" else dollars(problem, g, rate), 7),
+            round(rate, 6),
+        )
         for rate, g, s in oracle.passes(problem)
     }
     front = {p for p in every if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in every)}
@@ -227,8 +267,14 @@ def test_the_fronts_are_the_pareto_fronts(against, seed):
     assert curve.complete
     assert all(p.status == "optimal" for p in curve.points)
     frame = curve.frame()
-    found = list(zip(frame[against], frame["throughput_tokens_per_s"], strict=True)) if curve.points else []
-    assert found == [(pytest.approx(x, rel=1e-6), pytest.approx(y, rel=1e-6)) for x, y in sorted(front)[::-1]]
+    found = (
+        list(zip(frame[against], frame["throughput_tokens_per_s"], strict=True))
+        if curve.points
+        else []
+    )
+    assert found == [
+        (pytest.approx(x, rel=1e-6), pytest.approx(y, rel=1e-6)) for x, y in sorted(front)[::-1]
+    ]
 
 
 def test_a_point_that_the_next_one_equals_is_dropped():
@@ -238,7 +284,16 @@ def test_a_point_that_the_next_one_equals_is_dropped():
     def least(rates, floor, *rest, explain):
         value, rate = values.get(floor, (None, None))
         status = "infeasible" if value is None else "optimal"
-        return pl.Result(None, "", status, None, rate, None, 0.0, objective=Objective("x", "x", value, value, floor))
+        return pl.Result(
+            None,
+            "",
+            status,
+            None,
+            rate,
+            None,
+            0.0,
+            objective=Objective("x", "x", value, value, floor),
+        )
 
     rates = SimpleNamespace(thresholds=np.array([10.0, 20.0, 30.0]))
     points, complete = raise_floor(rates, least, "", NEVER, None)
@@ -256,7 +311,9 @@ def islands(seed, gpus=9, layers=9):
     speed = rng.uniform(0.001, 0.01, (3, 3))
     np.fill_diagonal(speed, 500)
     kind = rng.integers(0, 2, 3)
-    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 1, -2, 100), "B": pl.Coefficients(0, 2, -4, 120)})
+    costs = pl.LinearThroughput(
+        {"A": pl.Coefficients(0, 1, -2, 100), "B": pl.Coefficients(0, 2, -4, 120)}
+    )
     pool = tuple(pl.GPU("AB"[kind[i]], float(rng.choice([2.6, 3.6]))) for i in island)
     model = pl.Model("islands", layers, 1024, 2048, 1.0)
     return pl.Problem(
@@ -265,11 +322,14 @@ def islands(seed, gpus=9, layers=9):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(22) if seed not in (10, 12, 15, 16, 17, 18)])
+@pytest.mark.parametrize(
+    "seed", [seed for seed in range(22) if seed not in (10, 12, 15, 16, 17, 18)]
+)
 def test_counting_and_path_agree_beyond_brute_force(seed):
     """The path form knows where a stage stands, so that circuits apart from the pipeline cannot occur.
 
-    HiGHS solves it: another solver than the counting's, and here the faster one, but for those left out.
+    HiGHS solves it: another solver than the counting's, and here the faster one, but for those left
+    out.
     """
     problem = islands(seed)
     result = pl.quickest(problem)
@@ -302,14 +362,18 @@ def test_circuits_apart_from_the_pipeline_are_no_placement():
             row = Sequence(form.times, math.inf, 1.0).joined(first.x)
             if row is not None:
                 joined += 1
-                assert pl.evaluate(problem, row).seconds_per_pass >= whole.seconds_per_pass * (1 - 1e-9)
+                assert pl.evaluate(problem, row).seconds_per_pass >= whole.seconds_per_pass * (
+                    1 - 1e-9
+                )
     assert joined >= apart // 2 >= 2
 
 
 def test_the_program_does_not_grow_with_the_cluster():
     def sized(number):
         links = {("A100", "T4"): 1, ("A100", "A100"): 400, ("T4", "T4"): 300}
-        cluster = pl.Cluster.from_counts({"A100": number, "T4": number}, {"A100": 8, "T4": 6}, links)
+        cluster = pl.Cluster.from_counts(
+            {"A100": number, "T4": number}, {"A100": 8, "T4": 6}, links
+        )
         problem = pl.load_case("small", max_gpus_per_stage=2, link_units="tokens")
         return pass_times(dataclasses.replace(problem, cluster=cluster), 0.0)
 
@@ -353,11 +417,15 @@ def test_near_ties_are_told_apart(step, solver):
 def test_a_floor_out_of_reach_names_the_greatest_throughput():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
     for answer in (pl.cheapest(problem, 302), pl.quickest(problem, 302)):
-        assert (answer.status, answer.bound, answer.objective.bound, answer.stopped_by) == ("infeasible",) + (None,) * 3
+        assert (answer.status, answer.bound, answer.objective.bound, answer.stopped_by) == (
+            "infeasible",
+        ) + (None,) * 3
         assert answer.sentence == (
             "No placement exists: none reaches 302 tokens/s, the greatest throughput there is being 301.784 tokens/s."
         )
-    heavy = dataclasses.replace(problem, model=dataclasses.replace(problem.model, layer_weight_gb=90))
+    heavy = dataclasses.replace(
+        problem, model=dataclasses.replace(problem.model, layer_weight_gb=90)
+    )
     for answer in (pl.cheapest(heavy), pl.quickest(heavy, 10)):
         assert "layer 1 alone needs" in answer.reason
 
@@ -405,8 +473,12 @@ def test_too_many_compositions_are_refused():
     many = pl.Cluster.from_counts({"A100": 1}, 80, 1)
     rng = np.random.default_rng(0)
     many = pl.Cluster(many.gpus * 40, rng.uniform(1, 2, (40, 40)))
-    problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=6, link_units="tokens"), cluster=many)
-    with pytest.raises(pl.TooLarge, match="9,366,818 ways to compose a stage of up to 6 GPUs from 40 classes"):
+    problem = dataclasses.replace(
+        pl.load_case("tiny", max_gpus_per_stage=6, link_units="tokens"), cluster=many
+    )
+    with pytest.raises(
+        pl.TooLarge, match="9,366,818 ways to compose a stage of up to 6 GPUs from 40 classes"
+    ):
         pl.quickest(problem, time_limit=0)
 
 
@@ -448,17 +520,22 @@ def test_a_stop_keeps_what_was_found():
 
 def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     """The floor's question is answered, the program is not."""
-    from pipelab.methods import quickest as module
+    from pipelab.engine.methods import quickest as module
 
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     best = pl.quickest(problem).objective.value
     real = module.run_program
-    monkeypatch.setattr(module, "run_program", lambda solver, program, **k: real(solver, program, time_limit=0.0))
+    monkeypatch.setattr(
+        module, "run_program", lambda solver, program, **k: real(solver, program, time_limit=0.0)
+    )
     result = pl.quickest(problem, time_limit=100)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.objective.bound <= best <= result.objective.value
     assert result.gap == pytest.approx(1 - result.objective.bound / result.objective.value)
-    assert f"not proven least (stopped by time limit); the least may be up to {result.gap:.2%} lower" in result.sentence
+    assert (
+        f"not proven least (stopped by time limit); the least may be up to {result.gap:.2%} lower"
+        in result.sentence
+    )
 
 
 @pytest.mark.parametrize("against", ["gpus", "usd_per_million_tokens", "seconds_per_pass"])
@@ -475,7 +552,9 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
     curve = pl.trade_off(problem, against, stop=stop, on_point=end)
     first = whole.points[0 if against == "gpus" else -1]
     assert not curve.complete
-    assert [p.throughput for p in curve.points] == [p.throughput for p in points] == [first.throughput]
+    assert (
+        [p.throughput for p in curve.points] == [p.throughput for p in points] == [first.throughput]
+    )
     assert pl.trade_off(problem, against, time_limit=0.0).points == ()
 
 
@@ -508,7 +587,9 @@ def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
 def test_a_result_says_what_was_least():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
     result = pl.quickest(problem, 100)
-    assert result.sentence.startswith("108.581 seconds per pass at 301.784 tokens/s, proven least among placements of ")
+    assert result.sentence.startswith(
+        "108.581 seconds per pass at 301.784 tokens/s, proven least among placements of "
+    )
     assert result.as_dict()["objective"] == {
         "seconds_per_pass": result.objective.value, "bound_seconds_per_pass": result.objective.value,
         "at_least_tokens_per_s": 100,
@@ -535,7 +616,8 @@ def test_a_pass_takes_as_long_as_its_timeline(seed):
         pytest.skip("no placement fits")
     costs = pl.inference_costs(problem, result.placement, problem.workload.tokens)
     one = pl.simulate(pl.schedule("Inference", len(costs.forward), 1), costs)
-    leaving = pl.timeline_of(problem, result).leaving  # nothing comes after the last stage, where that could stand
+    # nothing comes after the last stage, where that could stand
+    leaving = pl.timeline_of(problem, result).leaving
     assert one.makespan + leaving == pytest.approx(result.evaluation.seconds_per_pass, rel=1e-12)
 
 
@@ -545,9 +627,14 @@ def test_the_figures_state_what_they_show():
     figure = curve.figure()
     slow, fast = curve.points[-1], curve.points[0]
     assert figure.layout.xaxis.title.text == "seconds per pass"
-    assert f"{100 * (fast.throughput / slow.throughput - 1):.2g}% more tokens/s" in figure.layout.title.text
+    assert (
+        f"{100 * (fast.throughput / slow.throughput - 1):.2g}% more tokens/s"
+        in figure.layout.title.text
+    )
     assert list(figure.data[1].x) == [p.objective.value for p in curve.points[::-1]]
-    single = pl.trade_off(priced(pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")), "seconds_per_pass")
+    single = pl.trade_off(
+        priced(pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")), "seconds_per_pass"
+    )
     assert len(single.points) == 1
     assert "one placement is best in both" in single.figure().layout.title.text
     nothing = pl.trade_off(medium, "seconds_per_pass", time_limit=0.0)
@@ -568,7 +655,9 @@ def test_no_program_is_built_where_no_time_is_left(monkeypatch):
         assert (
             0
             < result.objective.bound
-            <= pl.Roofline().pass_seconds(problem.model, problem.workload, problem.cluster.gpus[0], range(32))
+            <= pl.Roofline().pass_seconds(
+                problem.model, problem.workload, problem.cluster.gpus[0], range(32)
+            )
         )
 
 
@@ -609,7 +698,11 @@ def near_ties(step):
     rates = {n: pl.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate(names)}
     cluster = pl.Cluster.from_counts(dict.fromkeys(names, 1), 1.5, 1e6)
     problem = pl.Problem(
-        cluster, pl.Model("m", 3, 64, 64, 1.0), pl.Workload(8, 1), pl.LinearThroughput(rates), link_units="tokens"
+        cluster,
+        pl.Model("m", 3, 64, 64, 1.0),
+        pl.Workload(8, 1),
+        pl.LinearThroughput(rates),
+        link_units="tokens",
     )
     return problem, min(seconds for _, _, seconds in oracle.passes(problem))
 
@@ -622,11 +715,13 @@ def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
     def slowest(solver, program, **limits):
         if not program.objective.any():
             return run_program(solver, program, **limits)
-        run = run_program(solver, dataclasses.replace(program, objective=-program.objective), **limits)
+        run = run_program(
+            solver, dataclasses.replace(program, objective=-program.objective), **limits
+        )
         claims.append(run.objective)
         return dataclasses.replace(run, objective=-run.objective, bound=-run.objective)
 
-    monkeypatch.setattr("pipelab.methods.quickest.run_program", slowest)
+    monkeypatch.setattr("pipelab.engine.methods.latency.run_program", slowest)
     result = pl.quickest(problem)
     assert claims
     assert (result.status, result.objective.value) == ("optimal", pytest.approx(least, rel=1e-10))

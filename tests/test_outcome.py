@@ -7,12 +7,21 @@ import threading
 import pytest
 
 import pipelab as pl
-from pipelab import scip
-from pipelab.explore.mix_answer import answer
-from pipelab.explore.mix_values import beginning
-from pipelab.outcome import DOES_NOT_FIT, NOT_PROVEN, OUTCOMES, PROVEN, REFUSED, STOPPED, outcome_of, outcome_of_row
-from pipelab.plots.rivals import Row, rival_parts
-from pipelab.sweeps.task import _row
+from pipelab.engine.solvers import scip
+from pipelab.engine.sweeps.task import _row
+from pipelab.figures.baselines import Row, rival_parts
+from pipelab.outcome import (
+    DOES_NOT_FIT,
+    NOT_PROVEN,
+    OUTCOMES,
+    PROVEN,
+    REFUSED,
+    STOPPED,
+    outcome_of,
+    outcome_of_row,
+)
+from pipelab.widgets.mix_answer import answer
+from pipelab.widgets.mix_values import beginning
 
 
 def heavy(name, gb, **changes):
@@ -68,7 +77,11 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
         assert f"{PROVEN.html} for one GPU per stage" in html
     assert "✓ proven for one GPU per stage; " in pl.plot_progress(alone).layout.title.text
     rows = pl.sweep(
-        lambda k: pl.load_case("tiny", max_gpus_per_stage=k), [{"k": 2}], "single_gpu", jobs=1, progress=False
+        lambda k: pl.load_case("tiny", max_gpus_per_stage=k),
+        [{"k": 2}],
+        "single_gpu",
+        jobs=1,
+        progress=False,
     )
     assert [outcome_of_row(row) for row in rows.rows] == [PROVEN]
     assert rows.frame()["proven_among"].to_list() == ["one GPU per stage"]
@@ -78,12 +91,16 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
     early = pl.solve(tiny, "single_gpu", time_limit=0)
     assert outcome_of(early) == STOPPED
     real = scip.run
-    monkeypatch.setattr(scip, "run", lambda *a, **o: dataclasses.replace(real(*a, **o), stopped_by="time limit"))
-    late = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu")  # at its bound when time ran out
+    monkeypatch.setattr(
+        scip, "run", lambda *a, **o: dataclasses.replace(real(*a, **o), stopped_by="time limit")
+    )
+    # at its bound when time ran out
+    late = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu")
     assert (outcome_of(late), outcome_of_row(_row(late)), late.stopped_by) == (PROVEN, PROVEN, None)
     monkeypatch.undo()
     as_run = pl.solve(pl.load_case("medium"), "single_gpu", segments="as_run")
-    assert (as_run.status, outcome_of(as_run)) == ("feasible", NOT_PROVEN)  # the best of that run by SCIP's word
+    # the best of that run by SCIP's word
+    assert (as_run.status, outcome_of(as_run)) == ("feasible", NOT_PROVEN)
     assert outcome_of_row(_row(as_run)) == NOT_PROVEN
 
 
@@ -105,7 +122,9 @@ def test_a_result_and_its_row_in_a_sweep_end_alike_and_only_a_proof_says_that_no
     over.set()
     crowd = dataclasses.replace(tiny, cluster=tiny.cluster.with_counts({"A100": 5}))
     results = {
-        "one GPU per stage does not do": pl.solve(heavy("tiny", 45.0, max_gpus_per_stage=2), "single_gpu"),
+        "one GPU per stage does not do": pl.solve(
+            heavy("tiny", 45.0, max_gpus_per_stage=2), "single_gpu"
+        ),
         "nothing fits": pl.solve(heavy("tiny", 90.0), "single_gpu"),
         "a heuristic's promise": pl.solve(tiny, "type_count"),
         "a heuristic that finds nothing": pl.solve(pl.load_case("medium"), "type_count"),
@@ -135,7 +154,11 @@ def test_a_result_and_its_row_in_a_sweep_end_alike_and_only_a_proof_says_that_no
 
 def looks(figure):
     """How each outcome is drawn in a figure: fill and pattern by the name of its bars."""
-    return {t.name: (t.marker.color, t.marker.pattern.shape or "") for t in figure.data if t.type == "bar"}
+    return {
+        t.name: (t.marker.color, t.marker.pattern.shape or "")
+        for t in figure.data
+        if t.type == "bar"
+    }
 
 
 def test_all_figures_draw_an_outcome_in_the_same_way(five):
@@ -143,11 +166,16 @@ def test_all_figures_draw_an_outcome_in_the_same_way(five):
     assert looks(five.figure()) == wanted
     assert looks(pl.plot_shares({"small": five})) == wanted
     rivals = rival_parts([Row(o.word, 1.0, o) for o in OUTCOMES], 1.0)
-    assert {t["name"]: (t["marker"]["color"], t["marker"]["pattern"]["shape"]) for t in rivals["data"][:5]} == wanted
+    assert {
+        t["name"]: (t["marker"]["color"], t["marker"]["pattern"]["shape"])
+        for t in rivals["data"][:5]
+    } == wanted
     assert looks(pl.explore_mix("tiny").rivals) == wanted
 
 
-def test_a_grid_of_shares_tells_what_does_not_fit_from_what_is_refused_and_a_time_out_from_quality(five):
+def test_a_grid_of_shares_tells_what_does_not_fit_from_what_is_refused_and_a_time_out_from_quality(
+    five,
+):
     figure = pl.plot_shares({"heavy": five})
     said = dict(zip(five.outcomes, figure.data[5].text, strict=True))
     assert said["even"] == "✗ does not fit"
@@ -169,14 +197,18 @@ def test_a_comparison_says_why_a_bar_is_missing_and_blames_no_time_out(five):
     assert missing["even"].startswith("✗ does not fit: ")
     assert missing["exhaustive"].startswith("⊘ refused: small has ")
     assert "proportional loses" in figure.layout.title.text
-    assert five.frame().set_index("method")["outcome"].to_dict() == {m: o.word for m, o in five.outcomes.items()}
+    assert five.frame().set_index("method")["outcome"].to_dict() == {
+        m: o.word for m, o in five.outcomes.items()
+    }
     html = five._repr_html_()
     assert [o.symbol in html for o in OUTCOMES] == [True] * 5
 
 
 def test_methods_that_were_not_asked_after_an_interrupt_were_stopped():
     whole = pl.compare(pl.load_case("tiny"), ["even"])
-    cut = dataclasses.replace(whole, refused={"joint": "not asked, after an interrupt", "exhaustive": "too large"})
+    cut = dataclasses.replace(
+        whole, refused={"joint": "not asked, after an interrupt", "exhaustive": "too large"}
+    )
     assert cut.outcomes == {"even": NOT_PROVEN, "joint": STOPPED, "exhaustive": REFUSED}
 
 
@@ -212,8 +244,14 @@ def test_points_of_a_sweep_look_as_they_ended():
 
 def test_saved_run_times_do_not_count_a_time_out_as_solved():
     pd = pytest.importorskip("pandas")
-    rows = [("s", 1, 0, 2.0, "optimal", 9), ("s", 2, 0, 3.0, "infeasible", 9), ("s", 2, 1, 60.0, "feasible", 9)]
-    frame = pd.DataFrame(rows, columns=["series", "value", "seed", "seconds", "status", "variables"])
+    rows = [
+        ("s", 1, 0, 2.0, "optimal", 9),
+        ("s", 2, 0, 3.0, "infeasible", 9),
+        ("s", 2, 1, 60.0, "feasible", 9),
+    ]
+    frame = pd.DataFrame(
+        rows, columns=["series", "value", "seed", "seconds", "status", "variables"]
+    )
     figure = pl.plot_run_times(frame, ["s"])
     assert figure.layout.title.text.startswith(
         "3 problems, the slowest solved in 3 s, 1 stopped early after 60 s (◔)<br>"
@@ -239,7 +277,9 @@ def odd_problem():
     tiny = pl.load_case("tiny", link_units="tokens", max_gpus_per_stage=2)
     gpus = tuple(dataclasses.replace(gpu, type=f"<i>{gpu.type}</i>") for gpu in tiny.cluster.gpus)
     costs = pl.LinearThroughput({f"<i>{t}</i>": c for t, c in tiny.costs.coefficients.items()})
-    return dataclasses.replace(tiny, name=ODD, cluster=dataclasses.replace(tiny.cluster, gpus=gpus), costs=costs)
+    return dataclasses.replace(
+        tiny, name=ODD, cluster=dataclasses.replace(tiny.cluster, gpus=gpus), costs=costs
+    )
 
 
 def test_no_name_is_taken_for_html():
@@ -260,7 +300,9 @@ def test_no_name_is_taken_for_html():
         pl.plot_split_costs([1, 2], {ODD: (range(1), range(1, 2))}), pl.plot_makespans([0], {ODD: [1]}, "x"),
     ]  # fmt: skip
     for i, figure in enumerate(figures):
-        text = json.dumps(figure.to_plotly_json() | {"layout": figure.layout.to_plotly_json()}, default=str)
+        text = json.dumps(
+            figure.to_plotly_json() | {"layout": figure.layout.to_plotly_json()}, default=str
+        )
         for tag in ("<b>x</b>", "<script>", "<i>A100", "<i>V100"):
             assert tag not in text, (i, tag)
     assert "&lt;b&gt;x&lt;/b&gt; &amp;" in watched.progress.layout.title.text
@@ -270,7 +312,8 @@ def test_no_name_is_taken_for_html():
         html = page._repr_html_()
         assert "<b>x</b>" not in html
         assert "<i>" not in html
-    for page in (result, counted, placed, pl.solve_in_flight(problem)):  # nor "$1 or $2" for a formula
+    # nor "$1 or $2" for a formula
+    for page in (result, counted, placed, pl.solve_in_flight(problem)):
         assert "<p class='tex2jax_ignore mathjax_ignore'>" in page._repr_html_()
 
 

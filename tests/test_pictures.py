@@ -6,15 +6,21 @@ import struct
 import pytest
 
 from make_pictures import FOLDER, MOST_BYTES, PICTURES, WIDTH
-from pipelab.paths import in_clone
+from pipelab.io.paths import in_clone
 
-pytestmark = pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package")
+pytestmark = pytest.mark.skipif(
+    not in_clone(), reason="about the clone, and this is an installed package"
+)
 
 
 def test_the_readme_shows_every_explorer():
     text = (FOLDER.parent.parent / "README.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"!\[([^\]]+)\]\(docs/img/(\w+)\.png\)", text))
-    assert sorted(shown.values()) == sorted(PICTURES) == sorted(path.stem for path in FOLDER.glob("*.png"))
+    assert (
+        sorted(shown.values())
+        == sorted(PICTURES)
+        == sorted(path.stem for path in FOLDER.glob("*.png"))
+    )
     assert all(len(description.split()) > 12 for description in shown)
 
 

@@ -9,14 +9,15 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
+from pipelab.engine.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 
 
 def events(times, passes, in_flight, waits=None):
     """An independent truth: jobs stand in queues, and a heap of ends decides what happens next.
 
-    `waits`: behind each lane, so long until the next lane (or the way out) has the job; the lane goes on meanwhile.
-    Returns the end of every pass on every lane, in the order in which the last lane lets them go.
+    `waits`: behind each lane, so long until the next lane (or the way out) has the job; the lane
+    goes on meanwhile. Returns the end of every pass on every lane, in the order in which the last
+    lane lets them go.
     """
     queues = [deque() for _ in times]
     ends = {}  # (lane, pass) → time
@@ -82,10 +83,16 @@ def test_the_full_pipelines_rate_is_the_lesser_of_the_slowest_lane_and_the_laten
         times, in_flight = random_times(rng), int(rng.integers(1, 14))
         costs = pl.StageCosts(tuple(times))
         exact = min(1 / times.max(), in_flight / times.sum())
-        assert in_flight / round_time(costs, in_flight) == pytest.approx(exact, rel=1e-9), (seed, times, in_flight)
+        assert in_flight / round_time(costs, in_flight) == pytest.approx(exact, rel=1e-9), (
+            seed,
+            times,
+            in_flight,
+        )
         # No round differs from another, the first one included.
         leaves = events(times, 6 * in_flight, in_flight)[-1]
-        assert np.allclose(leaves[in_flight:] - leaves[:-in_flight], in_flight / exact, rtol=1e-9), seed
+        assert np.allclose(
+            leaves[in_flight:] - leaves[:-in_flight], in_flight / exact, rtol=1e-9
+        ), seed
 
 
 def random_waits(rng, times):
@@ -99,13 +106,21 @@ def test_waits_behind_lanes_delay_and_keep_no_other_from_the_lane():
     for seed in range(200):
         rng = np.random.default_rng(seed)
         times = random_times(rng)
-        waits, passes, in_flight = random_waits(rng, times), int(rng.integers(1, 40)), int(rng.integers(1, 20))
+        waits, passes, in_flight = (
+            random_waits(rng, times),
+            int(rng.integers(1, 40)),
+            int(rng.integers(1, 20)),
+        )
         costs, leaving = pl.StageCosts(tuple(times), comm=tuple(waits[:-1])), float(waits[-1])
-        found = simulate_in_flight(costs, passes, in_flight, leaving).end.reshape(len(times), passes)
+        found = simulate_in_flight(costs, passes, in_flight, leaving).end.reshape(
+            len(times), passes
+        )
         assert np.allclose(found, events(times, passes, in_flight, waits), rtol=1e-12, atol=0), seed
         latency = times.sum() + waits.sum()
         exact = min(1 / times.max(), in_flight / latency)
-        assert in_flight / round_time(costs, in_flight, leaving) == pytest.approx(exact, rel=1e-9), seed
+        assert in_flight / round_time(costs, in_flight, leaving) == pytest.approx(
+            exact, rel=1e-9
+        ), seed
         least = least_in_flight(costs, 1 / times.max(), leaving)
         assert least == max(1, np.ceil(latency / times.max() * (1 - 1e-6))), seed
         more += least > len(times)
@@ -175,7 +190,9 @@ def test_random_placements_keep_the_judges_promise():
         rng = np.random.default_rng(seed)
         problem = oracle.random_problem(seed, link_units="tokens", unlike=seed % 3 == 0)
         if seed % 2:
-            problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest=False), batch_split="even")
+            problem = dataclasses.replace(
+                problem, costs=oracle.TableCosts(seed, slowest=False), batch_split="even"
+            )
         placement = random_placement(rng, problem)
         try:
             judged = pl.evaluate(problem, placement)
@@ -183,7 +200,9 @@ def test_random_placements_keep_the_judges_promise():
             continue
         placed = pl.timeline_of(problem, placement)
         assert placed.steady_rate == pytest.approx(judged.throughput, rel=1e-6), seed
-        assert {lane.name for lane in placed.lanes if lane.bottleneck} == set(judged.bottlenecks), seed
+        assert {lane.name for lane in placed.lanes if lane.bottleneck} == set(judged.bottlenecks), (
+            seed
+        )
         longest = max(lane.seconds for lane in placed.lanes)
         slowest = {lane.name for lane in placed.lanes if lane.seconds >= longest * (1 - 2e-12)}
         assert slowest == set(judged.bottlenecks), seed
@@ -214,7 +233,9 @@ def test_a_stage_whose_gpus_take_turns_keeps_the_promise_and_hands_on_later():
         assert lane.seconds + lane.wait == pytest.approx(report.seconds)
         assert lane.wait > 0
     frame = placed.frame()
-    assert list(frame["handed_on_after_seconds"]) == pytest.approx([lane.seconds + lane.wait for lane in placed.lanes])
+    assert list(frame["handed_on_after_seconds"]) == pytest.approx(
+        [lane.seconds + lane.wait for lane in placed.lanes]
+    )
     assert "handed_on_after_seconds" not in pl.timeline_of(problem, single).frame()
     few = pl.timeline_of(problem, turns, in_flight=1)
     assert few.steady_rate == pytest.approx(1 / judged.seconds_per_pass)
@@ -233,7 +254,9 @@ class Halves:
 
     def stage(self, model, workload, gpus, layers, batch_split):
         rate = sum({"A100": 800, "V100": 400}[g.type] for g in gpus) / len(layers)
-        return pl.costs.StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), (1.0,) * len(gpus))
+        return pl.costs.StageCost(
+            rate, (workload.batch_size / len(gpus),) * len(gpus), (1.0,) * len(gpus)
+        )
 
 
 @pytest.fixture
@@ -241,7 +264,9 @@ def decode(tiny):
     """Three stages, the last two slowest, and links that take a quarter of their time."""
     cluster = tiny.cluster.scaled_bandwidth(1e-4)
     workload = pl.Workload(2048, 16, "decode")
-    return dataclasses.replace(tiny, costs=Halves(), workload=workload, cluster=cluster, link_units="tokens")
+    return dataclasses.replace(
+        tiny, costs=Halves(), workload=workload, cluster=cluster, link_units="tokens"
+    )
 
 
 PARTS = pl.Placement.of([(2, (0, 1)), (1, (2,)), (1, (3,))])
@@ -278,11 +303,17 @@ def test_the_sweep_is_simulated_and_meets_its_bound(decode):
 def test_lanes_and_sentences_say_what_works_where(decode):
     placed = pl.timeline_of(decode, PARTS)
     labels = [lane.label for lane in placed.lanes]
-    assert labels[:3] == ["stage 1: 2 layers on 2 × A100", "link 1→2", "stage 2: 1 layer on 1 × V100"]
+    assert labels[:3] == [
+        "stage 1: 2 layers on 2 × A100",
+        "link 1→2",
+        "stage 2: 1 layer on 1 × V100",
+    ]
     frame = placed.frame()
     assert list(frame["bottleneck"]) == ["", "", "◀", "", "◀"]
     assert list(frame["busy_when_full"].round(9))[::2] == [0.5, 1.0, 1.0]
-    assert placed.sentence.startswith("3 microbatches in flight: 400 tokens/s, as promised; 3 are needed")
+    assert placed.sentence.startswith(
+        "3 microbatches in flight: 400 tokens/s, as promised; 3 are needed"
+    )
     few = pl.timeline_of(decode, PARTS, in_flight=2)
     assert f"{few.steady_rate / 400:.1%} of the promised 400, which 3 would reach" in few.sentence
     assert "stage 1: 2 layers on 2 × A100" in placed._repr_html_()
@@ -295,10 +326,17 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
         "<b>stage 2: 1 layer on 1 × V100 ◀</b>", "link 2→3", "<b>stage 3: 1 layer on 1 × V100 ◀</b>",
     ]  # fmt: skip
     bars = {trace.name: trace for trace in figure.data}
-    assert list(bars) == ["idle", "stage computes", "link sends", "way of microbatch 1", "bottleneck"]
+    assert list(bars) == [
+        "idle",
+        "stage computes",
+        "link sends",
+        "way of microbatch 1",
+        "bottleneck",
+    ]
     frames = bars["bottleneck"]
     assert sorted({round(y) for y in frames.y if y == y}) == [2, 4]
-    assert frames.x[0] == pytest.approx(placed.timeline.start[18])  # from its first pass to its last
+    # from its first pass to its last
+    assert frames.x[0] == pytest.approx(placed.timeline.start[18])
     assert frames.x[1] == pytest.approx(placed.timeline.end[26])
     assert len(bars["stage computes"].x) == 27
     assert len(bars["link sends"].x) == 18
@@ -309,7 +347,9 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     assert hover[1].endswith("waited until stage 1 was done with microbatch 0")
     assert hover[9].endswith("went on at once from link 1→2")
     assert "3 in flight: 400 tokens/s once the pipeline is full" in figure.layout.title.text
-    with pytest.raises(pl.InvalidValue, match="follow = 3: expected None or a microbatch from 0 to 2"):
+    with pytest.raises(
+        pl.InvalidValue, match="follow = 3: expected None or a microbatch from 0 to 2"
+    ):
         placed.gantt(follow=3)
     assert len(placed.gantt(follow=None).data) == 4
     long = pl.timeline_of(decode, PARTS, microbatches=1000).gantt()
@@ -322,24 +362,38 @@ def test_the_gantt_can_leave_out_links(decode):
     figure = placed.gantt(follow=1, links=False)
     bars = {trace.name: trace for trace in figure.data}
     assert list(bars) == ["idle", "stage computes", "way of microbatch 1", "bottleneck"]
-    assert [label.split(":")[0] for label in figure.layout.yaxis.ticktext] == ["stage 1", "<b>stage 2", "<b>stage 3"]
+    assert [label.split(":")[0] for label in figure.layout.yaxis.ticktext] == [
+        "stage 1",
+        "<b>stage 2",
+        "<b>stage 3",
+    ]
     assert list(bars["idle"].y) == [0, 1, 2]
     assert sorted({round(y) for y in bars["bottleneck"].y if y == y}) == [1, 2]
     # The same bars as with links, one row after the other.
     with_links = placed.gantt().data[1]
     assert list(bars["stage computes"].base) == list(with_links.base)
     assert [2 * row for row in bars["stage computes"].y] == list(with_links.y)
-    busiest = max(lane.seconds for lane in placed.lanes if lane.link) * placed.steady_rate / decode.workload.tokens
-    assert f"links, busy at most {busiest:.1%} of the time, are left out" in figure.layout.title.text
+    busiest = (
+        max(lane.seconds for lane in placed.lanes if lane.link)
+        * placed.steady_rate
+        / decode.workload.tokens
+    )
+    assert (
+        f"links, busy at most {busiest:.1%} of the time, are left out" in figure.layout.title.text
+    )
 
 
 def test_a_lane_has_numbers_where_any_of_them_fits_or_none(decode):
     def numbers(placed):
         bars = placed.gantt().data[1]
-        return [{text for text, row in zip(bars.text, bars.y, strict=True) if row == lane} for lane in (0, 2, 4)]
+        return [
+            {text for text, row in zip(bars.text, bars.y, strict=True) if row == lane}
+            for lane in (0, 2, 4)
+        ]
 
     few = numbers(pl.timeline_of(decode, PARTS, in_flight=12))
-    assert few == [{""}, {str(i) for i in range(12)}, {str(i) for i in range(12)}]  # stage 1 is twice as fast
+    # stage 1 is twice as fast
+    assert few == [{""}, {str(i) for i in range(12)}, {str(i) for i in range(12)}]
     many = pl.timeline_of(decode, PARTS, microbatches=120, in_flight=12)
     assert numbers(many) == [{""}] * 3
     assert "each bar is a microbatch" in many.gantt().layout.title.text
@@ -348,7 +402,9 @@ def test_a_lane_has_numbers_where_any_of_them_fits_or_none(decode):
 def test_a_pipeline_too_long_for_bars_is_a_raster(decode):
     layers = 70
     cluster = pl.Cluster.from_counts({"V100": layers}, 80, 1)
-    problem = dataclasses.replace(decode, cluster=cluster, model=dataclasses.replace(decode.model, layers=layers))
+    problem = dataclasses.replace(
+        decode, cluster=cluster, model=dataclasses.replace(decode.model, layers=layers)
+    )
     placed = pl.timeline_of(problem, pl.Placement.of([(1, (g,)) for g in range(layers)]))
     figure = placed.gantt()
     assert [trace.type for trace in figure.data] == ["heatmap"]
@@ -402,7 +458,8 @@ def test_training_runs_every_schedule_over_the_stages(decode, name):
     hop = [16 * 2048 / link.throughput for link in step.evaluation.links]
     assert comm[:2] == pytest.approx(hop)
     if timeline.schedule.chunks == 2:
-        middle = comm[2]  # between the last stage of the way down and the next: none in a V, the way home else
+        # between the last stage of the way down and the next: none in a V, the way home else
+        middle = comm[2]
         assert (middle == 0) == (name in ("ZBV", "DualPipeV"))
     assert step.gantt().layout.yaxis.ticktext[0] == "stage 1: 2 layers on 2 × A100"
     assert name in step.gantt().layout.title.text
@@ -415,37 +472,58 @@ def test_training_takes_other_backwards_and_the_slower_direction_of_a_link(decod
     problem = dataclasses.replace(decode, workload=pl.Workload(2048, 16))
     step = pl.timeline_of(problem, PARTS, training=True, backward_input=1.5, backward_weight=0.5)
     assert step.timeline.schedule.microbatches == 12
-    assert step.timeline.costs.backward_input == pytest.approx([1.5 * f for f in step.timeline.costs.forward])
-    assert step.timeline.costs.backward_weight == pytest.approx([0.5 * f for f in step.timeline.costs.forward])
+    assert step.timeline.costs.backward_input == pytest.approx(
+        [1.5 * f for f in step.timeline.costs.forward]
+    )
+    assert step.timeline.costs.backward_weight == pytest.approx(
+        [0.5 * f for f in step.timeline.costs.forward]
+    )
     matrix = problem.cluster.bandwidth_matrix().copy()
     matrix[2, 1] /= 10  # the way back of the first link
     slow = dataclasses.replace(problem, cluster=pl.Cluster(problem.cluster.gpus, matrix))
-    there, back = (pl.timeline_of(p, PARTS, training=True).timeline.costs.comm for p in (problem, slow))
+    there, back = (
+        pl.timeline_of(p, PARTS, training=True).timeline.costs.comm for p in (problem, slow)
+    )
     assert back == pytest.approx([10 * there[0], there[1]])
 
 
 def test_a_placement_that_does_not_fit_is_refused_with_stage_gpu_need_and_offer(two_stages):
     problem = dataclasses.replace(two_stages, link_units="tokens")
-    with pytest.raises(pl.InvalidPlacement, match=r"stage 1 \(layers 1–4\) needs 101\.6 GB on GPU 0 \(A100\), .*80 GB"):
+    with pytest.raises(
+        pl.InvalidPlacement,
+        match=r"stage 1 \(layers 1–4\) needs 101\.6 GB on GPU 0 \(A100\), .*80 GB",
+    ):
         pl.timeline_of(problem, pl.Placement.of([(4, (0,))]))
 
 
 def test_bad_input_is_named(tiny, decode):
     two = pl.Placement.of([(2, (0,)), (2, (1,))])
-    with pytest.raises(pl.InvalidValue, match=r"'transfers': expected 'tokens'.*link_units='tokens'"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"'transfers': expected 'tokens'.*link_units='tokens'"
+    ):
         pl.timeline_of(tiny, two)
     tokens = dataclasses.replace(tiny, link_units="tokens")
     for bad in (0, -1, 1.5, True, "3"):
-        with pytest.raises(pl.InvalidValue, match=r"in_flight = .*expected a whole number of at least 1"):
+        with pytest.raises(
+            pl.InvalidValue, match=r"in_flight = .*expected a whole number of at least 1"
+        ):
             pl.timeline_of(tokens, two, in_flight=bad)
-        with pytest.raises(pl.InvalidValue, match=r"microbatches = .*expected a whole number of at least 1"):
+        with pytest.raises(
+            pl.InvalidValue, match=r"microbatches = .*expected a whole number of at least 1"
+        ):
             pl.timeline_of(tokens, two, microbatches=bad)
-        with pytest.raises(pl.InvalidValue, match=r"microbatches = .*expected a whole number of at least 1"):
+        with pytest.raises(
+            pl.InvalidValue, match=r"microbatches = .*expected a whole number of at least 1"
+        ):
             pl.timeline_of(tokens, two, microbatches=bad, training=True)
     with pytest.raises(pl.InvalidValue, match=r"placement = .*expected a Placement"):
         pl.timeline_of(tokens, [(4, (0,))])
-    heavy = dataclasses.replace(tokens, model=dataclasses.replace(tokens.model, layer_weight_gb=500))
-    with pytest.raises(pl.InvalidValue, match=r"'infeasible': expected a result that has one\. No placement exists"):
+    heavy = dataclasses.replace(
+        tokens, model=dataclasses.replace(tokens.model, layer_weight_gb=500)
+    )
+    with pytest.raises(
+        pl.InvalidValue, match=r"'infeasible': expected a result that has one\. No placement exists"
+    ):
         pl.timeline_of(heavy, pl.solve(heavy, "aggregated"))
     with pytest.raises(pl.InvalidValue, match="in_flight = 2: expected None with training=True"):
         pl.timeline_of(tokens, two, in_flight=2, training=True)
@@ -454,24 +532,34 @@ def test_bad_input_is_named(tiny, decode):
     with pytest.raises(pl.InvalidValue, match="backward_input, backward_weight"):
         pl.timeline_of(tokens, two, backward_input=2.0)
     for bad in (-1, "x", float("nan"), float("inf")):
-        with pytest.raises(pl.InvalidValue, match=r"backward_weight = .*expected a multiple of the forward"):
+        with pytest.raises(
+            pl.InvalidValue, match=r"backward_weight = .*expected a multiple of the forward"
+        ):
             pl.timeline_of(tokens, two, training=True, backward_weight=bad)
     with pytest.raises(pl.InvalidValue, match="expected a schedule with backwards"):
         pl.timeline_of(tokens, two, training=True, schedule="Inference")
     with pytest.raises(pl.UnknownName, match="did you mean '1F1B'"):
         pl.timeline_of(tokens, two, training=True, schedule="1f1b")
-    with pytest.raises(pl.InvalidValue, match="'decode': expected 'prefill': training reads whole sequences"):
+    with pytest.raises(
+        pl.InvalidValue, match="'decode': expected 'prefill': training reads whole sequences"
+    ):
         pl.timeline_of(decode, PARTS, training=True)
     with pytest.raises(pl.TooLarge):
         pl.timeline_of(tokens, two, in_flight=10**7)
 
 
 def test_training_asks_what_a_weight_gradient_needs_where_memory_is_shown():
-    tiny, halves = pl.load_case("tiny", link_units="tokens"), pl.Placement.of([(2, (0,)), (2, (1,))])
+    tiny, halves = (
+        pl.load_case("tiny", link_units="tokens"),
+        pl.Placement.of([(2, (0,)), (2, (1,))]),
+    )
     options = {"microbatches": 8, "training": True, "schedule": "ZBH1"}
     with pytest.raises(pl.InvalidValue, match="weight_activation = None: ZBH1 splits its backward"):
         pl.timeline_of(tiny, halves, **options).gantt(memory=True)
     step = pl.timeline_of(tiny, halves, **options, weight_activation=0.5)
     assert step.timeline.peak_memory == (2, 1.5)
-    with pytest.raises(pl.InvalidValue, match=r"weight_activation = 0\.5: expected None: inference runs forward alone"):
+    with pytest.raises(
+        pl.InvalidValue,
+        match=r"weight_activation = 0\.5: expected None: inference runs forward alone",
+    ):
         pl.timeline_of(tiny, halves, weight_activation=0.5)

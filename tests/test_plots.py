@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 import pipelab as pl
-from pipelab.plots.plan import limited_by
-from pipelab.theme import TYPE_COLOURS, colour_of_types, ink_on
+from pipelab.figures.plan import limited_by
+from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, ink_on
 
 
 def _bars(figure):
@@ -22,7 +22,12 @@ def test_a_placement_is_drawn_layer_by_layer_and_gpu_by_gpu(tiny):
     figure = pl.plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
     # GPU type, row, first layer counted from 1, number of layers
     assert _bars(figure) == {("A100", 0, 1, 3), ("A100", 1, 1, 3), ("V100", 2, 4, 1)}
-    assert figure.layout.yaxis.ticktext == ("GPU 0 · A100", "GPU 1 · A100", "GPU 2 · V100", "GPU 3 · V100 (idle)")
+    assert figure.layout.yaxis.ticktext == (
+        "GPU 0 · A100",
+        "GPU 1 · A100",
+        "GPU 2 · V100",
+        "GPU 3 · V100 (idle)",
+    )
 
 
 def test_the_bottleneck_stage_is_framed_and_named(tiny):
@@ -46,7 +51,10 @@ def test_titles_say_how_the_bottleneck_is_marked():
         "limited by stage 1, stage 2, stage 3 and 1 more (framed)"
     )
     assert limited_by(["link 1→2"]) == "limited by link 1→2 (dotted)"
-    assert limited_by(["stage 1", "link 1→2"]) == "limited by stage 1, link 1→2 (stages framed, links dotted)"
+    assert (
+        limited_by(["stage 1", "link 1→2"])
+        == "limited by stage 1, link 1→2 (stages framed, links dotted)"
+    )
 
 
 def test_the_number_of_traces_does_not_depend_on_the_placement(tiny):
@@ -94,7 +102,9 @@ def test_progress_of_a_solve_stopped_at_once_shows_what_there_is(two_stages):
 
 
 def test_growth_draws_the_counted_numbers():
-    sizes = {f"tiny, {k}": pl.joint_size(pl.load_case("tiny", max_gpus_per_stage=k)) for k in (1, 2)}
+    sizes = {
+        f"tiny, {k}": pl.joint_size(pl.load_case("tiny", max_gpus_per_stage=k)) for k in (1, 2)
+    }
     figure = pl.plot_growth(sizes, limit=1000)
     assert [list(t.y) for t in figure.data] == [[40, 100], [120, 420], [321, 1041]]
     assert "4 for each allocation of tiny, 2" in figure.layout.title.text
@@ -179,8 +189,12 @@ def test_the_original_program_is_told_in_segments(tiny):
 
 def test_leaving_out_exclusivity_is_found_out_by_the_judge(tiny):
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
-    three = pl.Cluster.from_counts({"A100": 1, "V100": 1, "T4": 1}, {"A100": 60, "V100": 32, "T4": 32}, links)
-    hard = dataclasses.replace(tiny, cluster=three, model=dataclasses.replace(tiny.model, layer_weight_gb=25))
+    three = pl.Cluster.from_counts(
+        {"A100": 1, "V100": 1, "T4": 1}, {"A100": 60, "V100": 32, "T4": 32}, links
+    )
+    hard = dataclasses.replace(
+        tiny, cluster=three, model=dataclasses.replace(tiny.model, layer_weight_gb=25)
+    )
     whole, without = pl.leave_out(hard), pl.leave_out(hard, "gpu_exclusivity")
     assert (whole.promised_tokens_per_s, whole.verdict) == (pytest.approx(48, abs=1e-4), "holds")
     assert without.promised_tokens_per_s > 133

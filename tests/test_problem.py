@@ -11,7 +11,9 @@ import pipelab as pl
 def test_from_counts_builds_links_by_type():
     links = {("A100", "A100"): 400, ("A100", "V100"): 200, ("V100", "V100"): 300}
     cluster = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, links)
-    assert np.array_equal(cluster.bandwidth_matrix(), pl.load_case("tiny").cluster.bandwidth_matrix())
+    assert np.array_equal(
+        cluster.bandwidth_matrix(), pl.load_case("tiny").cluster.bandwidth_matrix()
+    )
     assert cluster.gpus == pl.load_case("tiny").cluster.gpus
     assert cluster.bandwidth_gb_per_s.shape == (2, 2)  # one row per type, not per GPU
 
@@ -27,14 +29,18 @@ def test_a_link_may_differ_by_direction():
 
 
 def test_latencies_go_with_their_links():
-    kinds = pl.Cluster.from_counts({"A": 2, "B": 1}, 16, 10, latency_ms={("A", "A"): 0.1, ("A", "B"): 5, ("B", "A"): 7})
+    kinds = pl.Cluster.from_counts(
+        {"A": 2, "B": 1}, 16, 10, latency_ms={("A", "A"): 0.1, ("A", "B"): 5, ("B", "A"): 7}
+    )
     assert kinds.latency_matrix().tolist() == [[0.1, 0.1, 5], [0.1, 0.1, 5], [7, 7, 0]]
     assert (kinds.latency_between(0, 2), kinds.latency_between(2, 1)) == (5, 7)
     more = kinds.with_counts({"A": 1, "B": 2}).scaled_bandwidth(2)
     assert more.latency_between(0, 2) == 5
     one = pl.Cluster.from_counts({"A": 2, "B": 1}, 16, 10, latency_ms=3)
     assert (one.latency_between(0, 1), one.latency_between(2, 0)) == (3, 3)
-    plain, zero = (pl.Cluster.from_counts({"A": 2}, 16, 10, **extra) for extra in ({}, {"latency_ms": 0}))
+    plain, zero = (
+        pl.Cluster.from_counts({"A": 2}, 16, 10, **extra) for extra in ({}, {"latency_ms": 0})
+    )
     assert plain == zero != pl.Cluster.from_counts({"A": 2}, 16, 10, latency_ms=1)
     assert hash(plain) == hash(zero)
 
@@ -71,56 +77,114 @@ def test_tensor_and_tokens(tiny):
 
 BAD = {
     "memory of zero": (lambda: pl.GPU("A100", 0), "GPU: memory_gb = 0: expected more than 0"),
-    "memory not a number": (lambda: pl.GPU("A100", "much"), "memory_gb = 'much': expected a number"),
+    "memory not a number": (
+        lambda: pl.GPU("A100", "much"),
+        "memory_gb = 'much': expected a number",
+    ),
     "memory NaN": (lambda: pl.GPU("A100", float("nan")), "expected a finite number"),
     "no type": (lambda: pl.GPU(" ", 80), "expected text that is not empty"),
     "no GPU": (lambda: pl.Cluster((), np.zeros((0, 0))), "expected at least one GPU"),
-    "matrix not square": (lambda: pl.Cluster((pl.GPU("A", 1),), np.ones((1, 2))), "expected a square matrix"),
-    "matrix too small": (lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((1, 1))), "a row for each of the 2 GPUs"),
+    "matrix not square": (
+        lambda: pl.Cluster((pl.GPU("A", 1),), np.ones((1, 2))),
+        "expected a square matrix",
+    ),
+    "matrix too small": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((1, 1))),
+        "a row for each of the 2 GPUs",
+    ),
     "bandwidth 0": (
         lambda: pl.Cluster((pl.GPU("A", 1),) * 2, [[0, 0], [5, 0]]),
         r"bandwidth_gb_per_s\[0, 1\] = 0.0: expected a finite number above 0",
     ),
-    "bandwidth negative inside a group": (lambda: pl.Cluster.from_counts({"A": 2}, 80, -1), "above 0"),
+    "bandwidth negative inside a group": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, -1),
+        "above 0",
+    ),
     "latency negative": (
         lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((2, 2)), None, [[0, 1], [-1, 0]]),
         r"latency_ms\[1, 0\] = -1.0: expected a number from 0 to 1e\+09",
     ),
-    "latency not finite": (lambda: pl.Cluster.from_counts({"A": 2}, 80, 1, latency_ms=float("inf")), "expected a num"),
+    "latency not finite": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, 1, latency_ms=float("inf")),
+        "expected a num",
+    ),
     "latencies of another shape": (
         lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((2, 2)), None, [1, 2]),
         r"latency_ms = 'shape \(2,\)': expected one number, or an array of shape \(2, 2\)",
     ),
-    "latency in words": (lambda: pl.Cluster((pl.GPU("A", 1),), [[1]], None, "near"), "expected an array of numbers"),
+    "latency in words": (
+        lambda: pl.Cluster((pl.GPU("A", 1),), [[1]], None, "near"),
+        "expected an array of numbers",
+    ),
     "latency of a pair misspelt": (
-        lambda: pl.Cluster.from_counts({"A100": 2}, 80, 1, latency_ms={("A100", "A100"): 1, ("A100", "A10"): 2}),
+        lambda: pl.Cluster.from_counts(
+            {"A100": 2}, 80, 1, latency_ms={("A100", "A100"): 1, ("A100", "A10"): 2}
+        ),
         "latency_ms = 'A10': names no type",
     ),
-    "count negative": (lambda: pl.Cluster.from_counts({"A": -2}, 80, 1), "A = -2: expected a whole number"),
-    "no link given": (lambda: pl.Cluster.from_counts({"A": 1, "B": 1}, 80, {}), r"nothing is given for \('A', 'B'\)"),
-    "matrix too large": (lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((3, 3))), "a row for each of the 2 GPUs"),
-    "matrix of words": (lambda: pl.Cluster((pl.GPU("A", 1),), [["fast"]]), "expected an array of numbers"),
-    "count in words": (lambda: pl.Cluster.from_counts({"A": "two"}, 80, 1), "A = 'two': expected a whole number"),
+    "count negative": (
+        lambda: pl.Cluster.from_counts({"A": -2}, 80, 1),
+        "A = -2: expected a whole number",
+    ),
+    "no link given": (
+        lambda: pl.Cluster.from_counts({"A": 1, "B": 1}, 80, {}),
+        r"nothing is given for \('A', 'B'\)",
+    ),
+    "matrix too large": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((3, 3))),
+        "a row for each of the 2 GPUs",
+    ),
+    "matrix of words": (
+        lambda: pl.Cluster((pl.GPU("A", 1),), [["fast"]]),
+        "expected an array of numbers",
+    ),
+    "count in words": (
+        lambda: pl.Cluster.from_counts({"A": "two"}, 80, 1),
+        "A = 'two': expected a whole number",
+    ),
     "pair misspelt": (
         lambda: pl.Cluster.from_counts({"A100": 2}, 80, {("A100", "A100"): 1, ("A100", "A10"): 2}),
         "bandwidth_gb_per_s = 'A10': names no type; did you mean 'A100'",
     ),
-    "layers as a flag": (lambda: pl.Model("m", True, 8, 8, 1), "layers = True: expected a whole number"),
+    "layers as a flag": (
+        lambda: pl.Model("m", True, 8, 8, 1),
+        "layers = True: expected a whole number",
+    ),
     "factor in words": (lambda: pl.load_case("tiny").cluster.scaled_bandwidth("2"), "factor = '2'"),
-    "no costs": (lambda: dataclasses.replace(pl.load_case("tiny"), costs=None), "expected a cost model"),
+    "no costs": (
+        lambda: dataclasses.replace(pl.load_case("tiny"), costs=None),
+        "expected a cost model",
+    ),
     "rates beyond reason": (
         lambda: dataclasses.replace(
             pl.load_case("tiny"),
-            costs=pl.LinearThroughput({t: pl.Coefficients(0, 0, 0, 1e20) for t in ("A100", "V100")}),
+            costs=pl.LinearThroughput(
+                {t: pl.Coefficients(0, 0, 0, 1e20) for t in ("A100", "V100")}
+            ),
         ),
         "expected rates below 1e15",
     ),
-    "a stage that is no pair": (lambda: pl.Placement.of([(4, 0)]), r"expected \(number of layers, GPU ids\)"),
-    "no memory given": (lambda: pl.Cluster.from_counts({"A": 1}, {}, {}), "nothing is given for 'A'"),
+    "a stage that is no pair": (
+        lambda: pl.Placement.of([(4, 0)]),
+        r"expected \(number of layers, GPU ids\)",
+    ),
+    "no memory given": (
+        lambda: pl.Cluster.from_counts({"A": 1}, {}, {}),
+        "nothing is given for 'A'",
+    ),
     "half a layer": (lambda: pl.Model("m", 1.5, 8, 8, 1), "layers = 1.5: expected a whole number"),
-    "field misspelt": (lambda: pl.Workload(sequence_lenght=1, batch_size=1), "sequence_lenght = 1: is not a field"),
-    "efficiency above 1": (lambda: pl.LinearThroughput({}, efficiency=1.2), "efficiency = 1.2: expected at most 1"),
-    "no layers in a stage": (lambda: pl.Stage(range(4, 4), (0,)), "expected consecutive layers, at least one"),
+    "field misspelt": (
+        lambda: pl.Workload(sequence_lenght=1, batch_size=1),
+        "sequence_lenght = 1: is not a field",
+    ),
+    "efficiency above 1": (
+        lambda: pl.LinearThroughput({}, efficiency=1.2),
+        "efficiency = 1.2: expected at most 1",
+    ),
+    "no layers in a stage": (
+        lambda: pl.Stage(range(4, 4), (0,)),
+        "expected consecutive layers, at least one",
+    ),
     "layers with gaps": (lambda: pl.Stage(range(0, 8, 2), (0,)), "expected consecutive layers"),
 }
 
@@ -139,7 +203,9 @@ def test_unknown_gpu_type_names_the_nearest(tiny):
 
 
 def test_rules_refuse_values_that_do_not_exist(tiny):
-    with pytest.raises(pl.InvalidValue, match=r"batch_split = 'balancd': expected 'even' or 'balanced'"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"batch_split = 'balancd': expected 'even' or 'balanced'"
+    ):
         dataclasses.replace(tiny, batch_split="balancd")
     with pytest.raises(pl.InvalidValue, match=r"link_units = 'bytes'"):
         dataclasses.replace(tiny, link_units="bytes")
@@ -158,7 +224,9 @@ def test_links_carry_tokens_unless_the_write_ups_files_say_otherwise(tiny, tmp_p
     own = pl.load_case(pl.save_case(tiny, tmp_path / "own"))
     assert own.link_units == "transfers"  # what was saved
     config = tmp_path / "own" / "config.csv"
-    config.write_text("".join(line for line in config.read_text().splitlines(True) if "link_units" not in line))
+    config.write_text(
+        "".join(line for line in config.read_text().splitlines(True) if "link_units" not in line)
+    )
     assert pl.load_case(tmp_path / "own").link_units == "tokens"
 
 

@@ -1,6 +1,7 @@
 """The restated programs: what they answer, item by item, and every fault on the smallest input that shows it.
 
-Their partition functions' own tests are in test_splits.py, their orders against the clock in test_timeline.py.
+Their partition functions' own tests are in test_splits.py, their orders against the clock in
+test_timeline.py.
 """
 
 import inspect
@@ -73,7 +74,10 @@ def test_micro_batch_count_in_schedule():
 
 def test_schedule_steps_stage_0_gpipe():
     steps = scheduler(3, 0, layers=6).schedule_steps(3)
-    assert [sum(isinstance(s, kind) for s in steps) for kind in (RecvActivations, Forward, SendActivations)] == [
+    assert [
+        sum(isinstance(s, kind) for s in steps)
+        for kind in (RecvActivations, Forward, SendActivations)
+    ] == [
         0,
         3,
         3,
@@ -81,7 +85,9 @@ def test_schedule_steps_stage_0_gpipe():
 
 
 def test_this_stage_metadata():
-    assert scheduler(4, 2).this_stage() == PipelineStageInfo(stage_id=2, num_layers=2, layer_start=4, layer_end=6)
+    assert scheduler(4, 2).this_stage() == PipelineStageInfo(
+        stage_id=2, num_layers=2, layer_start=4, layer_end=6
+    )
 
 
 def test_micro_batch_creation():
@@ -103,7 +109,9 @@ def test_pp_error_display():
 
 
 def test_the_default_configuration():
-    assert PipelineConfig() == PipelineConfig(num_stages=1, num_micro_batches=8, stage_rank=0, schedule=GPipe())
+    assert PipelineConfig() == PipelineConfig(
+        num_stages=1, num_micro_batches=8, stage_rank=0, schedule=GPipe()
+    )
     assert GPipe() != OneFOneBubble()
 
 
@@ -112,7 +120,10 @@ def test_stages_with_their_layers():
     assert [(s.stage_id, s.num_layers, s.layer_start, s.layer_end) for s in found] == [
         (0, 4, 0, 4), (1, 3, 4, 7), (2, 3, 7, 10),
     ]  # fmt: skip
-    assert partition_layers_by_flops([1, 1, 2], 2) == [PipelineStageInfo(0, 2, 0, 2), PipelineStageInfo(1, 1, 2, 3)]
+    assert partition_layers_by_flops([1, 1, 2], 2) == [
+        PipelineStageInfo(0, 2, 0, 2),
+        PipelineStageInfo(1, 1, 2, 3),
+    ]
     assert partition_layers_by_flops([], 2) == partition_layers_evenly(0, 2) == []
 
 
@@ -125,7 +136,14 @@ def test_the_steps_of_a_middle_rank_one_by_one():
     def back(m):
         return [WaitBackward(2), Backward(m)]
 
-    assert scheduler(3, 1).schedule_steps(3) == [*down(0), *down(1), *down(2), *back(2), *back(1), *back(0)]
+    assert scheduler(3, 1).schedule_steps(3) == [
+        *down(0),
+        *down(1),
+        *down(2),
+        *back(2),
+        *back(1),
+        *back(0),
+    ]
     eager = [*down(0), *down(1), *down(2), *back(0), *back(1), *back(2)]
     assert scheduler(3, 1, OneFOneBubble()).schedule_steps(3) == eager
     assert scheduler(3, 1, Interleaved(5)).schedule_steps(3) == eager
@@ -139,8 +157,16 @@ def test_statistics_are_in_single_precision_and_infinite_where_that_is():
         stats, one = PipelineBubbleStats(p, m), np.float32(1)
         fp, fm = np.float32(p), np.float32(m)
         with np.errstate(all="ignore"):
-            expected = ((fp - one) / (fm + fp - one), (fp - one) / (2 * (fm - one) + fp), (fp + fm) / (fp * fm))
-        found = (stats.bubble_fraction_gpipe(), stats.bubble_fraction_1f1b(), stats.memory_footprint_ratio())
+            expected = (
+                (fp - one) / (fm + fp - one),
+                (fp - one) / (2 * (fm - one) + fp),
+                (fp + fm) / (fp * fm),
+            )
+        found = (
+            stats.bubble_fraction_gpipe(),
+            stats.bubble_fraction_1f1b(),
+            stats.memory_footprint_ratio(),
+        )
         assert all(type(value) is float for value in found)
         np.testing.assert_array_equal(found, np.array(expected, dtype=float))
     assert PipelineBubbleStats(0, 8).memory_footprint_ratio() == math.inf
@@ -155,7 +181,11 @@ def test_none_of_its_errors_is_ever_raised():
     for p, rank, layers, m in product(range(4), repeat=4):
         for plan in (GPipe(), OneFOneBubble(), Interleaved(m)):
             made = scheduler(p, rank, plan, layers)
-            for attempt in (made.this_stage, lambda made=made, m=m: made.schedule_steps(m), made.is_last_stage):
+            for attempt in (
+                made.this_stage,
+                lambda made=made, m=m: made.schedule_steps(m),
+                made.is_last_stage,
+            ):
                 try:
                     attempt()
                     answers += 1
@@ -173,7 +203,13 @@ def test_wait_forward_is_in_no_order():
         for rank in range(p)
         for step in scheduler(p, rank, plan).schedule_steps(m)
     ]
-    assert {type(step) for step in steps} == {Forward, Backward, WaitBackward, SendActivations, RecvActivations}
+    assert {type(step) for step in steps} == {
+        Forward,
+        Backward,
+        WaitBackward,
+        SendActivations,
+        RecvActivations,
+    }
     assert WaitForward(0).from_stage == 0
 
 
@@ -187,7 +223,10 @@ def kinds(actions):
 def test_the_clock_says_what_it_was_given():
     clock = PipelineClock(4, 6, 1)
     assert (clock.num_stages, clock.num_micro_batches, clock.stage_id) == (4, 6, 1)
-    assert (str(PipelineAction("Idle")), str(PipelineAction("Forward", 3))) == ("Idle", "Forward(3)")
+    assert (str(PipelineAction("Idle")), str(PipelineAction("Forward", 3))) == (
+        "Idle",
+        "Forward(3)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,9 +246,17 @@ def test_every_order_of_the_clock_has_every_action_once():
     for p, m in product(range(1, 7), range(1, 9)):
         for k in range(p):
             clock = PipelineClock(p, m, k)
-            assert sorted(clock.schedule_1f1b()) == sorted(PipelineAction(x, i) for x in FB for i in range(m))
-            assert sorted(clock.schedule_zero_bubble()) == sorted(PipelineAction(x, i) for x in FIW for i in range(m))
-            assert len(set(clock.schedule_interleaved(2))) == len(clock.schedule_interleaved(2)) == 4 * m
+            assert sorted(clock.schedule_1f1b()) == sorted(
+                PipelineAction(x, i) for x in FB for i in range(m)
+            )
+            assert sorted(clock.schedule_zero_bubble()) == sorted(
+                PipelineAction(x, i) for x in FIW for i in range(m)
+            )
+            assert (
+                len(set(clock.schedule_interleaved(2)))
+                == len(clock.schedule_interleaved(2))
+                == 4 * m
+            )
 
 
 FB, FIW = ("Forward", "Backward"), ("Forward", "BackwardInput", "BackwardWeights")
@@ -218,7 +265,12 @@ FB, FIW = ("Forward", "Backward"), ("Forward", "BackwardInput", "BackwardWeights
 def test_without_microbatches_the_clock_has_nothing_to_do():
     for stage in (0, 1):
         clock = PipelineClock(2, 0, stage)
-        assert clock.schedule_1f1b() == clock.schedule_zero_bubble() == clock.schedule_interleaved(2) == []
+        assert (
+            clock.schedule_1f1b()
+            == clock.schedule_zero_bubble()
+            == clock.schedule_interleaved(2)
+            == []
+        )
 
 
 def test_a_weight_gradient_always_follows_its_input_gradient_so_three_branches_of_the_clock_are_idle():
@@ -251,7 +303,10 @@ def test_faults_have_names_of_their_own():
 def test_two_and_three_nodes_read_no_memory_at_all():
     for nodes in (2, 3):
         for layers, bandwidth in product((3, 5), product((1, 3), repeat=nodes)):
-            split = {assign_layers_bandwidth_aware(layers, m, bandwidth) for m in product((1, 2, 9), repeat=nodes)}
+            split = {
+                assign_layers_bandwidth_aware(layers, m, bandwidth)
+                for m in product((1, 2, 9), repeat=nodes)
+            }
             assert len(split) == 1
 
 

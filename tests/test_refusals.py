@@ -7,9 +7,22 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.paths import data_dir
+from pipelab.io.paths import data_dir
 
-ODD = (None, "x", -1, math.nan, math.inf, True, {}, [], object(), 10**400, np.float64("nan"), np.array([1, 2]))
+ODD = (
+    None,
+    "x",
+    -1,
+    math.nan,
+    math.inf,
+    True,
+    {},
+    [],
+    object(),
+    10**400,
+    np.float64("nan"),
+    np.array([1, 2]),
+)
 PLAN = pl.Placement.of([(32, (0,))])
 
 
@@ -20,7 +33,12 @@ def problem():
 
 
 def _roof(problem, **odd):
-    given = {"model": problem.model, "workload": problem.workload, "gpu": pl.GPU("L4", 24), "layers": range(2)}
+    given = {
+        "model": problem.model,
+        "workload": problem.workload,
+        "gpu": pl.GPU("L4", 24),
+        "layers": range(2),
+    }
     return pl.Roofline().pass_seconds(**(given | odd))
 
 
@@ -66,7 +84,9 @@ OPTIONAL = {
     "score, best": lambda p, odd: pl.score(p, PLAN, odd),
     "load_cluster, gpus": lambda p, odd: pl.load_cluster("helix-single24", gpus=odd),
     "load_cluster, nodes": lambda p, odd: pl.load_cluster("helix-single24", nodes=odd),
-    "load_cluster, network": lambda p, odd: pl.load_cluster("helix-single24", network_gbit_per_s=odd),
+    "load_cluster, network": lambda p, odd: pl.load_cluster(
+        "helix-single24", network_gbit_per_s=odd
+    ),
     "load_cluster, file": lambda p, odd: pl.load_cluster("helix-single24", file=odd),
     "load_model, file": lambda p, odd: pl.load_model("Llama-3-8B", file=odd),
     "gpus": lambda p, odd: pl.gpus(odd),
@@ -77,8 +97,12 @@ OPTIONAL = {
     "Roofline, gpus": lambda p, odd: pl.Roofline(odd),
     "timeline_of, training": lambda p, odd: pl.timeline_of(p, PLAN, training=odd),
     "timeline_of, schedule": lambda p, odd: pl.timeline_of(p, PLAN, training=True, schedule=odd),
-    "timeline_of, backward": lambda p, odd: pl.timeline_of(p, PLAN, training=True, backward_input=odd),
-    "sweep, again": lambda p, odd: pl.sweep(_nothing, [{"a": 1}], progress=False, again=odd or (None,)),
+    "timeline_of, backward": lambda p, odd: pl.timeline_of(
+        p, PLAN, training=True, backward_input=odd
+    ),
+    "sweep, again": lambda p, odd: pl.sweep(
+        _nothing, [{"a": 1}], progress=False, again=odd or (None,)
+    ),
     "sweep, file": lambda p, odd: pl.sweep(_nothing, [{"a": 1}], progress=False, file=odd),
     "grid, part": lambda p, odd: pl.grid(odd or 0),
     "mixes, budget": lambda p, odd: pl.mixes({"A": 2}, usd_per_hour={"A": 1.0}, budget=odd),
@@ -90,8 +114,11 @@ FITS = {"timeline_of, training": (True,), "load_cluster, nodes": (True,), "sweep
 def test_odd_values_are_refused(problem, door):
     call = {**DOORS, **OPTIONAL}[door]
     for odd in ODD:
-        fits = (door in OPTIONAL and odd is None) or any(odd is value for value in FITS.get(door, ()))
-        if fits or (isinstance(odd, np.ndarray) and door in ("sweep, again", "grid, part")):  # an array has no truth
+        fits = (door in OPTIONAL and odd is None) or any(
+            odd is value for value in FITS.get(door, ())
+        )
+        # an array has no truth
+        if fits or (isinstance(odd, np.ndarray) and door in ("sweep, again", "grid, part")):
             continue
         with pytest.raises(pl.PipelabError):
             call(problem, odd)
@@ -99,7 +126,10 @@ def test_odd_values_are_refused(problem, door):
 
 HEADS = {
     "gpus": ("gpu_type , memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s", "NA,24,300,121"),
-    "models": ("model , layers,d_model,d_ff,heads,kv_heads,head_dim,vocab", "NA,2,64,128,4,2,16,100"),
+    "models": (
+        "model , layers,d_model,d_ff,heads,kv_heads,head_dim,vocab",
+        "NA,2,64,128,4,2,16,100",
+    ),
     "clusters": ("cluster , gpu_type,gpus,gpus_per_node,network_gbit_per_s", "NA,L4,2,1,10"),
 }
 
@@ -158,7 +188,9 @@ def test_layers_without_a_number_are_named(layers, tmp_path):
 def test_nodes_of_two_equal_rows_are_not_one_node(tmp_path):
     path = tmp_path / "clusters.csv"
     row = "twice,A100-SXM-80,4,4,10\n"
-    path.write_text(f"cluster,gpu_type,gpus,gpus_per_node,network_gbit_per_s\n{row}twice,L4,1,1,10\n{row}")
+    path.write_text(
+        f"cluster,gpu_type,gpus,gpus_per_node,network_gbit_per_s\n{row}twice,L4,1,1,10\n{row}"
+    )
     gpus = pl.load_cluster("twice", file=path).gpus
     assert len({gpu.node for gpu in gpus if gpu.node}) == 2
     assert gpus[0].node != gpus[5].node
@@ -175,7 +207,11 @@ def test_a_saved_placement_keeps_what_it_was_judged_by(problem, tmp_path):
     result = pl.cheapest(problem)
     path = pl.save_placement(problem, result, tmp_path / "plan.json")
     saved = json.loads(path.read_text())
-    assert saved["usd_per_million_tokens"] == saved["bound_usd_per_million_tokens"] == result.objective.value
+    assert (
+        saved["usd_per_million_tokens"]
+        == saved["bound_usd_per_million_tokens"]
+        == result.objective.value
+    )
     (tmp_path / "file").write_text("")
     for name in ("plan.json", "plan.csv"):
         with pytest.raises(pl.InvalidData, match="cannot be written"):
@@ -185,17 +221,22 @@ def test_a_saved_placement_keeps_what_it_was_judged_by(problem, tmp_path):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("h100", "number"), [(1e13, 2), (1e300, 2), (1e-7, 2), (1e5, 500)])
 def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, number):
-    pool = pl.Cluster.from_counts({"H100-SXM": number, "L4": number}, 24, 10, {"H100-SXM": h100, "L4": 1.29})
+    pool = pl.Cluster.from_counts(
+        {"H100-SXM": number, "L4": number}, 24, 10, {"H100-SXM": h100, "L4": 1.29}
+    )
     many = pl.Problem(pool, problem.model, problem.workload, problem.costs, 32, link_units="tokens")
     with pytest.raises(
-        pl.InvalidValue, match=r"expected prices in whole millionths of a dollar, .* round GPU\.usd_per_hour to cents"
+        pl.InvalidValue,
+        match=r"expected prices in whole millionths of a dollar, .* round GPU\.usd_per_hour to cents",
     ):
         pl.cheapest(many)
 
 
 @pytest.mark.filterwarnings("error")
 def test_prices_in_cents_over_a_thousand_gpus_are_no_obstacle(problem):
-    pool = pl.Cluster.from_counts({"H100-SXM": 500, "L4": 500}, 24, 10, {"H100-SXM": 2.99, "L4": 1.29})
+    pool = pl.Cluster.from_counts(
+        {"H100-SXM": 500, "L4": 500}, 24, 10, {"H100-SXM": 2.99, "L4": 1.29}
+    )
     many = pl.Problem(pool, problem.model, problem.workload, problem.costs, 32, link_units="tokens")
     result = pl.cheapest(many)
     assert (result.status, result.objective.bound) == ("optimal", result.objective.value)
@@ -213,9 +254,12 @@ def test_prices_in_cents_over_a_thousand_gpus_are_no_obstacle(problem):
 def test_a_misspelt_column_is_not_passed_over(table, column, meant, tmp_path):
     path, (head, row) = tmp_path / "mine.csv", HEADS[table]
     path.write_text(f"{head},{column}\n{row},1\n")
-    with pytest.raises(pl.InvalidData, match=f"column '{column}' is not known; did you mean '{meant}'"):
+    with pytest.raises(
+        pl.InvalidData, match=f"column '{column}' is not known; did you mean '{meant}'"
+    ):
         getattr(pl, table)(path)
-    path.write_text(f"{head},remark\n{row},1\n")  # a column of the reader's own is none of our business
+    # a column of the reader's own is none of our business
+    path.write_text(f"{head},remark\n{row},1\n")
     assert len(getattr(pl, table)(path)) == 1
 
 
@@ -224,13 +268,31 @@ RESULT = pl.solve(TINY, "proportional")
 # What a reader may well write, and the words that help.
 MISTAKES = {
     "half a layer": (lambda: pl.split_even(2.5, 2), r"layers = 2\.5: expected a whole number"),
-    "text for costs": (lambda: pl.split_minmax("abc", 2), r"costs\[0\] = 'a': expected a finite number"),
-    "no layers to count": (lambda: pl.count_splits(0, 1), "layers = 0: expected a whole number of at least 1"),
-    "a speed too few": (lambda: pl.bottleneck((range(1), range(1, 2)), [1, 1], [1]), "speeds = '1 values': expected 2"),
-    "a cost too few": (lambda: pl.bottleneck((range(2),), [1]), "costs = '1 values': expected at least 2"),
-    "no such type": (lambda: TINY.costs.gpu_throughput("A10O", TINY.workload, 1, 1), "did you mean 'A10'"),
+    "text for costs": (
+        lambda: pl.split_minmax("abc", 2),
+        r"costs\[0\] = 'a': expected a finite number",
+    ),
+    "no layers to count": (
+        lambda: pl.count_splits(0, 1),
+        "layers = 0: expected a whole number of at least 1",
+    ),
+    "a speed too few": (
+        lambda: pl.bottleneck((range(1), range(1, 2)), [1, 1], [1]),
+        "speeds = '1 values': expected 2",
+    ),
+    "a cost too few": (
+        lambda: pl.bottleneck((range(2),), [1]),
+        "costs = '1 values': expected at least 2",
+    ),
+    "no such type": (
+        lambda: TINY.costs.gpu_throughput("A10O", TINY.workload, 1, 1),
+        "did you mean 'A10'",
+    ),
     "no facts": (lambda: _layer_times("L44"), "no facts of GPU type 'L44'; did you mean 'L4'"),
-    "a search without questions": (lambda: pl.plot_search(RESULT), "expected a result of method 'aggregated'"),
+    "a search without questions": (
+        lambda: pl.plot_search(RESULT),
+        "expected a result of method 'aggregated'",
+    ),
     "nothing to prove": (
         lambda: pl.plot_proof(pl.certificate(pl.solve(TINY, "aggregated"))),
         "expected one with a rate",
@@ -239,23 +301,40 @@ MISTAKES = {
         lambda: pl.plot_shares({"a": {"even": None}}),
         "expected a mapping of name to Comparison",
     ),
-    "no shares": (lambda: pl.plot_shares({"a": pl.compare(TINY, ["even"])}), "expected at least one known share"),
+    "no shares": (
+        lambda: pl.plot_shares({"a": pl.compare(TINY, ["even"])}),
+        "expected at least one known share",
+    ),
     "no sizes": (lambda: pl.plot_growth({}), "expected at least one"),
     "no entries": (lambda: pl.plot_verdicts(pl.Ledger(())), "expected at least one"),
     "no placement to draw": (lambda: pl.plot_placement(TINY, 3), "expected a Placement, such as"),
-    "a batch in words": (lambda: pl.explore_mix("tiny", batch="x"), "batch = 'x': expected a whole number"),
+    "a batch in words": (
+        lambda: pl.explore_mix("tiny", batch="x"),
+        "batch = 'x': expected a whole number",
+    ),
     "no such phase": (
         lambda: pl.explore_mix("tiny", phase="x"),
         "phase = 'x': expected 'prefill', 'decode' or 'mixed'",
     ),
-    "no network": (lambda: pl.explore_mix("tiny", network_gb_per_s=0), "network_gb_per_s = 0: expected"),
-    "a billion": (lambda: pl.explore_mix("tiny", {"A100": 10**9}), "A100 = 1000000000: expected at most 10,000"),
-    "fewer than none": (lambda: pl.explore_mix("tiny", {"A100": -1}), "A100 = -1: expected a whole number of at least"),
+    "no network": (
+        lambda: pl.explore_mix("tiny", network_gb_per_s=0),
+        "network_gb_per_s = 0: expected",
+    ),
+    "a billion": (
+        lambda: pl.explore_mix("tiny", {"A100": 10**9}),
+        "A100 = 1000000000: expected at most 10,000",
+    ),
+    "fewer than none": (
+        lambda: pl.explore_mix("tiny", {"A100": -1}),
+        "A100 = -1: expected a whole number of at least",
+    ),
 }
 
 
 def _layer_times(gpu_type):
-    return pl.Roofline().layer_times(pl.load_model("Llama-3-8B"), pl.Workload(100, 2), pl.GPU(gpu_type, 24))
+    return pl.Roofline().layer_times(
+        pl.load_model("Llama-3-8B"), pl.Workload(100, 2), pl.GPU(gpu_type, 24)
+    )
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -272,7 +351,9 @@ def test_what_is_wrong_with_an_argument_is_not_blamed_on_the_file(tmp_path):
         pl.load_measured(path, 3)
     path = tmp_path / "measured.csv"
     path.write_text(
-        (data_dir() / "measured_times.csv").read_text(encoding="utf-8").replace(",Llama-2-70B,", ",Llama-2-70C,", 1)
+        (data_dir() / "measured_times.csv")
+        .read_text(encoding="utf-8")
+        .replace(",Llama-2-70B,", ",Llama-2-70C,", 1)
     )
     with pytest.raises(
         pl.InvalidData,
@@ -286,7 +367,9 @@ def test_figures_draw_everything_and_take_results():
     assert len(figure.data) == 7
     growth = pl.plot_search_growth([1, 2], {str(i): [1, 2] for i in range(9)}, 10.0, "layers")
     assert len(growth.data) == 9
-    assert pl.plot_placement(TINY, RESULT).layout == pl.plot_placement(TINY, RESULT.placement).layout
+    assert (
+        pl.plot_placement(TINY, RESULT).layout == pl.plot_placement(TINY, RESULT.placement).layout
+    )
 
 
 def test_a_cluster_names_its_ids_and_no_others():

@@ -11,12 +11,12 @@ import scipy.sparse as sp
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.formulations import refutation
-from pipelab.formulations.aggregated.rates import stage_rates
-from pipelab.formulations.aggregated.recipes import recipes_at
-from pipelab.formulations.refutation import Branch, Leaf, check_refutation, refute
-from pipelab.methods import proof as certificates
-from pipelab.program import Columns, LinearProgram, RowBlock
+from pipelab.engine.formulations import refutation
+from pipelab.engine.formulations.aggregated.rates import stage_rates
+from pipelab.engine.formulations.aggregated.recipes import recipes_at
+from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, refute
+from pipelab.engine.methods import proof as certificates
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 
 
 def program(seed):
@@ -63,7 +63,11 @@ def test_a_refutation_is_found_just_where_there_is_no_solution():
 
 
 def first_split():
-    return next((p, t) for p, t in ((program(s), refute(program(s))) for s in range(400)) if isinstance(t, Branch))
+    return next(
+        (p, t)
+        for p, t in ((program(s), refute(program(s))) for s in range(400))
+        if isinstance(t, Branch)
+    )
 
 
 def test_a_tree_that_was_tampered_with_proves_nothing():
@@ -71,7 +75,11 @@ def test_a_tree_that_was_tampered_with_proves_nothing():
     leaf = tree.below if isinstance(tree.below, Leaf) else tree.above
     assert isinstance(leaf, Leaf)
     side = "below" if leaf is tree.below else "above"
-    for weights in ((), tuple((r, -w) for r, w in leaf.weights), tuple((r, w * 0) for r, w in leaf.weights)):
+    for weights in (
+        (),
+        tuple((r, -w) for r, w in leaf.weights),
+        tuple((r, w * 0) for r, w in leaf.weights),
+    ):
         assert check_refutation(p, dataclasses.replace(tree, **{side: Leaf(weights)})) == 0
     gap = dataclasses.replace(tree, at=tree.at + 5)
     assert check_refutation(p, gap) == 0  # what lies between is not refuted
@@ -130,7 +138,7 @@ def test_cases_never_rest_on_mixtures_left_out(monkeypatch):
         problem = oracle.random_problem(seed, gpus=5, layers=4, max_gpus_per_stage=3)
         rates = stage_rates(problem)
         with monkeypatch.context() as patch:
-            patch.setattr("pipelab.formulations.aggregated.order.MOST_SUPPORTS", 1)
+            patch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 1)
             for rate in rates.thresholds:
                 proof = certificates.Certificate(problem, None, float(rate), "links", (), (), 0)
                 if recipes_at(rates, float(rate)).order.narrowed:

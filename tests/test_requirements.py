@@ -9,20 +9,30 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelab.paths import in_clone
+from pipelab.io.paths import in_clone
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 
-pytestmark = pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package")
+pytestmark = pytest.mark.skipif(
+    not in_clone(), reason="about the clone, and this is an installed package"
+)
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 RUN = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["build-system"]["requires"]]
-TEST = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["test"]]
+TEST = [
+    *PYPROJECT["project"]["dependencies"],
+    *PYPROJECT["project"]["optional-dependencies"]["test"],
+]
 WANTED = {"locked.txt": RUN, "locked-test.txt": RUN + TEST, "lowest.txt": TEST}
 # Every Python and system that the lock is for.
 PLACES = [
-    {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": system, "os_name": os_name}
+    {
+        "python_version": python,
+        "python_full_version": f"{python}.9",
+        "sys_platform": system,
+        "os_name": os_name,
+    }
     for python in ("3.11", "3.12", "3.13", "3.14")
     for system, os_name in (("linux", "posix"), ("darwin", "posix"), ("win32", "nt"))
 ]
@@ -32,13 +42,19 @@ def _entries(name: str) -> list[tuple[Requirement, list[str]]]:
     """Every requirement of a file with its hashes."""
     lines = (FOLDER / name).read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     told = [line for line in lines if line and not line.startswith("#")]
-    return [(Requirement(line.split("--hash=")[0]), re.findall(r"--hash=(\S+)", line)) for line in told]
+    return [
+        (Requirement(line.split("--hash=")[0]), re.findall(r"--hash=(\S+)", line)) for line in told
+    ]
 
 
 @pytest.mark.parametrize("name", WANTED)
 def test_every_direct_dependency_is_there_at_an_allowed_version_wherever_pipelab_runs(name):
     entries = [requirement for requirement, _ in _entries(name)]
-    places = [{"python_version": "3.11", "python_full_version": "3.11.9"}] if name == "lowest.txt" else PLACES
+    places = (
+        [{"python_version": "3.11", "python_full_version": "3.11.9"}]
+        if name == "lowest.txt"
+        else PLACES
+    )
     for place in places:
         environment = default_environment() | place
         pinned: dict[str, str] = {}
@@ -73,9 +89,14 @@ def test_no_requirement_names_a_registry_or_an_address():
 
 def test_the_lowest_versions_are_the_bounds_of_pyproject():
     """A bound that nothing installs, such as 2.2 where numpy 2 needs pandas 2.2.2, is the next version above."""
-    pinned = {canonicalize_name(r.name): next(iter(r.specifier)).version for r, _ in _entries("lowest.txt")}
+    pinned = {
+        canonicalize_name(r.name): next(iter(r.specifier)).version
+        for r, _ in _entries("lowest.txt")
+    }
     for line in TEST:
         wanted = Requirement(line)
         (bound,) = wanted.specifier
         found = pinned[canonicalize_name(wanted.name)]
-        assert found.split(".")[:2] == (bound.version.split(".") + ["0"])[:2], f"{line}, tested with {found}"
+        assert found.split(".")[:2] == (bound.version.split(".") + ["0"])[:2], (
+            f"{line}, tested with {found}"
+        )

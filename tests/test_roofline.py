@@ -21,14 +21,23 @@ def test_parameters_equal_the_published_totals():
 def test_every_stage_is_what_the_formulas_say(seed):
     problem = roofline_oracle.random_problem(seed)
     gpus, layers = problem.cluster.gpus, problem.model.layers
-    sets = [s for k in (1, 2, 3, 4) for s in oracle.gpu_sets(dataclasses.replace(problem, max_gpus_per_stage=k))]
+    sets = [
+        s
+        for k in (1, 2, 3, 4)
+        for s in oracle.gpu_sets(dataclasses.replace(problem, max_gpus_per_stage=k))
+    ]
     rng = np.random.default_rng(seed)
     for s in [sets[i] for i in rng.permutation(len(sets))[:8]]:
         chosen = [gpus[g] for g in s]
         for first in range(layers):
             span = range(first, int(rng.integers(first + 1, layers + 1)))
-            cost = problem.costs.stage(problem.model, problem.workload, chosen, span, problem.batch_split)
-            fits = all(need <= g.memory_gb * (1 + 1e-9) for need, g in zip(cost.memory_gb, chosen, strict=True))
+            cost = problem.costs.stage(
+                problem.model, problem.workload, chosen, span, problem.batch_split
+            )
+            fits = all(
+                need <= g.memory_gb * (1 + 1e-9)
+                for need, g in zip(cost.memory_gb, chosen, strict=True)
+            )
             expected = roofline_oracle.stage(problem, chosen, span)
             assert fits == (expected is not None)
             if fits:
@@ -41,7 +50,9 @@ def test_every_stage_is_what_the_formulas_say(seed):
                         roofline_oracle.memory_gb(problem, gpu, span, b, cost.degree), rel=1e-7
                     )
             else:  # what is reported as missing is what the best way lacks
-                lack = max(need - g.memory_gb for need, g in zip(cost.memory_gb, chosen, strict=True))
+                lack = max(
+                    need - g.memory_gb for need, g in zip(cost.memory_gb, chosen, strict=True)
+                )
                 least = min(x for _, x, *_ in roofline_oracle.ways(problem, chosen, span))
                 assert lack == pytest.approx(least, rel=1e-6)
 
@@ -49,17 +60,23 @@ def test_every_stage_is_what_the_formulas_say(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_tables_are_the_stages(seed):
     problem = roofline_oracle.random_problem(seed)
-    from pipelab.formulations.aggregated.rates import _mixtures
+    from pipelab.engine.formulations.aggregated.rates import _mixtures
 
     model, kinds, mixtures = problem.model, problem.cluster.kinds, _mixtures(problem)
-    tables = problem.costs.stage_tables(model, problem.workload, kinds, mixtures, problem.batch_split)
+    tables = problem.costs.stage_tables(
+        model, problem.workload, kinds, mixtures, problem.batch_split
+    )
     rng = np.random.default_rng(seed)
     for c in rng.permutation(len(mixtures))[:6]:
-        gpus = [kind for kind, number in zip(kinds, mixtures[c], strict=True) for _ in range(number)]
+        gpus = [
+            kind for kind, number in zip(kinds, mixtures[c], strict=True) for _ in range(number)
+        ]
         first = int(rng.integers(model.layers))
         for last in range(first + 1, model.layers + 1):
             kind = model.spans.kind[first, last - first - 1]
-            cost = problem.costs.stage(model, problem.workload, gpus, range(first, last), problem.batch_split)
+            cost = problem.costs.stage(
+                model, problem.workload, gpus, range(first, last), problem.batch_split
+            )
             assert tables.throughput[c, kind] == pytest.approx(cost.throughput, rel=1e-9)
             assert tables.pass_seconds[c, kind] == pytest.approx(cost.pass_seconds, rel=1e-9)
             need = dict(zip(gpus, cost.memory_gb, strict=True))
@@ -91,7 +108,9 @@ def test_other_exact_methods_know_it_too(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_ends_alone_differ_and_links_bind(seed):
     """The counting form with a first and a last stage, on problems of the write-up's kind too."""
-    problem = oracle.random_problem(seed, layers=5, gpus=4, link_units="tokens" if seed % 2 else "transfers")
+    problem = oracle.random_problem(
+        seed, layers=5, gpus=4, link_units="tokens" if seed % 2 else "transfers"
+    )
     m, rng = problem.model.layers, np.random.default_rng(seed)
     ends = rng.choice([0.5, 1.0, 2.5], (2, 2))
     factors = [tuple(float(x) for x in (e[0], *[1.0] * (m - 2), e[1])[:m]) for e in ends]
@@ -115,7 +134,11 @@ def _problem(**changes):
 def test_turns_at_whole_batches_are_no_slower_than_shares(seed):
     """What makes a rate from shares that are not whole no fiction: T(c·b) ≤ c·T(b)."""
     problem = roofline_oracle.random_problem(seed)
-    gpu, span, rng = problem.cluster.gpus[0], range(problem.model.layers), np.random.default_rng(seed)
+    gpu, span, rng = (
+        problem.cluster.gpus[0],
+        range(problem.model.layers),
+        np.random.default_rng(seed),
+    )
     for b, times in zip(rng.uniform(0.01, 20, 20), rng.uniform(1, 20, 20), strict=True):
         share, turn = (roofline_oracle.seconds(problem, gpu, span, x, 1) for x in (b, times * b))
         assert turn <= times * share * (1 + 1e-12)
@@ -129,7 +152,10 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
         workload=pl.Workload(2048, 1),
     )  # fmt: skip
     both = pl.Placement.of([(32, (0, 1))])
-    decode = {"workload": pl.Workload(2048, 1, "decode"), "costs": pl.Roofline(tensor_parallel=False)}
+    decode = {
+        "workload": pl.Workload(2048, 1, "decode"),
+        "costs": pl.Roofline(tensor_parallel=False),
+    }
     for fewer in (problem, dataclasses.replace(problem, **decode)):
         shared = pl.evaluate(fewer, both)
         alone = pl.evaluate(fewer, pl.Placement.of([(32, (0,))]))
@@ -139,7 +165,8 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
         assert pl.quickest(fewer).placement.gpus == (0,)
         assert list(shared.frame()["seconds_per_pass"]) == [shared.seconds_per_pass]
         assert "seconds_per_pass" not in alone.frame()
-    # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take turns.
+    # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take
+    # turns.
     quick = tuple(dataclasses.replace(g, node_gb_per_s=100.0) for g in gpus)
     nearby = dataclasses.replace(problem, cluster=pl.Cluster(quick, np.full((2, 2), 100.0)))
     timely = dataclasses.replace(nearby, costs=pl.Roofline(prefer="time"))
@@ -175,24 +202,36 @@ BAD = {
     "memory of light's own speed": (
         lambda: _problem(
             costs=pl.Roofline(
-                {t: pl.GPUFacts(40, 1e300, 1e300) for t in ("A100-SXM-40", "L4", "T4")}, layer_overhead_s=0
+                {t: pl.GPUFacts(40, 1e300, 1e300) for t in ("A100-SXM-40", "L4", "T4")},
+                layer_overhead_s=0,
             )
         ),
         "costs.gpus = 'A100-SXM-40': expected rates from 1e-9 to 1e15 tokens/s",
     ),
     "memory that stands still": (
-        lambda: _problem(costs=pl.Roofline({t: pl.GPUFacts(40, 1e-300, 1) for t in ("A100-SXM-40", "L4", "T4")})),
+        lambda: _problem(
+            costs=pl.Roofline({t: pl.GPUFacts(40, 1e-300, 1) for t in ("A100-SXM-40", "L4", "T4")})
+        ),
         "expected rates from 1e-9 to 1e15 tokens/s; A100-SXM-40 has",
     ),
-    "an unknown precision": (lambda: pl.load_model("Llama-3-8B", precision="fp7"), "there is no precision='fp7'"),
+    "an unknown precision": (
+        lambda: pl.load_model("Llama-3-8B", precision="fp7"),
+        "there is no precision='fp7'",
+    ),
     "an unknown model": (lambda: pl.load_model("Llama-3-80B"), "Llama-3-70B"),
     "an unknown cluster": (lambda: pl.load_cluster("helix-single42"), "helix-single24"),
     "a cluster whose network nobody states": (
         lambda: pl.load_cluster("tandemn-tiny"),
         "tandemn-tiny: the network is not stated there; give network_gbit_per_s",
     ),
-    "an efficiency above 1": (lambda: pl.Roofline(memory_efficiency=1.2), "memory_efficiency = 1.2"),
-    "a node without a bandwidth": (lambda: pl.GPU("L4", 24, node="n"), "expected the bandwidth inside node 'n'"),
+    "an efficiency above 1": (
+        lambda: pl.Roofline(memory_efficiency=1.2),
+        "memory_efficiency = 1.2",
+    ),
+    "a node without a bandwidth": (
+        lambda: pl.GPU("L4", 24, node="n"),
+        "expected the bandwidth inside node 'n'",
+    ),
     "a phase that is none": (lambda: pl.Workload(10, 1, "train"), "phase = 'train'"),
     "the write-up's model in decode": (
         lambda: dataclasses.replace(pl.load_case("tiny"), workload=pl.Workload(10, 1, "decode")),
@@ -211,17 +250,23 @@ def test_bad_input_is_one_clear_error(name):
 
 def test_a_gpu_without_a_bandwidth_is_named(tmp_path):
     path = tmp_path / "gpus.csv"
-    path.write_text("gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nX,80,2000,300\nMine,24,,100\n")
+    path.write_text(
+        "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nX,80,2000,300\nMine,24,,100\n"
+    )
     with pytest.raises(pl.InvalidData, match=r"row 3, column 'memory_bandwidth_gb_per_s': empty"):
         pl.load_gpus(path)
-    path.write_text("gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nMine,24,900,100\n")
+    path.write_text(
+        "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nMine,24,900,100\n"
+    )
     mine = pl.load_gpus(path)
     assert mine["Mine"].compute_efficiency == 0.5
     assert "L4" in mine
 
 
 def test_a_context_too_long_for_any_memory_is_an_answer_with_its_numbers():
-    result = pl.solve(_problem(workload=pl.Workload(1_000_000, 8, "decode", in_flight=24)), "aggregated")
+    result = pl.solve(
+        _problem(workload=pl.Workload(1_000_000, 8, "decode", in_flight=24)), "aggregated"
+    )
     assert result.status == "infeasible"
     cache = 8 * 24 * 1_000_000 * 2 * 8 * 128 * 2 / 1e9
     assert f"{cache:.4g} GB of KV cache" in result.reason
@@ -235,7 +280,11 @@ def test_prices_and_networks_come_from_the_files():
     assert cluster.bandwidth_between(0, 1) == pytest.approx(10 / 8)
     assert (cluster.latency_between(0, 4), cluster.latency_between(0, 1)) == (50, 1)
     several = pl.load_cluster("helix-hetero42")
-    node = [i for i, g in enumerate(several.gpus) if g.node == next(g.node for g in several.gpus if g.node)]
+    node = [
+        i
+        for i, g in enumerate(several.gpus)
+        if g.node == next(g.node for g in several.gpus if g.node)
+    ]
     assert (several.latency_between(*node[:2]), several.latency_between(node[0], 0)) == (0, 1)
     assert not pl.load_cluster("tandemn-pool44").latency_ms.any()
     nodes = pl.load_cluster("helix-hetero42")
@@ -250,7 +299,12 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
     near = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, latency_ms=0))
     plan = pl.Placement.of([(16, (0,)), (8, (4,)), (8, (14,))])  # r1, r2, r3
     there, here = (pl.timeline_of(p, plan) for p in (problem, near))
-    assert there.promise == here.promise == pytest.approx(here.steady_rate) == pytest.approx(there.steady_rate)
+    assert (
+        there.promise
+        == here.promise
+        == pytest.approx(here.steady_rate)
+        == pytest.approx(there.steady_rate)
+    )
     assert there.latency_s - here.latency_s == pytest.approx(0.1)
     assert there.in_flight_needed > here.in_flight_needed
     assert [lane.wait for lane in there.lanes] == pytest.approx([0, 0.05, 0, 0.05, 0])
@@ -258,10 +312,14 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
     link = there.evaluation.links[0]
     assert link.seconds == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
     assert 8 / link.throughput == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5)
-    assert list(there.evaluation.links_frame()["seconds_per_message"]) == [x.seconds for x in there.evaluation.links]
+    assert list(there.evaluation.links_frame()["seconds_per_message"]) == [
+        x.seconds for x in there.evaluation.links
+    ]
     assert "seconds_per_message" not in here.evaluation.links_frame()
     hover = there.gantt().data[1].hovertext
-    assert any(text.endswith("handed on by link 1→2, 0.05 s after that was free again") for text in hover)
+    assert any(
+        text.endswith("handed on by link 1→2, 0.05 s after that was free again") for text in hover
+    )
     train = dataclasses.replace(problem, workload=pl.Workload(1000, 1))
     hops = pl.timeline_of(train, plan, training=True).timeline.costs.comm
     assert hops[0] == pytest.approx(1000 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
@@ -274,10 +332,12 @@ def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physica
     missed = table[table["error"].abs() > 0.2]
     assert missed["what"].tolist() == ["Llama-3-8B, one stream: A100 PCIe"]
     assert missed["note"].notna().all()
-    # The reason given is a number of the model: with the overhead of eager kernels the miss is gone.
+    # The reason given is a number of the model: with the overhead of eager kernels the miss is
+    # gone.
     eager = pl.against_measured(pl.Roofline(layer_overhead_s=3e-4)).set_index("what")["error"]
     assert abs(eager[missed["what"].item()]) < 0.2
-    # By hand: 855.65 M weights of 2 bytes at 0.8 · 1555 GB/s take 1.376 ms, and there is little else.
+    # By hand: 855.65 M weights of 2 bytes at 0.8 · 1555 GB/s take 1.376 ms, and there is little
+    # else.
     assert table["predicted"][0] == pytest.approx(855.6544e6 * 2 / (0.8 * 1555e9) * 1000, rel=0.03)
 
 
@@ -305,13 +365,22 @@ def test_certificates_of_models_whose_ends_differ(seed):
     problem = roofline_oracle.random_problem(seed, layers=5, gpus=3)
     result = pl.solve(problem, "aggregated")
     proof = pl.certificate(result)
-    assert proof.by in ("no stage", "no faster stage", "dual prices", "whole stages", "links", "position")
+    assert proof.by in (
+        "no stage",
+        "no faster stage",
+        "dual prices",
+        "whole stages",
+        "links",
+        "position",
+    )
     if proof.by in ("whole stages", "links"):
         assert 0 <= proof.most_layers < problem.model.layers
     assert proof.refutes
     assert proof.check() > 0
     if result.status == "optimal":
-        wrong = dataclasses.replace(result, throughput=result.throughput * 0.999, bound=result.throughput * 0.999)
+        wrong = dataclasses.replace(
+            result, throughput=result.throughput * 0.999, bound=result.throughput * 0.999
+        )
         with pytest.raises(pl.PipelabError, match="exists"):
             pl.certificate(wrong)
 
@@ -337,7 +406,9 @@ def test_cheapest_and_quickest_equal_brute_force(seed):
     problem = roofline_oracle.random_problem(seed, layers=4, gpus=3)
     prices = {"A": 3.0, "B": 1.25, "C": 0.5}
     pool = tuple(dataclasses.replace(g, usd_per_hour=prices[g.type]) for g in problem.cluster.gpus)
-    problem = dataclasses.replace(problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix()))
+    problem = dataclasses.replace(
+        problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix())
+    )
     every = list(oracle.passes(problem))
     top = max((rate for rate, _, _ in every), default=1.0)
     for floor in (0.0, 0.7 * top):
@@ -345,7 +416,11 @@ def test_cheapest_and_quickest_equal_brute_force(seed):
         cheap, quick = pl.cheapest(problem, floor), pl.quickest(problem, floor)
         assert cheap.status == quick.status == ("optimal" if left else "infeasible")
         if left:
-            dollars = min(sum(pool[g].usd_per_hour for g in gpus) / rate for rate, gpus, _ in left) / 3600 * 1e6
+            dollars = (
+                min(sum(pool[g].usd_per_hour for g in gpus) / rate for rate, gpus, _ in left)
+                / 3600
+                * 1e6
+            )
             assert cheap.objective.value == pytest.approx(dollars, rel=1e-9)
             assert quick.objective.value == pytest.approx(min(s for _, _, s in left), rel=1e-9)
 
@@ -357,7 +432,9 @@ def test_the_parts_of_a_layers_time_add_up_to_what_a_stage_takes():
         moved = times["weights"] + times["keys and values"] + times["activations"]
         both = max(times["computing"], moved) + (1 - overlap) * min(times["computing"], moved)
         assert times["layer"] == pytest.approx(both + times["overhead"])
-        assert times["layer"] == pytest.approx(pl.Roofline().pass_seconds(llama, load, gpu, range(1, 2)))
+        assert times["layer"] == pytest.approx(
+            pl.Roofline().pass_seconds(llama, load, gpu, range(1, 2))
+        )
     # By hand: 855.65 M weights of 2 bytes at 0.8 · 300 GB/s.
     assert times["weights"] == pytest.approx(855.6544e6 * 2 / 240e9, rel=1e-3)
 
@@ -366,12 +443,15 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     llama, gpu = pl.load_model("Llama-3-70B"), pl.GPU("A100-SXM-40", 40)
     decode = [pl.Workload(4096, 2**i, "decode") for i in range(11)]
     prefill = [pl.Workload(n, 1) for n in range(1, 400)]
-    figure = pl.plot_layer_times(pl.Roofline(), llama, {"prefill": (gpu, prefill), "decode": (gpu, decode)})
+    figure = pl.plot_layer_times(
+        pl.Roofline(), llama, {"prefill": (gpu, prefill), "decode": (gpu, decode)}
+    )
     assert len(figure.data) == 8
     # Weights of 2 bytes, 2 FLOP each: F·η_c / (B·η_m) tokens, and some more for what else is read.
     assert 163 < 312e12 * 0.65 / (1555e9 * 0.8) < 164
     assert "overtakes reading at 165 new tokens (prefill)" in figure.layout.title.text
-    assert "only" not in figure.layout.title.text  # with 4,096 tokens of context, decode reads throughout
+    # with 4,096 tokens of context, decode reads throughout
+    assert "only" not in figure.layout.title.text
     alone = pl.plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
     assert alone.layout.title.text == "Reading takes longer than computing throughout"
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.schedules import RULES
+from pipelab.engine.schedules import RULES
 
 DATA = Path(__file__).parent / "data"
 TORCH = json.loads((DATA / "torch_schedules.json").read_text(encoding="utf-8"))
@@ -30,7 +30,9 @@ def smallest(name, ranks):
 # torch's tables
 
 
-@pytest.mark.parametrize("case", TORCH["cases"], ids=lambda c: f"{c['schedule']}-{c['pp']}x{c['m']}x{c['v']}")
+@pytest.mark.parametrize(
+    "case", TORCH["cases"], ids=lambda c: f"{c['schedule']}-{c['pp']}x{c['m']}x{c['v']}"
+)
 def test_actions_equal_torchs(case):
     schedule = pl.schedule(case["schedule"], case["pp"], case["m"], case["v"])
     assert rows(schedule) == case["actions"]
@@ -39,7 +41,15 @@ def test_actions_equal_torchs(case):
 
 def test_the_stored_tables_name_their_source_and_cover_every_schedule():
     assert TORCH["source"].startswith("torch 2.")
-    names = {"GPipe", "1F1B", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"}
+    names = {
+        "GPipe",
+        "1F1B",
+        "LoopedBFS",
+        "Interleaved1F1B",
+        "InterleavedZeroBubble",
+        "ZBVZeroBubble",
+        "DualPipeV",
+    }
     assert {case["schedule"] for case in TORCH["cases"]} == names
     assert len(TORCH["cases"]) >= 77
     assert [case for case in TORCH["cases"] if case["m"] % case["pp"]]
@@ -49,7 +59,8 @@ def test_microbatches_that_the_ranks_do_not_divide_run_in_equal_rounds():
     schedule = pl.schedule("Interleaved1F1B", 4, 10, 2)  # two rounds of five
     assert rows(schedule)[3][:7] == ["3F0", "3F1", "3F2", "3F3", "3F4", "7F0", "7B0"]
     with pytest.raises(
-        pl.InvalidValue, match=r"microbatches = 9: .* in 2 rounds.* nearest numbers that fit are 8 and 10"
+        pl.InvalidValue,
+        match=r"microbatches = 9: .* in 2 rounds.* nearest numbers that fit are 8 and 10",
     ):
         pl.schedule("Interleaved1F1B", 4, 9, 2)
 
@@ -93,7 +104,9 @@ def test_every_schedule_is_complete_and_runs_or_is_refused(name, ranks, microbat
         assert schedule.stage_rank[stage] == rank
         work.setdefault((stage, batch), []).append(kind)
     assert set(work) == {(s, m) for s in range(schedule.stages) for m in range(microbatches)}
-    assert {"".join(kinds) for kinds in work.values()} <= ({"F"} if name == "Inference" else {"FB", "FIW"})
+    assert {"".join(kinds) for kinds in work.values()} <= (
+        {"F"} if name == "Inference" else {"FB", "FIW"}
+    )
     assert schedule.stages == ranks * schedule.chunks
 
 
@@ -103,13 +116,16 @@ def test_csv_and_text_give_the_schedule_back(name, tmp_path):
     schedule.to_csv(tmp_path / "s.csv")
     assert pl.Schedule.from_csv(tmp_path / "s.csv") == schedule
     assert pl.Schedule.from_csv(schedule.with_idle().to_csv()) == schedule
-    assert pl.Schedule.of(name, [line.split(": ")[1].split() for line in str(schedule).splitlines()]) == schedule
+    assert (
+        pl.Schedule.of(name, [line.split(": ")[1].split() for line in str(schedule).splitlines()])
+        == schedule
+    )
 
 
 def test_csv_is_written_as_torch_writes_it():
-    assert pl.schedule("1F1B", 2, 2).with_idle().to_csv() == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n".replace(
-        "\n,", "\n,"
-    )
+    assert pl.schedule(
+        "1F1B", 2, 2
+    ).with_idle().to_csv() == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n".replace("\n,", "\n,")
     first = pl.schedule("DualPipeV", 2, 4).to_csv().splitlines()[0]
     assert first.startswith("0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,")
 
@@ -125,14 +141,19 @@ def test_actions_are_read_and_written():
 
 def test_sends_and_receives_stand_next_to_their_actions():
     shown = pl.schedule("1F1B", 2, 1).with_communication()
-    assert rows(shown) == [["0F0", "0SEND_F0", "0RECV_B0", "0B0"], ["1RECV_F0", "1F0", "1B0", "1SEND_B0"]]
+    assert rows(shown) == [
+        ["0F0", "0SEND_F0", "0RECV_B0", "0B0"],
+        ["1RECV_F0", "1F0", "1B0", "1SEND_B0"],
+    ]
     assert shown.without_communication() == pl.schedule("1F1B", 2, 1)
     assert pl.Schedule.from_csv(shown.to_csv()) == shown
 
 
 def test_no_message_is_sent_within_a_rank():
     shown = rows(pl.schedule("ZBV", 2, 3).with_communication())
-    assert not [text for text in shown[1] if text.startswith(("1SEND_F", "2RECV_F", "2SEND_B", "1RECV_B"))]
+    assert not [
+        text for text in shown[1] if text.startswith(("1SEND_F", "2RECV_F", "2SEND_B", "1RECV_B"))
+    ]
     assert "2SEND_F0" in shown[1]
 
 
@@ -154,14 +175,29 @@ def broken(*lines, **known):
     ("lines", "defect"),
     [
         (("0F0 0F1 0B0 0B1", "1F0 1B0 1F1"), "1B1 is missing on rank 1"),
-        (("0F0 0B0", "1F0 1B0 1F0"), "1F0 is there 2 times, expected once (rank 1, position 0, rank 1, position 2)"),
+        (
+            ("0F0 0B0", "1F0 1B0 1F0"),
+            "1F0 is there 2 times, expected once (rank 1, position 0, rank 1, position 2)",
+        ),
         (("0F0 0B0 1F0", "1F0 1B0"), "1F0 (rank 0, position 2): stage 1 is on rank 1"),
         (("0F0 0I0 0W0 0B0", "1F0 1B0"), "0B0 and 0I0 do the same work; expected B, or I and W"),
         (("0F0 0I0", "1F0 1B0"), "0W0 is missing on rank 0"),
-        (("0F0 0W0 0I0", "1F0 1B0"), "0W0 (rank 0, position 1) waits for 0I0, which comes later on the same rank"),
-        (("0B0 0F0", "1F0 1B0"), "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank"),
-        (("0F0 0B0", "1B0 1F0"), "1B0 (rank 1, position 0) waits for 1F0, which comes later on the same rank"),
-        (("(0F0;0B0)OVERLAP_F_B",), "0F0 (rank 0, position 0): the backward of the pair waits for its own forward"),
+        (
+            ("0F0 0W0 0I0", "1F0 1B0"),
+            "0W0 (rank 0, position 1) waits for 0I0, which comes later on the same rank",
+        ),
+        (
+            ("0B0 0F0", "1F0 1B0"),
+            "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank",
+        ),
+        (
+            ("0F0 0B0", "1B0 1F0"),
+            "1B0 (rank 1, position 0) waits for 1F0, which comes later on the same rank",
+        ),
+        (
+            ("(0F0;0B0)OVERLAP_F_B",),
+            "0F0 (rank 0, position 0): the backward of the pair waits for its own forward",
+        ),
         (("0F0 0SEND_F0 0B0", "1RECV_F0 1F0 1B0"), "0RECV_B0 is missing on rank 0"),
         (
             ("0F0 0SEND_F0 0RECV_B0 0B0", "1F0 1RECV_F0 1B0 1SEND_B0"),
@@ -185,9 +221,16 @@ def test_a_defect_is_named(lines, defect):
 
 
 def test_actions_beyond_the_microbatches_and_stages_are_impossible():
-    assert broken("0F0 0B0 0F5 0B5", microbatches=2).defects()[0] == "0F5 (rank 0, position 2): microbatches are 0 to 1"
-    assert broken("0F0 0B0 2F0", stage_rank=[0]).defects() == ("2F0 (rank 0, position 2): stages are 0 to 0",)
-    assert broken("0F0 0B0", stage_rank=[3]).defects() == ("stage 0 is on rank 3, but ranks are 0 to 0",)
+    assert (
+        broken("0F0 0B0 0F5 0B5", microbatches=2).defects()[0]
+        == "0F5 (rank 0, position 2): microbatches are 0 to 1"
+    )
+    assert broken("0F0 0B0 2F0", stage_rank=[0]).defects() == (
+        "2F0 (rank 0, position 2): stages are 0 to 0",
+    )
+    assert broken("0F0 0B0", stage_rank=[3]).defects() == (
+        "stage 0 is on rank 3, but ranks are 0 to 0",
+    )
 
 
 def test_a_deadlock_names_the_edges_that_block():
@@ -210,7 +253,9 @@ def test_a_deadlock_names_the_half_of_a_pair_that_blocks():
 
 
 def test_a_deadlock_shows_the_circle_and_not_who_waits_for_it():
-    schedule = broken("0F0 0B0", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0", stage_rank=[0, 1, 2], microbatches=1)
+    schedule = broken(
+        "0F0 0B0", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0", stage_rank=[0, 1, 2], microbatches=1
+    )
     assert schedule.defects()[0].startswith("1F1")  # no such microbatch: checked before any order
     schedule = broken("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0")
     edges = schedule.defects()
@@ -232,7 +277,9 @@ def test_any_lost_or_doubled_action_is_found(data):
     assert lost.defects() == (f"{text} is missing on rank {whole.rank[entry]}",)
     lines = rows(whole)
     lines[int(whole.rank[entry])].append(text)
-    assert any(f"{text} is there 2 times" in d for d in pl.Schedule.of("twice", lines, **known).defects())
+    assert any(
+        f"{text} is there 2 times" in d for d in pl.Schedule.of("twice", lines, **known).defects()
+    )
 
 
 # bad input
@@ -245,14 +292,23 @@ def test_any_lost_or_doubled_action_is_found(data):
         (("1F1B", 4, 0), "schedule: microbatches = 0: expected a whole number of at least 1"),
         (("1F1B", 4, 2.5), "schedule: microbatches = 2.5: expected a whole number of at least 1"),
         (("1F1B", True, 2), "schedule: ranks = True: expected a whole number of at least 1"),
-        (("Interleaved1F1B", 4, 8, 0), "schedule: chunks = 0: expected a whole number of at least 1"),
+        (
+            ("Interleaved1F1B", 4, 8, 0),
+            "schedule: chunks = 0: expected a whole number of at least 1",
+        ),
         (
             ("1F1B", 4, 8, 2),
             "schedule: chunks = 2: 1F1B has 1 chunk per rank; schedules with any number: Interleaved1F1B",
         ),
         (("ZBV", 4, 8, 3), "schedule: chunks = 3: ZBV has 2 chunks per rank"),
-        (("DualPipeV", 4, 3), "schedule: microbatches = 3: DualPipeV on 4 ranks needs at least 8 microbatches"),
-        (("DualPipeV", 4, 7), "schedule: microbatches = 7: DualPipeV on 4 ranks needs at least 8 microbatches"),
+        (
+            ("DualPipeV", 4, 3),
+            "schedule: microbatches = 3: DualPipeV on 4 ranks needs at least 8 microbatches",
+        ),
+        (
+            ("DualPipeV", 4, 7),
+            "schedule: microbatches = 7: DualPipeV on 4 ranks needs at least 8 microbatches",
+        ),
     ],
 )
 def test_bad_numbers_are_refused(arguments, message):
@@ -267,7 +323,9 @@ def test_an_unknown_schedule_is_refused_with_the_nearest_name():
 
 
 def test_a_schedule_too_large_to_list_is_refused_before_it_is_made():
-    with pytest.raises(pl.TooLarge, match=r"1F1B: 10,000,000,000 forwards .*; at most 5,000,000") as caught:
+    with pytest.raises(
+        pl.TooLarge, match=r"1F1B: 10,000,000,000 forwards .*; at most 5,000,000"
+    ) as caught:
         pl.schedule("1F1B", 100_000, 100_000)
     assert caught.value.size == {"forwards": 10**10}
 
@@ -275,20 +333,35 @@ def test_a_schedule_too_large_to_list_is_refused_before_it_is_made():
 def test_an_action_of_no_known_kind_is_refused():
     with pytest.raises(pl.InvalidValue, match="kind = 'Z': expected one of F, I, B, W"):
         pl.Schedule.of("mine", [[pl.Action(0, "Z", 0)]])
-    assert pl.Schedule.of("mine", [["0F0", None, "0B0"]]).without_communication() == pl.schedule("1F1B", 1, 1)
+    assert pl.Schedule.of("mine", [["0F0", None, "0B0"]]).without_communication() == pl.schedule(
+        "1F1B", 1, 1
+    )
 
 
 def test_fewer_microbatches_than_ranks_run_where_they_can():
-    for name in ("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBH1", "ZBH2", "ZBV"):
+    for name in (
+        "GPipe",
+        "1F1B",
+        "Interleaved1F1B",
+        "LoopedBFS",
+        "InterleavedZeroBubble",
+        "ZBH1",
+        "ZBH2",
+        "ZBV",
+    ):
         pl.schedule(name, 4, 2).validate()
 
 
 def test_bad_csv_is_refused_by_place(tmp_path):
     with pytest.raises(pl.InvalidSchedule, match=r"the CSV text: .*1F0 is there 2 times"):
         pl.Schedule.from_csv("0F0,0B0\n1F0,1F0,1B0\n")
-    with pytest.raises(pl.InvalidData, match=r"the CSV text, row 2, column 2: '1Q0': expected stage, kind"):
+    with pytest.raises(
+        pl.InvalidData, match=r"the CSV text, row 2, column 2: '1Q0': expected stage, kind"
+    ):
         pl.Schedule.from_csv("0F0,0B0\n1F0,1Q0\n")
-    assert pl.Schedule.from_csv("0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n") == pl.schedule("1F1B", 2, 1)
+    assert pl.Schedule.from_csv("0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n") == pl.schedule(
+        "1F1B", 2, 1
+    )
     with pytest.raises(pl.InvalidData, match="there is no such file"):
         pl.Schedule.from_csv(tmp_path / "none.csv")
     with pytest.raises(pl.InvalidData, match="expected a row of actions for each rank"):
@@ -299,29 +372,80 @@ def test_bad_csv_is_refused_by_place(tmp_path):
     ("known", "message"),
     [
         ({"microbatches": 0}, "Schedule: microbatches = 0: expected a whole number of at least 1"),
-        ({"microbatches": True}, "Schedule: microbatches = True: expected a whole number of at least 1"),
-        ({"microbatches": 2.5}, "Schedule: microbatches = 2.5: expected a whole number of at least 1"),
-        ({"microbatches": "3"}, "Schedule: microbatches = '3': expected a whole number of at least 1"),
-        ({"microbatches": float("nan")}, "Schedule: microbatches = nan: expected a whole number of at least 1"),
-        ({"microbatches": 10**9}, "Schedule: microbatches = 1000000000: expected at most 5,000,000"),
-        ({"stage_rank": []}, "Schedule: stage_rank = []: expected the rank that holds each stage, such as [0, 1]"),
+        (
+            {"microbatches": True},
+            "Schedule: microbatches = True: expected a whole number of at least 1",
+        ),
+        (
+            {"microbatches": 2.5},
+            "Schedule: microbatches = 2.5: expected a whole number of at least 1",
+        ),
+        (
+            {"microbatches": "3"},
+            "Schedule: microbatches = '3': expected a whole number of at least 1",
+        ),
+        (
+            {"microbatches": float("nan")},
+            "Schedule: microbatches = nan: expected a whole number of at least 1",
+        ),
+        (
+            {"microbatches": 10**9},
+            "Schedule: microbatches = 1000000000: expected at most 5,000,000",
+        ),
+        (
+            {"stage_rank": []},
+            "Schedule: stage_rank = []: expected the rank that holds each stage, such as [0, 1]",
+        ),
         ({"stage_rank": 5}, "Schedule: stage_rank = 5: expected the rank that holds each stage"),
-        ({"stage_rank": "01"}, "Schedule: stage_rank = '01': expected the rank that holds each stage"),
-        ({"stage_rank": ["a"]}, "Schedule: stage_rank[0] = 'a': expected a whole number of at least 0"),
-        ({"stage_rank": [0, -1]}, "Schedule: stage_rank[1] = -1: expected a whole number of at least 0"),
+        (
+            {"stage_rank": "01"},
+            "Schedule: stage_rank = '01': expected the rank that holds each stage",
+        ),
+        (
+            {"stage_rank": ["a"]},
+            "Schedule: stage_rank[0] = 'a': expected a whole number of at least 0",
+        ),
+        (
+            {"stage_rank": [0, -1]},
+            "Schedule: stage_rank[1] = -1: expected a whole number of at least 0",
+        ),
         ({"name": 5}, "Schedule: name = 5: expected text"),
         ({"rows": 5}, "Schedule: rows = 5: expected a row of actions for each rank"),
-        ({"rows": ["0F0 0B0"]}, "Schedule: rows[0] = '0F0 0B0': expected a list of actions, such as ['0F0', '0B0']"),
+        (
+            {"rows": ["0F0 0B0"]},
+            "Schedule: rows[0] = '0F0 0B0': expected a list of actions, such as ['0F0', '0B0']",
+        ),
         ({"rows": [["0F0"], 3]}, "Schedule: rows[1] = 3: expected a list of actions"),
         ({"rows": [["0F0", 0]]}, "Action: action = '0': expected stage, kind and microbatch"),
-        ({"rows": [["0F0", 10**5000]]}, "Action: action = '<int>': expected stage, kind and microbatch"),
-        ({"rows": [[pl.Action(0, "F", 0, np.array([1, 2]))]]}, "parts = array([1, 2]): expected a forward and a full"),
-        ({"rows": [[pl.Action(0, "F", 0, None)]]}, "Action: parts = None: expected a forward and a full backward"),
+        (
+            {"rows": [["0F0", 10**5000]]},
+            "Action: action = '<int>': expected stage, kind and microbatch",
+        ),
+        (
+            {"rows": [[pl.Action(0, "F", 0, np.array([1, 2]))]]},
+            "parts = array([1, 2]): expected a forward and a full",
+        ),
+        (
+            {"rows": [[pl.Action(0, "F", 0, None)]]},
+            "Action: parts = None: expected a forward and a full backward",
+        ),
         ({"rows": [[pl.Action(0, [], 0)]]}, "Action: kind = []: expected one of F, I"),
-        ({"rows": [["0F0"], [pl.Action("a", "F", 0)]]}, "Action (rank 1, position 0): stage = 'a': expected a whole"),
-        ({"rows": [["0F0", pl.Action(0, "B", 2**40)]]}, "Action (rank 0, position 1): microbatch = 1099511627776"),
-        ({"rows": [["9000000F0"]]}, "Action (rank 0, position 0): stage = 9000000: expected at most 4,999,999"),
-        ({"rows": [["0F" + 13 * "9"]]}, "Action: action = '0F9999999999999': expected stages and microbatches of at"),
+        (
+            {"rows": [["0F0"], [pl.Action("a", "F", 0)]]},
+            "Action (rank 1, position 0): stage = 'a': expected a whole",
+        ),
+        (
+            {"rows": [["0F0", pl.Action(0, "B", 2**40)]]},
+            "Action (rank 0, position 1): microbatch = 1099511627776",
+        ),
+        (
+            {"rows": [["9000000F0"]]},
+            "Action (rank 0, position 0): stage = 9000000: expected at most 4,999,999",
+        ),
+        (
+            {"rows": [["0F" + 13 * "9"]]},
+            "Action: action = '0F9999999999999': expected stages and microbatches of at",
+        ),
     ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused_at_the_door(known, message):
@@ -333,14 +457,22 @@ def test_a_schedule_that_makes_no_sense_is_refused_at_the_door(known, message):
 
 def test_half_a_pair_does_not_take_the_next_action_for_its_other_half():
     half = pl.Action(-1, "OVERLAP_F_B", -1, (pl.Action(0, "F", 1),))
-    with pytest.raises(pl.InvalidValue, match=r"parts = .*: expected a forward and a full backward, as in Action.pair"):
+    with pytest.raises(
+        pl.InvalidValue,
+        match=r"parts = .*: expected a forward and a full backward, as in Action.pair",
+    ):
         pl.Schedule.of("mine", [["0F0", half, "0B0", "0B1"]])
     assert pl.Schedule.of("mine", [["0F0", "( 0F1 ; 0B0 )OVERLAP_F_B", "0B1"]]).defects() == ()
 
 
 def test_a_schedule_changed_by_hand_is_checked_again():
     schedule = pl.schedule("1F1B", 2, 2)
-    for changes in ({"microbatches": 0}, {"stage_rank": []}, {"first": np.array([0, 9, 8])}, {"kind": [0] * 8}):
+    for changes in (
+        {"microbatches": 0},
+        {"stage_rank": []},
+        {"first": np.array([0, 9, 8])},
+        {"kind": [0] * 8},
+    ):
         with pytest.raises(pl.InvalidValue, match=f"Schedule: {next(iter(changes))} = "):
             dataclasses.replace(schedule, **changes)
 
@@ -349,7 +481,9 @@ def test_small_numbers_of_numpy_count_as_whole_numbers():
     assert pl.schedule("Interleaved1F1B", np.int8(20), np.uint8(200), np.int8(2)) == pl.schedule(
         "Interleaved1F1B", 20, 200, 2
     )
-    made = pl.Schedule.of("mine", [["0F0", "0B0"]], microbatches=np.int8(1), stage_rank=np.zeros(1, np.uint8))
+    made = pl.Schedule.of(
+        "mine", [["0F0", "0B0"]], microbatches=np.int8(1), stage_rank=np.zeros(1, np.uint8)
+    )
     assert made == pl.schedule("1F1B", 1, 1)
 
 
@@ -357,22 +491,33 @@ def test_small_numbers_of_numpy_count_as_whole_numbers():
 def test_one_high_number_is_answered_at_once(number):
     began = time.perf_counter()
     one, two = f"0F0,0B0,0F{number},0B{number}\n", f"0F0,0B0\n{number}F0,{number}B0\n"
-    with pytest.raises(pl.InvalidSchedule, match=r"0F1 is missing on rank 0: 1 stages · [\d,]+ microbatches need"):
+    with pytest.raises(
+        pl.InvalidSchedule, match=r"0F1 is missing on rank 0: 1 stages · [\d,]+ microbatches need"
+    ):
         pl.Schedule.from_csv(one)
-    with pytest.raises(pl.InvalidSchedule, match=r"1F0 is missing on rank 0: [\d,]+ stages · 1 microbatches need"):
+    with pytest.raises(
+        pl.InvalidSchedule, match=r"1F0 is missing on rank 0: [\d,]+ stages · 1 microbatches need"
+    ):
         pl.Schedule.from_csv(two)
     assert time.perf_counter() - began < 10
     for huge in (5_000_000, 10**10, 10**30):
-        with pytest.raises(pl.InvalidData, match=r"the CSV text.*: expected (at most 4,999,999|stages and microb)"):
+        with pytest.raises(
+            pl.InvalidData, match=r"the CSV text.*: expected (at most 4,999,999|stages and microb)"
+        ):
             pl.Schedule.from_csv(f"0F0,0B0\n0F{huge},0B0\n")
 
 
 def test_of_very_many_defects_a_thousand_are_listed():
     found = pl.Schedule.of("mine", [["0F0", "0B0"]], microbatches=500_000).defects()
     assert len(found) == 1001
-    assert (found[0], found[-1]) == ("0F1 is missing on rank 0", "and more; the first 1,000 are listed")
+    assert (found[0], found[-1]) == (
+        "0F1 is missing on rank 0",
+        "and more; the first 1,000 are listed",
+    )
     (doubled,) = pl.Schedule.of("mine", [["0F0"] * 9 + ["0B0"]]).defects()
-    assert doubled.startswith("0F0 is there 9 times, expected once (rank 0, position 0, rank 0, position 1, ")
+    assert doubled.startswith(
+        "0F0 is there 9 times, expected once (rank 0, position 0, rank 0, position 1, "
+    )
     assert doubled.endswith("position 4, …)")
 
 
@@ -386,28 +531,41 @@ def test_what_is_too_large_is_refused_before_anything_is_searched_or_listed(argu
     with pytest.raises(pl.TooLarge, match="are listed one by one"):
         pl.schedule(*arguments)
     assert time.perf_counter() - began < 0.5
-    with pytest.raises(pl.InvalidValue, match="ranks = <int>: expected at most 1,000,000,000,000,000,000"):
+    with pytest.raises(
+        pl.InvalidValue, match="ranks = <int>: expected at most 1,000,000,000,000,000,000"
+    ):
         pl.schedule("GPipe", 10**5000, 1)
 
 
 def test_what_would_take_minutes_to_time_is_refused():
     long, wide = pl.schedule("GPipe", 1, 600_000), pl.schedule("1F1B", 50_000, 1)
     for schedule in (long, wide):
-        with pytest.raises(pl.TooLarge, match=r"at most 1,000,000 and 40,000,000 cells are timed") as caught:
+        with pytest.raises(
+            pl.TooLarge, match=r"at most 1,000,000 and 40,000,000 cells are timed"
+        ) as caught:
             schedule.validate()
         assert set(caught.value.size) == {"rounds", "ranks"}
 
 
 def test_a_source_that_is_no_file_is_refused(tmp_path):
     for source in (None, 5, b"0F0\n", ["0F0"]):
-        with pytest.raises(pl.InvalidValue, match=r"from_csv: source = .*: expected a path, as text or pathlib.Path"):
+        with pytest.raises(
+            pl.InvalidValue,
+            match=r"from_csv: source = .*: expected a path, as text or pathlib.Path",
+        ):
             pl.Schedule.from_csv(source)
     for source in ("0F0,0B0", "0F0," * 100_000, "a\0b", tmp_path):
-        with pytest.raises(pl.InvalidData, match=r"there is no such file; .* text instead of a file ends with a line"):
+        with pytest.raises(
+            pl.InvalidData,
+            match=r"there is no such file; .* text instead of a file ends with a line",
+        ):
             pl.Schedule.from_csv(source)
     with pytest.raises(pl.InvalidValue, match="to_csv: path = 5: expected a path"):
         pl.schedule("1F1B", 1, 1).to_csv(5)
-    for path, remedy in ((tmp_path, "the path of a file"), ("a\0b", "a path without such characters")):
+    for path, remedy in (
+        (tmp_path, "the path of a file"),
+        ("a\0b", "a path without such characters"),
+    ):
         with pytest.raises(pl.InvalidData, match=rf"cannot be written.*: expected {remedy}"):
             pl.schedule("1F1B", 1, 1).to_csv(path)
     with pytest.raises(pl.InvalidValue, match="path = '': expected a path that is not empty"):
@@ -420,7 +578,8 @@ def test_a_source_that_is_no_file_is_refused(tmp_path):
 def test_no_messages_are_shown_of_an_impossible_schedule():
     for schedule in (broken("0F0 0B0 7F0", stage_rank=[0]), broken("0F0 0B0 0F5", microbatches=1)):
         with pytest.raises(
-            pl.InvalidSchedule, match=r"schedule 'mine' cannot be run: .*(stages|microbatches) are 0 to"
+            pl.InvalidSchedule,
+            match=r"schedule 'mine' cannot be run: .*(stages|microbatches) are 0 to",
         ):
             schedule.with_communication()
 

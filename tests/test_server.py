@@ -21,14 +21,22 @@ def served(tmp_path, *arguments):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    folders = {f"JUPYTER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "RUNTIME", "DATA")}
+    folders = {
+        f"JUPYTER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "RUNTIME", "DATA")
+    }
     command = [
-        sys.executable, "-m", "pipelab.cli", "lab", "--no-browser", f"--port={port}", "--allow-root", *arguments,
+        sys.executable, "-m", "pipelab.io.command_line",
+        "lab", "--no-browser", f"--port={port}", "--allow-root", *arguments,
     ]  # fmt: skip
     log = tmp_path / "lab.log"
     with log.open("w") as output:
         server = subprocess.Popen(
-            command, cwd=tmp_path, env=os.environ | folders, stdout=output, stderr=output, start_new_session=True
+            command,
+            cwd=tmp_path,
+            env=os.environ | folders,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     try:
         end, found = time.monotonic() + 90, None
@@ -46,7 +54,11 @@ def served(tmp_path, *arguments):
 def _listens_at(process, port):
     """The addresses; asked again for a while, as the system's table can miss a socket while others open and close."""
     for _ in range(50):
-        open_ = [c for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
+        open_ = [
+            c
+            for c in process.net_connections("inet")
+            if c.status == psutil.CONN_LISTEN and c.laddr.port == port
+        ]
         if open_:
             break
         time.sleep(0.1)
@@ -71,7 +83,9 @@ def test_the_server_is_for_this_machine_and_asks_for_its_token(tmp_path):
         assert _status(f"{address}?token={token}") == 200
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has further loopback addresses without being asked")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has further loopback addresses without being asked"
+)
 def test_another_address_is_taken_when_asked_for(tmp_path):
     with served(tmp_path, "--ip=127.0.0.2") as (process, port, token):
         assert _listens_at(process, port) == {"127.0.0.2"}

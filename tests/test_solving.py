@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab import scip
-from pipelab.deadline import Deadline, Ended
-from pipelab.formulations.aggregated import rates
-from pipelab.methods.joint_model import joint_program
+from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.formulations.aggregated import rates
+from pipelab.engine.methods.joint_model import joint_program
+from pipelab.engine.solvers import scip
 
 
 @pytest.mark.parametrize("case", pl.cases())
@@ -25,7 +25,9 @@ def test_every_bundled_case_is_answered_at_once(case, gpus):
     assert result.seconds < 5
 
 
-def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_why(tiny, monkeypatch):
+def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_why(
+    tiny, monkeypatch
+):
     balanced = dataclasses.replace(tiny, batch_split="balanced")
     usual = pl.solve(balanced)
     monkeypatch.setattr(rates, "_MOST_CELLS", 10)
@@ -35,7 +37,11 @@ def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_w
     assert result.throughput == pytest.approx(usual.throughput, rel=1e-12)
     assert result.reason.startswith("method 'aggregated' refuses: tiny has up to 5 mixtures")
     assert ". Method 'aggregated' refuses: tiny has" in result.sentence
-    none = pl.solve(dataclasses.replace(balanced, model=dataclasses.replace(balanced.model, layer_weight_gb=90.0)))
+    none = pl.solve(
+        dataclasses.replace(
+            balanced, model=dataclasses.replace(balanced.model, layer_weight_gb=90.0)
+        )
+    )
     assert none.status == "infeasible"
     assert none.reason.startswith("layer 1 alone needs")
 
@@ -43,13 +49,16 @@ def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_w
 def test_where_both_are_refused_both_reasons_are_given(monkeypatch):
     monkeypatch.setattr(rates, "_MOST_CELLS", 10)
     with pytest.raises(
-        pl.TooLarge, match=r"'aggregated' refuses: demo has .* mixtures.*; and method 'joint': the joint ILP"
+        pl.TooLarge,
+        match=r"'aggregated' refuses: demo has .* mixtures.*; and method 'joint': the joint ILP",
     ):
         pl.solve(pl.load_case("demo", max_gpus_per_stage=3, batch_split="balanced"))
 
 
 def test_an_option_of_one_method_alone_is_said_to_be_its():
-    with pytest.raises(pl.UnknownName, match="'auto' has no option 'form'; name a method that has it: joint"):
+    with pytest.raises(
+        pl.UnknownName, match="'auto' has no option 'form'; name a method that has it: joint"
+    ):
         pl.solve(pl.load_case("tiny"), form="tight")
     with pytest.raises(pl.UnknownName, match="'auto' has no option 'gapp'; did you mean 'gap'"):
         pl.solve(pl.load_case("tiny"), gapp=0.1)
@@ -62,7 +71,11 @@ def test_a_time_limit_keeps_what_is_true(long_solve):
     assert result.bound is not None
     assert result.seconds < 30
     if result.placement:
-        assert pl.evaluate(long_solve, result.placement).throughput == result.throughput <= result.bound
+        assert (
+            pl.evaluate(long_solve, result.placement).throughput
+            == result.throughput
+            <= result.bound
+        )
 
 
 def test_no_time_at_all_still_gives_a_placement_and_a_valid_bound(long_solve):
@@ -85,7 +98,8 @@ def test_time_that_runs_out_among_the_columns_ends_the_handing_over():
     program, _ = joint_program(pl.load_case("small"), "tight")
     assert program.size["variables"] > 20_000
     with pytest.raises(Ended, match="time limit"):
-        scip._add_columns(None, program, False, Deadline(0))  # no model: not even the first may be added
+        # no model: not even the first may be added
+        scip._add_columns(None, program, False, Deadline(0))
 
 
 def test_a_stop_before_the_start_ends_at_once(long_solve):
@@ -102,7 +116,8 @@ def test_a_gap_limit_is_kept_and_said(long_solve):
     assert (result.status, result.stopped_by) == ("feasible", "gap limit")
     assert result.throughput >= 50
     assert 0 < result.gap <= 3.0
-    # SCIP's clearing of its tree afterwards is no news: it would say that the incumbent is the bound.
+    # SCIP's clearing of its tree afterwards is no news: it would say that the incumbent is the
+    # bound.
     gc.collect()
     assert tuple(seen) == result.details["progress"][:-1]
     assert seen[-1].bound > seen[-1].incumbent
@@ -130,7 +145,8 @@ def test_an_interrupt_ends_the_solve_and_keeps_the_answer(long_solve):
     assert (result.status, result.stopped_by) == ("feasible", "interrupt")
     assert result.seconds < 60
     assert result.throughput <= result.bound
-    assert "scip" not in {thread.name for thread in threading.enumerate()}  # nothing goes on behind our back
+    # nothing goes on behind our back
+    assert "scip" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_an_interrupt_while_scips_thread_starts_is_no_different(long_solve, monkeypatch):

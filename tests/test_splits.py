@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.course.published_layer_assignment import assign_layers_bandwidth_aware as seed_bandwidth_aware
-from pipelab.course.published_layer_assignment import assign_layers_proportional as seed_proportional
+from pipelab.course.published_layer_assignment import (
+    assign_layers_bandwidth_aware as seed_bandwidth_aware,
+)
+from pipelab.course.published_layer_assignment import (
+    assign_layers_proportional as seed_proportional,
+)
 from pipelab.course.published_orders import seed_by_flops, seed_even, smallest_failure
 from pipelab.course.rust_numbers import Panic
-from pipelab.splits import (
+from pipelab.engine.splits import (
     bottleneck,
     count_splits,
     split_bandwidth_aware,
@@ -84,7 +88,9 @@ class TestSeed001ByFlops:
 # The seeds' defects, each with the seed's wrong value and ours.
 
 
-@pytest.mark.parametrize(("flops", "stages", "ours"), [([1, 2], 2, [1, 1]), ([1] * 4, 3, [2, 1, 1])])
+@pytest.mark.parametrize(
+    ("flops", "stages", "ours"), [([1, 2], 2, [1, 1]), ([1] * 4, 3, [2, 1, 1])]
+)
 def test_by_flops_seed_panics_out_of_bounds(flops, stages, ours):
     with pytest.raises(Panic, match="index out of bounds"):
         seed_by_flops(flops, stages)
@@ -119,7 +125,9 @@ def test_by_flops_seed_overflows():
 
 def test_even_seed_gives_2_empty_stages_of_4():
     assert sizes(seed_even(2, 4)) == [1, 1, 0, 0]
-    with pytest.raises(pl.InvalidValue, match="stages = 4: expected at most 2, so that every stage has a layer"):
+    with pytest.raises(
+        pl.InvalidValue, match="stages = 4: expected at most 2, so that every stage has a layer"
+    ):
         split_even(2, 4)
 
 
@@ -153,7 +161,8 @@ def test_bandwidth_aware_seed_cannot_tell_links_below_a_megabyte_apart():
     """Its own tests use 100 and 200 kB/s; from four nodes on both become 1."""
     memory, bandwidth = [16_000] * 4, [800_000, 100_000, 100_000, 100_000]
     assert sizes(seed_bandwidth_aware(22, memory, bandwidth)) == [6, 6, 6, 4]
-    assert sizes(split_bandwidth_aware(22, memory, bandwidth)) == [11, 4, 4, 3]  # twice its share by memory is 11
+    # twice its share by memory is 11
+    assert sizes(split_bandwidth_aware(22, memory, bandwidth)) == [11, 4, 4, 3]
     assert sizes(split_bandwidth_aware(22, memory, bandwidth, layer_memory=1000)) == [16, 2, 2, 2]
 
 
@@ -172,7 +181,10 @@ def test_bandwidth_aware_gives_a_small_node_little_in_every_unit_however_fast_it
 
 
 def _every_split(layers, nodes):
-    return [[b - a for a, b in pairwise([0, *cuts, layers])] for cuts in combinations(range(1, layers), nodes - 1)]
+    return [
+        [b - a for a, b in pairwise([0, *cuts, layers])]
+        for cuts in combinations(range(1, layers), nodes - 1)
+    ]
 
 
 def test_bandwidth_aware_is_the_best_within_its_limits_by_trying_every_split():
@@ -184,8 +196,14 @@ def test_bandwidth_aware_is_the_best_within_its_limits_by_trying_every_split():
         layers = int(rng.integers(nodes, 11))
         memory, bandwidth = rng.integers(1, 9, nodes).tolist(), rng.integers(1, 9, nodes).tolist()
         need = None if rng.random() < 0.5 else int(rng.integers(1, 4))
-        most = [max(1, 2 * layers * m // sum(memory)) if need is None else m // need for m in memory]
-        kept = [s for s in _every_split(layers, nodes) if all(n <= top for n, top in zip(s, most, strict=True))]
+        most = [
+            max(1, 2 * layers * m // sum(memory)) if need is None else m // need for m in memory
+        ]
+        kept = [
+            s
+            for s in _every_split(layers, nodes)
+            if all(n <= top for n, top in zip(s, most, strict=True))
+        ]
         if not kept:
             refused += 1
             with pytest.raises(pl.InvalidValue, match="layer_memory = "):
@@ -200,7 +218,11 @@ def test_bandwidth_aware_is_the_best_within_its_limits_by_trying_every_split():
 
 def test_bandwidth_aware_keeps_to_memory_where_quotients_leave_the_floats():
     assert sizes(split_bandwidth_aware(4, [1, 10], [1e300, 1e-30], layer_memory=1)) == [1, 3]
-    assert sizes(split_bandwidth_aware(9, [1, 10, 10], [1e300, 1e-30, 3e-30], layer_memory=1)) == [1, 2, 6]
+    assert sizes(split_bandwidth_aware(9, [1, 10, 10], [1e300, 1e-30, 3e-30], layer_memory=1)) == [
+        1,
+        2,
+        6,
+    ]
     assert sizes(split_bandwidth_aware(4, [1e308, 1e308], [1, 1], layer_memory=1e-10)) == [2, 2]
 
 
@@ -208,14 +230,21 @@ def test_bandwidth_aware_can_lose_where_layers_need_less_than_is_assumed():
     """As its docstring says; searched for, smallest first."""
     pairs = list(product((1, 2, 3), repeat=2))
     inputs = product(range(3, 9), pairs, pairs)
-    for layers, memory, bandwidth in sorted(inputs, key=lambda each: each[0] + sum(each[1]) + sum(each[2])):
+    for layers, memory, bandwidth in sorted(
+        inputs, key=lambda each: each[0] + sum(each[1]) + sum(each[2])
+    ):
         ones = [1] * layers
         found, best = (
             bottleneck(split, ones, bandwidth)
-            for split in (split_bandwidth_aware(layers, memory, bandwidth), split_minmax(ones, 2, speeds=bandwidth))
+            for split in (
+                split_bandwidth_aware(layers, memory, bandwidth),
+                split_minmax(ones, 2, speeds=bandwidth),
+            )
         )
         if found > best:
-            roomy = split_bandwidth_aware(layers, memory, bandwidth, layer_memory=min(memory) / layers)
+            roomy = split_bandwidth_aware(
+                layers, memory, bandwidth, layer_memory=min(memory) / layers
+            )
             assert bottleneck(roomy, ones, bandwidth) == best
             return
     pytest.fail("nothing found")
@@ -254,14 +283,32 @@ BAD = {
     "more stages than layers": (lambda: split_minmax([1, 1], 3), "stages = 3: expected at most 2"),
     "no stage": (lambda: split_minmax([1], 0), "stages = 0: expected a whole number of at least 1"),
     "no layer": (lambda: split_minmax([], 1), "layers = 0: expected a whole number of at least 1"),
-    "negative cost": (lambda: split_minmax([1, -1], 1), r"costs\[1\] = -1: expected a finite number, at least 0"),
+    "negative cost": (
+        lambda: split_minmax([1, -1], 1),
+        r"costs\[1\] = -1: expected a finite number, at least 0",
+    ),
     "NaN cost": (lambda: split_minmax([float("nan")], 1), r"costs\[0\] = nan"),
     "infinite FLOPs": (lambda: split_by_flops([float("inf")], 1), r"flops\[0\] = inf"),
-    "speed 0": (lambda: split_minmax([1, 1], 2, speeds=[1, 0]), r"speeds\[1\] = 0.0: expected more than 0"),
-    "too few speeds": (lambda: split_minmax([1, 1], 2, speeds=[1]), "speeds = '1 values': expected 2"),
-    "bandwidth 0": (lambda: split_bandwidth_aware(2, [1, 1], [0, 1]), r"bandwidth\[0\] = 0.0: expected more than 0"),
-    "one bandwidth short": (lambda: split_bandwidth_aware(3, [1, 1], [1]), "expected 2, one per node"),
-    "layer without memory": (lambda: split_bandwidth_aware(2, [1, 1], [1, 1], layer_memory=0), "expected more than 0"),
+    "speed 0": (
+        lambda: split_minmax([1, 1], 2, speeds=[1, 0]),
+        r"speeds\[1\] = 0.0: expected more than 0",
+    ),
+    "too few speeds": (
+        lambda: split_minmax([1, 1], 2, speeds=[1]),
+        "speeds = '1 values': expected 2",
+    ),
+    "bandwidth 0": (
+        lambda: split_bandwidth_aware(2, [1, 1], [0, 1]),
+        r"bandwidth\[0\] = 0.0: expected more than 0",
+    ),
+    "one bandwidth short": (
+        lambda: split_bandwidth_aware(3, [1, 1], [1]),
+        "expected 2, one per node",
+    ),
+    "layer without memory": (
+        lambda: split_bandwidth_aware(2, [1, 1], [1, 1], layer_memory=0),
+        "expected more than 0",
+    ),
     "layers too large": (
         lambda: split_bandwidth_aware(30, [10, 24], [1, 1], layer_memory=1.5),
         "layer_memory = 1.5: expected less: the nodes can hold 6, 16 of 30 layers",
@@ -270,7 +317,10 @@ BAD = {
         lambda: split_bandwidth_aware(3, [1, 99], [1, 1], layer_memory=2),
         "the nodes can hold 0, 3 of 3 layers; every node needs at least one",
     ),
-    "limits alone": (lambda: split_minmax([1, 1], 2, limits=[1, 1]), "memory and limits go together"),
+    "limits alone": (
+        lambda: split_minmax([1, 1], 2, limits=[1, 1]),
+        "memory and limits go together",
+    ),
 }
 
 
@@ -304,7 +354,11 @@ def test_minmax_equals_trying_everything():
     for _ in range(3000):
         layers = int(rng.integers(1, 10))
         stages = int(rng.integers(1, layers + 1))
-        cost = rng.integers(0, 6, layers).astype(float) if rng.random() < 0.5 else rng.uniform(0, 10, layers)
+        cost = (
+            rng.integers(0, 6, layers).astype(float)
+            if rng.random() < 0.5
+            else rng.uniform(0, 10, layers)
+        )
         speeds = None if rng.random() < 0.5 else rng.uniform(0.1, 8, stages)
         assert as_good_as_any(cost, stages, speeds), (cost, stages, speeds)
 
@@ -316,7 +370,9 @@ def test_minmax_equals_trying_everything_at_the_edges_of_numbers(data):
     stages = data.draw(st.integers(1, layers))
     whole = st.integers(0, 5).map(float)
     cost = data.draw(st.lists(st.one_of(whole, st.floats(0, 10)), min_size=layers, max_size=layers))
-    speeds = data.draw(st.one_of(st.none(), st.lists(st.floats(0.1, 8), min_size=stages, max_size=stages)))
+    speeds = data.draw(
+        st.one_of(st.none(), st.lists(st.floats(0.1, 8), min_size=stages, max_size=stages))
+    )
     assert as_good_as_any(cost, stages, speeds)
 
 

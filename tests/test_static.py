@@ -17,14 +17,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import pipelab as pl
 from lab_session import CHROMIUM
-from pipelab.explore.chart import LiveChart
-from pipelab.paths import notebooks_dir
-from pipelab.static import client, site, static_copy
-from pipelab.static.figures import figure_html, figure_of_state
-from pipelab.static.formulas import typeset, typeset_html
-from pipelab.static.page import page
-from pipelab.static.run import executed
-from pipelab.static.stills import NOTE, still
+from pipelab.io.paths import notebooks_dir
+from pipelab.io.static import client, site, static_copy
+from pipelab.io.static.figures import figure_html, figure_of_state
+from pipelab.io.static.formulas import typeset, typeset_html
+from pipelab.io.static.one_page import page
+from pipelab.io.static.run import executed
+from pipelab.io.static.stills import NOTE, still
+from pipelab.widgets.chart import LiveChart
 
 EVERY = sorted(
     p.relative_to(notebooks_dir()).with_suffix("").as_posix()
@@ -70,7 +70,10 @@ def test_every_formula_of_the_notebooks_can_be_typeset():
                 left = re.sub(r"```.*?```|`[^`]*`|<math.*?</math>", "", made, flags=re.S)
                 assert not re.search(r"\\[a-z]", left), (name, left)
     assert count > 100
-    for formulation in (pl.joint_formulation(pl.load_case("tiny")), pl.single_gpu_formulation(pl.load_case("tiny"))):
+    for formulation in (
+        pl.joint_formulation(pl.load_case("tiny")),
+        pl.single_gpu_formulation(pl.load_case("tiny")),
+    ):
         assert "$" not in typeset_html(formulation._repr_html_())
 
 
@@ -95,18 +98,33 @@ def test_a_figure_widget_is_its_figure():
     figure = figure_of_state(saved["state"], saved.get("buffers", []))
     assert figure["layout"]["title"]["text"] == "three bars"
     assert figure["data"][0]["y"]["dtype"] == "f8"
-    assert np.frombuffer(base64.b64decode(figure["data"][0]["y"]["bdata"])).tolist() == [1.5, 2.5, 3.5]
+    assert np.frombuffer(base64.b64decode(figure["data"][0]["y"]["bdata"])).tolist() == [
+        1.5,
+        2.5,
+        3.5,
+    ]
 
 
 def test_a_chart_that_is_kept_as_text_is_its_figure():
-    state = {"drawing": '{"data": [{"type": "bar"}], "layout": {"height": 300}}', "look": '{"layout": {}}'}
+    state = {
+        "drawing": '{"data": [{"type": "bar"}], "layout": {"height": 300}}',
+        "look": '{"layout": {}}',
+    }
     figure = figure_of_state(state, [])
-    assert figure == {"data": [{"type": "bar"}], "layout": {"height": 300, "template": {"layout": {}}}}
+    assert figure == {
+        "data": [{"type": "bar"}],
+        "layout": {"height": 300, "template": {"layout": {}}},
+    }
     assert figure_of_state({"value": 3}, []) is None
 
 
 def test_a_live_chart_is_its_figure():
-    chart = LiveChart({"data": [{"type": "bar", "y": np.array([1.5, 2.5])}], "layout": {"title": {"text": "two bars"}}})
+    chart = LiveChart(
+        {
+            "data": [{"type": "bar", "y": np.array([1.5, 2.5])}],
+            "layout": {"title": {"text": "two bars"}},
+        }
+    )
     figure = figure_of_state(_states()[chart.model_id]["state"], [])
     assert go.Figure(figure).layout == chart.figure.layout
     assert np.frombuffer(base64.b64decode(figure["data"][0]["y"]["bdata"])).tolist() == [1.5, 2.5]
@@ -115,7 +133,8 @@ def test_a_live_chart_is_its_figure():
 def test_buffers_of_a_state_that_is_gone_are_left_out():
     state = {"_widget_data": [{"y": [1, 2]}], "_widget_layout": {}}
     buffers = [
-        {"path": path, "data": "AAAA"} for path in (["_widget_data", 3, "y", "buffer"], ["_widget_data", 0, "y", 0])
+        {"path": path, "data": "AAAA"}
+        for path in (["_widget_data", 3, "y", "buffer"], ["_widget_data", 0, "y", 0])
     ]
     assert figure_of_state(state, buffers) == {"data": [{"y": [1, 2]}], "layout": {}}
 
@@ -128,26 +147,43 @@ def test_controls_are_shown_with_their_values():
         widgets.HBox([widgets.Dropdown(description="phase", options=["prefill", "decode"], value="decode")]),
         widgets.Checkbox(description="mixed", value=True), widgets.Button(description="Stop"),
     ])  # fmt: skip
-    output = widgets.Output(outputs=({"output_type": "stream", "name": "stdout", "text": "five stages"},))
+    output = widgets.Output(
+        outputs=({"output_type": "stream", "name": "stdout", "text": "five stages"},)
+    )
     text = still(box.model_id, _states(), lambda inner: "")
-    for part in (NOTE, "T4 <b>6</b>", "<b>limited</b>", "phase <b>decode</b>", "mixed <b>yes</b>", 'class="row"'):
+    for part in (
+        NOTE,
+        "T4 <b>6</b>",
+        "<b>limited</b>",
+        "phase <b>decode</b>",
+        "mixed <b>yes</b>",
+        'class="row"',
+    ):
         assert part in text
     assert "Stop" not in text
     assert "not this" not in text
     assert "nor this" not in text
     assert "five stages" in still(output.model_id, _states(), lambda inner: inner["text"])
-    assert still("gone", {}, lambda inner: "") == f'<div class="still"><p class="note">{NOTE}</p></div>'
+    assert (
+        still("gone", {}, lambda inner: "")
+        == f'<div class="still"><p class="note">{NOTE}</p></div>'
+    )
 
 
 # pages
 
 
 def _notebook():
-    hidden = new_code_cell("pl.guess('how many?', 3)", metadata={"jupyter": {"source_hidden": True}})
+    hidden = new_code_cell(
+        "pl.guess('how many?', 3)", metadata={"jupyter": {"source_hidden": True}}
+    )
     hidden.outputs = [new_output("display_data", {"text/html": "<details>folded</details>"})]
     drawn = new_code_cell("figure")
     drawn.outputs = [
-        new_output("display_data", {"application/vnd.plotly.v1+json": {"data": [], "layout": {}}, "text/html": "no"}),
+        new_output(
+            "display_data",
+            {"application/vnd.plotly.v1+json": {"data": [], "layout": {}}, "text/html": "no"},
+        ),
         new_output("stream", name="stderr", text="a warning of the machine's"),
     ]
     text = "# Title & more\n\nTo [01](b.ipynb#A-part), [02](gone.ipynb), $x$ and [up](../c.ipynb).\n\n## A part"
@@ -155,7 +191,11 @@ def _notebook():
 
 
 def test_a_page_has_text_figures_and_links_to_the_pages_there_are():
-    text = page(_notebook(), "solutions/a.html", ["index.html", "c.html", "solutions/a.html", "solutions/b.html"])
+    text = page(
+        _notebook(),
+        "solutions/a.html",
+        ["index.html", "c.html", "solutions/a.html", "solutions/b.html"],
+    )
     assert "<title>Title &amp; more</title>" in text
     assert '<a href="b.html#A-part">01</a>' in text
     assert '<span title="not in this copy">02</span>' in text
@@ -174,7 +214,9 @@ def test_links_of_all_pages_are_whole_and_nothing_comes_from_elsewhere():
     links = 0
     for name, text in texts.items():
         # Nothing is loaded from elsewhere; a reader may go there.
-        assert not re.search(r'src="(https?:)?//|<link[^>]*href="(https?:)?//|url\((https?:)?//', text)
+        assert not re.search(
+            r'src="(https?:)?//|<link[^>]*href="(https?:)?//|url\((https?:)?//', text
+        )
         assert "not in this copy" not in text
         for target in re.findall(r'href="([^"]+)"', text):
             if target.startswith("https://"):
@@ -196,8 +238,12 @@ def two(monkeypatch, tmp_path):
     """Two tiny notebooks instead of the real ones."""
     root = tmp_path / "notebooks"
     root.mkdir()
-    first = new_notebook(cells=[new_markdown_cell("# First\n\nA question.\n\n[on](b.ipynb)"), new_code_cell("1 + 1")])
-    second = new_notebook(cells=[new_markdown_cell("# Second\n\n[back](a.ipynb)"), new_code_cell("print(6 * 7)")])
+    first = new_notebook(
+        cells=[new_markdown_cell("# First\n\nA question.\n\n[on](b.ipynb)"), new_code_cell("1 + 1")]
+    )
+    second = new_notebook(
+        cells=[new_markdown_cell("# Second\n\n[back](a.ipynb)"), new_code_cell("print(6 * 7)")]
+    )
     nbformat.write(first, root / "a.ipynb")
     nbformat.write(second, root / "b.ipynb")
     monkeypatch.setattr(site, "notebooks_dir", lambda: root)
@@ -217,15 +263,23 @@ def test_a_copy_is_written_whole_and_replaced_whole(two, tmp_path):
 
 
 def test_nothing_is_written_where_a_notebook_fails(two, tmp_path):
-    nbformat.write(new_notebook(cells=[new_markdown_cell("# B"), new_code_cell("1 / 0")]), two / "b.ipynb")
-    with pytest.raises(pl.PipelabError, match=r"b\.ipynb: a cell failed with ZeroDivisionError: division by zero"):
+    nbformat.write(
+        new_notebook(cells=[new_markdown_cell("# B"), new_code_cell("1 / 0")]), two / "b.ipynb"
+    )
+    with pytest.raises(
+        pl.PipelabError, match=r"b\.ipynb: a cell failed with ZeroDivisionError: division by zero"
+    ):
         static_copy(tmp_path / "copy")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notebooks"]
 
 
 def test_what_an_explorer_finds_later_is_on_the_page(tmp_path):
     """It is found between cells, when no client listens."""
-    cells = ["import pipelab as pl", "pl.explore_mix('tiny')", *["import time; time.sleep(0.7)"] * 4]
+    cells = [
+        "import pipelab as pl",
+        "pl.explore_mix('tiny')",
+        *["import time; time.sleep(0.7)"] * 4,
+    ]
     path = tmp_path / "late.ipynb"
     nbformat.write(new_notebook(cells=[new_code_cell(cell) for cell in cells]), path)
     text = page(executed(path), "late", ["late"])
@@ -257,7 +311,10 @@ def test_the_pages_live_in_a_browser(tmp_path):
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1200, "height": 900})
         tab.on("pageerror", lambda error: errors.append(str(error)))
-        tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        tab.on(
+            "console",
+            lambda message: errors.append(message.text) if message.type == "error" else None,
+        )
         tab.on("request", lambda request: asked.add(request.url))
         drawn, formulas = {}, {}
         for path in pages:
@@ -265,7 +322,9 @@ def test_the_pages_live_in_a_browser(tmp_path):
             tab.wait_for_function(
                 "() => [...document.querySelectorAll('.figure')].every(f => f.querySelector('.main-svg .gtitle'))"
             )
-            drawn[path.stem] = tab.locator(".figure").evaluate_all("all => all.map(f => f.clientWidth)")
+            drawn[path.stem] = tab.locator(".figure").evaluate_all(
+                "all => all.map(f => f.clientWidth)"
+            )
             formulas[path.stem] = tab.locator("math").evaluate_all(
                 "all => all.map(m => m.getBoundingClientRect().width)"
             )
@@ -275,7 +334,9 @@ def test_the_pages_live_in_a_browser(tmp_path):
                     continue
                 assert Path(unquote(place.removeprefix("file://"))).is_file(), link
                 text = Path(unquote(place.removeprefix("file://"))).read_text(encoding="utf-8")
-                assert not anchor or f'id="{unquote(anchor)}"' in text or f'id="{anchor}"' in text, link
+                assert (
+                    not anchor or f'id="{unquote(anchor)}"' in text or f'id="{anchor}"' in text
+                ), link
         # A figure answers: hovering a bar says what it is.
         tab.goto(pages[1].as_uri())
         tab.wait_for_selector(".figure .barlayer path", state="attached")

@@ -20,8 +20,8 @@ import pytest
 from limits import full_disk
 
 import pipelab as pl
-from pipelab.sweeps import rows_file
-from pipelab.sweeps.points import cell, value_of
+from pipelab.engine.sweeps import rows_file
+from pipelab.engine.sweeps.points import cell, value_of
 
 TINY = pl.load_case("tiny", link_units="tokens")
 PRICES = {"A100": 2.0, "V100": 0.5}
@@ -30,10 +30,15 @@ POINTS = pl.mixes({"A100": 2, "V100": 3})
 
 def make(A100, V100, batch=32):
     """tiny with other numbers of GPUs."""
-    cluster = pl.Cluster.from_counts({"A100": A100, "V100": V100}, {"A100": 80, "V100": 32}, 100.0, PRICES)
+    cluster = pl.Cluster.from_counts(
+        {"A100": A100, "V100": V100}, {"A100": 80, "V100": 32}, 100.0, PRICES
+    )
     workload = dataclasses.replace(TINY.workload, batch_size=batch)
-    model = dataclasses.replace(TINY.model, layer_weight_gb=20)  # one layer on a V100, three on an A100
-    return dataclasses.replace(TINY, cluster=cluster, workload=workload, model=model, max_gpus_per_stage=2)
+    # one layer on a V100, three on an A100
+    model = dataclasses.replace(TINY.model, layer_weight_gb=20)
+    return dataclasses.replace(
+        TINY, cluster=cluster, workload=workload, model=model, max_gpus_per_stage=2
+    )
 
 
 def rows(sweep):
@@ -110,7 +115,9 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
     price = {"A": 3.0, "B": 0.7, "C": 0.1}
     found = pl.mixes({"A": 3, "B": 4, "C": (0, 8)}, gpus=9, usd_per_hour=price, budget=7.1)
     cost = [sum(price[name] * n for name, n in point.items()) for point in every]
-    assert found == [p for p, c in zip(every, cost, strict=True) if 0 < sum(p.values()) <= 9 and c <= 7.1 + 1e-9]
+    assert found == [
+        p for p, c in zip(every, cost, strict=True) if 0 < sum(p.values()) <= 9 and c <= 7.1 + 1e-9
+    ]
     assert 3 * 0.1 > 0.3  # a budget is met to the cent, whatever rounding says
     assert pl.mixes({"A": 4}, usd_per_hour={"A": 0.1}, budget=0.3)[-1] == {"A": 3}
 
@@ -151,7 +158,8 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
 def test_what_does_not_fit_is_refused_at_once(call, told):
     with pytest.raises(pl.PipelabError, match=told) as caught:
         call()
-    assert not isinstance(caught.value, pl.SweepFailed)  # before the first point, not after the last
+    # before the first point, not after the last
+    assert not isinstance(caught.value, pl.SweepFailed)
 
 
 def test_too_many_points_are_refused():
@@ -170,7 +178,13 @@ def test_a_failed_point_is_a_row_with_its_reason():
         return make(1, 1, batch) if batch else "nothing"
 
     sweep = quiet(fragile, pl.grid(batch=(8, 16, 32, 0, -1)))
-    assert [row["status"] for row in sweep.rows] == ["failed", "failed", "optimal", "failed", "failed"]
+    assert [row["status"] for row in sweep.rows] == [
+        "failed",
+        "failed",
+        "optimal",
+        "failed",
+        "failed",
+    ]
     reasons = [row["reason"] for row in sweep.rows]
     assert reasons[0].startswith("KeyError: 'no such batch' (in fragile, line ")
     assert reasons[1].startswith("SystemExit: enough (in fragile")
@@ -185,12 +199,18 @@ def test_a_failed_point_is_a_row_with_its_reason():
 def test_a_method_of_ones_own_and_options_by_point():
     def within(problem, budget):
         """The fastest placement that costs at most so much per hour."""
-        return next(p for p in pl.trade_off(problem, "usd_per_hour").points if p.throughput and cost(p) <= budget)
+        return next(
+            p
+            for p in pl.trade_off(problem, "usd_per_hour").points
+            if p.throughput and cost(p) <= budget
+        )
 
     def cost(result):
         return sum(result.problem.cluster.gpus[g].usd_per_hour for g in result.placement.gpus)
 
-    sweep = quiet(lambda budget: (make(2, 3), {"budget": budget}), pl.grid(budget=(0.4, 2.5, 4.5)), within)
+    sweep = quiet(
+        lambda budget: (make(2, 3), {"budget": budget}), pl.grid(budget=(0.4, 2.5, 4.5)), within
+    )
     assert [row["status"] for row in sweep.rows] == ["failed", "optimal", "optimal"]
     assert sweep.rows[1]["usd_per_hour"] <= 2.5 < sweep.rows[2]["usd_per_hour"] <= 4.5
     assert sweep.rows[1]["throughput_tokens_per_s"] < sweep.rows[2]["throughput_tokens_per_s"]
@@ -200,14 +220,17 @@ def test_a_method_of_ones_own_and_options_by_point():
 
 def test_a_sweep_in_which_all_fail_alike_says_so(tmp_path):
     file = tmp_path / "sweep.csv"
-    with pytest.raises(pl.SweepFailed, match=r"all 11 points failed .*TypeError.*again=\(\"failed\",\)") as caught:
+    with pytest.raises(
+        pl.SweepFailed, match=r"all 11 points failed .*TypeError.*again=\(\"failed\",\)"
+    ) as caught:
         quiet(lambda A100: None, POINTS, file=file)
     assert {row["status"] for row in caught.value.sweep.rows} == {"failed"}
     with pytest.raises(pl.SweepFailed):  # the rows stand, until they are asked for again
         quiet(make, POINTS, file=file)
     assert rows(quiet(make, POINTS, file=file, again=("failed",))) == undisturbed()
     assert len(file.read_text().splitlines()) == 1 + len(POINTS)
-    assert quiet(lambda A100: None, pl.grid(A100=(1,))).rows[0]["status"] == "failed"  # alone, it may well be the point
+    # alone, it may well be the point
+    assert quiet(lambda A100: None, pl.grid(A100=(1,))).rows[0]["status"] == "failed"
 
 
 def test_the_file_gives_back_the_same_rows(tmp_path):
@@ -226,7 +249,11 @@ def test_the_file_gives_back_the_same_rows(tmp_path):
     assert rows(quiet(counted, more, file=file)) == rows(quiet(make, more))
     assert calls[len(POINTS) :] == [{"A100": 0, "V100": 9}]
     quiet(counted, more, file=file, again="infeasible")
-    infeasible = [point for point, row in zip(POINTS, fresh.rows, strict=True) if row["status"] == "infeasible"]
+    infeasible = [
+        point
+        for point, row in zip(POINTS, fresh.rows, strict=True)
+        if row["status"] == "infeasible"
+    ]
     assert calls[len(POINTS) + 1 :] == infeasible
     with file.open(newline="") as lines:
         table = list(csv.reader(lines))
@@ -285,7 +312,9 @@ def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
     """A solve ends calmly on Ctrl-C; the sweep must not go on with the next point."""
 
     def calm(problem):
-        return dataclasses.replace(pl.solve(problem, "aggregated"), status="feasible", stopped_by="interrupt")
+        return dataclasses.replace(
+            pl.solve(problem, "aggregated"), status="feasible", stopped_by="interrupt"
+        )
 
     with pytest.raises(pl.SweepInterrupted, match="stopped with 0 of 11 rows"):
         quiet(make, POINTS, calm)
@@ -329,7 +358,9 @@ SCRIPT = """
 @pytest.mark.parametrize(("number", "jobs"), [(signal.SIGKILL, 1), (signal.SIGINT, 2)])
 def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path, number, jobs):
     file, script = tmp_path / "sweep.csv", tmp_path / "run.py"
-    script.write_text(textwrap.dedent(SCRIPT.format(tests=str(Path(__file__).parent), file=str(file), jobs=jobs)))
+    script.write_text(
+        textwrap.dedent(SCRIPT.format(tests=str(Path(__file__).parent), file=str(file), jobs=jobs))
+    )
     options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen([sys.executable, str(script)], **options) as process:
         deadline = time.monotonic() + 60
@@ -367,7 +398,9 @@ def test_a_point_that_kills_its_worker_is_a_failed_row(tmp_path):
     died = POINTS.index({"A100": 1, "V100": 2})
     assert sweep.rows[died]["status"] == "failed"
     assert "the process that worked on it died" in sweep.rows[died]["reason"]
-    assert [row for i, row in enumerate(rows(sweep)) if i != died] == [r for i, r in enumerate(wanted) if i != died]
+    assert [row for i, row in enumerate(rows(sweep)) if i != died] == [
+        r for i, r in enumerate(wanted) if i != died
+    ]
 
 
 def test_what_cannot_be_sent_to_workers_is_named():
@@ -376,7 +409,9 @@ def test_what_cannot_be_sent_to_workers_is_named():
     def stuck(**point):
         return lock
 
-    with pytest.raises(pl.PipelabError, match=r"the workers cannot run 'stuck' \(.*jobs=1 stays in this one"):
+    with pytest.raises(
+        pl.PipelabError, match=r"the workers cannot run 'stuck' \(.*jobs=1 stays in this one"
+    ):
         quiet(stuck, POINTS, jobs=2)
 
 
@@ -400,7 +435,10 @@ def test_a_torn_last_line_is_computed_again(tmp_path):
     [
         ({"method": "even"}, "row 2 says method aggregated, this sweep has even"),
         ({"solver": "highs"}, "row 2 says options .*, this sweep has .*highs"),
-        ({"points": POINTS[:5]}, "6 of its points are not asked for here, such as A100 = 1, V100 = 2"),
+        (
+            {"points": POINTS[:5]},
+            "6 of its points are not asked for here, such as A100 = 1, V100 = 2",
+        ),
         ({"points": pl.grid(POINTS, batch=(8,))}, "its columns are A100, V100, status"),
     ],
 )
@@ -421,16 +459,46 @@ def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
         ("a,b\n1,2\n", "belongs to another sweep"),
         ("\xff\xfe\n", "belongs to another sweep"),
         ("{header}\n1,2\n", "row 2: 2 cells, expected 17"),
-        ("{header}\n0,1,done,,,,,,,,,,,,,aggregated,{{}}\n", "column 'status': 'done': expected one of optimal"),
-        ("{header}\n0,1,optimal,proven,,fast,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'fast'"),
-        ("{header}\n0,1,optimal,proven,,NaN,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'NaN'"),
-        ("{header}\n0,1,optimal,proven,,true,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': 'true'"),
-        ("{header}\n0,1,optimal,proven,,-12.5,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '-12.5'"),
-        ("{header}\n0,1,optimal,proven,,0,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '0'"),
-        ("{header}\n0,1,optimal,proven,,1e400,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': '1e400'"),
-        ("{header}\n0,1,optimal,proven,,1,1,-1,,,,,,,,aggregated,{{}}\n", "column 'gpus_used': '-1'"),
-        ("{header}\n0,1,optimal,proven,,1,-inf,,,,,,,,,aggregated,{{}}\n", "column 'bound_tokens_per_s': '-inf'"),
-        ("{header}\n0,1,optimal,proven,,,,,,,,,,,,aggregated,{{}}\n", "column 'throughput_tokens_per_s': empty"),
+        (
+            "{header}\n0,1,done,,,,,,,,,,,,,aggregated,{{}}\n",
+            "column 'status': 'done': expected one of optimal",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,fast,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': 'fast'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,NaN,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': 'NaN'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,true,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': 'true'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,-12.5,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': '-12.5'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,0,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': '0'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,1e400,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': '1e400'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,1,1,-1,,,,,,,,aggregated,{{}}\n",
+            "column 'gpus_used': '-1'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,1,-inf,,,,,,,,,aggregated,{{}}\n",
+            "column 'bound_tokens_per_s': '-inf'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': empty",
+        ),
         (
             "{header}\n0,1,optimal,done,,1,,,,,,,,,,aggregated,{{}}\n",
             "column 'outcome': 'done': expected one of proven",
@@ -477,7 +545,9 @@ def test_a_file_of_an_earlier_version_is_read_and_gets_todays_columns_with_its_n
     quiet(make, [limits], file=file, time_limit=0)
     stopped = quiet(pytest.fail, [limits], file=file).rows[0]["outcome"]
     as_an_earlier_version_wrote(file)
-    assert [stopped, quiet(pytest.fail, [limits], file=file).rows[0]["outcome"]] == ["stopped early"] * 2
+    assert [stopped, quiet(pytest.fail, [limits], file=file).rows[0]["outcome"]] == [
+        "stopped early"
+    ] * 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
@@ -486,14 +556,17 @@ def test_a_full_disk_loses_no_row_and_the_next_call_goes_on(tmp_path, jobs):
     file = tmp_path / "sweep.csv"
     with (
         full_disk(1200),
-        pytest.raises(pl.SweepFailed, match=r"sweep\.csv: cannot be written \(File too large\)") as caught,
+        pytest.raises(
+            pl.SweepFailed, match=r"sweep\.csv: cannot be written \(File too large\)"
+        ) as caught,
     ):
         quiet(make, POINTS, file=file, jobs=jobs)
     kept = caught.value.sweep.rows
     assert 0 < len(kept) < len(POINTS)
     wanted = {(row["A100"], row["V100"]): row for row in undisturbed()}
     assert rows(caught.value.sweep) == [wanted[row["A100"], row["V100"]] for row in kept]
-    assert rows(quiet(make, POINTS, file=file)) == undisturbed()  # and the line that broke off is whole
+    # and the line that broke off is whole
+    assert rows(quiet(make, POINTS, file=file)) == undisturbed()
     assert rows(quiet(pytest.fail, POINTS, file=file)) == undisturbed()
 
 
@@ -508,7 +581,9 @@ def test_a_disk_that_is_full_at_the_end_loses_no_row_either(tmp_path, monkeypatc
             plain(*what)
 
     monkeypatch.setattr(rows_file, "write_to", on_a_full_disk)
-    with pytest.raises(pl.SweepFailed, match=r"cannot be written .* 11 of 11 rows are in") as caught:
+    with pytest.raises(
+        pl.SweepFailed, match=r"cannot be written .* 11 of 11 rows are in"
+    ) as caught:
         quiet(make, POINTS, file=file, again=("infeasible",))
     assert rows(caught.value.sweep) == undisturbed()
     assert rows(quiet(pytest.fail, POINTS, file=file)) == undisturbed()
@@ -517,7 +592,10 @@ def test_a_disk_that_is_full_at_the_end_loses_no_row_either(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("a\0b.csv", r"'.*a\\x00b\.csv': cannot be (read|written): expected a path without such characters"),
+        (
+            "a\0b.csv",
+            r"'.*a\\x00b\.csv': cannot be (read|written): expected a path without such characters",
+        ),
         ("x" * 5000, "expected a shorter path"),
         ("file/below.csv", "a part of this path is a file"),
         ("pipe.csv", "is a device or a pipe; expected the name of a CSV file"),
@@ -533,7 +611,9 @@ def test_a_file_that_takes_no_rows_is_refused_before_the_first_point(tmp_path, n
         quiet(pytest.fail, POINTS, file=f"{tmp_path}/{name}")
 
 
-def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_point(tmp_path, monkeypatch):
+def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_point(
+    tmp_path, monkeypatch
+):
     file = tmp_path / "sweep.csv"
     whole = quiet(make, POINTS, file=file)
 
@@ -542,15 +622,22 @@ def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_poin
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", denied)
-        with pytest.raises(pl.InvalidData, match=r"sweep\.csv: cannot be read \(Permission denied\): .*may read"):
+        with pytest.raises(
+            pl.InvalidData, match=r"sweep\.csv: cannot be read \(Permission denied\): .*may read"
+        ):
             quiet(pytest.fail, POINTS, file=file)
     plain = Path.open
     monkeypatch.setattr(
-        Path, "open", lambda path, mode="r", **how: denied() if "a" in mode else plain(path, mode, **how)
+        Path,
+        "open",
+        lambda path, mode="r", **how: denied() if "a" in mode else plain(path, mode, **how),
     )
     assert quiet(pytest.fail, POINTS, file=file).rows == whole.rows  # nothing is to be added
     for more in ({"points": [*POINTS, {"A100": 3, "V100": 3}]}, {"again": ("infeasible",)}):
-        with pytest.raises(pl.InvalidData, match=r"sweep\.csv: cannot be written \(Permission denied\): .*may write"):
+        with pytest.raises(
+            pl.InvalidData,
+            match=r"sweep\.csv: cannot be written \(Permission denied\): .*may write",
+        ):
             quiet(pytest.fail, **{"points": POINTS, "file": file, **more})
     with pytest.raises(pl.InvalidValue, match="a user whom this computer does not know"):
         quiet(pytest.fail, POINTS, file="~nobody-of-this-name/sweep.csv")
@@ -655,7 +742,9 @@ def test_no_sweep_adds_rows_while_another_replaces_the_file(tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such locks")
-def test_a_sweep_that_opened_the_file_before_it_was_replaced_adds_to_the_new_one(tmp_path, monkeypatch):
+def test_a_sweep_that_opened_the_file_before_it_was_replaced_adds_to_the_new_one(
+    tmp_path, monkeypatch
+):
     import fcntl
 
     file, new, lock = tmp_path / "sweep.csv", tmp_path / "new.csv", fcntl.flock
@@ -719,7 +808,9 @@ def test_tables_and_pictures(tmp_path):
     assert "usd_per_million_tokens" in frame
     assert "11 points in" in sweep._repr_html_()
     assert "4 infeasible" in str(sweep)
-    free = quiet(lambda gpus: dataclasses.replace(TINY, max_gpus_per_stage=gpus), pl.grid(gpus=(1, 2)))
+    free = quiet(
+        lambda gpus: dataclasses.replace(TINY, max_gpus_per_stage=gpus), pl.grid(gpus=(1, 2))
+    )
     assert "usd_per_hour" not in free.frame()
     assert free.figure().layout.xaxis.title.text == "GPUs in use"
     with pytest.raises(pl.UnknownName, match=r"no column 'usd_per_hour'; no GPU has a price"):
@@ -736,12 +827,21 @@ def test_the_picture_joins_what_none_beats():
     everything, front = sweep.figure().data
     assert len(everything.x) == len(answered)
     pairs = {(row["usd_per_hour"], row["throughput_tokens_per_s"]) for row in answered}
-    unbeaten = {(x, y) for x, y in pairs if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in pairs)}
+    unbeaten = {
+        (x, y)
+        for x, y in pairs
+        if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in pairs)
+    }
     assert set(zip(front.x, front.y, strict=True)) == unbeaten
     top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
     title = sweep.figure().layout.title.text
-    assert title.startswith(f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2")
-    assert f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; ✗ does not fit: 4" in title
+    assert title.startswith(
+        f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2"
+    )
+    assert (
+        f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; ✗ does not fit: 4"
+        in title
+    )
     beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
     with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), asked=13)
     assert with_beaten.figure().data[1].x == front.x
@@ -750,7 +850,9 @@ def test_the_picture_joins_what_none_beats():
     least = {x: min(r["usd_per_million_tokens"] for r in answered if r["A100"] == x) for x in (0, 1, 2)
              if any(r["A100"] == x for r in answered)}  # fmt: skip
     assert dict(zip(cheap.data[1].x, cheap.data[1].y, strict=True)) == least
-    assert cheap.layout.title.text.startswith(f"{min(least.values()):,.4g} $ per million tokens at least")
+    assert cheap.layout.title.text.startswith(
+        f"{min(least.values()):,.4g} $ per million tokens at least"
+    )
     none = quiet(make, [point for point in POINTS if point == {"A100": 0, "V100": 1}])
     assert "None of 1 points has a placement" in none.figure().layout.title.text
 
@@ -765,7 +867,9 @@ def test_the_progress_bar_is_there_when_asked_for(capsys):
 
 
 def test_a_dask_cluster_takes_over_by_joblibs_switch(tmp_path):
-    distributed = pytest.importorskip("distributed", reason="distributed is not installed (the extra 'dask')")
+    distributed = pytest.importorskip(
+        "distributed", reason="distributed is not installed (the extra 'dask')"
+    )
     local = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
 
     def where(**point):

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 import pipelab as pl
 from pipelab.course import published_orders as published
+from pipelab.course.papers import published_interleaved_rate
 from pipelab.course.published_clock import PipelineClock
 from pipelab.course.rust_numbers import Panic
-from pipelab.published import published_interleaved_rate
-from pipelab.schedules import RULES
+from pipelab.engine.schedules import RULES
 from schedule_oracle import Circle, slow_blocking, slow_times
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
-# torch's interleaved column of Zero Bubble's table 5 with every dependency kept, in the order of its rows.
+# torch's interleaved column of Zero Bubble's table 5 with every dependency kept, in the order of
+# its rows.
 EXACT_INTERLEAVED = (
     0.1090, 0.0847, 0.0461, 0.0827, 0.0644, 0.0328, 0.1136, 0.0878, 0.0459, 0.1528, 0.1192, 0.0641,
 )  # fmt: skip
@@ -37,7 +38,9 @@ def times_by_text(timeline):
     """Start and end by the action's text, as the second simulator gives them."""
     second = np.concatenate([[False], timeline.schedule.paired[:-1]])
     texts = [str(action) for row in timeline.schedule.actions for action in row]
-    return dict(zip(texts, zip(timeline.start[~second], timeline.end[~second], strict=True), strict=True))
+    return dict(
+        zip(texts, zip(timeline.start[~second], timeline.end[~second], strict=True), strict=True)
+    )
 
 
 @st.composite
@@ -55,7 +58,11 @@ def runs(draw):
     per_stage = st.lists(number, min_size=schedule.stages, max_size=schedule.stages)
     per_link = st.lists(number, min_size=schedule.stages - 1, max_size=schedule.stages - 1)
     costs = pl.StageCosts(
-        draw(per_stage), draw(per_stage), draw(per_stage), draw(per_link), overlap=draw(st.sampled_from([1.0, 0.7]))
+        draw(per_stage),
+        draw(per_stage),
+        draw(per_stage),
+        draw(per_link),
+        overlap=draw(st.sampled_from([1.0, 0.7])),
     )
     return schedule, costs
 
@@ -103,7 +110,9 @@ def test_transfers_that_wait_equal_the_second_simulators_where_messages_take_tim
         except pl.InvalidValue:
             continue
         stages = schedule.stages
-        costs = pl.StageCosts(*random.uniform(1, 3, (3, stages)).round(2), random.uniform(0.1, 2, stages - 1).round(2))
+        costs = pl.StageCosts(
+            *random.uniform(1, 3, (3, stages)).round(2), random.uniform(0.1, 2, stages - 1).round(2)
+        )
         ran += assert_equal_or_deadlocked(schedule, costs, transfers) and ranks > 1
     assert ran >= least
 
@@ -117,7 +126,10 @@ def assert_equal_or_deadlocked(schedule, costs, transfers):
             else oracle(schedule, costs, rendezvous=True)
         )
     except Circle:
-        with pytest.raises(pl.InvalidSchedule, match=r"deadlock: .* waits for a message to or from the rank busy with"):
+        with pytest.raises(
+            pl.InvalidSchedule,
+            match=r"deadlock: .* waits for a message to or from the rank busy with",
+        ):
             pl.simulate(schedule, costs, transfers=transfers)
         return False
     got = times_by_text(pl.simulate(schedule, costs, transfers=transfers))
@@ -143,14 +155,20 @@ def test_nothing_overlaps_no_dependency_breaks_and_no_work_is_lost(case):
             start, end = _of(timeline, action)
             assert start >= free - 1e-9
             free = end
-            length = sum(took[p.kind][p.stage] for p in parts) * (costs.overlap if action.parts else 1)
+            length = sum(took[p.kind][p.stage] for p in parts) * (
+                costs.overlap if action.parts else 1
+            )
             assert end - start == pytest.approx(length, abs=1e-9)
             work[rank] += length
             for p in parts:
                 kind = "B" if p.kind == "I" else p.kind
                 starts[p.stage, kind, p.microbatch], ends[p.stage, kind, p.microbatch] = start, end
     for (stage, kind, batch), start in starts.items():
-        source = {"F": (stage - 1, "F", batch), "B": (stage + 1, "B", batch), "W": (stage, "B", batch)}[kind]
+        source = {
+            "F": (stage - 1, "F", batch),
+            "B": (stage + 1, "B", batch),
+            "W": (stage, "B", batch),
+        }[kind]
         if source in ends:
             link = min(stage, source[0])
             far = schedule.stage_rank[stage] != schedule.stage_rank[source[0]]
@@ -158,7 +176,9 @@ def test_nothing_overlaps_no_dependency_breaks_and_no_work_is_lost(case):
         if kind == "B":
             assert start >= ends[stage, "F", batch] - 1e-9
     assert timeline.busy == pytest.approx(work, abs=1e-9)
-    assert timeline.idle.total + timeline.busy == pytest.approx([timeline.makespan] * schedule.ranks, abs=1e-6)
+    assert timeline.idle.total + timeline.busy == pytest.approx(
+        [timeline.makespan] * schedule.ranks, abs=1e-6
+    )
     assert all((part >= -1e-9).all() for part in timeline.idle)
 
 
@@ -220,7 +240,9 @@ def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
             assert end[str((before.parts or (before,))[0])] == start
         else:
             link = {k: v for half in halves(whole) for k, v in needed[half].items()}[name]
-            assert start == pytest.approx(end[name] + (0 if link is None else costs.comm[link]), abs=1e-9)
+            assert start == pytest.approx(
+                end[name] + (0 if link is None else costs.comm[link]), abs=1e-9
+            )
 
 
 @settings(deadline=None, max_examples=100)
@@ -232,18 +254,35 @@ def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
         timeline = pl.simulate(schedule, costs, transfers=transfers)
     except pl.InvalidSchedule:
         return
-    start, end, place, needed = timeline.start, timeline.end, whole_actions(schedule), all_sources(schedule)
+    start, end, place, needed = (
+        timeline.start,
+        timeline.end,
+        whole_actions(schedule),
+        all_sources(schedule),
+    )
     users = [
-        (text, source, link) for text, found in needed.items() for source, link in found.items() if link is not None
+        (text, source, link)
+        for text, found in needed.items()
+        for source, link in found.items()
+        if link is not None
     ]
     entries = timeline.critical_entries
-    assert [str(schedule.action(i)) for i in entries] == [str(action) for action in timeline.critical_path]
+    assert [str(schedule.action(i)) for i in entries] == [
+        str(action) for action in timeline.critical_path
+    ]
     assert (start[entries[0]], end[entries[-1]]) == (0, timeline.makespan)
     total = end[entries[0]]
     for i, j in pairwise(entries):
-        (rank, one, _), (other, two, before) = place[str(schedule.action(i))], place[str(schedule.action(j))]
+        (rank, one, _), (other, two, before) = (
+            place[str(schedule.action(i))],
+            place[str(schedule.action(j))],
+        )
         data = {source: link for half in halves(two) for source, link in needed[half].items()}
-        sent = [] if before is None else [(text, link) for text, source, link in users if source in halves(before)]
+        sent = (
+            []
+            if before is None
+            else [(text, link) for text, source, link in users if source in halves(before)]
+        )
         if str(schedule.action(i)) in data and (rank != other or one != before):
             link = data[str(schedule.action(i))]
             message = 0 if link is None else costs.comm[link]
@@ -252,8 +291,12 @@ def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
             # In rendezvous a rank goes on when what it sent and what it receives is through.
             message = start[j] - end[i]
             assert transfers == "rendezvous" or message == 0
-            links = {link for link in (*data.values(), *(link for _, link in sent)) if link is not None}
-            assert message == 0 or any(message == pytest.approx(costs.comm[link], abs=1e-9) for link in links)
+            links = {
+                link for link in (*data.values(), *(link for _, link in sent)) if link is not None
+            }
+            assert message == 0 or any(
+                message == pytest.approx(costs.comm[link], abs=1e-9) for link in links
+            )
         else:  # the rank that takes what `before` made was busy
             assert transfers == "rendezvous"
             taker = [link for text, link in sent if place[text][2] == one]
@@ -266,14 +309,22 @@ def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
 
 PAIRED = (
     # A backward half is waited for (by 0B0), and a forward half has to wait (for 0F1).
-    (("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1"), {"0B0": "1B0", "1F1": "0F1", "1B1": "(1F1;1B0)OVERLAP_F_B"}),
-    (("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1B0 1F1 1B1"), {"0B0": "1B0", "0F1": "1B0", "1F1": "0F1", "0B1": "1B1"}),
+    (
+        ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1"),
+        {"0B0": "1B0", "1F1": "0F1", "1B1": "(1F1;1B0)OVERLAP_F_B"},
+    ),
+    (
+        ("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1B0 1F1 1B1"),
+        {"0B0": "1B0", "0F1": "1B0", "1F1": "0F1", "0B1": "1B1"},
+    ),
 )
 
 
 @pytest.mark.parametrize(("lines", "waits"), PAIRED)
 def test_the_half_of_a_pair_that_is_meant_is_named(lines, waits):
-    timeline = pl.simulate(pl.Schedule.of("pairs", [line.split() for line in lines]), pl.StageCosts([2, 1], 2, 1))
+    timeline = pl.simulate(
+        pl.Schedule.of("pairs", [line.split() for line in lines]), pl.StageCosts([2, 1], 2, 1)
+    )
     frame = timeline.frame().set_index("action")["waited_for"].to_dict()
     assert {text: frame[text] for text in waits} == waits
     waited = {str(timeline.schedule.action(i)): int(j) for i, j in enumerate(timeline.waited_for)}
@@ -284,8 +335,12 @@ def test_the_half_of_a_pair_that_is_meant_is_named(lines, waits):
 
 def test_the_critical_path_goes_through_the_half_that_is_needed():
     costs = pl.StageCosts([2, 1], 1, 1)
-    one, two = (pl.simulate(pl.Schedule.of("pairs", [line.split() for line in lines]), costs) for lines, _ in PAIRED)
-    assert " ".join(map(str, one.critical_path)) == "0F0 0F1 1B0 0B0 0B1"  # into the pair by 1F1, out by 1B0
+    one, two = (
+        pl.simulate(pl.Schedule.of("pairs", [line.split() for line in lines]), costs)
+        for lines, _ in PAIRED
+    )
+    # into the pair by 1F1, out by 1B0
+    assert " ".join(map(str, one.critical_path)) == "0F0 0F1 1B0 0B0 0B1"
     assert " ".join(map(str, two.critical_path)) == "0F0 1F0 1B0 0F1 1F1 1B1 0B1"
 
 
@@ -295,7 +350,8 @@ def test_the_critical_path_goes_through_the_half_that_is_needed():
 def test_blocking_transfers_hold_both_ranks():
     costs = pl.StageCosts(1, 1, 1, comm=0.5)
     timeline = run("GPipe", 2, 2, costs, transfers="blocking")
-    # rank 0: F0 to 1, send to 1.5, F1 to 2.5, send to 3; rank 1: F0 1.5 to 2.5, receives F1 to 3, F1 to 4, B0 to 6 …
+    # rank 0: F0 to 1, send to 1.5, F1 to 2.5, send to 3; rank 1: F0 1.5 to 2.5, receives F1 to 3,
+    # F1 to 4, B0 to 6 …
     start = dict(zip(timeline.frame()["action"], timeline.start, strict=True))
     assert [start[a] for a in ("0F1", "1F0", "1RECV_F1", "1F1", "1B0", "1SEND_B0", "0B0", "1B1")] == [
         1.5, 1.5, 2.5, 3.0, 4.0, 6.0, 6.5, 6.5,
@@ -315,7 +371,9 @@ def test_1f1b_with_blocking_transfers_deadlocks_and_fused_ones_cure_it():
 
 
 def test_rendezvous_refuses_a_fixed_order_of_messages():
-    with pytest.raises(pl.InvalidSchedule, match="use transfers='blocking' or without_communication"):
+    with pytest.raises(
+        pl.InvalidSchedule, match="use transfers='blocking' or without_communication"
+    ):
         pl.simulate(pl.schedule("1F1B", 2, 2).with_communication(), ONE, transfers="rendezvous")
 
 
@@ -325,18 +383,23 @@ def test_rendezvous_refuses_a_fixed_order_of_messages():
 @pytest.mark.parametrize("row", pl.published_bubbles(), ids=lambda r: f"{r.model}-{r.microbatches}")
 def test_zero_bubble_table_5(row):
     got = {
-        name: round(pl.simulate(pl.schedule(name, row.ranks, row.microbatches), row.costs).zb_bubble_rate, 4)
+        name: round(
+            pl.simulate(pl.schedule(name, row.ranks, row.microbatches), row.costs).zb_bubble_rate, 4
+        )
         for name in ("1F1B", "ZB-H1", "ZB-H2")
     }
     assert got == {name: row.rates[name] for name in got}
 
 
-@pytest.mark.parametrize(("row", "exact"), list(zip(pl.published_bubbles(), EXACT_INTERLEAVED, strict=True)))
+@pytest.mark.parametrize(
+    ("row", "exact"), list(zip(pl.published_bubbles(), EXACT_INTERLEAVED, strict=True))
+)
 def test_the_interleaved_column_comes_out_only_without_most_of_the_way_back(row, exact):
     p, m, chunks = row.ranks, row.microbatches, row.chunks
     costs = row.costs.split(chunks)
     printed, right = (
-        round(published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed), 4) for as_printed in (True, False)
+        round(published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed), 4)
+        for as_printed in (True, False)
     )
     assert (printed, right) == (row.rates["1F1B-I"], exact)
     assert printed < right  # what is dropped can only help
@@ -352,7 +415,10 @@ def test_the_interleaved_column_by_the_second_simulator(as_printed):
         around = stage % p == 0 if kind == "F" else stage % p == p - 1 and stage < p * chunks - 1
         return as_printed and around and batch % p != 0
 
-    each = [[cost] * (p * chunks) for cost in (costs.forward, costs.backward_input, costs.backward_weight, costs.comm)]
+    each = [
+        [cost] * (p * chunks)
+        for cost in (costs.forward, costs.backward_input, costs.backward_weight, costs.comm)
+    ]
     times = slow_times(pl.schedule("Interleaved1F1B", p, m, chunks), *each, drops=drops)
     spans = []
     for rank in range(p):
@@ -362,7 +428,9 @@ def test_the_interleaved_column_by_the_second_simulator(as_printed):
     rate = (max(spans) - ideal) / max(spans)
     exact = EXACT_INTERLEAVED[pl.published_bubbles().index(row)]
     assert round(rate, 4) == (row.rates["1F1B-I"] if as_printed else exact)
-    assert rate == pytest.approx(published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed))
+    assert rate == pytest.approx(
+        published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed)
+    )
 
 
 def test_the_span_of_zbh2_has_no_bubble_and_its_makespan_has():
@@ -386,7 +454,10 @@ def test_communication_hurts_1f1b_more_than_gpipe():
 
 
 def test_right_interleaved_schedules():
-    for chunks, makespan, fraction, held in ((2, 28.5, 0.158, (11, 9, 7, 5)), (4, 26.25, 0.086, (19, 17, 15, 13))):
+    for chunks, makespan, fraction, held in (
+        (2, 28.5, 0.158, (11, 9, 7, 5)),
+        (4, 26.25, 0.086, (19, 17, 15, 13)),
+    ):
         timeline = run("Interleaved1F1B", 4, 8, chunks=chunks)
         assert (timeline.makespan, timeline.peak_in_flight) == (makespan, held)
         assert timeline.bubble_fraction == pytest.approx(fraction, abs=5e-4)
@@ -443,11 +514,17 @@ def test_formulas_of_time_claim_nothing_for_transfers_that_wait():
     for name in ("GPipe", "1F1B", "ZBH1", "ZBH2", "LoopedBFS", "ZBV", "DualPipeV"):
         for costs in (ONE, pl.StageCosts(1, 1, 1, comm=0.5)):
             schedule = pl.schedule(name, 3, 8)
-            usual = {f.quantity: f.value for f in pl.closed_forms(schedule, costs) if f.value is not None}
+            usual = {
+                f.quantity: f.value for f in pl.closed_forms(schedule, costs) if f.value is not None
+            }
             for transfers in ("rendezvous", "blocking"):
                 forms = pl.closed_forms(schedule, costs, transfers=transfers)
                 held = [f for f in forms if f.value is not None]
-                assert all("buffered transfers" in f.holds_when for f in forms if f.quantity != "peak_in_flight")
+                assert all(
+                    "buffered transfers" in f.holds_when
+                    for f in forms
+                    if f.quantity != "peak_in_flight"
+                )
                 assert {f.quantity for f in held} == {"peak_in_flight"}
                 try:
                     timeline = pl.simulate(schedule, costs, transfers=transfers)
@@ -471,13 +548,21 @@ def test_formulas_claim_nothing_of_an_order_that_only_bears_the_name():
     borrowed = pl.Schedule.from_csv(gpipe.to_csv(), name="1F1B")
     forms = pl.closed_forms(borrowed, ONE)
     assert [form.value for form in forms] == [None, None]
-    assert all(f.holds_when.startswith("pl.schedule's own order of 1F1B, which this is not") for f in forms)
+    assert all(
+        f.holds_when.startswith("pl.schedule's own order of 1F1B, which this is not") for f in forms
+    )
     assert pl.closed_forms(pl.Schedule.from_csv(gpipe.to_csv(), name="mine"), ONE) == ()
-    few = [[f"{s}F0", f"{5 - s}F0", f"{5 - s}I0", f"{5 - s}W0", f"{s}I0", f"{s}W0"] for s in range(3)]
+    few = [
+        [f"{s}F0", f"{5 - s}F0", f"{5 - s}I0", f"{5 - s}W0", f"{s}I0", f"{s}W0"] for s in range(3)
+    ]
     too_few = pl.Schedule.of("DualPipeV", few)  # pl.schedule makes none of one microbatch
     assert pl.simulate(too_few, ONE).makespan > 0
     assert {form.value for form in pl.closed_forms(too_few, ONE)} == {None}
-    for same in (pl.Schedule.from_csv(gpipe.to_csv(), name="GPipe"), gpipe.with_communication(), gpipe.with_idle()):
+    for same in (
+        pl.Schedule.from_csv(gpipe.to_csv(), name="GPipe"),
+        gpipe.with_communication(),
+        gpipe.with_idle(),
+    ):
         assert [form.value for form in pl.closed_forms(same, ONE)] == [18, (4, 4, 4)]
 
 
@@ -486,7 +571,8 @@ def test_a_formula_has_no_value_where_it_does_not_hold():
     assert [form.value for form in forms] == [None, None, (4, 3, 2, 1)]
     unequal = pl.closed_forms(pl.schedule("1F1B", 2, 3), pl.StageCosts([1, 2], 1, 1))
     assert unequal[0].value is None
-    alone = pl.schedule("ZBV", 1, 4), pl.StageCosts(1, 1, 1, comm=5)  # both stages on one rank: nothing is sent
+    # both stages on one rank: nothing is sent
+    alone = pl.schedule("ZBV", 1, 4), pl.StageCosts(1, 1, 1, comm=5)
     assert pl.closed_forms(*alone)[0].value == pl.simulate(*alone).span == 4 * 6
     talking = pl.closed_forms(pl.schedule("1F1B", 2, 3), pl.StageCosts(1, 1, 1, comm=1))
     assert talking[0].value is None
@@ -508,7 +594,9 @@ def test_the_lower_bound_is_never_above_a_simulation(data):
         assert bound <= whole <= timeline.makespan + 1e-9
     for transfers in ("rendezvous", "blocking"):
         try:
-            assert bound <= pl.simulate(timeline.schedule, costs, transfers=transfers).makespan + 1e-9
+            assert (
+                bound <= pl.simulate(timeline.schedule, costs, transfers=transfers).makespan + 1e-9
+            )
         except pl.InvalidSchedule:
             continue
 
@@ -554,7 +642,8 @@ def test_memory_over_time_of_one_rank():
 def test_peak_memory_of_the_zero_bubble_schedules_as_the_paper_has_it(p):
     """Worker i holds (p-i+1)·M_B + (i-1)·M_W at most in ZB-H1, (2p-2i+1)·M_B + (2i-2)·M_W in ZB-H2.
 
-    Table 2 has the largest alone, p·M_B and (2p-1)·M_B; what is in flight on the other ranks is not from there.
+    Table 2 has the largest alone, p·M_B and (2p-1)·M_B; what is in flight on the other ranks is not
+    from there.
     """
     full, rest = 34.0, 32.0
     costs = pl.StageCosts(1, 1, 1, activation=full, weight_activation=rest)
@@ -565,7 +654,10 @@ def test_peak_memory_of_the_zero_bubble_schedules_as_the_paper_has_it(p):
         order = pl.schedule(name, p, 4 * p)
         (form,) = [f for f in pl.closed_forms(order, costs) if f.quantity == "peak_in_flight"]
         assert max(form.value) == most
-        assert form.source == f"counted in the order; the largest, {told}, is that of Zero Bubble, table 2"
+        assert (
+            form.source
+            == f"counted in the order; the largest, {told}, is that of Zero Bubble, table 2"
+        )
 
 
 @settings(deadline=None, max_examples=60)
@@ -584,7 +676,8 @@ def test_what_a_split_backward_holds_is_not_known_without_the_share_that_w_needs
         timeline = run(name, 2, 8)
         for attempt in (lambda t=timeline: t.peak_memory, lambda t=timeline: t.memory(0)):
             with pytest.raises(
-                pl.InvalidValue, match=r"memory: weight_activation = None: .* weight_activation=32 / 34"
+                pl.InvalidValue,
+                match=r"memory: weight_activation = None: .* weight_activation=32 / 34",
             ):
                 attempt()
     assert run("1F1B", 2, 4).peak_memory == (2, 1)  # whose backward frees everything at once
@@ -593,7 +686,10 @@ def test_what_a_split_backward_holds_is_not_known_without_the_share_that_w_needs
 @pytest.mark.parametrize("m", [8, 32])
 def test_zbh1_holds_a_little_less_than_four_microbatches_on_every_rank(m):
     """Not 4 3 2 1: a weight gradient that is put off keeps what it needs, which is nearly all."""
-    held = {share: run("ZBH1", 4, m, pl.StageCosts(1, 1, 1, weight_activation=share)) for share in (0, 32 / 34, 1)}
+    held = {
+        share: run("ZBH1", 4, m, pl.StageCosts(1, 1, 1, weight_activation=share))
+        for share in (0, 32 / 34, 1)
+    }
     assert [round(peak, 2) for peak in held[32 / 34].peak_memory] == [4, 3.94, 3.88, 3.82]
     assert held[0].peak_memory == (4, 3, 2, 1)
     assert held[1].peak_memory == (4, 4, 4, 4)
@@ -612,7 +708,8 @@ def test_what_is_held_for_a_moment_alone_is_held():
             assert all((timeline.memory(rank).amount >= 0).all() for rank in range(3))
     quick = pl.simulate(pl.schedule("Inference", 1, 2), pl.StageCosts(0))
     assert quick.peak_memory == quick.peak_in_flight == (1,)
-    weights = run("ZBH1", 1, 1, pl.StageCosts(1, 1, 1, activation=2, weight_activation=3))  # W needs more than B
+    # W needs more than B
+    weights = run("ZBH1", 1, 1, pl.StageCosts(1, 1, 1, activation=2, weight_activation=3))
     assert [x.tolist() for x in weights.memory(0)] == [[0, 0, 2, 3], [0, 2, 3, 0]]
 
 
@@ -625,7 +722,9 @@ def schedule_peak(schedule, share):
             kinds = [part.kind for part in action.parts or (action,)]
             held += kinds.count("F")
             peak = max(peak, held)
-            held += share * (kinds.count("I") - kinds.count("W")) - kinds.count("B") - kinds.count("I")
+            held += (
+                share * (kinds.count("I") - kinds.count("W")) - kinds.count("B") - kinds.count("I")
+            )
         peaks.append(peak)
     return tuple(peaks)
 
@@ -648,14 +747,23 @@ def test_while_somebody_still_works_the_wait_is_not_the_networks():
     """A slow message and a quick one; the maker of the quick one is still at work while the slow one travels."""
     costs = pl.StageCosts([3, 1, 1], comm=[1, 5])
     timeline = pl.simulate(pl.schedule("Inference", 3, 2), costs, transfers="rendezvous")
-    # Rank 1: 1F0 from 4 to 5, its message to rank 2 until 10; 0F1 until 7, its message until 8; 1F1 from 10.
+    # Rank 1: 1F0 from 4 to 5, its message to rank 2 until 10; 0F1 until 7, its message until 8; 1F1
+    # from 10.
     assert timeline.start.tolist() == [0, 4, 4, 10, 10, 16]
     assert timeline.idle.network.tolist() == [1, 1 + 3, 5 + 5]
-    rows = [row.split() for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1", "2F0 2B0 2F1 2B1")]
+    rows = [
+        row.split()
+        for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1", "2F0 2B0 2F1 2B1")
+    ]
     costs = pl.StageCosts([3, 1, 1], 0.25, 0.25, comm=[10, 0])
     timeline = pl.simulate(pl.Schedule.of("pairs", rows), costs)
-    # Rank 1: 1F0 from 13 to 14, the pair from 16: 0F1 has travelled since 6, but 2B0 ended at 15.5 only.
-    assert timeline.frame().set_index("action")["start"][["1F0", "1F1", "1B0"]].tolist() == [13, 16, 16]
+    # Rank 1: 1F0 from 13 to 14, the pair from 16: 0F1 has travelled since 6, but 2B0 ended at 15.5
+    # only.
+    assert timeline.frame().set_index("action")["start"][["1F0", "1F1", "1B0"]].tolist() == [
+        13,
+        16,
+        16,
+    ]
     assert timeline.idle.network.tolist()[1] == 10 + 0.5
 
 
@@ -685,16 +793,25 @@ def test_new_costs_use_the_compiled_order_again():
 
 
 def test_scheduler_formula_of_1f1b_against_the_clock():
-    for (p, m), theirs, ours in (((2, 2), 1 / 4, 1 / 3), ((8, 32), 0.1, 7 / 39), ((4, 8), 1 / 6, 3 / 11)):
+    for (p, m), theirs, ours in (
+        ((2, 2), 1 / 4, 1 / 3),
+        ((8, 32), 0.1, 7 / 39),
+        ((4, 8), 1 / 6, 3 / 11),
+    ):
         assert published.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(theirs)
         assert run("1F1B", p, m).bubble_fraction == pytest.approx(ours)
         assert float(pl.PipelineBubbleStats(p, m).bubble_fraction_1f1b) == pytest.approx(ours)
-    assert (published.scheduler_bubble_fraction_1f1b(4, 0), published.scheduler_bubble_fraction_1f1b(2, 0)) == (
+    assert (
+        published.scheduler_bubble_fraction_1f1b(4, 0),
+        published.scheduler_bubble_fraction_1f1b(2, 0),
+    ) == (
         1.5,
         math.inf,
     )
     for p, m in product(range(1, 9), range(1, 20)):
-        right = published.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(run("1F1B", p, m).bubble_fraction)
+        right = published.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(
+            run("1F1B", p, m).bubble_fraction
+        )
         assert right == (p == 1 or m == 1), (p, m)  # as its docstring says
 
 
@@ -740,13 +857,18 @@ def test_a_gradient_sent_after_its_backward_deadlocks_as_they_order_it():
     assert all(runs_with_blocking(published.scheduler_gpipe(p, m)) for p, m in sizes)
     assert next(s for s in sizes if not runs_with_blocking(published.scheduler_1f1b(*s))) == (2, 3)
     assert next(s for s in sizes if not runs_with_blocking(published.clock_1f1b(*s))) == (2, 2)
-    assert next(s for s in sizes if not runs_with_blocking(published.clock_zero_bubble(*s))) == (2, 2)
+    assert next(s for s in sizes if not runs_with_blocking(published.clock_zero_bubble(*s))) == (
+        2,
+        2,
+    )
 
 
 def test_scheduler_memory_and_microbatches():
     assert published.scheduler_memory_ratio(1, 8) == 9 / 8
     assert pl.PipelineBubbleStats(1, 8).memory_ratio_1f1b == Fraction(1, 8)
-    assert max(run("1F1B", 4, 8).peak_in_flight) / 8 == pl.PipelineBubbleStats(4, 8).memory_ratio_1f1b
+    assert (
+        max(run("1F1B", 4, 8).peak_in_flight) / 8 == pl.PipelineBubbleStats(4, 8).memory_ratio_1f1b
+    )
     theirs = published.scheduler_microbatches(8)
     assert run("1F1B", 8, theirs).bubble_fraction == pytest.approx(7 / 39)
     ours = pl.PipelineBubbleStats(8, 1).microbatches_for(0.1)
@@ -755,7 +877,9 @@ def test_scheduler_memory_and_microbatches():
 
 
 def test_scheduler_lets_rank_5_of_4_through():
-    assert published.scheduler_steps(4, 1, 5)[0] == "RecvActivations(from_stage=4, micro_batch_id=0)"
+    assert (
+        published.scheduler_steps(4, 1, 5)[0] == "RecvActivations(from_stage=4, micro_batch_id=0)"
+    )
     with pytest.raises(pl.InvalidValue, match=r"rank = 5: expected a rank from 0 to 3"):
         run("GPipe", 4, 1).memory(5)
     with pytest.raises(pl.InvalidSchedule, match="stage 0 is on rank 5, but ranks are 0 to 0"):
@@ -770,15 +894,25 @@ def test_scheduler_counts_steps_by_kind_and_lets_everything_through():
 
     backwards_first = [[f"{rank}{kind}{i}" for kind in "BF" for i in range(8)] for rank in range(4)]
     impossible = pl.Schedule.of("backwards first", backwards_first)
-    assert counted(impossible) == counted(published.scheduler_1f1b(4, 8)) == counted(pl.schedule("1F1B", 4, 8))
-    assert impossible.defects()[0] == "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank"
+    assert (
+        counted(impossible)
+        == counted(published.scheduler_1f1b(4, 8))
+        == counted(pl.schedule("1F1B", 4, 8))
+    )
+    assert (
+        impossible.defects()[0]
+        == "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank"
+    )
     assert len(impossible.defects()) == 4 * 8
     assert published.scheduler_1f1b(4, 8) != pl.schedule("1F1B", 4, 8)
 
 
 def test_boostr_1f1b_is_right_though_its_drawing_is_not():
     """Above it F0 F1 F2 F3 B3 B2 B1 B0 is drawn on every rank, which is GPipe with its backwards reversed."""
-    drawing = [[f"{rank}F{m}" for m in range(4)] + [f"{rank}B{m}" for m in (3, 2, 1, 0)] for rank in range(4)]
+    drawing = [
+        [f"{rank}F{m}" for m in range(4)] + [f"{rank}B{m}" for m in (3, 2, 1, 0)]
+        for rank in range(4)
+    ]
     drawn = pl.simulate(pl.Schedule.of("drawn", drawing), ONE)
     assert drawn.schedule == published.scheduler_gpipe(4, 4)
     assert (drawn.peak_in_flight, drawn.makespan) == ((4, 4, 4, 4), 21)
@@ -816,8 +950,11 @@ def test_boostr_emits_no_idle_tick_and_takes_any_number():
     assert PipelineClock(4, 8, 0).schedule_interleaved(0) == []
     with pytest.raises(pl.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 4, 8, 0)
-    assert len(published.clock_interleaved(4, 9, 2)) == 4 * 9 * 2 * 2  # microbatches that fill no whole rounds
-    with pytest.raises(pl.InvalidValue, match=r"microbatches = 9: .* the nearest numbers that fit are 8 and 10"):
+    # microbatches that fill no whole rounds
+    assert len(published.clock_interleaved(4, 9, 2)) == 4 * 9 * 2 * 2
+    with pytest.raises(
+        pl.InvalidValue, match=r"microbatches = 9: .* the nearest numbers that fit are 8 and 10"
+    ):
         pl.schedule("Interleaved1F1B", 4, 9, 2)
 
 
@@ -825,9 +962,15 @@ def test_boostr_zero_bubble_fills_no_bubble():
     for p, m in ((4, 8), (3, 5), (6, 6)):
         theirs = pl.simulate(published.clock_zero_bubble(p, m), pl.StageCosts(3, 2, 1))
         assert theirs.makespan - theirs.ideal == (p - 1) * (3 + 2)
-        assert run("ZBH1", p, m, pl.StageCosts(3, 2, 1)).makespan - theirs.ideal == (p - 1) * (3 + 2 - 1)
+        assert run("ZBH1", p, m, pl.StageCosts(3, 2, 1)).makespan - theirs.ideal == (p - 1) * (
+            3 + 2 - 1
+        )
     theirs = pl.simulate(published.clock_zero_bubble(4, 8), ONE)
-    assert (theirs.makespan, round(theirs.bubble_fraction, 3), theirs.peak_in_flight) == (30, 0.2, (4, 3, 2, 1))
+    assert (theirs.makespan, round(theirs.bubble_fraction, 3), theirs.peak_in_flight) == (
+        30,
+        0.2,
+        (4, 3, 2, 1),
+    )
 
 
 # bad input, showing
@@ -839,22 +982,52 @@ def test_boostr_zero_bubble_fills_no_bubble():
         ({"forward": -1}, "StageCosts: forward = -1: expected finite numbers of at least 0"),
         ({"forward": math.nan}, "StageCosts: forward = nan: expected finite numbers of at least 0"),
         ({"forward": [1, math.inf]}, "expected finite numbers of at least 0; number 1 is inf"),
-        ({"forward": 1, "comm": "fast"}, "StageCosts: comm = 'fast': expected a number or a list of numbers"),
+        (
+            {"forward": 1, "comm": "fast"},
+            "StageCosts: comm = 'fast': expected a number or a list of numbers",
+        ),
         ({"forward": True}, "StageCosts: forward = True: expected a number or a list of numbers"),
         ({"forward": 1, "overlap": [1, 2]}, "StageCosts: overlap = [1, 2]: expected a number"),
         ({"forward": [[1], [1, 2]]}, "expected a number or a list of numbers"),
-        ({"forward": 1, "unit": "hours"}, 'StageCosts: unit = \'hours\': expected "", "s", "ms" or "us"'),
+        (
+            {"forward": 1, "unit": "hours"},
+            'StageCosts: unit = \'hours\': expected "", "s", "ms" or "us"',
+        ),
         ({"forward": 1, "unit": []}, 'StageCosts: unit = []: expected "", "s", "ms" or "us"'),
-        ({"forward": [1, True]}, "StageCosts: forward = [1, True]: expected a number or a list of numbers"),
-        ({"forward": np.array([True])}, "StageCosts: forward = array([ True]): expected a number or a list"),
-        ({"forward": [1, None]}, "StageCosts: forward = [1, None]: expected a number or a list of numbers"),
+        (
+            {"forward": [1, True]},
+            "StageCosts: forward = [1, True]: expected a number or a list of numbers",
+        ),
+        (
+            {"forward": np.array([True])},
+            "StageCosts: forward = array([ True]): expected a number or a list",
+        ),
+        (
+            {"forward": [1, None]},
+            "StageCosts: forward = [1, None]: expected a number or a list of numbers",
+        ),
         ({"forward": np.ones((2, 2))}, "expected a number or a list of numbers"),
-        ({"forward": {1: 2}}, "StageCosts: forward = {1: 2}: expected a number or a list of numbers"),
-        ({"forward": 1e308}, "StageCosts: forward = 1e+308: expected numbers of at most 1e+30, or take a larger unit"),
-        ({"forward": [1, 10**400]}, "expected numbers of at most 1e+30, or take a larger unit; number 1 is 1e+300"),
+        (
+            {"forward": {1: 2}},
+            "StageCosts: forward = {1: 2}: expected a number or a list of numbers",
+        ),
+        (
+            {"forward": 1e308},
+            "StageCosts: forward = 1e+308: expected numbers of at most 1e+30, or take a larger unit",
+        ),
+        (
+            {"forward": [1, 10**400]},
+            "expected numbers of at most 1e+30, or take a larger unit; number 1 is 1e+300",
+        ),
         ({"forward": -(10**400)}, "expected finite numbers of at least 0"),
-        ({"forward": 1, "overlap": 5}, "StageCosts: overlap = 5.0: expected a share of the sum of both, above 0"),
-        ({"forward": 1, "overlap": 0}, "StageCosts: overlap = 0.0: expected a share of the sum of both, above 0"),
+        (
+            {"forward": 1, "overlap": 5},
+            "StageCosts: overlap = 5.0: expected a share of the sum of both, above 0",
+        ),
+        (
+            {"forward": 1, "overlap": 0},
+            "StageCosts: overlap = 0.0: expected a share of the sum of both, above 0",
+        ),
         ({"forward": 1, "optimizer": [1]}, "StageCosts: optimizer = [1]: expected a number"),
     ],
 )
@@ -865,9 +1038,16 @@ def test_bad_costs_are_refused(given_, message):
 
 
 def test_every_kind_of_number_is_a_cost():
-    costs = pl.StageCosts(10**25, Fraction(1, 2), np.array([1, 2], np.uint8), comm=np.float32(0.5), overlap=np.int8(1))
+    costs = pl.StageCosts(
+        10**25, Fraction(1, 2), np.array([1, 2], np.uint8), comm=np.float32(0.5), overlap=np.int8(1)
+    )
     assert costs.forward == 1e25
-    assert (costs.backward_input, costs.backward_weight, costs.comm, costs.overlap) == (0.5, (1.0, 2.0), 0.5, 1.0)
+    assert (costs.backward_input, costs.backward_weight, costs.comm, costs.overlap) == (
+        0.5,
+        (1.0, 2.0),
+        0.5,
+        1.0,
+    )
     assert pl.StageCosts(np.array(3)).split(np.int64(2)).forward == 1.5
     assert hash(costs) == hash(dataclasses.replace(costs))
 
@@ -875,7 +1055,12 @@ def test_every_kind_of_number_is_a_cost():
 def test_the_largest_costs_stay_finite(tmp_path):
     most = pl.StageCosts(1e30, 1e30, 1e30, comm=1e30, activation=1e30, optimizer=1e30, unit="s")
     timeline = pl.simulate(pl.schedule("1F1B", 3, 5), most)
-    assert all(map(math.isfinite, [*timeline.measures().values(), *timeline.peak_memory, timeline.iteration_time]))
+    assert all(
+        map(
+            math.isfinite,
+            [*timeline.measures().values(), *timeline.peak_memory, timeline.iteration_time],
+        )
+    )
     assert math.isfinite(pl.lower_bound(3, 5, most))
     timeline.save_chrome_trace(tmp_path / "t.json")
     assert "Infinity" not in (tmp_path / "t.json").read_text(encoding="utf-8")
@@ -924,10 +1109,12 @@ def test_tokens_are_a_number(two_stages):
 
 
 def test_small_numbers_of_numpy_do_not_overflow():
-    assert pl.lower_bound(np.int8(100), np.uint8(200), ONE, in_flight=np.int8(100)) == pl.lower_bound(
-        100, 200, ONE, in_flight=100
+    assert pl.lower_bound(
+        np.int8(100), np.uint8(200), ONE, in_flight=np.int8(100)
+    ) == pl.lower_bound(100, 200, ONE, in_flight=100)
+    assert pl.lower_bound(4, 8, ONE, in_flight=np.full(4, 200, np.uint8)) == pl.lower_bound(
+        4, 8, ONE
     )
-    assert pl.lower_bound(4, 8, ONE, in_flight=np.full(4, 200, np.uint8)) == pl.lower_bound(4, 8, ONE)
     stats = pl.PipelineBubbleStats(np.int64(4), np.int8(100))
     assert stats == pl.PipelineBubbleStats(4, 100)
     assert stats.bubble_fraction_gpipe == Fraction(3, 103)
@@ -942,16 +1129,27 @@ def test_the_lower_bound_of_a_very_large_pipeline_takes_no_listing():
 def test_costs_that_do_not_fit_the_schedule_are_refused():
     schedule = pl.schedule("1F1B", 3, 4)
     for costs, message in (
-        (pl.StageCosts([1, 2], 1, 1), "forward = .*: expected one number, or 3 for 3 stages; got 2"),
-        (pl.StageCosts(1, 1, 1, comm=[1, 1, 1]), "comm = .*: expected one number, or 2 for 2 links; got 3"),
+        (
+            pl.StageCosts([1, 2], 1, 1),
+            "forward = .*: expected one number, or 3 for 3 stages; got 2",
+        ),
+        (
+            pl.StageCosts(1, 1, 1, comm=[1, 1, 1]),
+            "comm = .*: expected one number, or 2 for 2 links; got 3",
+        ),
         (pl.StageCosts(1), "backward_input = None: 1F1B runs backwards: expected a time"),
     ):
         with pytest.raises(pl.InvalidValue, match=message):
             pl.simulate(schedule, costs)
-    with pytest.raises(pl.UnknownName, match="transfers 'bufered' is not known; did you mean 'buffered'"):
+    with pytest.raises(
+        pl.UnknownName, match="transfers 'bufered' is not known; did you mean 'buffered'"
+    ):
         pl.simulate(schedule, ONE, transfers="bufered")
     for transfers in ([], None, np.array([1, 2])):
-        with pytest.raises(pl.UnknownName, match=r"transfers .* is not known; Known: buffered, rendezvous, blocking"):
+        with pytest.raises(
+            pl.UnknownName,
+            match=r"transfers .* is not known; Known: buffered, rendezvous, blocking",
+        ):
             pl.simulate(schedule, ONE, transfers=transfers)
     with pytest.raises(pl.InvalidValue, match=r"expected a Schedule; make one with pl.schedule"):
         pl.simulate("1F1B", ONE)
@@ -961,7 +1159,9 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
         pl.StageCosts([1, 2]).split(2)
     with pytest.raises(pl.InvalidValue, match="chunks = 0: expected a whole number"):
         ONE.split(0)
-    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected a whole number of at least 1"):
+    with pytest.raises(
+        pl.InvalidValue, match="in_flight = 0: expected a whole number of at least 1"
+    ):
         pl.lower_bound(2, 2, ONE, in_flight=0)
 
 
@@ -978,7 +1178,16 @@ def test_costs_of_zero_give_no_division_by_zero():
 def test_a_timeline_shows_itself():
     timeline = pl.simulate(pl.schedule("1F1B", 2, 2), pl.StageCosts(1, 1, 1, comm=0.5, unit="ms"))
     frame = timeline.frame()
-    assert list(frame.columns) == ["rank", "action", "stage", "kind", "microbatch", "start_ms", "end_ms", "waited_for"]
+    assert list(frame.columns) == [
+        "rank",
+        "action",
+        "stage",
+        "kind",
+        "microbatch",
+        "start_ms",
+        "end_ms",
+        "waited_for",
+    ]
     assert frame.set_index("action")["waited_for"].to_dict() == {
         "0F0": "", "0F1": "0F0", "0B0": "1B0", "0B1": "1B1", "1F0": "0F0", "1B0": "1F0", "1F1": "1B0", "1B1": "1F1",
     }  # fmt: skip
@@ -988,7 +1197,9 @@ def test_a_timeline_shows_itself():
 
 
 def test_of_two_that_end_together_the_one_on_the_same_rank_was_waited_for():
-    frame = pl.simulate(pl.schedule("Inference", 2, 2), pl.StageCosts(1)).frame().set_index("action")
+    frame = (
+        pl.simulate(pl.schedule("Inference", 2, 2), pl.StageCosts(1)).frame().set_index("action")
+    )
     assert frame["waited_for"].to_dict() == {"0F0": "", "0F1": "0F0", "1F0": "0F0", "1F1": "1F0"}
 
 
@@ -1018,10 +1229,14 @@ def test_a_placements_pipeline_reaches_the_judges_throughput(two_stages):
         slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(slower))
         judged = pl.evaluate(slow, placement)
         costs = pl.inference_costs(slow, placement, tokens=512)
-        few, many = (pl.simulate(pl.schedule("Inference", 3, m), costs).makespan for m in (100, 300))
+        few, many = (
+            pl.simulate(pl.schedule("Inference", 3, m), costs).makespan for m in (100, 300)
+        )
         assert 200 * 512 / (many - few) == pytest.approx(judged.throughput)
     assert judged.bottlenecks[0].startswith("link")
-    with pytest.raises(pl.InvalidValue, match=r"problem\.link_units = 'transfers': expected 'tokens'"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"problem\.link_units = 'transfers': expected 'tokens'"
+    ):
         pl.inference_costs(two_stages, placement, tokens=512)
     with pytest.raises(pl.InvalidValue, match="tokens = 0: expected more than 0"):
         pl.inference_costs(problem, placement, tokens=0)

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from pipelab.paths import in_clone
+from pipelab.io.paths import in_clone
 
 ROOT = Path(__file__).parent.parent
 
-pytestmark = pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package")
+pytestmark = pytest.mark.skipif(
+    not in_clone(), reason="about the clone, and this is an installed package"
+)
 
 
 @pytest.mark.skipif(
-    tuple(map(int, version("numpy").split(".")[:2])) < (2, 4), reason="numpy's own types were others before 2.4"
+    tuple(map(int, version("numpy").split(".")[:2])) < (2, 4),
+    reason="numpy's own types were others before 2.4",
 )
 def test_mypy_finds_nothing():
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache")]
@@ -31,7 +34,9 @@ def test_types_are_ignored_only_where_it_is_said_which_and_why():
             if "type: ignore" in line:
                 assert "type: ignore[" in line, f"{path}: {line.strip()}"
                 assert line.count("#") >= 2, f"{path}: say why: {line.strip()}"
-    overrides = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]["overrides"]
+    overrides = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "mypy"
+    ]["overrides"]
     for one in overrides:
         assert set(one) == {"module", "ignore_missing_imports"}, one
         assert not [module for module in one["module"] if module.startswith(("pipelab", "*"))]

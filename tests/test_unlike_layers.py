@@ -6,14 +6,18 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.spans import spans_of
+from pipelab.engine.layer_runs import spans_of
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_every_exact_method_knows_them(seed):
     problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=True)
     best = oracle.best(problem)
-    ways = {"joint": {"form": "written" if seed % 5 == 0 else "tight"}, "exhaustive": {}, "aggregated": {}}
+    ways = {
+        "joint": {"form": "written" if seed % 5 == 0 else "tight"},
+        "exhaustive": {},
+        "aggregated": {},
+    }
     for method, options in ways.items():
         result = pl.solve(problem, method, **options)
         if best is None:
@@ -37,13 +41,19 @@ def test_a_heavy_last_layer_moves_the_cut():
     heavy_end = dataclasses.replace(model, weight_factors=(1, 1, 1, 3))
     moved = pl.solve(dataclasses.replace(tiny, model=heavy_end), "aggregated")
     assert moved.throughput <= even.throughput
-    assert len(moved.placement.stages[-1].layers) < max(len(s.layers) for s in moved.placement.stages)
+    assert len(moved.placement.stages[-1].layers) < max(
+        len(s.layers) for s in moved.placement.stages
+    )
 
 
-@pytest.mark.parametrize(("method", "options"), [("single_gpu", {"segments": "as_run"}), ("type_count", {})])
+@pytest.mark.parametrize(
+    ("method", "options"), [("single_gpu", {"segments": "as_run"}), ("type_count", {})]
+)
 def test_who_takes_all_layers_for_alike_refuses(method, options):
     tiny = pl.load_case("tiny")
-    unlike = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, work_factors=(1, 1, 1, 2)))
+    unlike = dataclasses.replace(
+        tiny, model=dataclasses.replace(tiny.model, work_factors=(1, 1, 1, 2))
+    )
     with pytest.raises(pl.NotApplicable, match="expected layers that are all alike"):
         pl.solve(unlike, method, **options)
     both = pl.compare(unlike, [method, "aggregated"], **{method: options})

@@ -6,15 +6,19 @@ import time
 import pytest
 
 import pipelab as pl
-from pipelab.explore.chart import LiveChart
-from pipelab.plots.progress import progress_parts
-from pipelab.solver_run import Progress
+from pipelab.engine.solvers.solver_run import Progress
+from pipelab.figures.progress import progress_parts
+from pipelab.widgets.chart import LiveChart
 
 
-@pytest.mark.parametrize(("method", "options"), [("joint", {}), ("joint", {"form": "tight"}), ("aggregated", {})])
+@pytest.mark.parametrize(
+    ("method", "options"), [("joint", {}), ("joint", {"form": "tight"}), ("aggregated", {})]
+)
 def test_every_incumbent_brings_its_placement(method, options):
     problem = pl.load_case("tiny", link_units="tokens", max_gpus_per_stage=2)
-    heavy = dataclasses.replace(problem, model=dataclasses.replace(problem.model, layer_weight_gb=25.0))
+    heavy = dataclasses.replace(
+        problem, model=dataclasses.replace(problem.model, layer_weight_gb=25.0)
+    )
     result = pl.solve(heavy, method, **options)
     found = [moment for moment in result.details["progress"] if moment.incumbent is not None]
     assert found
@@ -43,7 +47,10 @@ def test_the_picture_is_what_the_result_says():
 def test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be(long_solve):
     watched = pl.watch_solve(long_solve, "joint", time_limit=None)
     end = time.perf_counter() + 120
-    while not any(moment.placement for moment in watched.solving.progress) and time.perf_counter() < end:
+    while (
+        not any(moment.placement for moment in watched.solving.progress)
+        and time.perf_counter() < end
+    ):
         watched.refresh()
         time.sleep(0.05)
     watched.refresh()
@@ -73,7 +80,10 @@ def test_what_is_too_large_or_infeasible_is_told_in_place():
     watched.refresh()
     assert watched.chart.layout.title.text.startswith("No placement")
     assert "No placement exists" in watched.status.value
-    for problem, method, message in (("tiny", "joint", "expected a Problem"), (tiny, "even", "tells of its progress")):
+    for problem, method, message in (
+        ("tiny", "joint", "expected a Problem"),
+        (tiny, "even", "tells of its progress"),
+    ):
         with pytest.raises(pl.InvalidValue, match=message):
             pl.watch_solve(problem, method)
 
@@ -81,15 +91,24 @@ def test_what_is_too_large_or_infeasible_is_told_in_place():
 def test_the_gap_has_its_numbers_put_in_and_is_infinite_before_the_first_placement():
     watched = pl.watch_solve(pl.load_case("tiny"))
     assert watched._gap(()) == "gap: not known before the first bound"
-    assert watched._gap([Progress(0.1, None, 90.0, 1)]) == ("gap: infinite, since there is no placement yet; bound 90")
-    assert watched._gap([Progress(0.1, 60.0, 90.0, 1)]) == "gap = (bound − best) / best = (90 − 60) / 60 = 50.00%"
+    assert watched._gap([Progress(0.1, None, 90.0, 1)]) == (
+        "gap: infinite, since there is no placement yet; bound 90"
+    )
+    assert (
+        watched._gap([Progress(0.1, 60.0, 90.0, 1)])
+        == "gap = (bound − best) / best = (90 − 60) / 60 = 50.00%"
+    )
     watched.result(60)
 
 
 def test_the_traces_are_the_same_however_much_is_known():
     chart = LiveChart(progress_parts((), 0.0, "nothing yet"))
     before = [(t.type, t.name) for t in chart.data]
-    for moments in ((), (Progress(0.1, None, 90.0, 1),), (Progress(0.1, None, 90.0, 1), Progress(0.3, 60.0, 80.0, 7))):
+    for moments in (
+        (),
+        (Progress(0.1, None, 90.0, 1),),
+        (Progress(0.1, None, 90.0, 1), Progress(0.3, 60.0, 80.0, 7)),
+    ):
         chart.put(progress_parts(moments, 0.5, "now"))
         assert [(t.type, t.name) for t in chart.data] == before
     assert chart.data[3].x == (0.3, 0.5)

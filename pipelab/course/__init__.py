@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pipelab.errors import InvalidData
-from pipelab.paths import notebooks_dir
+from pipelab.io.paths import notebooks_dir
 
 __all__ = ["WAYS", "Notebook", "Way", "notebooks_of_the_course"]
 
@@ -36,8 +36,14 @@ class Way:
 
 # Notebook 00 says in words which parts are meant.
 WAYS = {
-    "learner": Way("to see how the problem evolved, idea by idea", tuple(f"{n:02}" for n in range(10))),
-    "researcher": Way("the write-up's numbers, and its mistakes", ("00", "03", "04", "06", "07", "09"), ("05", "08")),
+    "learner": Way(
+        "to see how the problem evolved, idea by idea", tuple(f"{n:02}" for n in range(10))
+    ),
+    "researcher": Way(
+        "the write-up's numbers, and its mistakes",
+        ("00", "03", "04", "06", "07", "09"),
+        ("05", "08"),
+    ),
     "engineer": Way("a placement for GPUs of your own", ("00", "08"), ("06",)),
 }
 
@@ -59,8 +65,12 @@ def notebooks_of_the_course() -> tuple[Notebook, ...]:
     books = []
     for path in sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb")):
         head = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        found = re.match(r"# (?P<title>[^\n:?]+).*^\*(?P<minutes>\d+) minutes", head, flags=re.S | re.M)
+        found = re.match(
+            r"# (?P<title>[^\n:?]+).*^\*(?P<minutes>\d+) minutes", head, flags=re.S | re.M
+        )
         if not found:
-            raise InvalidData(f"{path}: the first cell: expected a title and a line such as '*20 minutes · next: …*'")
+            raise InvalidData(
+                f"{path}: the first cell: expected a title and a line such as '*20 minutes · next: …*'"
+            )
         books.append(Notebook(path.name, found["title"], int(found["minutes"])))
     return tuple(books)

@@ -22,8 +22,12 @@ class Fault:
 
     def smallest(self) -> Failure | None:
         """The smallest input that shows it; None where none does. Numbers and lengths of lists count as its size."""
-        found = ((arguments, self.shows(*arguments)) for arguments in sorted(self.inputs(), key=size))
-        return next((Failure(arguments, what) for arguments, what in found if what is not None), None)
+        found = (
+            (arguments, self.shows(*arguments)) for arguments in sorted(self.inputs(), key=size)
+        )
+        return next(
+            (Failure(arguments, what) for arguments, what in found if what is not None), None
+        )
 
 
 def size(value: Any) -> int:

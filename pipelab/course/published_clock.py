@@ -1,7 +1,8 @@
 """boostr 0.1.0's `PipelineClock` as published, faults included: what one stage does, tick by tick.
 
-Method by method, branches that can never run among them; its faults are in `published_faults`. Numbers are
-unsigned: where the original would stop with a panic, `Panic` is raised. The right orders are `pl.schedule`'s.
+Method by method, branches that can never run among them; its faults are in `published_faults`.
+Numbers are unsigned: where the original would stop with a panic, `Panic` is raised. The right
+orders are `pl.schedule`'s.
 """
 
 from dataclasses import dataclass

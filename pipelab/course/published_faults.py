@@ -1,7 +1,7 @@
 """Every fault found in the three restated programs: its name, and the smallest input that shows it, searched for.
 
-Each is looked for by a function that says what happens on an input, or None where nothing is wrong. No input that
-will be found is written here.
+Each is looked for by a function that says what happens on an input, or None where nothing is wrong.
+No input that will be found is written here.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +11,10 @@ from typing import Any
 from pipelab.course import published_scheduler as rust
 from pipelab.course.fault_search import Fault, lists, panics, sizes
 from pipelab.course.published_clock import PipelineClock
-from pipelab.course.published_layer_assignment import assign_layers_bandwidth_aware, assign_layers_proportional
+from pipelab.course.published_layer_assignment import (
+    assign_layers_bandwidth_aware,
+    assign_layers_proportional,
+)
 from pipelab.course.published_orders import (
     clock_interleaved,
     clock_zero_bubble,
@@ -19,9 +22,9 @@ from pipelab.course.published_orders import (
     seed_by_flops,
     seed_even,
 )
-from pipelab.schedules import schedule
-from pipelab.splits import bottleneck, split_minmax
-from pipelab.timeline import StageCosts, Timeline, simulate
+from pipelab.engine.schedules import schedule
+from pipelab.engine.splits import bottleneck, split_minmax
+from pipelab.engine.timeline import StageCosts, Timeline, simulate
 
 __all__ = ["FAULTS"]
 
@@ -84,7 +87,11 @@ def _no_search(layers: int, bandwidth: list[int]) -> str | None:
     own = assign_layers_bandwidth_aware(layers, [_MB] * 4, [b * _MB for b in bandwidth])
     best = split_minmax([1] * layers, 4, speeds=bandwidth)
     theirs, least = (bottleneck(split, [1] * layers, bandwidth) for split in (own, best or own))
-    return f"{sizes(own)}: {theirs:g} layers per bandwidth, {least:g} is possible" if theirs > least else None
+    return (
+        f"{sizes(own)}: {theirs:g} layers per bandwidth, {least:g} is possible"
+        if theirs > least
+        else None
+    )
 
 
 # The scheduler
@@ -93,7 +100,9 @@ def _no_search(layers: int, bandwidth: list[int]) -> str | None:
 def _scheduler(
     stages: int, rank: int = 0, plan: Any = None, configured: int = 8, layers: int = 1
 ) -> rust.PipelineScheduler:
-    return rust.PipelineScheduler(rust.PipelineConfig(stages, configured, rank, plan or rust.GPipe()), layers)
+    return rust.PipelineScheduler(
+        rust.PipelineConfig(stages, configured, rank, plan or rust.GPipe()), layers
+    )
 
 
 def _indexes(flops: list[int], stages: int) -> str | None:
@@ -129,10 +138,20 @@ def _forwards(scheduler: rust.PipelineScheduler, microbatches: int, expected: in
 
 
 def _unsent(stages: int, microbatches: int) -> str | None:
-    steps = [step for rank in range(stages) for step in _scheduler(stages, rank).schedule_steps(microbatches)]
+    steps = [
+        step
+        for rank in range(stages)
+        for step in _scheduler(stages, rank).schedule_steps(microbatches)
+    ]
     waits = sum(isinstance(step, rust.WaitBackward) for step in steps)
-    sends = [step for step in steps if "Send" in type(step).__name__ and not isinstance(step, rust.SendActivations)]
-    return f"{waits} waits for a gradient, {len(sends)} sends of one" if waits > len(sends) else None
+    sends = [
+        step
+        for step in steps
+        if "Send" in type(step).__name__ and not isinstance(step, rust.SendActivations)
+    ]
+    return (
+        f"{waits} waits for a gradient, {len(sends)} sends of one" if waits > len(sends) else None
+    )
 
 
 def _formula(stages: int, microbatches: int) -> str | None:
@@ -144,13 +163,21 @@ def _formula(stages: int, microbatches: int) -> str | None:
 def _no_fraction(stages: int, microbatches: int) -> str | None:
     stats = rust.PipelineBubbleStats(stages, microbatches)
     told = stats.bubble_fraction_gpipe(), stats.bubble_fraction_1f1b()
-    return None if all(0 <= fraction <= 1 for fraction in told) else f"bubble fractions {told[0]:g} and {told[1]:g}"
+    return (
+        None
+        if all(0 <= fraction <= 1 for fraction in told)
+        else f"bubble fractions {told[0]:g} and {told[1]:g}"
+    )
 
 
 def _memory_ratio(stages: int, microbatches: int) -> str | None:
     told = rust.PipelineBubbleStats(stages, microbatches).memory_footprint_ratio()
     held = [max(_time(name, stages, microbatches).peak_in_flight) for name in ("1F1B", "GPipe")]
-    return f"{told:.4g}, by the clock {held[0] / held[1]:.4g}" if abs(told - held[0] / held[1]) > 1e-6 else None
+    return (
+        f"{told:.4g}, by the clock {held[0] / held[1]:.4g}"
+        if abs(told - held[0] / held[1]) > 1e-6
+        else None
+    )
 
 
 def _no_optimum(stages: int) -> str | None:
@@ -171,8 +198,12 @@ def _shapeless(rows: int, columns: int) -> str | None:
 
 
 def _drawn(stages: int, microbatches: int) -> str | None:
-    drawing = [f"Forward({m})" for m in range(microbatches)] + [f"Backward({m})" for m in reversed(range(microbatches))]
-    order = [str(action) for action in PipelineClock(stages, microbatches, stages - 1).schedule_1f1b()]
+    drawing = [f"Forward({m})" for m in range(microbatches)] + [
+        f"Backward({m})" for m in reversed(range(microbatches))
+    ]
+    order = [
+        str(action) for action in PipelineClock(stages, microbatches, stages - 1).schedule_1f1b()
+    ]
     return f"drawn {' '.join(drawing)}; made {' '.join(order)}" if drawing != order else None
 
 
@@ -183,17 +214,31 @@ def _clock_for_nobody(stages: int, microbatches: int, stage: int) -> str | None:
 
 def _serial(stages: int, microbatches: int, chunks: int) -> str | None:
     order = clock_interleaved(stages, microbatches, chunks)
-    ratio, claim = simulate(order, _ONES.cut_for(order)).bubble_ratio, (stages - 1) / (microbatches * chunks)
+    ratio, claim = (
+        simulate(order, _ONES.cut_for(order)).bubble_ratio,
+        (stages - 1) / (microbatches * chunks),
+    )
     return f"bubble ratio {ratio:.4g}, claimed {claim:.4g}" if ratio > claim + 1e-9 else None
 
 
 def _unfilled(stages: int, microbatches: int) -> str | None:
-    own, right = simulate(clock_zero_bubble(stages, microbatches), _ONES), _time("ZBH1", stages, microbatches)
-    return f"ends at {own.makespan:g}, ZB-H1 at {right.makespan:g}" if own.makespan > right.makespan else None
+    own, right = (
+        simulate(clock_zero_bubble(stages, microbatches), _ONES),
+        _time("ZBH1", stages, microbatches),
+    )
+    return (
+        f"ends at {own.makespan:g}, ZB-H1 at {right.makespan:g}"
+        if own.makespan > right.makespan
+        else None
+    )
 
 
 def _unmarked(stages: int, microbatches: int) -> str | None:
-    kinds = {action.kind for k in range(stages) for action in PipelineClock(stages, microbatches, k).schedule_1f1b()}
+    kinds = {
+        action.kind
+        for k in range(stages)
+        for action in PipelineClock(stages, microbatches, k).schedule_1f1b()
+    }
     idle = _time("1F1B", stages, microbatches).bubble_fraction
     return f"{idle:.0%} of the time idle, no Idle listed" if idle and "Idle" not in kinds else None
 

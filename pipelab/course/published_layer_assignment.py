@@ -1,8 +1,8 @@
 """pmetal's `layer_assignment.rs` as published, faults included: layers by memory, and by bandwidth.
 
-Function by function in the order of the original; its faults are in `published_faults`. Where it would stop
-with a panic, `Panic` is raised. The rules without the faults are `pl.split_proportional` and
-`pl.split_bandwidth_aware`.
+Function by function in the order of the original; its faults are in `published_faults`. Where it
+would stop with a panic, `Panic` is raised. The rules without the faults are `pl.split_proportional`
+and `pl.split_bandwidth_aware`.
 """
 
 from collections.abc import Sequence
@@ -29,28 +29,36 @@ def assign_layers_proportional(num_layers: int, available_ram: Sequence[int]) ->
     assignments, start = [], 0
     for i, ram in enumerate(available_ram[:-1]):
         proportion = float(ram) / total_ram if total_ram else float("nan")  # 0 / 0
-        max_for_this = num_layers - start - (world_size - i - 1)  # leave a layer for each remaining node
+        # leave a layer for each remaining node
+        max_for_this = num_layers - start - (world_size - i - 1)
         count = min(max(nearest_whole(proportion * num_layers), 1), max_for_this)
         assignments.append(range(start, start + count))
         start += count
     return (*assignments, range(start, num_layers))
 
 
-def assign_layers_bandwidth_aware(num_layers: int, available_ram: Sequence[int], bandwidths: Sequence[int]) -> Split:
+def assign_layers_bandwidth_aware(
+    num_layers: int, available_ram: Sequence[int], bandwidths: Sequence[int]
+) -> Split:
     """Two or three nodes: the least of the largest layers / bandwidth. More: in proportion to memory × bandwidth.
 
     In bytes and bytes per second; from four nodes on in whole megabytes, at least 1.
     """
     world_size = len(available_ram)
     if world_size != len(bandwidths):
-        raise Panic(f"assertion `left == right` failed: left: {world_size}, right: {len(bandwidths)}")
+        raise Panic(
+            f"assertion `left == right` failed: left: {world_size}, right: {len(bandwidths)}"
+        )
     if world_size <= 1:
         return assign_layers_proportional(num_layers, available_ram)
     if world_size == 2:
         return _assign_two_nodes(num_layers, bandwidths)
     if world_size == 3:
         return _assign_three_nodes(num_layers, bandwidths)
-    megabytes = [(max(r // 10**6, 1), max(b // 10**6, 1)) for r, b in zip(available_ram, bandwidths, strict=True)]
+    megabytes = [
+        (max(r // 10**6, 1), max(b // 10**6, 1))
+        for r, b in zip(available_ram, bandwidths, strict=True)
+    ]
     weights = [unsigned(r_mb * b_mb, "r_mb * b_mb") for r_mb, b_mb in megabytes]
     return assign_layers_proportional(num_layers, weights)
 

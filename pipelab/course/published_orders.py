@@ -1,7 +1,8 @@
 """What the restated programs answer, as splits and schedules that pipelab can check, time and draw.
 
-`published_scheduler` and `published_clock` hand out lists of one rank's steps; here these become a `Schedule` of
-all ranks, without the messages. An answer without any action is no schedule, and is refused as one.
+`published_scheduler` and `published_clock` hand out lists of one rank's steps; here these become a
+`Schedule` of all ranks, without the messages. An answer without any action is no schedule, and is
+refused as one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from pipelab.course.published_scheduler import (
     partition_layers_evenly,
 )
 from pipelab.course.rust_numbers import Panic
-from pipelab.schedules import Schedule
+from pipelab.engine.schedules import Schedule
 
 __all__ = [
     "Failure",
@@ -59,7 +60,8 @@ def smallest_failure(function: Callable, inputs: Iterable[tuple]) -> Failure | N
     Examples
     --------
     >>> smallest_failure(seed_by_flops, [([1, 1], 2), ([1, 2], 2)])
-    Failure(arguments=([1, 2], 2), what='panic: index out of bounds: the len is 1 but the index is 1')
+    Failure(arguments=([1, 2], 2), what='panic: index out of bounds: the len is 1 but the index is
+    1')
     """
     for arguments in inputs:
         try:
@@ -114,7 +116,9 @@ def scheduler_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedul
     return _scheduled("the scheduler's 1F1B", ranks, microbatches, Interleaved(chunks))
 
 
-def scheduler_steps(ranks: int, microbatches: int, rank: int, schedule: PipelineSchedule | None = None) -> list[str]:
+def scheduler_steps(
+    ranks: int, microbatches: int, rank: int, schedule: PipelineSchedule | None = None
+) -> list[str]:
     """The scheduler's steps of one rank, messages included, as text; GPipe's, if no other schedule is given.
 
     A rank that does not exist gets an order all the same.
@@ -142,7 +146,10 @@ def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
 
 def clock_zero_bubble(ranks: int, microbatches: int) -> Schedule:
     """boostr's zero-bubble schedule: every weight gradient right after its input gradient, so none fills a bubble."""
-    rows = [_letters(k, PipelineClock(ranks, microbatches, k).schedule_zero_bubble()) for k in range(ranks)]
+    rows = [
+        _letters(k, PipelineClock(ranks, microbatches, k).schedule_zero_bubble())
+        for k in range(ranks)
+    ]
     return Schedule.of("boostr's zero bubble", rows, microbatches=microbatches)
 
 
@@ -160,5 +167,7 @@ def _scheduled(name: str, ranks: int, microbatches: int, schedule: PipelineSched
         config = PipelineConfig(ranks, microbatches, rank, schedule)
         steps = PipelineScheduler(config, ranks).schedule_steps(microbatches)
         work = [step for step in steps if isinstance(step, Forward | Backward)]
-        rows.append([f"{rank}{_LETTERS[type(step).__name__]}{step.micro_batch_id}" for step in work])
+        rows.append(
+            [f"{rank}{_LETTERS[type(step).__name__]}{step.micro_batch_id}" for step in work]
+        )
     return Schedule.of(name, rows, microbatches=microbatches)

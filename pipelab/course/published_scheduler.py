@@ -1,8 +1,8 @@
 """trustformers-core 0.1.1's `gpipe_pp.rs` as published: errors, partitions, steps, bubble statistics.
 
-Item by item in the order of the original; its faults are in `published_faults`. Numbers are unsigned: where
-the original would stop with a panic, `Panic` is raised. The right ones are `pl.split_even`, `pl.split_by_flops`,
-`pl.PipelineBubbleStats` and `pl.schedule`.
+Item by item in the order of the original; its faults are in `published_faults`. Numbers are
+unsigned: where the original would stop with a panic, `Panic` is raised. The right ones are
+`pl.split_even`, `pl.split_by_flops`, `pl.PipelineBubbleStats` and `pl.schedule`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -131,12 +131,16 @@ def partition_layers_evenly(total_layers: int, num_stages: int) -> list[Pipeline
     stages, layer_start = [], 0
     for stage_id in range(num_stages):
         num_layers = base + (1 if stage_id < remainder else 0)
-        stages.append(PipelineStageInfo(stage_id, num_layers, layer_start, layer_start + num_layers))
+        stages.append(
+            PipelineStageInfo(stage_id, num_layers, layer_start, layer_start + num_layers)
+        )
         layer_start += num_layers
     return stages
 
 
-def partition_layers_by_flops(layer_flops: Sequence[int], num_stages: int) -> list[PipelineStageInfo]:
+def partition_layers_by_flops(
+    layer_flops: Sequence[int], num_stages: int
+) -> list[PipelineStageInfo]:
     """Close a stage once it holds its share of the FLOPs; an empty list without stages or layers."""
     total_layers = len(layer_flops)
     if num_stages == 0 or total_layers == 0:
@@ -149,14 +153,20 @@ def partition_layers_by_flops(layer_flops: Sequence[int], num_stages: int) -> li
     for idx, flops in enumerate(layer_flops):
         cumulative += flops
         remaining_layers, remaining_stages = total_layers - idx - 1, num_stages - stages_opened
-        if cumulative >= target and stages_opened < num_stages and remaining_layers >= remaining_stages:
+        if (
+            cumulative >= target
+            and stages_opened < num_stages
+            and remaining_layers >= remaining_stages
+        ):
             boundaries.append(idx + 1)
             stages_opened += 1
             cumulative = 0
     stages = []
     for stage_id in range(num_stages):
         if stage_id >= len(boundaries):
-            raise Panic(f"index out of bounds: the len is {len(boundaries)} but the index is {stage_id}")
+            raise Panic(
+                f"index out of bounds: the len is {len(boundaries)} but the index is {stage_id}"
+            )
         layer_start = boundaries[stage_id]
         layer_end = boundaries[stage_id + 1] if stage_id + 1 < len(boundaries) else total_layers
         stages.append(PipelineStageInfo(stage_id, layer_end - layer_start, layer_start, layer_end))
@@ -284,7 +294,8 @@ class PipelineScheduler:
         """The rank's steps for so many microbatches, whatever the configuration says."""
         if isinstance(self.config.schedule, GPipe):
             return list(self._schedule_gpipe(num_micro_batches))
-        return list(self._schedule_1f1b(num_micro_batches))  # interleaved, too: it drops its number and calls this
+        # interleaved, too: it drops its number and calls this
+        return list(self._schedule_1f1b(num_micro_batches))
 
     def _schedule_gpipe(self, num_micro_batches: int) -> Iterator[PipelineStep]:
         for mb in range(num_micro_batches):

@@ -1,9 +1,9 @@
 """How the time of the aggregated form grows, and how it compares with the joint ILP: writes data/aggregated_runs.csv.
 
-Run on an idle machine: `python tests/benchmarks/aggregated.py` (about a quarter of an hour; `--quick` leaves out
-the joint ILP as written on small; `--series "GPUs, all links unlike"` measures one series again and keeps the others).
-Every size is solved for three random problems, with unlike links for five; the table keeps each. A search that has not
-ended after a minute is stopped.
+Run on an idle machine: `python tests/benchmarks/aggregated.py` (about a quarter of an hour;
+`--quick` leaves out the joint ILP as written on small; `--series "GPUs, all links unlike"` measures
+one series again and keeps the others). Every size is solved for three random problems, with unlike
+links for five; the table keeps each. A search that has not ended after a minute is stopped.
 """
 
 import resource
@@ -16,13 +16,14 @@ import numpy as np
 import pandas as pd
 
 import pipelab as pl
-from pipelab.files import write_whole
-from pipelab.paths import data_dir
+from pipelab.io.paths import data_dir
+from pipelab.io.whole_files import write_whole
 
 RATES = pl.load_coefficients().coefficients
 MEMORY = (16.0, 24.0, 40.0, 48.0, 80.0)
 BANDWIDTH = (25.0, 50.0, 100.0, 200.0, 400.0)
-_UNITS = {"link_units": "transfers"}  # as the write-up: in tokens/s these links would hardly ever bind
+# as the write-up: in tokens/s these links would hardly ever bind
+_UNITS = {"link_units": "transfers"}
 
 
 def types(number, rng):
@@ -45,7 +46,9 @@ def by_types(gpus=1000, classes=8, layers=126, per_stage=8, seed=0):
     links = {(a, b): float(rng.choice(BANDWIDTH)) for i, a in enumerate(names) for b in names[i:]}
     cluster = pl.Cluster.from_counts({n: max(1, gpus // classes) for n in names}, memory, links)
     model = pl.Model("large", layers, 8192, 28672, 315 / layers)
-    return pl.Problem(cluster, model, pl.Workload(512, 32), pl.LinearThroughput(rates), per_stage, **_UNITS)
+    return pl.Problem(
+        cluster, model, pl.Workload(512, 32), pl.LinearThroughput(rates), per_stage, **_UNITS
+    )
 
 
 def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25, seed=0):
@@ -56,11 +59,15 @@ def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25,
     speed = slow * rng.uniform(20, 400, (nodes, nodes))
     np.fill_diagonal(speed, 600.0)
     room = np.array([80.0, 40.0, 24.0])[kind]
-    pool = tuple(pl.GPU(names[kind[i]], float(room[i])) for i in range(nodes) for _ in range(per_node))
+    pool = tuple(
+        pl.GPU(names[kind[i]], float(room[i])) for i in range(nodes) for _ in range(per_node)
+    )
     cluster = pl.Cluster(pool, speed, np.repeat(np.arange(nodes), per_node))
     weight = share * room.sum() * per_node / layers
     model = pl.Model("nodes", layers, 4096, 11008, float(min(weight, 35.0)))
-    return pl.Problem(cluster, model, pl.Workload(1024, 32), pl.LinearThroughput(rates), per_stage, **_UNITS)
+    return pl.Problem(
+        cluster, model, pl.Workload(1024, 32), pl.LinearThroughput(rates), per_stage, **_UNITS
+    )
 
 
 def all_unlike(gpus=12, layers=32, per_stage=3, seed=0):
@@ -94,7 +101,13 @@ def growth(chosen=tuple(SERIES)):
         for value in values:
             for seed in range(SEEDS.get(series, 3)):
                 row = timed(make(**{parameter: value}, seed=seed))
-                yield {"series": series, "value": value, "seed": seed, "method": "aggregated", **row}
+                yield {
+                    "series": series,
+                    "value": value,
+                    "seed": seed,
+                    "method": "aggregated",
+                    **row,
+                }
 
 
 def side_by_side(quick):
@@ -107,13 +120,21 @@ def side_by_side(quick):
         problem = pl.load_case(case, max_gpus_per_stage=k)
         for method, options in (("joint", {"form": form}), ("aggregated", {})):
             try:
-                rows = [timed(problem, method, **options) for _ in range(1 if method == "joint" else 5)]
+                rows = [
+                    timed(problem, method, **options) for _ in range(1 if method == "joint" else 5)
+                ]
             except pl.TooLarge as error:
                 print(case, k, form, error)
                 continue
             best = sorted(rows, key=lambda r: r["seconds"])[len(rows) // 2]
             name = f"joint, {form}" if method == "joint" else f"aggregated (beside {form})"
-            yield {"series": "side by side", "value": f"{case}, {k}", "seed": 0, "method": name, **best}
+            yield {
+                "series": "side by side",
+                "value": f"{case}, {k}",
+                "seed": 0,
+                "method": name,
+                **best,
+            }
 
 
 def main(quick, series=None):
@@ -130,9 +151,14 @@ def main(quick, series=None):
     frame = pd.DataFrame(rows).round({"seconds": 4})
     write_whole(data_dir() / "aggregated_runs.csv", frame.to_csv(index=False, lineterminator="\n"))
     for series, part in frame[frame["series"] != "side by side"].groupby("series", sort=False):
-        print(series, {v: round(statistics.median(g["seconds"]), 3) for v, g in part.groupby("value")})
+        print(
+            series, {v: round(statistics.median(g["seconds"]), 3) for v, g in part.groupby("value")}
+        )
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv, sys.argv[sys.argv.index("--series") + 1] if "--series" in sys.argv else None)
+    main(
+        "--quick" in sys.argv,
+        sys.argv[sys.argv.index("--series") + 1] if "--series" in sys.argv else None,
+    )

@@ -11,7 +11,12 @@ import subprocess
 import sys
 import time
 
-RUNS = [("small", 1, "written"), ("small", 1, "tight"), ("small", 2, "tight"), ("small", 2, "written")]
+RUNS = [
+    ("small", 1, "written"),
+    ("small", 1, "tight"),
+    ("small", 2, "tight"),
+    ("small", 2, "written"),
+]
 
 
 def measure(case: str, gpus: int, form: str, limit: float) -> dict:
@@ -32,7 +37,9 @@ def measure(case: str, gpus: int, form: str, limit: float) -> dict:
         "arrays_s": round(arrays, 2),
         "build_s": round(result.details["build_seconds"], 2),
         "solve_s": round(result.details["solve_seconds"], 2),
-        "solve_over_build": round(result.details["solve_seconds"] / result.details["build_seconds"], 1),
+        "solve_over_build": round(
+            result.details["solve_seconds"] / result.details["build_seconds"], 1
+        ),
         "status": result.status,
         "throughput": result.throughput,
         "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),

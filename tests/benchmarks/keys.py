@@ -1,8 +1,9 @@
 """From the key press to the redrawn chart, in a real JupyterLab: `python tests/benchmarks/keys.py`.
 
-Prints the median, the 95th percentile and the worst case of each series of key presses, beside its target on two
-cores; and how much of the machine's time other machines of its host took meanwhile ("steal"), of which such times say
-as much as of the code: with 20 % taken, one and the same loop took between 22 and 319 ms.
+Prints the median, the 95th percentile and the worst case of each series of key presses, beside its
+target on two cores; and how much of the machine's time other machines of its host took meanwhile
+("steal"), of which such times say as much as of the code: with 20 % taken, one and the same loop
+took between 22 and 319 ms.
 """
 
 import statistics
@@ -28,11 +29,16 @@ _FIVE_TYPES = "dict.fromkeys(['H100-SXM', 'A100-SXM-80', 'L40S', 'L4', 'T4'], 13
 def _walk(first: Keys, between: tuple[str, str]) -> Keys:
     """Keys that never come back to values that were there before: answers that are kept would flatter the times.
 
-    Every slider of `first` one step, three times round, and then back; before each turn a step of `between`.
+    Every slider of `first` one step, three times round, and then back; before each turn a step of
+    `between`.
     """
     other = {_LEFT: _RIGHT, _RIGHT: _LEFT}
     back = [(label, other[key]) for label, key in first]
-    return [press for block in range(_BLOCKS) for press in ([between, *(first, back)[block % 2] * _ROUNDS])]
+    return [
+        press
+        for block in range(_BLOCKS)
+        for press in ([between, *(first, back)[block % 2] * _ROUNDS])
+    ]
 
 
 _SCHEDULES = _walk(
@@ -46,7 +52,14 @@ SERIES: dict[str, tuple[str, int, Keys]] = {
         "pl.explore_mix('medium', gpus_per_stage=2)",
         400,
         _walk(
-            [("T4", _LEFT), ("A40", _RIGHT), ("L20", _LEFT), ("V100", _RIGHT), ("A10", _LEFT), ("RTX4090", _RIGHT)],
+            [
+                ("T4", _LEFT),
+                ("A40", _RIGHT),
+                ("L20", _LEFT),
+                ("V100", _RIGHT),
+                ("A10", _LEFT),
+                ("RTX4090", _RIGHT),
+            ],
             ("batch (sequences)", _LEFT),
         ),
     ),
@@ -54,12 +67,22 @@ SERIES: dict[str, tuple[str, int, Keys]] = {
         f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES})",
         400,
         _walk(
-            [("T4", _LEFT), ("H100-SXM", _RIGHT), ("L4", _LEFT), ("L40S", _RIGHT), ("A100-SXM-80", _LEFT)],
+            [
+                ("T4", _LEFT),
+                ("H100-SXM", _RIGHT),
+                ("L4", _LEFT),
+                ("L40S", _RIGHT),
+                ("A100-SXM-80", _LEFT),
+            ],
             ("batch (sequences)", _RIGHT),
         ),
     ),
     "schedule, 8 × 64": ("pl.explore_schedules('ZBH1', ranks=8, microbatches=64)", 300, _SCHEDULES),
-    "schedule, 32 × 250": ("pl.explore_schedules('ZBH1', ranks=32, microbatches=250)", 600, _SCHEDULES),
+    "schedule, 32 × 250": (
+        "pl.explore_schedules('ZBH1', ranks=32, microbatches=250)",
+        600,
+        _SCHEDULES,
+    ),
 }
 
 
@@ -82,7 +105,8 @@ def _stolen_since(before: Any) -> float:
     now = psutil.cpu_times()
     if not hasattr(now, "steal"):
         return 0.0
-    guests = now.guest + now.guest_nice - before.guest - before.guest_nice  # counted as user time, too
+    # counted as user time, too
+    guests = now.guest + now.guest_nice - before.guest - before.guest_nice
     return (now.steal - before.steal) / (sum(now) - sum(before) - guests)
 
 

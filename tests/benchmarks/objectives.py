@@ -1,8 +1,8 @@
 """Seconds and sizes of the cheapest and the quickest placement, bundled cases and beyond.
 
-Run on an idle machine: `python tests/benchmarks/objectives.py [CSV]` (about seven minutes). Floors are shares of the
-greatest throughput; prices are made up, one per type. The last problems show where it ends: GPUs that all differ in
-their links.
+Run on an idle machine: `python tests/benchmarks/objectives.py [CSV]` (about seven minutes). Floors
+are shares of the greatest throughput; prices are made up, one per type. The last problems show
+where it ends: GPUs that all differ in their links.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import pandas as pd
 from aggregated import all_unlike, by_nodes, by_types
 
 import pipelab as pl
-from pipelab.files import write_whole
+from pipelab.io.whole_files import write_whole
 
 LIMIT = 60.0  # seconds for each question
 USD_PER_HOUR = (0.25, 0.4, 0.6, 0.9, 1.3, 1.8, 2.4, 3.1)
@@ -24,7 +24,10 @@ USD_PER_HOUR = (0.25, 0.4, 0.6, 0.9, 1.3, 1.8, 2.4, 3.1)
 def priced(problem):
     """A price for every type, links in tokens."""
     types = list(dict.fromkeys(g.type for g in problem.cluster.gpus))
-    pool = tuple(dataclasses.replace(g, usd_per_hour=USD_PER_HOUR[types.index(g.type)]) for g in problem.cluster.gpus)
+    pool = tuple(
+        dataclasses.replace(g, usd_per_hour=USD_PER_HOUR[types.index(g.type)])
+        for g in problem.cluster.gpus
+    )
     cluster = pl.Cluster(pool, problem.cluster.bandwidth_gb_per_s, problem.cluster.group)
     return dataclasses.replace(problem, cluster=cluster, link_units="tokens")
 
@@ -32,7 +35,9 @@ def priced(problem):
 def unlike_layers(problem):
     """The same with layers of two weights and two amounts of work."""
     rng, layers = np.random.default_rng(0), problem.model.layers
-    factors = {name: tuple(rng.choice([1.0, 1.5], layers)) for name in ("weight_factors", "work_factors")}
+    factors = {
+        name: tuple(rng.choice([1.0, 1.5], layers)) for name in ("weight_factors", "work_factors")
+    }
     return dataclasses.replace(problem, model=dataclasses.replace(problem.model, **factors))
 
 
@@ -41,7 +46,10 @@ def problems():
         for k in (1, 2, 3, 4):
             yield f"{case}, k={k}", pl.load_case(case, max_gpus_per_stage=k)
     for k in (1, 2):
-        yield f"medium, layers unlike, k={k}", unlike_layers(pl.load_case("medium", max_gpus_per_stage=k))
+        yield (
+            f"medium, layers unlike, k={k}",
+            unlike_layers(pl.load_case("medium", max_gpus_per_stage=k)),
+        )
     for k in (4, 8):
         yield f"1,000 GPUs of 8 types, 126 layers, k={k}", by_types(per_stage=k)
     for k in (2, 4):
@@ -78,11 +86,16 @@ def main(path=None):
     out = []
     for row in rows():
         out.append(row)
-        print({k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+        print(
+            {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()},
+            flush=True,
+        )
     frame = pd.DataFrame(out).round({"seconds": 4})
     if path:
         write_whole(Path(path), frame.to_csv(index=False, lineterminator="\n"))
-    print(frame.groupby(["goal", "status"])["seconds"].describe()[["count", "50%", "max"]].to_string())
+    print(
+        frame.groupby(["goal", "status"])["seconds"].describe()[["count", "50%", "max"]].to_string()
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Schedules against size: `python tests/benchmarks/schedules.py`.
 
-Generates, checks and times ZB-H1 with communication, times it again with new costs, and draws it; prints the median
-of several runs in milliseconds and what an action costs, which stays level where time grows linearly.
+Generates, checks and times ZB-H1 with communication, times it again with new costs, and draws it;
+prints the median of several runs in milliseconds and what an action costs, which stays level where
+time grows linearly.
 """
 
 import statistics
@@ -29,12 +30,16 @@ def main() -> None:
     for ranks, microbatches in SIZES:
         schedule = pl.schedule("ZBH1", ranks, microbatches)
         timeline = pl.simulate(schedule, one)
-        whole = milliseconds(lambda r=ranks, m=microbatches: pl.simulate(pl.schedule("ZBH1", r, m), one))
+        whole = milliseconds(
+            lambda r=ranks, m=microbatches: pl.simulate(pl.schedule("ZBH1", r, m), one)
+        )
         again = milliseconds(lambda s=schedule: pl.simulate(s, other))
         draw = milliseconds(lambda t=timeline: pl.gantt(t))
         size = f"{ranks} × {microbatches}"
         per_action = 1000 * whole / len(schedule)
-        print(f"{size:>22} {len(schedule):>8} {whole:>15.1f} ms {again:>5.1f} ms {draw:>5.1f} ms {per_action:>10.2f}")
+        print(
+            f"{size:>22} {len(schedule):>8} {whole:>15.1f} ms {again:>5.1f} ms {draw:>5.1f} ms {per_action:>10.2f}"
+        )
 
 
 if __name__ == "__main__":

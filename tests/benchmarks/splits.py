@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from pipelab.splits import split_minmax
+from pipelab.engine.splits import split_minmax
 
 
 def seconds(layers: int, stages: int, repeats: int = 7) -> float:
@@ -27,4 +27,6 @@ if __name__ == "__main__":
     for layers, stages in ((125, 8), (250, 16), (500, 32), (1000, 64), (1000, 8), (2000, 64)):
         now = seconds(layers, stages)
         base = base or now
-        print(f"{layers:>5} layers, {stages:>3} stages: {now * 1000:7.1f} ms, {now / base:6.1f} times the first")
+        print(
+            f"{layers:>5} layers, {stages:>3} stages: {now * 1000:7.1f} ms, {now / base:6.1f} times the first"
+        )

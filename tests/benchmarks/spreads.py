@@ -1,8 +1,9 @@
 """Rates over thirty orders of magnitude: how many answers are right, refused, left open or wrong?
 
-`python tests/benchmarks/spreads.py [problems] [orders] [first seed]` solves small random problems by every exact method
-and compares with brute force (20,000 problems: about half an hour on two cores). An answer is right if it is proven
-and within one part in 10^9 of the truth; "open" if its status is "feasible" and its bound is not below the truth.
+`python tests/benchmarks/spreads.py [problems] [orders] [first seed]` solves small random problems
+by every exact method and compares with brute force (20,000 problems: about half an hour on two
+cores). An answer is right if it is proven and within one part in 10^9 of the truth; "open" if its
+status is "feasible" and its bound is not below the truth.
 """
 
 import dataclasses
@@ -49,7 +50,10 @@ def verdict(ask, truth, sense):
         good = truth is None and answer.status == "infeasible"
         return ("right" if good else "wrong", f"{answer.status} where the truth is {truth}")
     if answer.status == "optimal":
-        return ("right" if abs(value / truth - 1) <= CLOSE else "wrong optimal", f"{value} where the truth is {truth}")
+        return (
+            "right" if abs(value / truth - 1) <= CLOSE else "wrong optimal",
+            f"{value} where the truth is {truth}",
+        )
     valid = bound is None or sense * bound >= sense * truth * (1 - sense * CLOSE)
     return ("open" if valid else "wrong bound", f"bound {bound} where the truth is {truth}")
 
@@ -57,14 +61,19 @@ def verdict(ask, truth, sense):
 def ask_all(seed, orders):
     """Rows of one problem."""
     problem = oracle.wild_problem(seed, orders)
-    return [(name, seed, *verdict(ask, truth, sense)) for name, ask, truth, sense in methods(problem, seed)]
+    return [
+        (name, seed, *verdict(ask, truth, sense))
+        for name, ask, truth, sense in methods(problem, seed)
+    ]
 
 
 def main(number=20_000, orders=30.0, first=0):
     """Print a table of verdicts by method, and the first of each that is not right."""
     seeds = range(first, first + number)
     rows = Parallel(n_jobs=-1, batch_size=50)(delayed(ask_all)(seed, orders) for seed in seeds)
-    frame = pd.DataFrame([row for part in rows for row in part], columns=["method", "seed", "verdict", "what"])
+    frame = pd.DataFrame(
+        [row for part in rows for row in part], columns=["method", "seed", "verdict", "what"]
+    )
     print(f"{number:,} problems, stage and link rates over {orders:g} orders of magnitude")
     print(pd.crosstab(frame["method"], frame["verdict"]).to_string())
     odd = frame[frame["verdict"] != "right"]

@@ -1,8 +1,8 @@
 """1,000 GPU mixes on two cores: `python tests/benchmarks/sweep.py` (`--quick`: 100).
 
-Prints seconds and points per second with one process and with two, how much of the time was not spent on
-points, and where the time of a point goes. Wall-clock seconds only mean something on an idle machine, so the
-processor's own seconds stand beside them.
+Prints seconds and points per second with one process and with two, how much of the time was not
+spent on points, and where the time of a point goes. Wall-clock seconds only mean something on an
+idle machine, so the processor's own seconds stand beside them.
 """
 
 import cProfile
@@ -54,7 +54,10 @@ def timed(points, jobs, file):
     on_points = sum(row["seconds"] for row in sweep.rows)
     print(f"jobs={jobs}: {sweep.sentence}")
     rate, elsewhere = len(points) / seconds, 1 - on_points / seconds / jobs
-    print(f"    {rate:.1f} points/s; {elsewhere:.1%} of the workers' time not spent on points", end="; ")
+    print(
+        f"    {rate:.1f} points/s; {elsewhere:.1%} of the workers' time not spent on points",
+        end="; ",
+    )
     print(f"{processor_seconds() - used:.1f} processor seconds")
     return seconds
 
@@ -76,7 +79,9 @@ def profile(points):
     for (path, _, name), (calls, _, _, cumulative, _) in stats.stats.items():
         key = f"{Path(path).name}:{name}"
         if key in told:
-            print(f"    {cumulative / whole:6.1%} {told[key]} ({calls / len(points):.1f} times a point)")
+            print(
+                f"    {cumulative / whole:6.1%} {told[key]} ({calls / len(points):.1f} times a point)"
+            )
 
 
 def main(quick):

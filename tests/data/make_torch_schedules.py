@@ -1,7 +1,8 @@
 """Make `torch_schedules.json` again from an installed torch: `pip install -e '.[torch]'`, then run this file.
 
-Every schedule class is given stages that hold nothing but their numbers, in a process group of one that
-nothing is sent through. Writes beside itself with `--write`; otherwise says whether the file is up to date.
+Every schedule class is given stages that hold nothing but their numbers, in a process group of one
+that nothing is sent through. Writes beside itself with `--write`; otherwise says whether the file
+is up to date.
 """
 
 import json
@@ -34,8 +35,9 @@ def stand_in(index: int, rank: int, ranks: int, stages: int):
 def single_stage(name: str, ranks: int, microbatches: int) -> list[list[str]]:
     """torch's schedules of one stage per rank.
 
-    1F1B's order for its last rank starts at microbatch 1 and ends at one that does not exist; what that rank
-    runs (`Schedule1F1B._step_microbatches`) is a forward and a backward of every microbatch in turn.
+    1F1B's order for its last rank starts at microbatch 1 and ends at one that does not exist; what
+    that rank runs (`Schedule1F1B._step_microbatches`) is a forward and a backward of every
+    microbatch in turn.
     """
     from torch.distributed.pipelining import schedules
 

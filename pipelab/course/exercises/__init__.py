@@ -1,0 +1,8 @@
+"""Questions to a reader: predict first, then look; and exercises that check themselves."""
+
+from pipelab.course.exercises.answer import Answer, guess
+from pipelab.course.exercises.book import EXERCISES, check
+from pipelab.course.exercises.contest import Contest
+from pipelab.course.exercises.exercise import Exercise, Mistake
+
+__all__ = ["EXERCISES", "Answer", "Contest", "Exercise", "Mistake", "check", "guess"]

@@ -1,0 +1,59 @@
+"""All exercises by name, and the one function that checks an answer."""
+
+from pipelab.course.exercises.answer import Answer, verdict
+from pipelab.course.exercises.contest import Contest
+from pipelab.course.exercises.exercise import Exercise
+from pipelab.course.exercises.pipelines import PIPELINES
+from pipelab.course.exercises.programs import PROGRAMS
+from pipelab.course.exercises.rules import RULES
+from pipelab.errors import UnknownName, nearest
+
+__all__ = ["EXERCISES", "check"]
+
+EXERCISES: dict[str, Exercise | Contest] = {**RULES, **PROGRAMS, **PIPELINES}
+
+
+def check(name: str, value: object) -> Answer:
+    """Compare a reader's answer with the target of an exercise, which is computed here and now.
+
+    For a wrong one it says whether it is too high or too low, and which common mistake leads to it,
+    if any.
+
+    Parameters
+    ----------
+    name : str
+        Of the exercise: notebook and number, such as `"05.1"`.
+    value : number, Schedule, None or ...
+        The reader's; `...` means not attempted yet, and so does None where no reader would arrive
+        at it. A schedule is run by the simulator.
+
+    Returns
+    -------
+    Answer
+        The verdict in words, with its sign and colour in a notebook. A value of a wrong kind is a
+        wrong answer.
+
+    Raises
+    ------
+    UnknownName
+        There is no such exercise.
+
+    Examples
+    --------
+    >>> print(check("00.1", None))
+    exercise 00.1: not attempted yet
+    >>> print(check("00.1", 345.4944))
+    exercise 00.1: right, 345.4944 tokens/s
+    >>> print(check("00.1", 301.784))
+    exercise 00.1: not yet. Yours is 301.784 tokens/s, too low. Hint: that is the best with two GPUs
+    per stage
+    """
+    if name not in EXERCISES:
+        raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")
+    exercise = EXERCISES[name]
+    if value is ... or (value is None and not exercise.none):
+        return verdict("not attempted yet", f"exercise {name}: not attempted yet")
+    right, why = exercise.judge(value)
+    if right:
+        return verdict("right", f"exercise {name}: right, {why}")
+    return verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")

@@ -1,0 +1,73 @@
+"""An exercise with a schedule as its answer: it has to beat a rival within the memory there is."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelab.engine.timeline.costs import StageCosts
+
+__all__ = ["Contest"]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A schedule to beat: on these stages, with so much memory for activations on every rank."""
+
+    rival: str
+    microbatches: int
+    times: tuple[float, ...]  # F = B = W of every stage
+    memory: tuple[float, ...]
+    weight_activation: float  # of a microbatch's activations, kept until W has run
+    none = ""  # None means not attempted, always
+
+    def costs(self) -> "StageCosts":
+        """The stages as costs."""
+        from pipelab.engine.timeline import StageCosts
+
+        return StageCosts(
+            self.times, self.times, self.times, weight_activation=self.weight_activation
+        )
+
+    def judge(self, mine: object) -> tuple[bool, str]:
+        """Whether `mine` wins, and a sentence that says why or why not."""
+        from pipelab.engine.schedules import Schedule, schedule
+        from pipelab.engine.schedules.lower_bounds import lower_bound
+        from pipelab.engine.timeline import simulate
+        from pipelab.errors import InvalidSchedule, shown
+
+        ranks, costs = len(self.times), self.costs()
+        if not isinstance(mine, Schedule):
+            return (
+                False,
+                f"expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is {shown(mine)}",
+            )
+        if (mine.microbatches, mine.stage_rank) != (
+            self.microbatches,
+            tuple(range(ranks)),
+        ) or mine.forward_only:
+            expected = (
+                f"{self.microbatches} microbatches forward and back, stage s on rank s of {ranks}"
+            )
+            return False, f"expected {expected}"
+        try:
+            timeline = simulate(mine, costs)
+        except InvalidSchedule as error:
+            return False, str(error)
+        for rank, (held, most) in enumerate(zip(timeline.peak_memory, self.memory, strict=True)):
+            if held > most + 1e-9:
+                return False, f"rank {rank} holds {held:g} at its peak and has room for {most:g}"
+        end = timeline.makespan
+        rival = simulate(schedule(self.rival, ranks, self.microbatches), costs).makespan
+        bound = lower_bound(
+            ranks, self.microbatches, costs, in_flight=[int(most) for most in self.memory]
+        )
+        if end >= rival - 1e-9:
+            last = ranks - 1
+            hint = f"split backwards (I, then W), and let rank {last}, which all others wait for, put W off"
+            return False, f"makespan {end:g}, and {self.rival} takes {rival:g}. Hint: {hint}"
+        best = (
+            "no order takes less"
+            if end <= bound + 1e-9
+            else f"no order takes less than {bound:g}; how near can you get?"
+        )
+        return True, f"makespan {end:g} against {rival:g}; {best}"

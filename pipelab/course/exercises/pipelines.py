@@ -1,0 +1,207 @@
+"""Exercises of notebooks 07 to 09: schedules, real GPUs, and the write-up's own figures."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from pipelab.course.exercises.contest import Contest
+from pipelab.course.exercises.exercise import Exercise, Mistake
+from pipelab.fields import given
+from pipelab.problem import Model
+
+if TYPE_CHECKING:
+    from pipelab.problem import Problem
+
+__all__ = ["PIPELINES"]
+
+
+def _where_it_turns(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest number for which something holds, by bisection."""
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+@cache
+def _message_that_costs_its_lead(name: str) -> float:
+    """Where a schedule loses time with every unit of `comm` and GPipe less."""
+    from pipelab.engine.schedules import schedule
+    from pipelab.engine.timeline import StageCosts, simulate
+
+    one, other = schedule(name, 4, 8), schedule("GPipe", 4, 8)
+
+    def ahead(comm: float) -> bool:
+        costs = StageCosts(1, 1, 1, comm=comm)
+        return simulate(one, costs).makespan < simulate(other, costs).makespan
+
+    return _where_it_turns(ahead, 0.0, 4.0)
+
+
+@cache
+def _sequences_for(factor: float, layers: range = range(1, 2)) -> float:
+    """The least batch on which an A100 spends so many times the time of one sequence."""
+    from pipelab.cluster import GPU
+    from pipelab.hardware import load_model
+    from pipelab.hardware.roofline import Roofline
+    from pipelab.problem import Workload
+
+    def seconds(b: Any) -> Any:
+        gpu, load = GPU("A100-SXM-40", 40), Workload(2048, b, "decode")
+        return Roofline().pass_seconds(load_model("Llama-3-70B"), load, gpu, layers)
+
+    return next(b for b in range(1, 10_000) if seconds(b) >= factor * seconds(1))
+
+
+@cache
+def _prices(precision: str) -> tuple[tuple[float, float], ...]:
+    """Tokens/s and dollars per million of them, for every compromise between rate and dollars per hour."""
+    from pipelab.engine.methods.trade_offs import price_per_hour, trade_off
+    from pipelab.hardware import load_cluster, load_model
+    from pipelab.hardware.roofline import Roofline
+    from pipelab.problem import Problem, Workload
+
+    llama, load = (
+        load_model("Llama-3-70B", precision=precision),
+        Workload(2048, 16, "decode", in_flight=21),
+    )
+    problem = Problem(load_cluster("helix-single24"), llama, load, Roofline(), link_units="tokens")
+    points = trade_off(problem, "usd_per_hour").points
+    rates = [given(p.throughput) for p in points]
+    return tuple(
+        (r, given(price_per_hour(problem, p)) / (3600 * r) * 1e6)
+        for p, r in zip(points, rates, strict=True)
+    )
+
+
+def _cheapest(at_least: float = 0) -> float:
+    return min(usd for rate, usd in _prices("fp8") if rate >= at_least)
+
+
+def _demo() -> "Problem":
+    from pipelab.io.cases_csv import load_case
+
+    return load_case("demo", max_gpus_per_stage=3)
+
+
+@cache
+def _heaviest_layer(more: int) -> float:
+    """Of the demo: the weight at which a number of GPUs of one type holds fewer layers than with the bundled weight."""
+    from pipelab.engine.formulations.count import count_candidates
+
+    demo = _demo()
+
+    def allocations(weight: float) -> int:
+        return count_candidates(
+            replace(demo, model=replace(cast(Model, demo.model), layer_weight_gb=weight))
+        )["allocations"]
+
+    as_bundled = allocations(demo.model.layer_weight_gb)
+    heaviest = _where_it_turns(
+        lambda w: allocations(w) == as_bundled, demo.model.layer_weight_gb, 3.0
+    )
+    if not more:
+        return heaviest
+    next_count = allocations(heaviest * (1 + 1e-9))
+    return _where_it_turns(lambda w: allocations(w) >= next_count, heaviest, 3.0)
+
+
+def _a10_rate(sequences: float, layers: int) -> float:
+    demo = _demo()
+    return float(demo.costs.gpu_throughput("A10", demo.workload, sequences, layers))
+
+
+def _sequences_for_rate(wanted: float, layers: int = 14) -> float:
+    first, second = _a10_rate(100, layers), _a10_rate(101, layers)
+    return 100 + (wanted - first) / (second - first)
+
+
+PIPELINES: dict[str, Exercise | Contest] = {
+    "07.1": Exercise(
+        lambda: _message_that_costs_its_lead("ZBH1"),
+        "",
+        "both makespans are straight lines from 0.75 to 1",
+        (
+            Mistake(
+                lambda: _message_that_costs_its_lead("Interleaved1F1B"),
+                "that is where Interleaved1F1B meets GPipe",
+            ),
+            Mistake(
+                lambda: _message_that_costs_its_lead("ZBH2"), "that is where ZB-H2 meets GPipe"
+            ),
+            Mistake(lambda: 0.75, "there ZB-H1 is still ahead; they meet between 0.75 and 1"),
+            Mistake(lambda: 1.0, "there GPipe is ahead already; they meet between 0.75 and 1"),
+        ),
+        rel=1e-3,
+    ),
+    "07.2": Contest("1F1B", 8, times=(2, 1, 1, 2), memory=(4, 3, 2, 2), weight_activation=0.5),
+    "08.1": Exercise(
+        lambda: _sequences_for(2),
+        "sequences",
+        "the time grows along a straight line, from b = 1 on",
+        (
+            Mistake(
+                lambda: _sequences_for(2, range(79, 80)),
+                "that is the last layer, with the head; a layer from the middle is asked for",
+            ),
+            Mistake(
+                lambda: _sequences_for(2) - 1, "there it takes not quite twice as long; one more"
+            ),
+            Mistake(
+                lambda: _sequences_for(3), "that is three times as long, or twice as long *more*"
+            ),
+        ),
+    ),
+    "08.2": Exercise(
+        lambda: _cheapest(1200),
+        "$",
+        "$ per hour / (3600 · tokens/s) · 10^6, for the placements that are fast enough",
+        (
+            Mistake(_cheapest, "that is the cheapest of all, which is slower than 1,200 tokens/s"),
+            Mistake(
+                lambda: min(usd for _, usd in _prices("fp16")),
+                "that is for weights of two bytes each; take fp8",
+            ),
+            Mistake(
+                lambda: _cheapest(1200) * 3600, "a second has to become an hour: divide by 3600"
+            ),
+        ),
+        rel=2e-3,
+    ),
+    "09.1": Exercise(
+        lambda: _heaviest_layer(0),
+        "GB",
+        "the count falls between 2.0 and 2.1 GB: halve the interval",
+        (
+            Mistake(
+                lambda: _heaviest_layer(1), "that is where the count falls for the second time"
+            ),
+            Mistake(
+                lambda: _demo().model.layer_weight_gb,
+                "that is the bundled weight; how much heavier may it be?",
+            ),
+            Mistake(lambda: 2.1, "there the count has fallen already"),
+        ),
+        rel=5e-4,
+    ),
+    "09.2": Exercise(
+        lambda: _sequences_for_rate(400),
+        "sequences",
+        "the rate is a straight line in the batch, as long as it is above 1",
+        (
+            Mistake(
+                lambda: _sequences_for_rate(400, 1),
+                "that is with one layer; with all 14 the A10 is faster here",
+            ),
+            Mistake(
+                lambda: _sequences_for_rate(400, 4),
+                "that is with four layers, as drawn; take all 14",
+            ),
+            Mistake(
+                lambda: 100 * 400 / _a10_rate(100, 14),
+                "the rate is a straight line, but not through zero: β·b is only one of its terms",
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,188 @@
+"""Several methods on one problem, or on several: one table, one figure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import table
+from pipelab.engine.interrupts import noted_interrupts
+from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
+from pipelab.outcome import REFUSED, STOPPED, Outcome, ended, outcome_of
+from pipelab.problem import Problem
+from pipelab.result import Result
+from pipelab.solving import METHODS, solve
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
+__all__ = ["Comparison", "compare"]
+
+_NOT_ASKED = "not asked, after an interrupt"
+EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Answers of several methods to one problem.
+
+    Attributes
+    ----------
+    problem : Problem
+        What all of them were asked.
+    results : mapping of method to Result
+        In the order in which they were asked for.
+    refused : mapping of method to str
+        Methods whose model would be too large, or which have no answer for this kind of problem,
+        with the reason.
+    """
+
+    problem: Problem
+    results: Mapping[str, Result]
+    refused: Mapping[str, str]
+
+    @property
+    def optimum(self) -> float | None:
+        """The proven optimum in tokens/s; None where none of the methods proved it."""
+        proven = [r.throughput for r in self.results.values() if r.status == "optimal"]
+        return proven[0] if proven else None
+
+    def shares(self) -> dict[str, float | None]:
+        """Each method's throughput as a share of the proven optimum.
+
+        Returns
+        -------
+        dict of str to float or None
+            By method; None where it has no placement, or where no method proved the optimum.
+        """
+        best = self.optimum
+        return {
+            m: r.throughput / best if best and r.throughput else None
+            for m, r in self.results.items()
+        }
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """How each method ended: proven, not proven, stopped early, does not fit, or refused."""
+        ended = {method: outcome_of(result) for method, result in self.results.items()}
+        return ended | {
+            m: STOPPED if why == _NOT_ASKED else REFUSED for m, why in self.refused.items()
+        }
+
+    def frame(self) -> "DataFrame":
+        """The comparison as a table, one row per method.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `method`, `outcome` (the word of `outcomes`), `throughput_tokens_per_s`,
+            `share_of_optimum`, `stages`, `bottleneck`, `seconds` and `remark`.
+        """
+        import pandas as pd
+
+        shares, outcomes = self.shares(), self.outcomes
+        rows = [
+            {
+                "method": method,
+                "outcome": outcomes[method].word,
+                "throughput_tokens_per_s": r.throughput,
+                "share_of_optimum": shares[method],
+                "stages": len(r.placement) if r.placement else None,
+                "bottleneck": ", ".join(r.evaluation.bottlenecks[:2]) if r.evaluation else "",
+                "seconds": round(r.seconds, 4),
+                "remark": r.reason,
+            }
+            for method, r in self.results.items()
+        ]
+        rows += [
+            {"method": m, "outcome": outcomes[m].word, "remark": reason}
+            for m, reason in self.refused.items()
+        ]
+        return pd.DataFrame(rows)
+
+    def figure(self) -> "Figure":
+        """Throughput by method; the look of a bar says how the method ended.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `plot_comparison`.
+        """
+        from pipelab.figures import plot_comparison
+
+        return plot_comparison(self)
+
+    def _repr_html_(self) -> str:
+        frame = self.frame()
+        shown = {method: ended(result, html=True) for method, result in self.results.items()}
+        frame["outcome"] = [
+            shown.get(method, outcome.html) for method, outcome in self.outcomes.items()
+        ]
+        return table(frame, html=("outcome",))
+
+
+def compare(
+    problem: Problem,
+    methods: Iterable[str] = EVERY_METHOD,
+    time_limit: float | None = 30,
+    **options: Any,
+) -> Comparison:
+    """Solve one problem with several methods.
+
+    Parameters
+    ----------
+    problem : Problem
+        What all methods are asked.
+    methods : iterable of str
+        By default all but "auto", which is one of the others. "type_count" answers with a promise,
+        not with a placement.
+    time_limit : float, optional
+        Seconds for each method that takes a limit; 30 by default.
+    **options
+        Options by method: `joint={"form": "tight"}`.
+
+    Returns
+    -------
+    Comparison
+        Methods that refuse the problem are in it, with their reason; after Ctrl-C also those that
+        were not asked.
+
+    Raises
+    ------
+    InvalidValue
+        `methods` is text, or an option's value does not fit.
+    UnknownName
+        There is no such method or option, or options are for a method that is not compared.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> both = pl.compare(pl.load_case("tiny"), ["even", "exhaustive"])
+    >>> {method: round(share, 3) for method, share in both.shares().items()}
+    {'even': 0.612, 'exhaustive': 1.0}
+    """
+    if isinstance(methods, str):
+        raise InvalidValue(
+            "compare", [("methods", methods, f"expected a list of methods, such as [{methods!r}]")]
+        )
+    methods = tuple(methods)
+    for name in options:
+        if name not in methods:
+            raise UnknownName(
+                f"there are options for {name!r}, which is not compared; {nearest(name, methods)}"
+            )
+    limited = ("auto", "exhaustive", "single_gpu", "type_count", "joint", "aggregated")
+    results, refused = {}, {}
+    with noted_interrupts(passed_on=False) as interrupted:
+        for method in methods:
+            if interrupted():  # the method before took it for its own
+                refused[method] = _NOT_ASKED
+                continue
+            own = dict(options.get(method, {}))
+            if method in limited:
+                own.setdefault("time_limit", time_limit)
+            try:
+                results[method] = solve(problem, method, **own)
+            except (TooLarge, NotApplicable) as error:
+                refused[method] = str(error)
+    return Comparison(problem, results, refused)

@@ -1,0 +1,177 @@
+"""When a solve has to end: its time limit, its stop and Ctrl-C in one object, made once and handed down.
+
+Code that lists, builds or searches calls `check` at least every 0.1 s. The code that created the
+deadline catches `Ended` and keeps the best result so far.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pipelab.engine.interrupts import noted_interrupts
+
+__all__ = ["NEVER", "Deadline", "Ended", "deadline_of", "made_in_time", "waited_for"]
+
+Made = TypeVar("Made")
+
+
+class Ended(Exception):
+    """A deadline has passed. Never reaches a user: the method that made the deadline catches it.
+
+    Attributes
+    ----------
+    reason : "stop", "interrupt" or "time limit"
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Deadline:
+    """Until when to go on, and whether somebody wants an end before that.
+
+    Parameters
+    ----------
+    seconds : float or None
+        From now on; None: without end.
+    stop : threading.Event or None
+        Set from anywhere to end.
+    interrupted : function without arguments
+        Whether Ctrl-C was pressed, as `noted_interrupts` yields it.
+
+    Attributes
+    ----------
+    began, end : float
+        By `time.perf_counter`; `end` is infinite where time is not limited.
+
+    Examples
+    --------
+    >>> Deadline(0).reason, Deadline(60).reason, NEVER.reason
+    ('time limit', None, None)
+    """
+
+    def __init__(
+        self,
+        seconds: float | None = None,
+        stop: threading.Event | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.began = time.perf_counter()
+        self.end = math.inf if seconds is None else self.began + seconds
+        self.stop = stop
+        self.interrupted = interrupted
+
+    @property
+    def limited(self) -> bool:
+        """Whether time is limited at all."""
+        return self.end < math.inf
+
+    @property
+    def spent(self) -> float:
+        """Seconds since it was made."""
+        return time.perf_counter() - self.began
+
+    @property
+    def left(self) -> float:
+        """Seconds to its end, at least 0; infinite where time is not limited."""
+        return max(0.0, self.end - time.perf_counter())
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The same as a time limit: None where time is not limited."""
+        return self.left if self.limited else None
+
+    @property
+    def called_off(self) -> str | None:
+        """ "stop" or "interrupt" where somebody wants an end, whatever the time."""
+        if self.stop is not None and self.stop.is_set():
+            return "stop"
+        return "interrupt" if self.interrupted() else None
+
+    @property
+    def reason(self) -> str | None:
+        """What ended it: "stop", "interrupt" or "time limit"; None as long as it goes on."""
+        return self.called_off or ("time limit" if time.perf_counter() >= self.end else None)
+
+    def check(self) -> None:
+        """Raise `Ended` once there is a reason; costs less than a microsecond."""
+        reason = self.reason
+        if reason is not None:
+            raise Ended(reason)
+
+    def within(self, seconds: float) -> "Deadline":
+        """The same stop and Ctrl-C, for at most so many seconds from now, and never longer than this one."""
+        return Deadline(min(seconds, self.left), self.stop, self.interrupted)
+
+
+NEVER = Deadline()
+
+
+def made_in_time(make: Callable[[Deadline], Made], deadline: Deadline, late: float = 0.3) -> Made:
+    """Run `make(deadline)`. If the deadline has passed, allow at most `late` seconds more.
+
+    For steps that take a moment on most problems, and without which there is no result at all.
+
+    Raises
+    ------
+    Ended
+        `make` takes longer.
+    """
+    try:
+        return make(deadline)
+    except Ended as end:
+        try:
+            return make(Deadline(late))
+        except Ended:
+            raise end from None
+
+
+def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
+    """`make()`, in a thread of its own, so that nobody waits for it longer than the deadline.
+
+    For single steps of numpy and scipy that take seconds. The thread then ends by itself.
+
+    Raises
+    ------
+    Ended
+        The deadline was first.
+    """
+    made: list[Made] = []
+    failure: list[BaseException] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            made.append(make())
+        except BaseException as error:  # carried over to the thread that waits
+            failure.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=work, name="pipelab-made", daemon=True).start()
+    while not done.wait(0.05):
+        deadline.check()
+    if failure:
+        raise failure[0]
+    return made[0]
+
+
+@contextmanager
+def deadline_of(
+    time_limit: float | None, stop: threading.Event | None = None
+) -> Iterator[Deadline]:
+    """The deadline of one call by a user. Within it Ctrl-C is noted, not raised.
+
+    Parameters
+    ----------
+    time_limit : float or None
+        Seconds.
+    stop : threading.Event or None
+        As the user gave it.
+    """
+    with noted_interrupts(passed_on=False) as interrupted:
+        yield Deadline(time_limit, stop, interrupted)

@@ -1,0 +1,175 @@
+"""A proof that fits on a card: how many layers is a GPU good for at a given rate?
+
+Give every GPU of kind k a price u_k ≥ 0 and every layer l a value y_l such that no stage that
+reaches the rate holds layers of more value than its GPUs cost:
+
+    Σ_(l in stage) y_l ≤ Σ_(g in stage) u_(kind of g)      for every stage that reaches the rate.
+
+A placement that reaches it holds every layer once and uses no GPU twice, so all layers together are
+worth at most what all GPUs cost. If the GPUs cost less, Σ_k N_k u_k < Σ_l y_l, no placement reaches
+the rate (Farkas' lemma). Anyone can check it with a pencil, stage by stage. Mostly every layer has
+the value 1, and u_k is the number of layers that a GPU of kind k is good for; where the last stage
+also has the model's head, the last layer's value is higher.
+
+The best prices are the dual solution of the linear relaxation of the counting program, links aside.
+"""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.formulations.aggregated.recipes import patterns_at
+from pipelab.engine.layer_runs import Spans
+
+__all__ = ["DualPrices", "dual_prices"]
+
+# stages in the linear program; above, layers that differ are not priced one by one
+_MOST_ROWS = 20_000
+# Denominators to try, the simplest first: a solver's decimals mostly stand for simple fractions.
+_DENOMINATORS = (12, 1000, 10**6)
+
+
+class DualPrices(NamedTuple):
+    """Prices of one GPU of each kind, shape (K,), and values of each layer, shape (M,), both in layers; exact."""
+
+    gpus: tuple[Fraction, ...]
+    layers: tuple[Fraction, ...]
+
+
+class _Stages(NamedTuple):
+    """Stages that reach the rate, as rows: what they draw, and how often each kind of layer is in them."""
+
+    draws: list[list[tuple[int, np.ndarray]]]  # (GPUs, kinds that they may be of)
+    holds: np.ndarray  # of each kind of layer; shape (rows, V)
+    layers: np.ndarray  # which kind of layer each layer is; shape (M,)
+
+
+def dual_prices(rates: StageRates, threshold: float) -> DualPrices:
+    """The lowest prices, in total, for what the layers are worth; never too low for any stage. Most layers count as 1.
+
+    Values are at least 0 if that is enough for a proof, and may be of any sign otherwise: a stage
+    with more layers may be possible where one with fewer is not.
+    """
+    stages = _stages_at(rates, threshold)
+    found = _priced(rates, stages, signed=False)
+    if sum(_cost(rates, found)) >= sum(found.layers):
+        signed = _priced(rates, stages, signed=True)
+        if sum(_cost(rates, signed)) < sum(signed.layers):
+            return signed
+    return found
+
+
+def _cost(rates: StageRates, prices: DualPrices) -> list[Fraction]:
+    counts = rates.problem.cluster.kind_count.tolist()
+    return [n * u for n, u in zip(counts, prices.gpus, strict=True)]
+
+
+def _stages_at(rates: StageRates, threshold: float) -> _Stages:
+    """What reaches the rate; of runs of layers that are all alike only the longest, which decides."""
+    model = rates.problem.model
+    groups, spans_of_kind = _positions(model.layers, model.spans)
+    draws, holds = [], []
+    for parts, spans in patterns_at(rates, threshold):
+        kept = np.unique(np.concatenate([spans_of_kind[int(s)] for s in spans]), axis=0)
+        kept = _longest(kept) if len(groups) and groups.max() == 0 else kept
+        draws += [parts] * len(kept)
+        holds += list(kept)
+    return _Stages(draws, np.array(holds, dtype=int).reshape(len(draws), -1), groups)
+
+
+def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """The kind of every layer; and, for every kind of span, how many layers of each kind its stages hold."""
+    if spans.uniform:
+        group = np.zeros(layers, dtype=int)
+        return group, {n - 1: np.array([[n]]) for n in range(1, layers + 1)}
+    inside = spans.alike_inside and layers > 2
+    few = layers * (layers + 1) // 2 <= _MOST_ROWS
+    if inside:
+        group = np.array([0, *[1] * (layers - 2), 2])
+    else:  # every layer on its own, or all alike where that would be too much
+        group = np.arange(layers) if few else np.zeros(layers, dtype=int)
+    held: dict[int, set] = {}
+    for first in range(layers):
+        for number in range(1, layers - first + 1):
+            row = np.bincount(group[first : first + number], minlength=group.max() + 1)
+            held.setdefault(int(spans.kind[first, number - 1]), set()).add(tuple(row.tolist()))
+    return group, {kind: np.array(sorted(rows)) for kind, rows in held.items()}
+
+
+def _longest(rows: np.ndarray) -> np.ndarray:
+    return rows[rows.sum(axis=1).argmax()][None]
+
+
+def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
+    """The linear program and its answer, rounded so that it holds exactly."""
+    from scipy.optimize import linprog
+
+    there, kinds = rates.problem.cluster.kind_count, len(rates.problem.cluster.kinds)
+    number = np.bincount(stages.layers)  # of layers of each kind
+    draws = [
+        (i, n, np.flatnonzero(own)) for i, parts in enumerate(stages.draws) for n, own in parts
+    ]
+    if not draws or len(draws) > _MOST_ROWS:
+        return _rounded(np.zeros(kinds), np.ones(len(number)), stages)
+    # Columns: u_k, the value of each kind of layer, then one per draw: the lowest price of the
+    # kinds it may take.
+    width = kinds + len(number) + len(draws)
+    below = np.array(
+        [(kinds + len(number) + d, k) for d, (_, _, own) in enumerate(draws) for k in own]
+    )
+    least = np.zeros((len(below), width))
+    least[np.arange(len(below)), below[:, 0]], least[np.arange(len(below)), below[:, 1]] = 1, -1
+    enough = np.zeros((len(stages.draws), width))
+    enough[:, kinds : kinds + len(number)] = stages.holds
+    for d, (i, n, _) in enumerate(draws):
+        enough[i, kinds + len(number) + d] = -n
+    average = np.zeros((1, width))
+    average[0, kinds : kinds + len(number)] = number
+    free = (None, None) if signed else (0, None)
+    answer = linprog(
+        np.concatenate([there, np.zeros(len(number) + len(draws))]), method="highs-ds",
+        A_ub=np.vstack([least, enough]), b_ub=np.zeros(len(below) + len(enough)),
+        A_eq=average, b_eq=[number.sum()],
+        bounds=[(0, None)] * kinds + [free] * len(number) + [(0, None)] * len(draws),
+    )  # fmt: skip
+    if answer.x is None:
+        return _rounded(np.zeros(kinds), np.ones(len(number)), stages)
+    return _rounded(answer.x[:kinds], answer.x[kinds : kinds + len(number)], stages)
+
+
+def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Stages) -> DualPrices:
+    """The fractions that a solver's decimals stand for; where no simple ones hold, prices are raised until they do."""
+    for most in _DENOMINATORS:
+        exact = tuple(Fraction(v).limit_denominator(most) for v in values)
+        simple = tuple(Fraction(max(0.0, u)).limit_denominator(most) for u in prices)
+        if _missing(simple, exact, stages) == 0:
+            return _of_layers(simple, exact, stages)
+    # every stage has a GPU at least
+    raised = tuple(u + _missing(simple, exact, stages) for u in simple)
+    return _of_layers(raised, exact, stages)
+
+
+def _of_layers(
+    prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Stages
+) -> DualPrices:
+    """With the value of most layers as the unit."""
+    layers = [values[v] for v in stages.layers.tolist()]
+    common = max(set(layers), key=layers.count)
+    unit = common if common > 0 else Fraction(1)
+    return DualPrices(tuple(u / unit for u in prices), tuple(v / unit for v in layers))
+
+
+def _missing(
+    prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Stages
+) -> Fraction:
+    """By how much the layers of some stage are worth more than its GPUs cost, at most; exact, at least 0."""
+    most = Fraction(0)
+    for parts, held in zip(stages.draws, stages.holds.tolist(), strict=True):
+        cost = sum(
+            (n * min(prices[k] for k in np.flatnonzero(own)) for n, own in parts), Fraction(0)
+        )
+        worth = sum((n * v for n, v in zip(held, values, strict=True)), Fraction(0))
+        most = max(most, worth - cost)
+    return most

@@ -1,0 +1,207 @@
+"""Which mixtures reach a given rate, and with which spans of layers: recipes for stages.
+
+A recipe says: so many GPUs out of these classes (and so many out of those), for any of these
+spans. "Any 3 of the 20 GPUs of types A10 and T4, for 2 to 4 layers" is one recipe; it stands
+for 1,140 GPU sets times 3 sizes. A span that a stage with fewer of the same GPUs reaches too
+is left out: that stage can replace it in any placement.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.formulations.aggregated.order import Order, link_order
+from pipelab.engine.formulations.aggregated.rates import StageRates
+
+__all__ = ["Recipe", "Recipes", "patterns_at", "recipes_at"]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """One way to make stages.
+
+    Attributes
+    ----------
+    draws : tuple of (int, tuple of int)
+        So many GPUs from these classes, freely mixed; several draws add up to one stage.
+    spans : int array
+        The kinds of span it is for, ascending.
+    link_kind : int
+        Where in the pipeline it may stand; see `Order`.
+    """
+
+    draws: tuple[tuple[int, tuple[int, ...]], ...]
+    spans: np.ndarray
+    link_kind: int
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of one such stage."""
+        return sum(number for number, _ in self.draws)
+
+
+@dataclass(frozen=True, eq=False)
+class Recipes:
+    """All recipes that reach one rate, and the order in which their stages may stand."""
+
+    rates: StageRates
+    threshold: float
+    recipes: tuple[Recipe, ...]
+    order: Order
+    deadline: Deadline = NEVER  # for whatever is built of them
+
+    def most(self, recipe: Recipe) -> int:
+        """More stages of a recipe than this there cannot be."""
+        count = self.rates.classes.count
+        return min(int(count[list(classes)].sum()) // number for number, classes in recipe.draws)
+
+
+def recipes_at(
+    rates: StageRates,
+    threshold: float,
+    links: bool = True,
+    widest: int | None = None,
+    loose: bool = False,
+    deadline: Deadline = NEVER,
+) -> Recipes:
+    """All recipes for stages that reach `threshold`.
+
+    Parameters
+    ----------
+    links : bool
+        False: as if every link reached it. What cannot be done then cannot be done at all.
+    widest : int, optional
+        Stages that use GPUs of at most so many classes, where links bind. Quicker, and what can be
+        done then can be done.
+    loose : bool
+        True: links need to reach the rate for one GPU of every stage only. Quicker too, as sets of
+        classes need not be listed, and what cannot be done then cannot be done at all.
+    deadline : Deadline
+        Looked at on the way; `Ended` is raised. The recipes keep it for what is built of them.
+    """
+    good = _good(rates, threshold) if rates.pure else np.zeros((0, 0), dtype=bool)
+    patterns = patterns_at(rates, threshold, deadline)
+    eligible = np.zeros(len(rates.classes), dtype=bool)
+    for parts, _ in patterns:
+        for _, kinds in parts:
+            eligible |= kinds[rates.classes.kind]
+    reaches = rates.link >= threshold if links else np.ones_like(rates.link, dtype=bool)
+    largest = 1 if loose else min(widest or rates.largest, rates.largest)
+    order = link_order(reaches, eligible, largest, deadline)
+    made: dict[tuple, Recipe] = {}
+    for parts, spans in patterns:
+        deadline.check()
+        drawn = _drawn_loosely if loose else _drawn
+        for draws, link_kind, kinds in drawn(rates, order, eligible, parts):
+            # Fewer kinds of GPU than the pattern allows may reach more spans.
+            size = sum(number for number, _ in draws)
+            spans_here = _pure_spans(good, rates.largest, size, kinds) if rates.pure else spans
+            if len(spans_here):
+                known = made.get((draws, link_kind))
+                spans_here = spans_here if known is None else np.union1d(known.spans, spans_here)
+                made[draws, link_kind] = Recipe(draws, spans_here, link_kind)
+    recipes = Recipes(rates, threshold, tuple(made.values()), order, deadline)
+    kept = tuple(r for r in recipes.recipes if recipes.most(r) > 0)
+    return Recipes(rates, threshold, kept, order, deadline)
+
+
+def patterns_at(
+    rates: StageRates, threshold: float, deadline: Deadline = NEVER
+) -> list[tuple[list[tuple[int, np.ndarray]], np.ndarray]]:
+    """What reaches a rate, by kind of GPU: ([(GPUs, kinds they may be of), …], kinds of span)."""
+    patterns = []
+    for pattern in (
+        _pure_patterns(rates, threshold)
+        if rates.pure
+        else _listed_patterns(rates, threshold, deadline)
+    ):
+        deadline.check()
+        patterns.append(pattern)
+    return patterns
+
+
+def _good(rates: StageRates, threshold: float, rows: Any = slice(None)) -> np.ndarray:
+    """Which stages reach a rate."""
+    return (rates.rate[rows] > 0) & (rates.rate[rows] >= threshold)
+
+
+def _drawn(
+    rates: StageRates, order: Order, eligible: Any, parts: Any
+) -> Iterator[tuple[tuple, int, np.ndarray]]:
+    """From kinds of GPU to classes: the largest sets of classes for every link kind."""
+    by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
+    everything = np.any([classes for _, classes in by_class], axis=0)
+    for classes, link_kind in order.closed_supports(everything, by_class):
+        draws = tuple((n, tuple(np.flatnonzero(own & classes).tolist())) for n, own in by_class)
+        kinds = np.zeros(rates.composition.shape[1], dtype=bool)
+        kinds[rates.classes.kind[classes]] = True
+        yield draws, link_kind, kinds
+
+
+def _drawn_loosely(
+    rates: StageRates, order: Order, eligible: Any, parts: Any
+) -> Iterator[tuple[tuple, int, np.ndarray]]:
+    """One GPU of the stage stands for all of it towards its neighbours; the others come from anywhere."""
+    by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
+    all_kinds = np.any([kinds for _, kinds in parts], axis=0)
+    for i, (_, own) in enumerate(by_class):
+        others = [
+            (n - (j == i), tuple(np.flatnonzero(c).tolist())) for j, (n, c) in enumerate(by_class)
+        ]
+        for classes, link_kind in order.closed_supports(own, [(1, own)]):
+            one = (1, tuple(np.flatnonzero(classes).tolist()))
+            yield (one, *(draw for draw in others if draw[0])), link_kind, all_kinds
+
+
+def _pure_patterns(rates: StageRates, threshold: float) -> Any:
+    """(GPUs, kinds they may be of) for every size, and every largest set of kinds that share a span."""
+    problem, largest, good = rates.problem, rates.largest, _good(rates, threshold)
+    kinds = len(problem.cluster.kinds)
+    table = good.reshape(kinds, largest, -1)
+    types = [kind.type for kind in problem.cluster.kinds]
+    groups = (
+        {t: np.array([x == t for x in types]) for t in types} if problem.same_type_stages else {}
+    )
+    for group in groups.values() or [np.ones(kinds, dtype=bool)]:
+        for size in range(1, largest + 1):
+            together = np.unique((table[:, size - 1] & group[:, None]).T, axis=0)
+            for shared in together[together.any(axis=1)]:
+                spans = _pure_spans(good, largest, size, shared)
+                if len(spans) and problem.cluster.kind_count[shared].sum() >= size:
+                    yield [(size, shared)], spans
+
+
+def _pure_spans(good: np.ndarray, largest: int, size: int, kinds: np.ndarray) -> np.ndarray:
+    """Spans that `size` GPUs of any of these kinds reach, and no smaller number of them."""
+    here = good.reshape(len(kinds), largest, -1)[kinds].all(axis=0)  # (sizes, spans)
+    return np.flatnonzero(here[size - 1] & ~here[: size - 1].any(axis=0))
+
+
+def _listed_patterns(rates: StageRates, threshold: float, deadline: Deadline) -> Any:
+    """One per mixture, without the spans that it reaches with a GPU less (or several)."""
+    unit = np.eye(rates.composition.shape[1], dtype=bool)
+    spans = np.flatnonzero(rates.fastest.max(axis=(0, 1), initial=0.0) >= threshold)
+    # by the mixture or by a part; the last by none
+    reached = np.zeros((len(rates.rate) + 1, len(spans)), dtype=bool)
+    ends = np.searchsorted(rates.size, np.arange(rates.largest + 1), side="right")
+    step = max(1, 10_000_000 // max(1, len(spans) * len(unit)))
+    for first, last in pairwise(ends.tolist()):  # smaller ones come first
+        for i in range(first, last, step):
+            deadline.check()
+            rows = slice(i, min(i + step, last))
+            before = np.zeros((rows.stop - i, len(spans)), dtype=bool)
+            for part in rates.without_one[rows].T:
+                before |= reached[part]
+            new = (
+                (rates.rate[rows][:, spans] >= threshold)
+                & (rates.rate[rows][:, spans] > 0)
+                & ~before
+            )
+            reached[rows] = new | before
+            for j in np.flatnonzero(new.any(axis=1)):
+                row = rates.composition[i + j]
+                yield [(int(row[k]), unit[k]) for k in np.flatnonzero(row)], spans[new[j]]

@@ -1,0 +1,305 @@
+"""Candidate stages over specific GPUs, and which can follow which.
+
+The write-up's *allocation* is a candidate stage: consecutive layers and a set of GPU ids.
+Its *connection* is a pair of allocations that can be neighbours: the second starts where
+the first ends, and they share no GPU. Everything is an array; only boundaries between
+layers are looped over.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelab.display import table
+from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.placement import Placement, Stage, show_layers
+from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "Candidates", "all_candidates", "enumerate_candidates", "gpu_sets", "link_rates", "list_candidates", "stage_rates",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Allocations (A of them) and connections (E of them) of one problem.
+
+    Attributes
+    ----------
+    sets : tuple of tuple of int
+        The S different GPU sets, by size and then by id.
+    set_of, start, size : int arrays, shape (A,)
+        Of each allocation: its GPU set, its first layer (from 0), its number of layers.
+    throughput : float array, shape (A,)
+        θ of each allocation in tokens/s.
+    tail, head : int arrays, shape (E,)
+        Each connection leads from allocation `tail` to allocation `head`.
+    link_throughput : float array, shape (E,)
+        ν of each connection, in the problem's link units per second.
+    """
+
+    problem: Problem
+    sets: tuple[tuple[int, ...], ...]
+    set_of: np.ndarray
+    start: np.ndarray
+    size: np.ndarray
+    throughput: np.ndarray
+    tail: np.ndarray
+    head: np.ndarray
+    link_throughput: np.ndarray
+    deadline: Deadline = NEVER  # for whatever is built of them
+
+    @property
+    def layers(self) -> int:
+        """Number of layers M."""
+        return self.problem.model.layers
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs N."""
+        return len(self.problem.cluster)
+
+    @cached_property
+    def stop(self) -> np.ndarray:
+        """Of each allocation, the layer after its last; shape (A,)."""
+        return self.start + self.size
+
+    @cached_property
+    def membership(self) -> np.ndarray:
+        """True where a GPU belongs to a set; shape (S, N)."""
+        return _membership(self.sets, self.gpus)
+
+    def frame(self) -> "DataFrame":
+        """One row per allocation: layers (counted from 1), GPUs, rate, number of possible successors."""
+        import pandas as pd
+
+        types = [gpu.type for gpu in self.problem.cluster.gpus]
+        sets = [self.sets[s] for s in self.set_of]
+        return pd.DataFrame(
+            {
+                "layers": [
+                    show_layers(range(a, b)) for a, b in zip(self.start, self.stop, strict=True)
+                ],
+                "gpus": [", ".join(map(str, s)) for s in sets],
+                "gpu_types": [", ".join(types[g] for g in s) for s in sets],
+                "throughput_tokens_per_s": self.throughput,
+                "successors": np.bincount(self.tail, minlength=len(sets)),
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{len(self.start):,} allocations, the first of them:</p>" + table(
+            self.frame().head(10)
+        )
+
+    def placement(self, chosen: np.ndarray) -> Placement:
+        """The placement that a set of allocation numbers stands for, in layer order."""
+        ordered = sorted(chosen, key=lambda a: self.start[a])
+        return Placement(
+            tuple(
+                Stage(range(int(self.start[a]), int(self.stop[a])), self.sets[self.set_of[a]])
+                for a in ordered
+            )
+        )
+
+    def rate_at_most(self, proven: float | None) -> float:
+        """The fastest rate that occurs at all and is not above a bound that a solver proved.
+
+        Every placement's throughput is one of these rates, so this is a bound too. A solver's
+        tolerance of 1e-6 is added to what it proved; None stands for nothing proved.
+        """
+        rates = np.concatenate([self.throughput, self.link_throughput])
+        top = self.throughput.max()  # no placement beats its fastest stage
+        if proven is not None:
+            top = min(top, proven * (1 + 1e-6))
+        return float(rates[rates <= top].max(initial=rates.min()))
+
+    def next_rate(self, rate: float) -> float:
+        """The slowest rate of any stage or link above this one; itself where there is none."""
+        rates = np.concatenate([self.throughput, self.link_throughput])
+        top = self.throughput.max()
+        return float(
+            rates[(rates > rate * (1 + 1e-12)) & (rates <= top)].min(initial=max(top, rate))
+        )
+
+    def chosen(self, placement: Placement) -> np.ndarray:
+        """The allocation numbers of a placement: the way back of `placement`."""
+        number = {s: i for i, s in enumerate(self.sets)}
+        index = {
+            (int(s), int(b), int(n)): a
+            for a, (s, b, n) in enumerate(zip(self.set_of, self.start, self.size, strict=True))
+        }
+        return np.array(
+            [index[number[s.gpus], s.layers.start, len(s.layers)] for s in placement.stages]
+        )
+
+
+def enumerate_candidates(problem: Problem) -> Candidates:
+    """List every allocation that fits in memory and every connection between them.
+
+    Allocations are ordered by first layer, number of layers, GPU set. The number of both
+    grows fast: `count_candidates` tells it beforehand without listing anything.
+
+    Parameters
+    ----------
+    problem : Problem
+        Small enough to be listed.
+
+    Returns
+    -------
+    Candidates
+        A allocations and E connections as arrays, rates in tokens/s; `frame()` has the allocations
+        as a table.
+    """
+    return all_candidates(problem, NEVER)
+
+
+def all_candidates(problem: Problem, deadline: Deadline) -> Candidates:
+    """The same; raises `Ended` at the deadline."""
+    sets = gpu_sets(problem, deadline)
+    rate, fits = stage_rates(problem, sets, deadline)
+    return list_candidates(problem, sets, rate, fits, np.arange(problem.model.layers), deadline)
+
+
+def list_candidates(
+    problem: Problem,
+    sets: Sequence[tuple[int, ...]],
+    rate: np.ndarray,
+    allowed: np.ndarray,
+    starts: np.ndarray,
+    deadline: Deadline = NEVER,
+) -> Candidates:
+    """The candidates over given GPU sets, kinds of span and first layers.
+
+    Parameters
+    ----------
+    rate : float array, shape (S, U)
+        Of every set with every kind of span, in tokens/s.
+    allowed : bool array, shape (S, U)
+        Which kinds of span a set may hold; with layers all alike, 1 … M of them.
+    starts : int array
+        First layers (from 0) at which an allocation may start.
+    """
+    spans = problem.model.spans
+    starts, parts = np.asarray(starts), []
+    for first in starts:  # by first layer, then by number of layers, then by set
+        kinds = spans.kind[first, : problem.model.layers - first]
+        deadline.check()
+        size_index, set_of = np.nonzero(allowed[:, kinds].T)
+        parts.append((np.full(len(set_of), first), size_index + 1, set_of, kinds[size_index]))
+    start, size, set_of, kind = (np.concatenate(column) for column in zip(*parts, strict=True))
+    tail, head = _connections(problem, sets, set_of, start, size, deadline)
+    links = link_rates(problem, sets, deadline)
+    return Candidates(
+        problem, tuple(sets), set_of, start, size, rate[set_of, kind],
+        tail, head, links[set_of[tail], set_of[head]], deadline,
+    )  # fmt: skip
+
+
+def stage_rates(
+    problem: Problem, sets: Sequence[tuple[int, ...]], deadline: Deadline = NEVER
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rate of every GPU set with every kind of span (`Model.spans`), and whether it fits in memory.
+
+    Returns
+    -------
+    rate : float array, shape (S, U), tokens/s
+    fits : bool array, shape (S, U)
+    """
+    kinds = problem.cluster.kinds
+    counts = np.zeros((len(sets), len(kinds)), dtype=int)
+    for i, gpus in enumerate(sets):
+        if i % 1024 == 0:
+            deadline.check()
+        np.add.at(counts[i], problem.cluster.kind_of[list(gpus)], 1)
+    # Sets with the same kinds of GPU behave alike: each composition is computed once.
+    composition, which = np.unique(counts, axis=0, return_inverse=True)
+    rate, fits = np.empty((2, len(composition), len(problem.model.spans.layers)))
+    step = max(1, 1_000_000 // (len(kinds) * rate.shape[1]))  # in parts, none of which takes long
+    for i in range(0, len(composition), step):
+        deadline.check()
+        part = composition[i : i + step]
+        tables = problem.costs.stage_tables(
+            problem.model, problem.workload, kinds, part, problem.batch_split
+        )
+        rate[i : i + step], fits[i : i + step] = tables.throughput, tables.fits(kinds)
+    which = which.reshape(-1)
+    return rate[which], fits[which] > 0
+
+
+def gpu_sets(problem: Problem, deadline: Deadline = NEVER) -> tuple[tuple[int, ...], ...]:
+    """Every set of GPU ids that may hold a stage."""
+    gpus = range(len(problem.cluster))
+    largest = min(problem.max_gpus_per_stage, len(gpus))
+    types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
+    sets: list[tuple[int, ...]] = []
+    for i, one in enumerate(
+        chain.from_iterable(combinations(gpus, k) for k in range(1, largest + 1))
+    ):
+        if i % 4096 == 0:
+            deadline.check()
+        if len({types[g] for g in one}) == 1:
+            sets.append(one)
+    return tuple(sets)
+
+
+def _membership(sets: Sequence[tuple[int, ...]], gpus: int) -> np.ndarray:
+    member = np.zeros((len(sets), gpus), dtype=bool)
+    for i, s in enumerate(sets):
+        member[i, list(s)] = True
+    return member
+
+
+def _connections(
+    problem: Problem,
+    sets: Sequence[tuple[int, ...]],
+    set_of: Any,
+    start: Any,
+    size: np.ndarray,
+    deadline: Deadline,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of allocations with a common boundary and no common GPU."""
+    member = _membership(sets, len(problem.cluster)).astype(np.float32)
+    disjoint = np.empty((len(sets), len(sets)), dtype=bool)
+    for rows in _parts(len(sets), len(sets)):
+        deadline.check()
+        disjoint[rows] = member[rows] @ member.T == 0  # exact: small whole numbers in float32
+    tails, heads = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for boundary in range(1, problem.model.layers):
+        before = np.flatnonzero(start + size == boundary)
+        after = np.flatnonzero(start == boundary)
+        for rows in _parts(len(before), len(after)):
+            deadline.check()
+            i, j = np.nonzero(disjoint[np.ix_(set_of[before[rows]], set_of[after])])
+            tails.append(before[rows][i])
+            heads.append(after[j])
+    return np.concatenate(tails), np.concatenate(heads)
+
+
+def _parts(rows: int, width: int) -> Iterator[slice]:
+    """Rows of a table in parts, none of which takes long."""
+    step = max(1, 5_000_000 // max(1, width))
+    return (slice(i, i + step) for i in range(0, rows, step))
+
+
+def link_rates(
+    problem: Problem, sets: Sequence[tuple[int, ...]], deadline: Deadline = NEVER
+) -> np.ndarray:
+    """ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
+    bandwidth = problem.cluster.bandwidth_matrix()
+    width = max((len(s) for s in sets), default=1)
+    # Short sets are filled up with their own first GPU, which changes no minimum.
+    members = np.array([s + (s[0],) * (width - len(s)) for s in sets], dtype=int).reshape(-1, width)
+    slowest = np.empty((len(members), len(members)))
+    for rows in _parts(len(members), len(members) * width):
+        deadline.check()
+        to = bandwidth[members[rows]].min(axis=1)  # from each set to GPU j
+        slowest[rows] = to[:, members].min(axis=2)
+    return problem.link_throughput(slowest)

@@ -1,0 +1,187 @@
+"""How large the joint ILP is, by combinatorics: nothing is enumerated or built.
+
+GPUs that memory cannot tell apart are counted together. A stage takes `c_g` of the `N_g`
+GPUs of group g in C(N_g, c_g) ways; a second stage that shares no GPU with it takes `d_g`
+of what is left in C(N_g - c_g, d_g) ways. Products over the groups count GPU sets and
+disjoint pairs of them; positions in the model are counted by the sizes that fit.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from pipelab.cluster import GPU
+from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.errors import TooLarge
+from pipelab.linear import LinearThroughput
+from pipelab.problem import Problem
+
+__all__ = ["compositions", "count_candidates"]
+
+_MOST_COMPOSITIONS = 3_000  # their pairs are tabulated: 72 MB a table, some seconds
+
+
+def count_candidates(problem: Problem) -> dict[str, int]:
+    """Numbers of everything the joint ILP is built from, as exact whole numbers.
+
+    Parameters
+    ----------
+    problem : Problem
+        Any size.
+
+    Returns
+    -------
+    dict of str to int
+        `layers`, `gpus`, `boundaries` between layers, `segments`, `allocations`,
+        `connections`, and `with_successor` and `with_predecessor`: the allocations that
+        some other can follow or precede.
+
+    Raises
+    ------
+    TooLarge
+        GPUs of too many kinds make too many mixtures: tables of their pairs would take minutes and
+        gigabytes.
+
+    References
+    ----------
+    The write-up, "Problem Size Analysis".
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> counts = count_candidates(pl.load_case("tiny", max_gpus_per_stage=2))
+    >>> counts["segments"], counts["allocations"], counts["connections"]
+    (10, 100, 420)
+    """
+    layers = problem.model.layers
+    groups, members = _groups(problem)
+    _refuse_if_too_many(problem, groups)
+    composition = compositions(problem, groups, members)
+    tables = problem.costs.stage_tables(
+        problem.model, problem.workload, groups, composition, problem.batch_split
+    )
+    fits = tables.fits(groups)  # (C, U) for every kind of span
+    ways = _object([_ways(members, c) for c in composition])
+    starts, ends = _starts_and_ends(problem, fits)
+    pairs = _disjoint_pairs(members, composition, _largest_pair_count(ways, ends))
+    # At each boundary: segments ending there times segments starting right after it.
+    meeting = ends[:, :-1].astype(pairs.dtype) @ starts[:, 1:].T.astype(pairs.dtype)
+    can_follow = (pairs > 0).astype(np.int64)
+    # (C, M-1): at this boundary, somebody can follow
+    followed = can_follow @ (starts[:, 1:] > 0) > 0
+    preceded = can_follow.T @ (ends[:, :-1] > 0) > 0
+    return {
+        "layers": layers,
+        "gpus": len(problem.cluster),
+        "boundaries": layers - 1,
+        "segments": layers * (layers + 1) // 2,
+        "allocations": _total(ways, ends),
+        "connections": int((pairs * meeting).sum()),
+        "with_successor": _total(ways, ends[:, :-1] * followed),
+        "with_predecessor": _total(ways, starts[:, 1:] * preceded),
+    }
+
+
+def _refuse_if_too_many(problem: Problem, groups: Sequence[GPU]) -> None:
+    largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+    types = [gpu.type if problem.same_type_stages else "any" for gpu in groups]
+    number = sum(math.comb(types.count(t) + largest, largest) - 1 for t in set(types))
+    if number > _MOST_COMPOSITIONS:
+        raise TooLarge(
+            f"{problem.name} has up to {number:,} mixtures of {len(groups)} kinds of GPU in stages of up to {largest}; "
+            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer",
+            {"mixtures": number},
+        )
+
+
+def _starts_and_ends(problem: Problem, fits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Segments that fit, by the layer at which they start and by the layer after which they end; (C, M) each."""
+    kind, layers = problem.model.spans.kind, problem.model.layers
+    starts, ends = (np.zeros((len(fits), layers), dtype=np.int64) for _ in range(2))
+    for first in range(layers):
+        here = fits[:, kind[first, : layers - first]]
+        starts[:, first] = here.sum(axis=1)
+        ends[:, first:] += here
+    return starts, ends
+
+
+def _total(ways: np.ndarray, positions: np.ndarray) -> int:
+    """Positions per composition, each as often as there are GPU sets of it."""
+    return int((ways * positions.sum(axis=1).astype(object)).sum())
+
+
+def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
+    """GPUs grouped as coarsely as memory and the rules allow, and how many there are of each.
+
+    By the write-up's formula and with an even split a stage's memory depends on its size alone, so
+    GPUs of equal memory count as one group; where types matter (stages of one type, balanced
+    shares, any other cost model) they stay apart.
+    """
+    by_size = isinstance(problem.costs, LinearThroughput) and problem.batch_split == "even"
+    typed = problem.same_type_stages or not by_size
+    members: dict = {}
+    for gpu in problem.cluster.gpus:
+        key = gpu if typed else gpu.memory_gb
+        members.setdefault(key, [gpu, 0])[1] += 1
+    return [gpu for gpu, _ in members.values()], [n for _, n in members.values()]
+
+
+def compositions(
+    problem: Problem, groups: Sequence[GPU], members: Sequence[int], deadline: Deadline = NEVER
+) -> np.ndarray:
+    """How many GPUs of each group a stage may have, at least one in all; shape (C, G).
+
+    By size, and then in the order of their numbers.
+    """
+    there, largest = np.array(members, dtype=int), problem.max_gpus_per_stage
+    types = [g.type if problem.same_type_stages else "any" for g in groups]
+    parts = []
+    for name in dict.fromkeys(types):
+        own = [i for i, t in enumerate(types) if t == name]
+        part = np.zeros((1, len(groups)), dtype=int)
+        for i in own:  # one group more at a time, so that no row ever exceeds the limit
+            deadline.check()
+            choices = np.minimum(there[i], largest - part.sum(axis=1)) + 1
+            part = np.repeat(part, choices, axis=0)
+            part[:, i] = np.arange(len(part)) - np.repeat(np.cumsum(choices) - choices, choices)
+        parts.append(part[1:])
+    deadline.check()
+    rows = np.concatenate(parts)
+    if len(parts) == 1:  # in the order of their numbers already
+        return rows[np.argsort(rows.sum(axis=1), kind="stable")]
+    return rows[np.lexsort((*rows.T[::-1], rows.sum(axis=1)))]
+
+
+def _ways(members: list[int], chosen: Sequence[int] | np.ndarray) -> int:
+    """GPU sets with these numbers of GPUs per group."""
+    return math.prod(comb(n, int(c)) for n, c in zip(members, chosen, strict=True))
+
+
+def _disjoint_pairs(members: list[int], composition: np.ndarray, largest: int) -> np.ndarray:
+    """Ordered pairs of disjoint GPU sets for every two compositions; shape (C, C)."""
+    # 64-bit numbers where the grand total surely fits, whole numbers of any size elsewhere.
+    kind = np.int64 if largest < 2**62 else object
+    pairs = np.ones((len(composition),) * 2, dtype=kind)
+    for g, n in enumerate(members):
+        top = int(composition[:, g].max()) + 1
+        table = np.zeros((top, top), dtype=kind)
+        for c, d in product(range(top), repeat=2):
+            table[c, d] = comb(n, c) * comb(n - c, d) if c + d <= n else 0
+        pairs *= table[np.ix_(composition[:, g], composition[:, g])]
+    return pairs
+
+
+def _largest_pair_count(ways: np.ndarray, ends: np.ndarray) -> int:
+    """More than any number that occurs on the way to the total."""
+    total = sum(int(w) for w in ways)
+    return total * total * max(1, int(ends.max(initial=0))) ** 2 * ends.shape[1]
+
+
+def _object(values: Any) -> np.ndarray:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

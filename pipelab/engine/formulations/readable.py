@@ -1,0 +1,155 @@
+"""A formulation as a page: symbols, and every family with formula, cvxpy line and row count.
+
+All of it is read from the registry and the problem; nothing is typed a second time.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from pipelab.display import breakable, table
+from pipelab.engine.formulations import single_gpu
+from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.formulations.families import Family, Symbol
+from pipelab.engine.formulations.forms import joint_form
+from pipelab.engine.formulations.joint import SYMBOLS
+from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Formulation", "Symbols", "joint_formulation", "single_gpu_formulation"]
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The letters of a formulation: what each means, its unit, its name in code."""
+
+    symbols: tuple[Symbol, ...]
+
+    def frame(self) -> "DataFrame":
+        """One row per symbol."""
+        import pandas as pd
+
+        rows = [(f"${s.letter}$", s.code, s.meaning, s.unit) for s in self.symbols]
+        return pd.DataFrame(rows, columns=["symbol", "in code", "meaning", "unit"])
+
+    def _repr_html_(self) -> str:
+        return table(self.frame(), raw=True)
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """One formulation for one problem.
+
+    Attributes
+    ----------
+    families : tuple of Family
+    domains : tuple of str
+        What values the variables may take, as LaTeX.
+    counts : mapping
+        The numbers of `count_candidates`, from which every family counts its rows.
+    symbols : Symbols
+    """
+
+    families: tuple[Family, ...]
+    domains: tuple[str, ...]
+    counts: Mapping[str, int]
+    symbols: Symbols
+
+    def frame(self) -> "DataFrame":
+        """One row per family: name, group, sentence, formula, cvxpy line, rows."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "family": [f.name for f in self.families],
+                "group": [f.group for f in self.families],
+                "one row says": [f.sentence for f in self.families],
+                "formula": [f"$\\displaystyle {f.formula}$" for f in self.families],
+                "in cvxpy": [cvxpy_line(f) for f in self.families],
+                "how many rows": [f.counted_as for f in self.families],
+                "rows here": [f.count(self.counts) for f in self.families],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        frame = self.frame()
+        frame["in cvxpy"] = [f"<code>{escape(line)}</code>" for line in frame["in cvxpy"]]
+        frame["family"] = [f"<code>{breakable(name)}</code>" for name in frame["family"]]
+        frame["rows here"] = [f"{n:,}" for n in frame["rows here"]]
+        total = f"<p>maximise <b>t</b> subject to {sum(f.count(self.counts) for f in self.families):,} rows:</p>"
+        domains = ", &nbsp; ".join(f"${d}$" for d in self.domains)
+        return f"{total}{table(frame, raw=True, narrow=True)}<p>{domains}</p>"
+
+
+def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
+    """The joint ILP of a problem, to be read.
+
+    Parameters
+    ----------
+    problem : Problem
+        Any size: rows are counted, not listed.
+    form : {"written", "tight"}
+        The write-up's constraints, or the equivalent form with the better bound.
+
+    Returns
+    -------
+    Formulation
+        Every family with sentence, formula, cvxpy line and number of rows; shows itself in a
+        notebook.
+
+    Raises
+    ------
+    UnknownName
+        There is no such form.
+
+    References
+    ----------
+    The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
+    """
+    module = joint_form(form)
+    return Formulation(module.FAMILIES, module.DOMAINS, count_candidates(problem), Symbols(SYMBOLS))
+
+
+def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulation:
+    """The original MILP of a problem, to be read.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its `max_gpus_per_stage` is taken for 1.
+    as_run : bool
+        Count the segments of its author's run.
+
+    Returns
+    -------
+    Formulation
+        As of `joint_formulation`.
+
+    Raises
+    ------
+    NotApplicable
+        `as_run` is asked where layers differ.
+
+    References
+    ----------
+    The write-up, "Original Solver Analysis"; gangmuk/LLM_placement_solver, `solver_constrained.py`
+    at commit 2efc2c6.
+    """
+    chosen = single_gpu.rules(problem, as_run)
+    domains = (r"z_a, e_{ab}, u_g \in \{0, 1\}", r"\tau_g, \rho_{ab}, t \ge 0")
+    return Formulation(
+        single_gpu.FAMILIES, domains, single_gpu.count_segments(chosen), Symbols(single_gpu.SYMBOLS)
+    )
+
+
+def cvxpy_line(family: Family) -> str:
+    """The line with which a family is stated in cvxpy, as a reader would write it."""
+    source = " ".join(inspect.getsource(family.state).split())
+    line = source.partition("lambda i, v: ")[2].rstrip(" ,)") if "lambda" in source else source
+    line += ")" * (line.count("(") - line.count(")"))
+    line = line.replace('v["', "").replace('"]', "").replace("i.", "")
+    return line

@@ -1,0 +1,359 @@
+"""The original MILP: one GPU per stage, a variable for every segment and every pair that can follow.
+
+Maximise t such that every layer is in one chosen segment, a GPU holds at most one, chosen
+neighbours are linked, and t exceeds neither the rate of a used GPU nor that of a used link.
+
+As its author ran it, segments start on a grid only, have at least some length, and every
+GPU may hold one layer even where that does not fit; the model is then a restriction of the
+problem, and its optimum no bound on it. `segments` lists both.
+
+Source: the write-up, "Original Solver Analysis", and the rows counted in its author's code.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.formulations.aggregated.classes import gpu_classes
+from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
+from pipelab.engine.formulations.families import Domain, Family, Incidence, Symbol, maximise_t
+from pipelab.engine.formulations.joint import FAMILIES as JOINT_FAMILIES
+from pipelab.engine.formulations.joint import SYMBOLS as JOINT_SYMBOLS
+from pipelab.engine.formulations.joint import fastest
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+from pipelab.errors import NotApplicable
+from pipelab.linear import LinearThroughput
+from pipelab.problem import Problem, refuse_unlike_layers
+
+__all__ = [
+    "FAMILIES",
+    "SYMBOLS",
+    "SegmentRules",
+    "build",
+    "count_segments",
+    "rules",
+    "segments",
+    "size",
+    "upper_bound",
+    "usable",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentRules:
+    """Which segments exist: kinds of span per GPU (layers all alike: numbers of them), and first layers."""
+
+    problem: Problem  # with one GPU per stage
+    rate: np.ndarray  # (N, U) tokens/s
+    fits: np.ndarray  # (N, U) whether memory holds each kind of span
+    allowed: np.ndarray  # (N, U) whether the model has such segments
+    starts: np.ndarray  # first layers, from 0
+
+    @property
+    def restricted(self) -> bool:
+        """Whether segments that fit are left out of the model."""
+        return len(self.starts) < self.problem.model.layers or bool(
+            (self.fits & ~self.allowed).any()
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GpuIncidence(Incidence):
+    """The matrices of the joint ILP, and the pairs of GPUs whose order of use is fixed."""
+
+    bound: float = np.inf  # no placement with one GPU per stage is faster
+
+    @cached_property
+    def twins(self) -> np.ndarray:
+        """(first, second) of neighbouring ids that differ in nothing; shape (P, 2)."""
+        return twins(self.candidates.problem)
+
+    @property
+    def inner_starts(self) -> np.ndarray:
+        """First layers, but for layer 0, at which some segment starts."""
+        return np.unique(self.candidates.start[self.candidates.start > 0])
+
+    @cached_property
+    def balance(self) -> sp.csr_array:
+        """Per such layer: +1 for segments that start there, -1 for those that end before it; (B, A)."""
+        c, at = self.candidates, self.inner_starts[:, None]
+        return sp.csr_array((c.start == at).astype(float) - (c.stop == at).astype(float))
+
+    def each_gpu(self) -> sp.dia_array:
+        """One row per GPU; shape (N, N)."""
+        return sp.eye_array(self.candidates.gpus)
+
+    def twin_rows(self, sign_first: float, sign_second: float) -> sp.csr_array:
+        """One row per pair of twins; shape (P, N)."""
+        pairs = len(self.twins)
+        rows = np.repeat(np.arange(pairs), 2)
+        values = np.tile([sign_first, sign_second], pairs)
+        return sp.csr_array(
+            (values, (rows, self.twins.reshape(-1))), shape=(pairs, self.candidates.gpus)
+        )
+
+
+def _ones(n: int) -> np.ndarray:
+    return np.ones((n, 1))
+
+
+def _segments(text: str) -> str:
+    """A sentence of the joint ILP in this one's words: a segment is an allocation of one GPU."""
+    return text.replace("allocation", "segment").replace(
+        "layers and a GPU set that fits", "layers and one GPU"
+    )
+
+
+_JOINT = {
+    family.name: replace(
+        family, sentence=_segments(family.sentence), counted_as=_segments(family.counted_as)
+    )
+    for family in JOINT_FAMILIES
+}
+_OF_GPUS = {
+    r"M_{\mathrm{stage}}": Symbol(
+        r"M_{\mathrm{stage}}",
+        "big_m_stage",
+        "max θ: switches off the row of a GPU not used",
+        "tokens/s",
+    ),
+    r"M_{\mathrm{link}}": Symbol(
+        r"M_{\mathrm{link}}",
+        "big_m_link",
+        "max θ (the author's original solver: max(1000, 3 · max θ, 2 · max ν), valid too): switches off the row of a "
+        "connection not used",
+        "tokens/s",
+    ),
+    r"\tau_a \ge 0": Symbol(
+        r"\tau_g \ge 0", "tau", "rate of the segment that GPU g holds, or 0", "tokens/s"
+    ),
+}
+SYMBOLS = (
+    *(_OF_GPUS.get(s.letter, replace(s, meaning=_segments(s.meaning))) for s in JOINT_SYMBOLS),
+    Symbol(r"u_g \in \{0, 1\}", "u", "1 when GPU g holds a segment", "–"),
+    Symbol(r"\bar t", "bound", "a rate that no placement exceeds", "tokens/s"),
+)
+
+FAMILIES = (
+    _JOINT["layer_coverage"],
+    Family(
+        "gpu_capacity", "GPU g holds at most one segment.",
+        r"\sum_{a \ni g} z_a \le 1 \quad \forall g", "logic", "N", lambda n: n["gpus"],
+        rows=lambda i, c: c.rows({"z": i.uses}, upper=1),
+        state=lambda i, v: i.uses @ v["z"] <= 1,
+    ),
+    Family(
+        "gpu_used", "u is 1 when GPU g holds a segment.",
+        r"u_g = \sum_{a \ni g} z_a \quad \forall g", "logic", "N", lambda n: n["gpus"],
+        rows=lambda i, c: c.rows({"u": i.each_gpu(), "z": -i.uses}, lower=0, upper=0),
+        state=lambda i, v: v["u"] == i.uses @ v["z"],
+    ),
+    _JOINT["link_needs_sender"],
+    _JOINT["link_needs_receiver"],
+    Family(
+        "link_forced", "Two chosen neighbours are linked.",
+        r"e_{ab} \ge z_a + z_b - 1 \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
+        rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T - i.enters.T}, lower=-1),
+        state=lambda i, v: v["e"] >= i.leaves.T @ v["z"] + i.enters.T @ v["z"] - 1,
+    ),
+    Family(
+        "gpu_rate", "τ is the rate of the segment that GPU g holds, or 0.",
+        r"\tau_g = \sum_{a \ni g} \theta_a z_a \quad \forall g", "throughput", "N", lambda n: n["gpus"],
+        rows=lambda i, c: c.rows({"tau": i.each_gpu(), "z": -(i.uses @ i.theta)}, lower=0, upper=0),
+        state=lambda i, v: v["tau"] == i.uses @ i.theta @ v["z"],
+    ),
+    _JOINT["link_rate"],
+    Family(
+        "gpu_bottleneck", "No used GPU is slower than t.",
+        r"t \le \tau_g + M_{\mathrm{stage}} (1 - u_g) \quad \forall g", "throughput", "N", lambda n: n["gpus"],
+        rows=lambda i, c: c.rows(
+            {"t": _ones(i.candidates.gpus), "tau": -i.each_gpu(), "u": i.big_m_stage * i.each_gpu()},
+            upper=i.big_m_stage,
+        ),
+        state=lambda i, v: v["t"] <= v["tau"] + i.big_m_stage * (1 - v["u"]),
+    ),
+    _JOINT["link_bottleneck"],
+    _JOINT["pipeline_start"],
+    _JOINT["successor"],
+    _JOINT["predecessor"],
+    Family(
+        "twins_in_order", "Of two GPUs that differ in nothing, the first is used first.",
+        r"u_g \ge u_{g+1} \quad \forall g, g+1 \text{ alike}", "strengthening", "pairs of twins",
+        lambda n: n["twins"],
+        rows=lambda i, c: c.rows({"u": i.twin_rows(1.0, -1.0)}, lower=0),
+        state=lambda i, v: i.twin_rows(1.0, -1.0) @ v["u"] >= 0,
+    ),
+    Family(
+        "upper_bound", "t is at most a rate at which the GPUs could still hold all layers.",
+        r"t \le \bar t", "strengthening", "1", lambda n: 1,
+        rows=lambda i, c: c.rows({"t": _ones(1)}, upper=i.bound),
+        state=lambda i, v: v["t"] <= i.bound,
+    ),
+    Family(
+        "boundary_balance", "As many chosen segments end before a layer as start there.",
+        r"\sum_{a:\,\mathrm{first}(a) = \ell + 1} z_a = \sum_{a:\,\mathrm{last}(a) = \ell} z_a",
+        "strengthening", "first layers but the first", lambda n: n["inner_starts"],
+        rows=lambda i, c: c.rows({"z": i.balance}, lower=0, upper=0),
+        state=lambda i, v: i.balance @ v["z"] == 0,
+    ),
+)  # fmt: skip
+
+# With only some of the connections in the model, "somebody" may be linked by one that is left out.
+_NEED_ALL_LINKS = ("successor", "predecessor")
+
+
+def rules(problem: Problem, as_run: bool = False, deadline: Deadline = NEVER) -> SegmentRules:
+    """Which segments there are: all that fit, or those of the author's run.
+
+    `as_run` restates three habits of that run: first layers on a grid of max(1, M // 20)
+    where M > 40; at least min(half of the memory's worth, a third of the most) layers; and at
+    least one layer allowed on every GPU, whether it fits or not.
+    """
+    if as_run:
+        refuse_unlike_layers(problem, "single_gpu, segments='as_run'")
+        if not isinstance(problem.costs, LinearThroughput):
+            expected = "expected LinearThroughput: the author's sizes rest on its memory; take segments='all'"
+            raise NotApplicable(
+                "single_gpu, segments='as_run'", [("costs", type(problem.costs).__name__, expected)]
+            )
+    problem = replace(problem, max_gpus_per_stage=1)
+    sets = tuple((g,) for g in range(len(problem.cluster)))
+    rate, fits = stage_rates(problem, sets, deadline)
+    layers = problem.model.layers
+    if not as_run:
+        return SegmentRules(problem, rate, fits, fits, np.arange(layers))
+    step = max(1, layers // 20) if layers > 40 else 1
+    sizes = np.arange(1, layers + 1)
+    allowed = np.zeros_like(fits)
+    for g, gpu in enumerate(problem.cluster.gpus):
+        least, most = _sizes_as_run(problem, gpu.memory_gb)
+        allowed[g] = (least <= sizes) & (sizes <= most)
+    return SegmentRules(problem, rate, fits, allowed, np.arange(0, layers, step))
+
+
+def _sizes_as_run(problem: Problem, memory_gb: float) -> tuple[int, int]:
+    weight = problem.model.layer_weight_gb
+    activations = problem.costs.activation_gb(problem.model, problem.workload)
+    most = max(1, min(problem.model.layers, int((memory_gb * MEMORY_SLACK - activations) / weight)))
+    half = max(1, int((memory_gb / 2 - activations) / weight))
+    return min(half, most, max(1, most // 3)), most
+
+
+def count_segments(chosen: SegmentRules) -> dict[str, int]:
+    """Segments, connections and what the families count, without listing a connection."""
+    layers, gpus = chosen.problem.model.layers, len(chosen.problem.cluster)
+    starts, ends = (
+        np.zeros((gpus, layers + 1), dtype=np.int64),
+        np.zeros((gpus, layers + 1), dtype=np.int64),
+    )
+    for first in chosen.starts:
+        sizes = chosen.allowed[:, chosen.problem.model.spans.kind[first, : layers - first]]
+        starts[:, first] = sizes.sum(axis=1)
+        ends[:, first + 1 :] += sizes
+    # At a boundary every segment that ends meets every one that starts, but for its own GPU's.
+    met, new = ends[:, 1:layers], starts[:, 1:layers]
+    followed = (new.sum(axis=0) - new) > 0
+    preceded = (met.sum(axis=0) - met) > 0
+    return {
+        "layers": layers,
+        "gpus": gpus,
+        "segments": int(starts.sum()),
+        "connections": int((met.sum(axis=0) * new.sum(axis=0) - (met * new).sum(axis=0)).sum()),
+        "with_successor": int((met * followed).sum()),
+        "with_predecessor": int((new * preceded).sum()),
+        "twins": len(twins(chosen.problem)),
+        "inner_starts": int((new.sum(axis=0) > 0).sum()),
+    }
+
+
+def size(counts: Mapping[str, int]) -> dict[str, int]:
+    """Variables and rows of the model with every connection."""
+    segments, connections, gpus = counts["segments"], counts["connections"], counts["gpus"]
+    return {
+        "variables": segments + 2 * connections + 2 * gpus + 1,
+        "rows": sum(f.count(counts) for f in FAMILIES),
+    }
+
+
+def segments(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
+    """The segments as candidates over single GPUs, with every connection."""
+    sets = tuple((g,) for g in range(len(chosen.problem.cluster)))
+    return list_candidates(
+        chosen.problem, sets, chosen.rate, chosen.allowed, chosen.starts, deadline
+    )
+
+
+def usable(candidates: Candidates) -> np.ndarray:
+    """Which segments can be part of any pipeline from the first layer to the last; bool, shape (A,).
+
+    A boundary can be reached if some segment from a boundary that can be reached ends
+    there, and the same backwards from the end. GPUs and memory are not looked at.
+    """
+    layers = candidates.layers
+    ahead, back = np.zeros(layers + 1, dtype=bool), np.zeros(layers + 1, dtype=bool)
+    ahead[0], back[layers] = True, True
+    for layer in range(layers):
+        if ahead[layer]:
+            ahead[candidates.stop[candidates.start == layer]] = True
+    for layer in range(layers, 0, -1):
+        if back[layer]:
+            back[candidates.start[candidates.stop == layer]] = True
+    return ahead[candidates.start] & back[candidates.stop]
+
+
+def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | None:
+    """A rate that no placement with one GPU per stage exceeds; None if no placement exists.
+
+    At a rate t, GPU g holds at most the most layers with which it still reaches t. The
+    fastest t at which these add up to all layers is a bound, whatever the links.
+    """
+    sizes = np.where(chosen.fits, chosen.problem.model.spans.layers, 0)
+    rates = np.unique(chosen.rate[chosen.fits])[::-1]
+    for t in rates:
+        deadline.check()
+        if (np.where(chosen.rate >= t, sizes, 0).max(axis=1)).sum() >= chosen.problem.model.layers:
+            return float(t)
+    return None
+
+
+def twins(problem: Problem) -> np.ndarray:
+    """Pairs of neighbouring GPU ids that are interchangeable; shape (P, 2)."""
+    of = gpu_classes(problem.cluster).of
+    first = np.flatnonzero(of[:-1] == of[1:])
+    return np.stack([first, first + 1], axis=1)
+
+
+def build(candidates: Candidates, bound: float, all_links: bool = True) -> LinearProgram:
+    """The MILP as arrays.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    bound : float
+        From `upper_bound`.
+    all_links : bool
+        False leaves out every connection that is at least as fast as `bound`: t cannot
+        exceed `bound`, so such a link is never the bottleneck.
+    """
+    if not all_links:
+        slow = candidates.link_throughput < bound
+        candidates = replace(
+            candidates, tail=candidates.tail[slow], head=candidates.head[slow],
+            link_throughput=candidates.link_throughput[slow],
+        )  # fmt: skip
+    links, gpus = len(candidates.tail), candidates.gpus
+    c = Columns(
+        {"z": len(candidates.start), "e": links, "u": gpus, "rho": links, "tau": gpus, "t": 1}
+    )
+    big_m = fastest(candidates.throughput)  # valid for both: no placement beats its fastest stage
+    i = GpuIncidence(candidates, big_m, big_m, bound=bound)
+    binary, free = Domain(1.0, whole=True), Domain(np.inf, whole=False)
+    domains = {group: binary if group in ("z", "e", "u") else free for group in c.sizes}
+    return maximise_t(
+        c, domains, [f for f in FAMILIES if all_links or f.name not in _NEED_ALL_LINKS], i
+    )

@@ -1,0 +1,88 @@
+"""Why nothing fits, in numbers: an infeasible problem is an answer, and has a reason."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipelab.problem import Problem
+from pipelab.words import listed
+
+__all__ = ["why_no_layer_fits", "why_not_all_layers_fit", "why_too_few"]
+
+
+def why_no_layer_fits(problem: Problem) -> str:
+    """The reason where not even one layer fits any allowed set of GPUs.
+
+    Says which layer, how much memory it needs on one GPU, and what the largest GPU offers;
+    where GPUs may share a stage's batch, the same for the share that comes closest.
+    """
+    gpus = problem.cluster.gpus
+    order = sorted(range(len(gpus)), key=lambda g: (-gpus[g].memory_gb, g))
+    largest = gpus[order[0]]
+    model = problem.model
+    # Where layers differ, the lightest: if that one does not fit, none does.
+    layer = min(range(model.layers), key=lambda i: model.weight_gb(range(i, i + 1)))
+    layers = range(layer, layer + 1)
+    parts = problem.costs.memory_parts(problem, largest, layers)
+    named = [f"{value:.4g} GB of {name}" for name, value in parts.items()]
+    text = (
+        f"layer {layer + 1} alone needs {sum(parts.values()):.4g} GB on one GPU "
+        f"({listed(named)}), "
+        f"and the largest, GPU {order[0]} ({largest.type}), offers {largest.memory_gb:g} GB"
+    )
+    most = min(problem.max_gpus_per_stage, len(gpus))
+    if most == 1:
+        return text
+    if problem.batch_split == "balanced" or problem.same_type_stages:
+        return f"{text}; no allowed set of up to {most} GPUs that share the batch does better"
+    # k GPUs can hold it only if the k-th largest can: report the k that comes closest.
+    _, k, need = min(
+        _shared(problem, [gpus[g] for g in order[:k]], layers) for k in range(2, most + 1)
+    )
+    kth = gpus[order[k - 1]]
+    return (
+        f"{text}; shared by {k} GPUs it needs {need:.4g} GB on each, "
+        f"and number {k} by size, GPU {order[k - 1]} ({kth.type}), offers {kth.memory_gb:g} GB"
+    )
+
+
+def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, float]:
+    """GB missing on the smallest of these GPUs, their number, and GB needed there."""
+    cost = problem.costs.stage(problem.model, problem.workload, gpus, layers, problem.batch_split)
+    return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
+
+
+def why_not_all_layers_fit(
+    problem: Problem, sets: Sequence[tuple[int, ...]], fits: np.ndarray, solver: str
+) -> str:
+    """The reason where some layers fit somewhere but no placement holds them all.
+
+    Parameters
+    ----------
+    sets : tuple of tuple of int
+    fits : bool array, shape (S, U)
+        Whether GPU set s can hold a span of each kind (`Model.spans`).
+    solver : str
+        Who proved that no placement exists.
+
+    Notes
+    -----
+    A stage of n layers on k GPUs counts as n/k layers per GPU. Adding up the most that each
+    GPU can count for bounds the layers of any placement; where that is already too few,
+    the sum is the reason.
+    """
+    layers = np.where(fits, problem.model.spans.layers, 0).max(axis=1)
+    per_gpu = np.zeros(len(problem.cluster))
+    for gpus, most in zip(sets, layers, strict=True):
+        per_gpu[list(gpus)] = np.maximum(per_gpu[list(gpus)], most / len(gpus))
+    return why_too_few(problem, per_gpu.sum(), solver)
+
+
+def why_too_few(problem: Problem, holdable: float, solver: str) -> str:
+    """The same where it is known that all GPUs together hold at most `holdable` layers."""
+    total, need = int(holdable + 1e-9), problem.model.layers
+    if total < need:
+        return f"all GPUs together can hold at most {total} of the {need} layers"
+    return (
+        f"no choice of stages covers all {need} layers with each GPU used once (proven by {solver})"
+    )

@@ -1,0 +1,106 @@
+"""Consecutive layers as a stage sees them: how many, how heavy, how much work.
+
+Where all layers are alike, a stage cares only for their number, and M kinds of span stand
+for all M(M+1)/2 of them. Where layers differ, spans with the same number, weight and work
+still behave alike and are computed once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+__all__ = ["Spans", "spans_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """The different kinds of span of a model with M layers.
+
+    Attributes
+    ----------
+    kind : int array, shape (M, M)
+        Entry (s, n-1) is the kind of the n layers from layer s on; past the last layer it means
+        nothing.
+    layers, weight, work : arrays, shape (U,)
+        Of each kind: its number of layers, its weights and its work, both in ordinary layers.
+    others : mapping of str to array, shape (U,)
+        Further sums over the layers of each kind that a cost model asked for.
+    """
+
+    kind: np.ndarray
+    layers: np.ndarray
+    weight: np.ndarray
+    work: np.ndarray
+    others: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether only the number of layers matters; kind n-1 is then n layers."""
+        return len(self.layers) == len(self.kind)
+
+    @cached_property
+    def alike_inside(self) -> bool:
+        """Whether layers differ at the two ends at most: the first from the others, and the last."""
+        layers = len(self.kind)
+        inner = [self.kind[1 : layers - n, n - 1] for n in range(1, layers - 1)]
+        return all((kinds == kinds[0]).all() for kinds in inner)
+
+
+def spans_of(
+    layers: int,
+    weight_factors: Sequence[float] | None,
+    work_factors: Sequence[float] | None,
+    **others: Sequence[float],
+) -> Spans:
+    """All kinds of span of a model, by number of layers, then by weight and work.
+
+    Parameters
+    ----------
+    weight_factors, work_factors, **others
+        One number per layer each; spans are of one kind where all sums agree.
+
+    Examples
+    --------
+    >>> spans_of(3, (2.0, 1.0, 1.0), None).weight.tolist()
+    [1.0, 2.0, 2.0, 3.0, 4.0]
+    """
+    factors = (weight_factors, work_factors, *others.values())
+    if all(f is None or len(set(f)) == 1 for f in factors):
+        number = np.arange(1, layers + 1)
+        weight, work, *rest = (number * (f[0] if f else 1.0) for f in factors)
+        return Spans(
+            np.broadcast_to(number - 1, (layers, layers)),
+            number,
+            weight,
+            work,
+            dict(zip(others, rest, strict=True)),
+        )
+    start, size = np.meshgrid(np.arange(layers), np.arange(1, layers + 1), indexing="ij")
+    inside = start + size <= layers
+    first, last = start[inside], (start + size)[inside]
+    key = np.stack(
+        [(last - first).astype(float), *(_sums(layers, f, first, last) for f in factors)], axis=1
+    )
+    different, which = np.unique(key, axis=0, return_inverse=True)
+    kind = np.full((layers, layers), -1)
+    kind[inside] = which.reshape(-1)
+    number, weight, work, *rest = different.T
+    return Spans(kind, number.astype(int), weight, work, dict(zip(others, rest, strict=True)))
+
+
+def _sums(
+    layers: int, factors: Sequence[float] | None, first: np.ndarray, last: np.ndarray
+) -> np.ndarray:
+    """Sum of the factors of every span, the same to the last bit for the same set of layers."""
+    if factors is None:
+        return (last - first).astype(float)
+    values, which = np.unique(factors, return_inverse=True)
+    # How many layers of each value come before layer l; whole numbers, so differences are exact.
+    before = np.zeros((len(values), layers + 1), dtype=int)
+    np.cumsum(which == np.arange(len(values))[:, None], axis=1, out=before[:, 1:])
+    total = np.zeros(len(first))
+    for count, value in zip(before[:, last] - before[:, first], values, strict=True):
+        total += count * value
+    return total

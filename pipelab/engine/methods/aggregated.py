@@ -1,0 +1,205 @@
+"""The aggregated form from problem to result: search for the best rate, one small program a question."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
+from pipelab.engine.formulations.aggregated.rates import StageRates, number_of_mixtures, stage_rates
+from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
+from pipelab.engine.methods.search import Search
+from pipelab.engine.solvers.choice import check_solver, solver_version
+from pipelab.evaluation import evaluate
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result, status_and_bound
+
+__all__ = ["first_search", "rates_in_time", "result_of", "solve_aggregated", "stand_in", "unlisted"]
+
+# More cells than these take seconds: stages of one kind of GPU, whose table is there at once, come
+# first.
+_MANY_CELLS = 1_000_000
+_FIRST_SECONDS = 5.0
+_LATE_SECONDS = 0.2  # for a table after the end
+
+
+def solve_aggregated(
+    problem: Problem,
+    *,
+    solver: str = "scip",
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    stop: threading.Event | None = None,
+    on_progress: Callable | None = None,
+) -> Result:
+    """The joint ILP's optimum by counting stages over classes of interchangeable GPUs.
+
+    Among placements of equal throughput the answer is one with the fewest GPUs, then the
+    fewest stages, then the lowest price per hour where every GPU has a price; and the same on
+    every run.
+
+    Parameters
+    ----------
+    solver : "scip" or "highs"
+        Who answers the small programs.
+    time_limit, gap, stop, on_progress
+        As for `solve`. Ended early, the answer is the best placement so far, with the fastest
+        rate that is not ruled out as its bound.
+
+    Returns
+    -------
+    Result
+        `details["questions"]` lists every small program asked; `details["fewest"]` says whether
+        the choice among equally fast placements was finished too.
+
+    Notes
+    -----
+    Exact: the throughput is one of finitely many rates (`StageRates.thresholds`). Whether a
+    placement reaches a given rate is a small integer program over the recipes for stages that
+    reach it; what reaches a rate reaches every lower one, so a search over the sorted rates
+    ends at the best.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> result = pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "aggregated")
+    >>> result.status, round(result.throughput, 4)
+    ('optimal', 1046.5812)
+    """
+    check_solver(solver)
+    with deadline_of(time_limit, stop) as deadline:
+        first = first_search(problem, solver, deadline)
+        try:
+            search = Search(rates_in_time(problem, deadline), solver, deadline, gap, on_progress)
+        except Ended as end:
+            return (
+                result_of(first, end.reason)
+                if first is not None
+                else _nothing(problem, deadline, end.reason)
+            )
+        if first is not None and first.best is not None:
+            search.keep(first.best)
+        return result_of(search.run())
+
+
+def rates_in_time(problem: Problem, deadline: Deadline, alone: bool = False) -> StageRates:
+    """The tables; where the deadline is over, in spite of that if they take a moment only."""
+    if not alone and _many(problem):
+        return stage_rates(problem, deadline)
+    return made_in_time(lambda until: stage_rates(problem, until, alone), deadline, _LATE_SECONDS)
+
+
+def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | None:
+    """Where the tables take long, a search among stages of one kind of GPU each: something to fall back on.
+
+    There may be better placements, and if it finds none, there may be some; None where tables are
+    small.
+    """
+    if not _many(problem):
+        return None
+    try:
+        search = Search(rates_in_time(problem, deadline, alone=True), solver, deadline)
+    except Ended:
+        return None
+    search.deadline = deadline.within(min(_FIRST_SECONDS, deadline.left / 4))
+    search.run()
+    search.deadline = deadline
+    return search
+
+
+def stand_in(problem: Problem, at_least: float = 0.0) -> Placement | None:
+    """Find any placement of at least this rate within 0.2 s after an early stop; None if there is none."""
+    try:
+        search = Search(
+            stage_rates(problem, Deadline(_LATE_SECONDS), alone=True), deadline=Deadline(0)
+        ).run()
+    except Ended:
+        return None
+    return search.best if (search.throughput or 0.0) >= at_least else None
+
+
+def _many(problem: Problem) -> bool:
+    return number_of_mixtures(problem) * len(problem.model.spans.layers) > _MANY_CELLS
+
+
+def _nothing(problem: Problem, deadline: Deadline, reason: str) -> Result:
+    """Ended before there was any table of rates."""
+    details = {"questions": (), "progress": (), "nodes": 0, "fewest": False, "rates": None}
+    return replace(
+        unlisted(problem, "aggregated", {}, deadline, Ended(reason), "the rates of stages"),
+        details=details,
+    )
+
+
+def unlisted(
+    problem: Problem,
+    method: str,
+    size: Mapping[str, int],
+    deadline: Deadline,
+    end: Ended,
+    what: str,
+) -> Result:
+    """The result of a method that was stopped while listing: a placement at most, no bound."""
+    best = stand_in(problem)
+    throughput = evaluate(problem, best).throughput if best else None
+    return Result(
+        problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, size, "",
+        f"{what} were still being listed", end.reason,
+    )  # fmt: skip
+
+
+def result_of(search: Search, ended: str | None = None) -> Result:
+    """What is known when the search has ended.
+
+    Parameters
+    ----------
+    ended : str, optional
+        What ended the listing of rates: the search was about some of the stages only, and proves
+        nothing.
+    """
+    problem = search.rates.problem
+    size = {
+        "classes": len(search.rates.classes),
+        "mixtures": len(search.rates.composition),
+        "rates": len(search.thresholds),
+        "questions": len(search.questions),
+        "variables": max((q.variables for q in search.questions), default=0),
+        "rows": max((q.rows for q in search.questions), default=0),
+    }
+    bound = float(search.thresholds[search.high]) if search.high >= 0 else None
+    if search.low == search.high:  # one rate, computed by two paths
+        bound = search.throughput
+    status, bound = status_and_bound(search.throughput, bound)
+    reason = ""
+    if ended is not None:
+        status, bound = "feasible" if search.best else "unknown", None
+        reason = "the rates of stages that mix GPUs were still being listed"
+    elif search.high < 0:
+        status, bound, reason = "infeasible", None, _why_infeasible(search)
+    if search.stopped == "list limit":
+        reason = f"stages that mix many of the {len(search.rates.classes)} classes were left out where links bind"
+    details = {
+        "questions": tuple(search.questions),
+        "progress": tuple(search.progress),
+        "nodes": search.nodes,
+        "fewest": search.fewest,
+        "rates": search.rates,
+    }
+    stopped_by = None if status in ("optimal", "infeasible") else ended or search.stopped
+    return Result(
+        problem, "aggregated", status, search.best, search.throughput, bound, search.deadline.spent, size,
+        _solver_name(search), reason, stopped_by, details,
+    )  # fmt: skip
+
+
+def _solver_name(search: Search) -> str:
+    return solver_version(search.solver) if search.questions else ""
+
+
+def _why_infeasible(search: Search) -> str:
+    problem = search.rates.problem
+    if not len(search.thresholds):
+        return why_no_layer_fits(problem)
+    return why_too_few(
+        problem, search.rates.holdable(search.thresholds[:1])[0], _solver_name(search)
+    )

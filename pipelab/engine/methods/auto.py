@@ -1,0 +1,61 @@
+"""What `solve` does unless a method is named: the aggregated search, or the joint ILP where that is refused."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from pipelab.engine.methods.aggregated import solve_aggregated
+from pipelab.engine.methods.joint import solve_joint
+from pipelab.errors import TooLarge
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["solve_auto"]
+
+
+def solve_auto(
+    problem: Problem,
+    *,
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    stop: threading.Event | None = None,
+    on_progress: Callable | None = None,
+) -> Result:
+    """Prove the optimum with the method that fits the problem.
+
+    Parameters
+    ----------
+    time_limit, gap, stop, on_progress
+        As for `solve`.
+
+    Returns
+    -------
+    Result
+        `method` names who answered: "aggregated"; or, where that refuses to list too many mixtures
+        of GPU types in one stage, "joint" in its tight form, with that refusal as the `reason`.
+
+    Raises
+    ------
+    TooLarge
+        Both are refused; the message has both reasons.
+    """
+    began = time.perf_counter()
+    try:
+        return solve_aggregated(
+            problem, time_limit=time_limit, gap=gap, stop=stop, on_progress=on_progress
+        )
+    except TooLarge as error:
+        refusal = error
+    why = f"method 'aggregated' refuses: {refusal}"
+    left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
+    try:
+        result = solve_joint(
+            problem, form="tight", time_limit=left, gap=gap, stop=stop, on_progress=on_progress
+        )
+    except TooLarge as error:
+        raise TooLarge(
+            f"{why}; and method 'joint': {error}", {**refusal.size, **error.size}
+        ) from None
+    reason = f"{result.reason}; {why}" if result.reason else why
+    return replace(result, reason=reason, seconds=time.perf_counter() - began)

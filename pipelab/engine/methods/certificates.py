@@ -1,0 +1,175 @@
+"""From a proven result to its certificate: dual prices first, then whole stages, links or positions, in cases."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+
+from pipelab.engine.formulations.aggregated.counting import Counting
+from pipelab.engine.formulations.aggregated.duals import dual_prices
+from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate, stage_rates
+from pipelab.engine.formulations.aggregated.recipes import Recipes, patterns_at
+from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.refutation import refute
+from pipelab.engine.methods.proof import Certificate, program_of, recipes_of
+from pipelab.engine.methods.search import Search
+from pipelab.engine.solvers.choice import check_solver, run_program
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.errors import InvalidValue, PipelabError, TooLarge
+from pipelab.fields import given
+from pipelab.result import Result
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["certificate"]
+
+
+def certificate(result: Result, solver: str = "scip") -> Certificate:
+    """Why nothing is faster: the next higher rate, and what is missing there.
+
+    Parameters
+    ----------
+    result : Result
+        Proven optimal or infeasible, by any method.
+    solver : {"scip", "highs"}
+        Who answers the small programs.
+
+    Returns
+    -------
+    Certificate
+        `sentence` is the proof in words; `rate`, in tokens/s, the next higher one; `prices` how
+        many layers a GPU of each kind is good for there. `check()` checks it.
+
+    Raises
+    ------
+    InvalidValue
+        The result is not proven, holds under a limit only, or is of something else than throughput:
+        there is nothing to certify.
+    PipelabError
+        A placement of that rate exists after all: the result is wrong.
+    TooLarge
+        Too many mixtures of too many kinds of GPU would have to be listed.
+    UnknownName
+        There is no such solver.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
+    >>> proof = pl.certificate(result)
+    >>> proof.left_over, proof.by
+    (3, 'whole stages')
+    """
+    if not isinstance(result, Result) or result.status not in ("optimal", "infeasible"):
+        given = getattr(result, "status", result)
+        raise InvalidValue(
+            "certificate", [("result", given, "expected a result that is optimal or infeasible")]
+        )
+    check_solver(solver)
+    if "under_limit" in result.details:
+        expected = f"expected a result without limits; this is {result.reason}"
+        raise InvalidValue("certificate", [("result", result.throughput, expected)])
+    if result.objective is not None:
+        expected = f"expected a result for the greatest throughput; this one has the least {result.objective.unit}"
+        raise InvalidValue("certificate", [("result", result.throughput, expected)])
+    problem, rates = result.problem, stage_rates(result.problem)
+    nothing = (Fraction(0),) * len(problem.cluster.kinds)
+    ones = (Fraction(1),) * problem.model.layers
+    if not len(rates.thresholds):
+        return Certificate(problem, None, None, "no stage", nothing, ones, 0)
+    reached = (
+        -1 if result.throughput is None else index_of_rate(rates.thresholds, result.throughput)
+    )
+    if reached + 1 == len(rates.thresholds):
+        return Certificate(problem, result.throughput, None, "no faster stage", nothing, ones, None)
+    rate = float(rates.thresholds[reached + 1])
+    prices, values = dual_prices(rates, rate)
+    proof = Certificate(
+        problem, result.throughput, rate, "dual prices", prices, values, None, _idle(rates, rate)
+    )
+    if proof.total_price < proof.total_value:
+        plain = all(v == 1 for v in values)
+        return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
+    if not problem.model.spans.alike_inside:
+        return _with_cases(_without_a_path(proof, rates, solver), rates)
+    # Each step may leave out less; where mixtures are too many to list, the last one proves
+    # nothing.
+    for by, loose in (("whole stages", False), ("links", True), ("links", False)):
+        found = recipes_of(rates, rate, by, loose)
+        most = most_layers(found, solver)
+        if most < problem.model.layers:
+            if found.order.narrowed:
+                raise TooLarge(
+                    "a proof would have to list too many mixtures of classes",
+                    {"classes": len(rates.classes)},
+                )
+            return _with_cases(replace(proof, by=by, most_layers=most, loose=loose), rates)
+    raise PipelabError(
+        f"a placement of {rate:.7g} tokens/s exists, so {result.throughput} is not the best"
+    )
+
+
+def _with_cases(proof: Certificate, rates: StageRates) -> Certificate:
+    """The proof with cases that can be checked, if some were found in time."""
+    program = program_of(rates, proof)
+    return proof if program is None else replace(proof, cases=refute(program))
+
+
+def _idle(rates: StageRates, rate: float) -> tuple[int, ...]:
+    """Kinds that are in no stage of that rate."""
+    busy = np.zeros(len(rates.problem.cluster.kinds), dtype=bool)
+    for parts, _ in patterns_at(rates, rate):
+        for _, own in parts:
+            busy |= own
+    return tuple(np.flatnonzero(~busy).tolist())
+
+
+def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certificate:
+    """Layers differ: ask the search itself whether the rate can be reached."""
+    reached = Search(rates, solver).reach(int(np.searchsorted(rates.thresholds, given(proof.rate))))
+    if reached:
+        raise PipelabError(
+            f"a placement of {proof.rate:.7g} tokens/s exists, so the result is not the best"
+        )
+    if reached is None:
+        raise TooLarge(
+            "a proof would have to list too many mixtures of classes",
+            {"classes": len(rates.classes)},
+        )
+    return replace(proof, by="position")
+
+
+def most_layers(found: Recipes, solver: str = "scip") -> int:
+    """The most layers, up to all, that whole stages of these recipes can hold in a pipeline."""
+    form = Counting(found, Limits(), strict=0 if found.order.free else 2)
+    program = form.program()
+    if not program.columns.total:
+        return 0
+    columns = Columns({**program.columns.sizes, "layers": 1})
+    # What is held is no number any more but a column of its own, at most all layers.
+    held = ("at_most_all_layers", "at_least_all_layers")
+    blocks = {
+        name: _widened(block, -1.0 if name in held else 0.0)
+        for name, block in program.blocks.items()
+    }
+    blocks[held[0]].upper[:], blocks[held[1]].lower[:] = 0, 0
+    objective = np.zeros(columns.total)
+    objective[-1] = 1
+    program = LinearProgram(
+        columns, np.zeros(columns.total), np.append(program.upper, found.rates.problem.model.layers),
+        np.append(program.integer, True), objective, blocks,
+    )  # fmt: skip
+    run = run_program(solver, program)
+    return 0 if run.x is None else int(np.rint(given(run.objective)))
+
+
+def _widened(block: RowBlock, value: float) -> RowBlock:
+    """The same rows with one column more."""
+    column = sp.coo_array(np.full((len(block), 1), value))
+    return RowBlock(
+        sp.csr_array(sp.hstack([block.matrix, column])), block.lower.copy(), block.upper.copy()
+    )

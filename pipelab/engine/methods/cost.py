@@ -1,0 +1,313 @@
+"""Least $ per million tokens above a floor of throughput: halve the rates, rule out what is too slow for its price.
+
+Dollars per million tokens are price per hour / (3600 · throughput) · 10^6. The least price of a
+placement of at least t tokens/s never falls as t rises. So once the least price P at some rate
+is known, no rate t ≥ that one can have less than P / t: all rates up to P / (best ratio so far) are
+settled without a question, and a question "at least t, for less than best ratio × the highest
+rate left" that is answered no settles everything above t.
+"""
+
+import heapq
+import math
+import threading
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipelab.engine.deadline import Deadline, Ended, deadline_of
+from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
+from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
+from pipelab.engine.methods.prices import MOST_PRICE_UNITS, whole_prices
+from pipelab.engine.methods.search import Search
+from pipelab.engine.objective import Objective, status_and_least
+from pipelab.engine.solvers.choice import check_asked, solver_version
+from pipelab.errors import InvalidValue
+from pipelab.evaluation import evaluate
+from pipelab.fields import given
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = [
+    "cheapest",
+    "cheapest_of",
+    "prices_or_refuse",
+    "refuse_unpriced",
+    "usd_per_million_tokens",
+]
+
+_CLOSE = 1 - 1e-11  # ratios this close are one ratio
+
+
+def cheapest(
+    problem: Problem,
+    at_least: float = 0.0,
+    *,
+    solver: str = "scip",
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """The placement with the least $ per million tokens among those of at least so many tokens/s.
+
+    What counts is the price per hour of the GPUs in use over the tokens of an hour.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `GPU.usd_per_hour` for every GPU.
+    at_least : float
+        Floor of throughput in tokens/s.
+    solver : {"scip", "highs"}
+        Who answers the small programs.
+    time_limit : float, optional
+        Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
+    stop : threading.Event, optional
+        Set it to end the search, to the same effect.
+
+    Returns
+    -------
+    Result
+        `objective` has the value and its bound, `details["questions"]` every program asked. Where
+        no placement reaches the floor, the status is "infeasible" and `reason` has the greatest
+        throughput.
+
+    Raises
+    ------
+    InvalidValue
+        A GPU without a price, prices too fine to be told apart, a floor or limit that is no number,
+        or no problem.
+    TooLarge
+        Too many mixtures of too many kinds of GPU, where mixtures must be listed.
+    UnknownName
+        There is no such solver.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> rented = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, 400,
+    ...                                 usd_per_hour={"A100": 1.8, "V100": 0.6})
+    >>> import dataclasses
+    >>> problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=rented)
+    >>> result = pl.cheapest(problem)
+    >>> result.status, round(result.objective.value, 4), result.placement.gpus
+    ('optimal', 1.2111, (2,))
+    >>> pl.cheapest(problem, at_least=300).placement.gpus
+    (0, 1)
+    """
+    check_asked("cheapest", problem, solver, time_limit, at_least, stop)
+    refuse_unpriced(problem, "cheapest")
+    with deadline_of(time_limit, stop) as deadline:
+        first = first_search(problem, solver, deadline)
+        if first is not None:
+            prices_or_refuse(first.rates, "cheapest")
+        best = None if first is None or (first.throughput or 0.0) < at_least else first.best
+        try:
+            rates = rates_in_time(problem, deadline)
+        except Ended as end:
+            best = best or stand_in(problem, at_least)
+            return unfinished(
+                problem, "cheapest", deadline, end, _found(problem, best, at_least), best
+            )
+        prices_or_refuse(rates, "cheapest")
+        return cheapest_of(rates, at_least, solver, deadline, best=best)
+
+
+def cheapest_of(
+    rates: StageRates,
+    at_least: float,
+    solver: str,
+    deadline: Deadline,
+    explain: bool = True,
+    best: Placement | None = None,
+) -> Result:
+    """The same where the rates are known; without `explain`, an infeasible floor has no reason.
+
+    `best`: a placement that reaches the floor, if one is known.
+    """
+    prices = given(whole_prices(rates))
+    search = Search(rates, solver, deadline, limits=Limits(prices=prices), prefer="price")
+    state = _Search(search, floor_index(rates, at_least), _dollars_per_unit(rates, prices))
+    if best is not None:
+        state.keep(best)
+    state.run()
+    return _result(state, at_least, explain)
+
+
+def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
+    """Whole prices of one GPU of each class.
+
+    Raises
+    ------
+    InvalidValue
+        A price is missing, or prices are too fine for a solver to tell them apart.
+    """
+    prices = whole_prices(rates)
+    if prices is not None:
+        return prices
+    refuse_unpriced(rates.problem, what)
+    expected = (
+        "expected prices in whole millionths of a dollar, all GPUs of a placement costing at most "
+        f"{MOST_PRICE_UNITS:,} times their greatest common divisor; round GPU.usd_per_hour to cents"
+    )
+    raise InvalidValue(what, [("problem.cluster", rates.problem.name, expected)])
+
+
+def refuse_unpriced(problem: Problem, what: str) -> None:
+    """Raise `InvalidValue` where a GPU has no price: known before any rate is, however early the end."""
+    missing = sorted({g.type for g in problem.cluster.kinds if g.usd_per_hour is None})
+    if missing:
+        expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
+        raise InvalidValue(what, [("problem.cluster", problem.name, expected)])
+
+
+def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
+    """Price of a million tokens at so many tokens/s.
+
+    >>> round(usd_per_million_tokens(3.6, 1000), 9)
+    1.0
+    """
+    return usd_per_hour / (3600 * throughput) * 1_000_000
+
+
+def _dollars_per_unit(rates: StageRates, prices: tuple[int, ...]) -> float:
+    """What one of the whole units of price is worth."""
+    return given(rates.classes.gpu(0).usd_per_hour) / prices[0]
+
+
+@dataclass
+class _Search:
+    """The state of one search for the least ratio; rates count by their index in `search.thresholds`.
+
+    Attributes
+    ----------
+    open : heap of (least ratio possible, first rate, last rate, least price there)
+        Runs of rates that may still hold something better. Ratios are price units per token/s.
+    left : list of float
+        Least ratios possible in runs whose question was not answered.
+    """
+
+    search: Search
+    floor: int
+    dollars: float
+    open: list[tuple[float, int, int, int]] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+    best: Placement | None = None
+    ratio: float = math.inf
+
+    def run(self) -> None:
+        """Ask about the floor first; then halve whichever run of rates could hold the least ratio."""
+        self._open(self.floor, self.search.highest(), min(given(self.search.limits.prices)))
+        ask_at_floor = True
+        while self.open and self.search.stopped is None:
+            _, first, last, price = heapq.heappop(self.open)
+            first = self._first_that_could(first, price)
+            if first > last:
+                continue
+            middle = first if ask_at_floor else self._middle(first, last)
+            ask_at_floor = False
+            self._ask(first, middle, last, price)
+
+    @property
+    def bound(self) -> float:
+        """No placement has a lower ratio."""
+        return min([self.ratio, *self.left, *(run[0] for run in self.open)])
+
+    def _open(self, first: int, last: int, price: int) -> None:
+        if first <= last:
+            heapq.heappush(
+                self.open, (price / float(self.search.thresholds[last]), first, last, price)
+            )
+
+    def _first_that_could(self, first: int, price: int) -> int:
+        """The first rate of a run at which such a price would be a lower ratio than the best."""
+        if self.best is None:
+            return first
+        slowest = price / (self.ratio * _CLOSE)
+        return max(first, int(np.searchsorted(self.search.thresholds, slowest, side="right")))
+
+    def _middle(self, first: int, last: int) -> int:
+        """Halve by ratio, not by number: where rates lie dense, nothing much changes."""
+        rates = self.search.thresholds
+        middle = math.sqrt(float(rates[first]) * float(rates[last]))
+        return min(max(int(np.searchsorted(rates, middle)), first), last)
+
+    def _ask(self, first: int, middle: int, last: int, price: int) -> None:
+        """Least price at the middle rate, if it is low enough to beat the best ratio at the last rate."""
+        search = self.search
+        most = None
+        if self.best is not None:
+            most = math.ceil(self.ratio * _CLOSE * float(search.thresholds[last])) - 1
+        search.limits = replace(search.limits, price=most)
+        placement, settled = search.least("price", middle)
+        if placement is not None:
+            self.keep(placement)
+        if not settled:
+            self.left.append(price / float(search.thresholds[last]))
+        self._open(first, middle - 1, price)
+        if placement is not None and settled:  # whatever is faster costs at least as much
+            self._open(search.index_of(placement) + 1, last, search.used("price", placement))
+
+    def keep(self, placement: Placement) -> None:
+        own = evaluate(self.search.rates.problem, placement).throughput
+        ratio = self.search.used("price", placement) / own
+        if ratio < self.ratio:
+            self.best, self.ratio = placement, ratio
+
+
+def _found(problem: Problem, best: Placement | None, at_least: float) -> Objective:
+    """Of a placement about which nothing is proven."""
+    value = None
+    if best is not None:
+        value = usd_per_million_tokens(_per_hour(problem, best), evaluate(problem, best).throughput)
+    return _objective(value, None, at_least)
+
+
+def _per_hour(problem: Problem, placement: Placement) -> float:
+    """What the GPUs of a placement cost."""
+    return math.fsum(given(problem.cluster.gpus[g].usd_per_hour) for g in placement.gpus)
+
+
+def _objective(value: float | None, bound: float | None, at_least: float) -> Objective:
+    return Objective("usd_per_million_tokens", "$ per million tokens", value, bound, at_least)
+
+
+def _result(state: _Search, at_least: float, explain: bool) -> Result:
+    search, problem = state.search, state.search.rates.problem
+    bound = (
+        None
+        if math.isinf(state.bound)
+        else usd_per_million_tokens(state.bound * state.dollars, 1.0)
+    )
+    value = throughput = None
+    if state.best is not None:
+        throughput = evaluate(problem, state.best).throughput
+        value = usd_per_million_tokens(_per_hour(problem, state.best), throughput)
+    status, bound = status_and_least(value, bound)
+    stopped, reason = search.stopped, ""
+    if status in ("feasible", "unknown") and stopped is None:
+        stopped = "list limit" if search.narrowed else "time limit"
+    if state.best is None and math.isinf(state.bound):
+        status, stopped = "infeasible", None
+        reason = (
+            ""
+            if not explain
+            else why_out_of_reach(search.rates, at_least, search.solver, search.deadline)
+        )
+    objective = _objective(value, bound, at_least)
+    size = {
+        "classes": len(search.rates.classes),
+        "rates": len(search.thresholds),
+        "questions": len(search.questions),
+        "variables": max((q.variables for q in search.questions), default=0),
+        "rows": max((q.rows for q in search.questions), default=0),
+    }
+    details = {
+        "questions": tuple(search.questions), "nodes": search.nodes, "rates": search.rates,
+        "usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound,
+    }  # fmt: skip
+    return Result(
+        problem, "cheapest", status, state.best, throughput, None, search.deadline.spent, size,
+        solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
+    )  # fmt: skip

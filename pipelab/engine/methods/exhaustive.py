@@ -1,0 +1,236 @@
+"""Try the placements one by one: the truth on small problems, and out of reach soon after."""
+
+import threading
+from collections.abc import Sequence
+from math import comb, factorial
+
+import numpy as np
+
+from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
+from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_rates
+from pipelab.engine.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.engine.methods.aggregated import unlisted
+from pipelab.errors import TooLarge
+from pipelab.evaluation import evaluate
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result, status_and_bound
+
+__all__ = ["count_placements", "solve_exhaustive"]
+
+
+def count_placements(problem: Problem) -> dict[int, int]:
+    """How many placements there are by number of stages, memory aside.
+
+    A placement of s stages is a choice of s - 1 of the M - 1 boundaries, times s disjoint
+    GPU sets in order.
+
+    Parameters
+    ----------
+    problem : Problem
+        Any size.
+
+    Returns
+    -------
+    dict of int to int
+        Placements by number of stages, exact; numbers of stages that nothing has are left out.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> count_placements(pl.load_case("tiny", max_gpus_per_stage=2))
+    {1: 10, 2: 126, 3: 180, 4: 24}
+    """
+    return _count(problem, NEVER)
+
+
+def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
+    layers, largest = problem.model.layers, problem.max_gpus_per_stage
+    types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
+    families = {0: 1}  # number of stages → families of so many disjoint GPU sets, in no order
+    for name in dict.fromkeys(types):
+        own = _families(types.count(name), largest, layers, deadline)
+        families = _product(families, own, layers)
+    return {
+        s: families[s] * factorial(s) * comb(layers - 1, s - 1)
+        for s in range(1, layers + 1)
+        if families.get(s)
+    }
+
+
+def _families(gpus: int, largest: int, most: int, deadline: Deadline) -> dict[int, int]:
+    """Families of s disjoint sets of 1 … `largest` of these GPUs, for s up to `most`."""
+    ways = [1] + [0] * gpus  # of n GPUs into s sets, for one s after the other
+    families = {0: 1}
+    for s in range(1, min(most, gpus) + 1):
+        after = [0] * (gpus + 1)
+        # the first GPU's set takes j - 1 of the others
+        for n in range(s, min(gpus, s * largest) + 1):
+            deadline.check()
+            after[n] = sum(comb(n - 1, j - 1) * ways[n - j] for j in range(1, min(largest, n) + 1))
+        ways = after
+        families[s] = sum(comb(gpus, n) * ways[n] for n in range(s, min(gpus, s * largest) + 1))
+    return families
+
+
+def _product(a: dict[int, int], b: dict[int, int], most: int) -> dict[int, int]:
+    out: dict[int, int] = {}
+    for s, x in a.items():
+        for t, y in b.items():
+            if s + t <= most:
+                out[s + t] = out.get(s + t, 0) + x * y
+    return out
+
+
+def solve_exhaustive(
+    problem: Problem,
+    *,
+    limit: int = 1_000_000,
+    stop_at_bound: bool = True,
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Try placements one by one and keep the best.
+
+    Parameters
+    ----------
+    limit : int
+        Refuse to try more placements than this; they are counted first.
+    stop_at_bound : bool
+        End as soon as a placement is as fast as the fastest stage there is, since none can be
+        faster. False tries every placement that fits.
+    time_limit, stop
+        As for `solve`; the best so far is kept, bounded by the fastest stage there is.
+
+    Returns
+    -------
+    Result
+        `size["placements"]` counts all placements, memory aside; `details["tried"]` those that were
+        tried. The others do not fit in memory, or come after the end of the search. `reason` says
+        which, with both numbers.
+
+    Raises
+    ------
+    TooLarge
+        There are more than `limit` placements; the message says how many.
+    """
+    with deadline_of(time_limit, stop) as deadline:
+        try:
+            number = made_in_time(lambda until: sum(_count(problem, until).values()), deadline)
+            return _solve(problem, number, limit, stop_at_bound, deadline)
+        except Ended as end:
+            return unlisted(problem, "exhaustive", {}, deadline, end, "its GPU sets")
+
+
+def _solve(
+    problem: Problem, number: int, limit: int, stop_at_bound: bool, deadline: Deadline
+) -> Result:
+    if number > limit:
+        raise TooLarge(
+            f"{problem.name} has {number:,} placements, more than limit={limit:,}; method='aggregated' proves its "
+            "answer without trying them",
+            {"placements": number},
+        )
+    sets, rate, fits, links = made_in_time(lambda until: _listed(problem, until), deadline)
+    size = {"placements": number}
+    if not fits.any():
+        reason = why_no_layer_fits(problem)
+        return Result(
+            problem, "exhaustive", "infeasible", None, None, None, deadline.spent, size, "", reason
+        )
+    search = _Search(problem, sets, np.where(fits, rate, -1.0), links, deadline)
+    search.enough = search.top if stop_at_bound else np.inf
+    for stages in range(1, problem.model.layers + 1):  # few stages first: there are fewest of them
+        search.extend(0, 0, -1, np.inf, (), stages)
+    seconds = deadline.spent
+    if search.best is None and not search.stopped:
+        reason = why_not_all_layers_fit(problem, sets, fits, "trying them all")
+        return Result(
+            problem, "exhaustive", "infeasible", None, None, None, seconds, size, "", reason
+        )
+    throughput = None if search.best is None else evaluate(problem, search.best).throughput
+    top = search.top if search.stopped else throughput  # no placement beats its fastest stage
+    status, bound = status_and_bound(throughput, top)
+    return Result(
+        problem, "exhaustive", status, search.best, throughput, bound, seconds, size, "",
+        _how_many(search, number, status == "optimal"), search.stopped if status != "optimal" else None,
+        {"tried": search.tried},
+    )  # fmt: skip
+
+
+def _listed(problem: Problem, deadline: Deadline) -> tuple:
+    sets = gpu_sets(problem, deadline)
+    return sets, *stage_rates(problem, sets, deadline), link_rates(problem, sets, deadline)
+
+
+def _how_many(search: "_Search", number: int, proven: bool) -> str:
+    """How many placements were tried, of how many; and why not the others."""
+    if search.stopped is None:
+        if search.tried == number:
+            return f"all {number:,} placements were tried"
+        return f"all {search.tried:,} placements that fit were tried, of {number:,}"
+    tried = f"{search.tried:,} of {number:,} placements were tried"
+    if proven:
+        return f"{tried}: none can be faster than the fastest stage, {search.top:.7g} tokens/s"
+    return tried
+
+
+class _Search:
+    """Depth first over stages: which GPU set comes next, and how many layers it takes."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        sets: Sequence[tuple[int, ...]],
+        rate: np.ndarray,
+        links: np.ndarray,
+        deadline: Deadline,
+    ) -> None:
+        self.layers = problem.model.layers
+        self.sets = sets
+        self.rate = rate.tolist()  # [set][kind of span], negative where it does not fit
+        self.span = problem.model.spans.kind.tolist()  # [first layer][layers - 1]
+        self.link = links.tolist()
+        self.top = self.enough = float(rate.max())
+        self.mask = [sum(1 << g for g in s) for s in sets]
+        self.deadline = deadline
+        self.best: Placement | None = None
+        self.stopped: str | None = None
+        self.best_rate, self.steps, self.tried = -1.0, 0, 0
+
+    def extend(
+        self, done: int, used: int, last: int, slowest: float, parts: tuple, stages: int
+    ) -> None:
+        """Place what follows the first `done` layers in every way on `stages` sets free of the GPUs in `used`."""
+        left, kinds = self.layers - done, self.span[done]
+        shortest = left if stages == 1 else 1  # the last stage takes all that is left
+        for s, mask in enumerate(self.mask):
+            if mask & used:
+                continue
+            if self._must_stop():
+                return
+            rates = self.rate[s]
+            # Comparisons, not min(): most of the time would go into calls.
+            so_far = slowest if last < 0 or self.link[last][s] > slowest else self.link[last][s]
+            for n in range(shortest, left - stages + 2):
+                rate = rates[kinds[n - 1]]
+                if rate > 0:
+                    slower = rate if rate < so_far else so_far
+                    if stages > 1:
+                        rest = (*parts, (n, self.sets[s]))
+                        self.extend(done + n, used | mask, s, slower, rest, stages - 1)
+                    else:
+                        self.tried += 1
+                        if slower > self.best_rate:
+                            self._keep(slower, (*parts, (n, self.sets[s])))
+
+    def _keep(self, rate: float, parts: tuple) -> None:
+        self.best_rate, self.best = rate, Placement.of(parts)
+        if rate >= self.enough:  # as fast as the fastest stage: nothing can be better
+            self.stopped = "bound"
+
+    def _must_stop(self) -> bool:
+        self.steps += 1
+        if self.stopped is None and self.steps % 1024 == 1:
+            self.stopped = self.deadline.reason
+        return self.stopped is not None

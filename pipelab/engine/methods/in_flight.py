@@ -1,0 +1,353 @@
+"""The greatest steady rate that memory allows for one batch size: every microbatch in flight keeps its KV cache.
+
+A full pipeline with n microbatches in flight yields min(r, n·w / L) tokens/s, where r is the rate
+of its slowest stage or link (what `solve` makes greatest), w the tokens of a pass and L the time of
+a pass. And n of them must fit in memory. So the question is about pairs (placement, n), and it is
+answered by halving ranges of n:
+
+1. What fits with m in flight fits with fewer, and is as fast there. So no pair with m ≥ a has more
+than U(a),
+   the greatest throughput where memory is judged for a.
+2. A pair with m ≤ b that yields t or more has r ≥ t and L ≤ m·w / t ≤ b·w / t. So if the least L of
+all
+   placements with r ≥ t, memory judged for a, is longer than b·w / t, no pair with a ≤ m ≤ b yields
+   t.
+3. For one n both conditions together are exact: there is a pair that yields t if and only if the
+quickest
+   placement with r ≥ t has L ≤ n·w / t; and that placement then yields t or more.
+
+Ranges that cannot hold more than the best pair known are closed by 1 or 2, single n by 3; others
+are halved. When none is left, the best pair is proven.
+
+In 1 and 2 placements of other n are spoken of. A stage that has several ways to run (`Roofline`:
+batch shared or layers cut) may run otherwise with less memory to spare. So there every stage counts
+with the greatest rate of its ways, and with no more time than that rate's interval
+(`pipelab.costs_turns`): both are no worse with fewer in flight, and no better than what any way
+really has.
+"""
+
+import heapq
+import math
+import threading
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from pipelab.costs import StageCost, StageTables
+from pipelab.engine.deadline import Deadline, Ended, deadline_of
+from pipelab.engine.formulations.aggregated.rates import StageRates, stage_rates
+from pipelab.engine.in_flight_result import Round, SteadyResult, enough_in_flight, steady_rate
+from pipelab.engine.methods.aggregated import first_search, result_of, stand_in
+from pipelab.engine.methods.latency import (
+    BY_TOLERANCE,
+    CLAIMED_WITHIN,
+    quickest_of,
+    refuse_transfers,
+)
+from pipelab.engine.methods.search import Search
+from pipelab.engine.objective import Objective
+from pipelab.engine.solvers.choice import check_asked
+from pipelab.errors import InvalidPlacement
+from pipelab.evaluation import Evaluation, evaluate
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["solve_in_flight"]
+
+_MORE = 1 + 1e-9  # rates this close are one rate
+_MOST_IN_FLIGHT = 1_000_000
+_BY_HAND = 6  # rounds of solving for what the last answer needs, before ranges are looked at
+
+
+def solve_in_flight(
+    problem: Problem,
+    *,
+    solver: str = "scip",
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
+) -> SteadyResult:
+    """The placement, and the number in flight, with the greatest steady rate among those that fit in memory.
+
+    `solve` promises the rate of a full pipeline, judges memory for `Workload.in_flight`
+    microbatches, and does not ask whether that many fill it. Here every placement is judged for as
+    many as it has in flight; one that cannot have enough for its promise counts with what it then
+    yields.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `link_units="tokens"`, unless there is only one GPU. Its own `Workload.in_flight` is
+        not read.
+    solver : {"scip", "highs"}
+        Who answers the small programs.
+    time_limit : float, optional
+        Seconds. Ended early, the answer is the best pair so far with a proven bound for all.
+    stop : threading.Event, optional
+        Set it to end the search, to the same effect.
+
+    Returns
+    -------
+    SteadyResult
+        `problem` is the given one with `Workload.in_flight` as found. "optimal" means proven to two
+        parts in 10^9, over all placements and all numbers in flight with the given batch size;
+        another batch size may yield more.
+
+    Raises
+    ------
+    InvalidValue
+        Links counted in transfers/s, a limit that is none, or no problem.
+    TooLarge
+        As for `quickest`.
+    UnknownName
+        There is no such solver.
+
+    Notes
+    -----
+    The proof stands at the head of `pipelab.engine.methods.in_flight`. Of a cost model of one's own
+    it asks that more in flight make no stage faster and none fit that did not. (With
+    `Roofline(prefer="time")` a stage may become faster where memory for more leaves it no other way
+    to run: such pairs count, and take many questions.)
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> cluster = pl.Cluster.from_counts({"L4": 4}, 24, 1.0)
+    >>> load = pl.Workload(8192, 8, "decode")
+    >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), link_units="tokens")
+    >>> promised, best = pl.solve(problem, "aggregated"), pl.solve_in_flight(problem)
+    >>> best.status, best.in_flight, round(best.steady_rate / promised.throughput, 2)
+    ('optimal', 4, 1.0)
+    """
+    check_asked("solve_in_flight", problem, solver, time_limit, stop=stop)
+    refuse_transfers(problem, "solve_in_flight")
+    with deadline_of(time_limit, stop) as deadline:
+        hunt = _Hunt(problem, solver, deadline)
+        hunt.run()
+        return hunt.result()
+
+
+class _AtBest:
+    """A cost model in which every stage runs the way of its greatest rate, in no more than the interval of it."""
+
+    def __init__(self, costs: Any) -> None:
+        self.costs = replace(costs, prefer="rate") if hasattr(costs, "prefer") else costs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.costs, name)
+
+    def stage(self, *args: Any) -> StageCost:
+        return self.costs.stage(*args)._replace(pass_seconds=None)
+
+    def stage_tables(self, *args: Any) -> StageTables:
+        return self.costs.stage_tables(*args)._replace(pass_seconds=None)
+
+
+@dataclass
+class _Hunt:
+    """The state of one search.
+
+    Attributes
+    ----------
+    open : heap of (-bound, first, last)
+        Ranges of n that may hold a better pair, and what none of theirs exceeds; `last` may be
+        infinite.
+    left : list of float
+        Bounds of ranges whose question was not answered.
+    most : dict
+        U(n) where it was asked for, and how many its placement needs for its promise.
+    """
+
+    problem: Problem
+    solver: str
+    deadline: Deadline
+    open: list[tuple[float, int, float]] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+    most: dict[int, tuple[float, int]] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    best: Placement | None = None
+    in_flight: int = 0
+    rate: float = 0.0
+    stopped: str | None = None
+    reason: str = ""
+    tables: tuple[int, StageRates] | None = None
+
+    def run(self) -> None:
+        """First as one would by hand: solve for as many as the last answer needs. Then halve what may hold more."""
+        bound, n = math.inf, 1
+        try:
+            first = first_search(self._with(1), self.solver, self.deadline)
+            if first is not None and first.best is not None:
+                self._try(first.best, 1)
+            while n not in self.most and len(self.most) < _BY_HAND and not self._ended():
+                self._most(n)
+                n = self.most[n][1]
+            self._push(bound, 1, math.inf)
+            while self.open and not self._ended():
+                negative, low, high = heapq.heappop(self.open)
+                bound = -negative
+                if bound > self.rate * _MORE:
+                    self._look_at(low, high, bound)
+        except Ended as end:  # in the middle of a range, or before there was one
+            self.stopped = end.reason
+            self.left.append(bound)
+        if self.best is None and self.deadline.reason is not None:
+            some = stand_in(self._with(1))
+            if some is not None:
+                self._try(some, 1)
+
+    def _look_at(self, first: int, last: float, bound: float) -> None:
+        bound = min(bound, self._most(first))
+        if bound > self.rate * _MORE and last < math.inf:
+            _, bound = self._least_time(self._at_best(first), self.rate * _MORE, first, last, bound)
+            self._note(first, last, "time of a pass", bound)
+        if bound <= self.rate * _MORE:
+            return
+        if self._ended():
+            self.left.append(bound)
+        elif first == last:
+            self._settle(first, bound)
+        else:  # without end: in steps twice as long
+            middle = (
+                (first + int(last)) // 2 if last < math.inf else max(2 * first - 1, self.in_flight)
+            )
+            self._push(bound, first, middle)
+            self._push(bound, middle + 1, last)
+
+    def _push(self, bound: float, first: int, last: float) -> None:
+        if first > _MOST_IN_FLIGHT:
+            self.stopped = f"limit of {_MOST_IN_FLIGHT:,} in flight"
+            self.left.append(bound)
+        else:
+            heapq.heappush(self.open, (-bound, first, last))
+
+    def _most(self, n: int) -> float:
+        """U(n); its placement is tried."""
+        if n in self.most:
+            return self.most[n][0]
+        search = Search(self._at_best(n), self.solver, self.deadline)
+        search.find_best_rate()
+        answer, needs = self._heeded(result_of(search)), n
+        if answer.placement is not None:
+            needs = self._try(answer.placement, n)
+        if answer.status == "infeasible":
+            self.reason = self.reason or answer.reason
+        bound = (
+            0.0
+            if answer.status == "infeasible"
+            else math.inf
+            if answer.bound is None
+            else answer.bound
+        )
+        self.most[n] = bound, needs
+        self._note(n, math.inf, "throughput", bound)
+        return bound
+
+    def _settle(self, n: int, bound: float) -> None:
+        """One n: ask for all there could be, then for a little more than is known, until nothing yields that."""
+        rates, asked = stage_rates(self._with(n), self.deadline), bound / _MORE
+        while not self._ended():
+            settled, bound = self._least_time(rates, asked, n, n, bound)
+            more = self.rate * _MORE
+            if bound <= more * _MORE:
+                return self._note(n, n, "both", bound)
+            if not settled:
+                break
+            # Rates a hair above what was known: ask for a hair more than the last time.
+            asked = more if asked > more * _MORE else max(more, asked * _MORE)
+        self.left.append(bound)
+        return None
+
+    def _bound(self, answer: Result, last: float, bound: float) -> float:
+        """What no pair with up to `last` in flight exceeds, from the least time of a pass above a floor."""
+        goal = cast(Objective, answer.objective)  # `quickest` has one
+        floor, least = goal.at_least, goal.bound
+        if answer.status == "infeasible":
+            return min(bound, floor)
+        return (
+            min(bound, max(floor, last * self.problem.workload.tokens / least)) if least else bound
+        )
+
+    def _least_time(
+        self, rates: StageRates, floor: float, first: int, last: float, bound: float
+    ) -> tuple[bool, float]:
+        """Whether the least time above a floor is known, and what no pair with up to `last` in flight exceeds by it.
+
+        To a solver's tolerance first, which mostly rules the range out; exactly where only that is
+        in the way.
+        """
+        for exact in (False, True):
+            answer = self._heeded(
+                quickest_of(rates, floor, self.solver, self.deadline, explain=False, exact=exact)
+            )
+            if answer.placement is not None:
+                self._try(answer.placement, first)
+            bound = self._bound(answer, last, bound)
+            claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
+            more = self.rate * _MORE
+            if not claimed or not more < bound <= more * (1 + 3 * CLAIMED_WITHIN):
+                break
+        return answer.status in ("optimal", "infeasible") or (claimed and not exact), bound
+
+    def _try(self, placement: Placement, n: int) -> int:
+        """Keep a placement that fits with n in flight if it is the best; returns how many its promise needs.
+
+        It is tried with n, with as many as fit, and with as many as it needs.
+        """
+        judged = at_most = evaluate(self._with(n), placement)
+        low, high = n, max(n, enough_in_flight(judged))
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self._judged(placement, middle)
+            low, high, at_most = (middle, high, found) if found else (low, middle - 1, at_most)
+        for count in (n, low, min(low, enough_in_flight(at_most))):
+            rate = steady_rate(evaluate(self._with(count), placement), count)
+            if rate > self.rate * _MORE or (rate >= self.rate and count < self.in_flight):
+                self.best, self.in_flight, self.rate = placement, count, rate
+        return enough_in_flight(judged)
+
+    def _heeded(self, answer: Result) -> Result:
+        """The answer; what ended it from outside ends the search, and is not swallowed here."""
+        if answer.stopped_by in ("interrupt", "stop"):
+            self.stopped = answer.stopped_by
+        return answer
+
+    def _judged(self, placement: Placement, n: int) -> Evaluation | None:
+        """What the judge says with memory for n; None where that does not fit."""
+        try:
+            return evaluate(self._with(n), placement)
+        except InvalidPlacement:
+            return None
+
+    def _with(self, n: int) -> Problem:
+        return replace(self.problem, workload=replace(self.problem.workload, in_flight=n))
+
+    def _at_best(self, n: int) -> StageRates:
+        """Rates for questions about n and more; the last ones are kept, since two questions want them."""
+        if self.tables is None or self.tables[0] != n:
+            self.tables = (
+                n,
+                stage_rates(
+                    replace(self._with(n), costs=_AtBest(self.problem.costs)), self.deadline
+                ),
+            )
+        return self.tables[1]
+
+    def _ended(self) -> bool:
+        self.stopped = self.deadline.reason or self.stopped
+        return self.stopped in ("stop", "interrupt", "time limit")
+
+    def _note(self, first: int, last: float, asked: str, bound: float) -> None:
+        self.rounds.append(Round(first, last, asked, bound, self.rate))
+
+    def result(self) -> SteadyResult:
+        """What is known when the search has ended."""
+        most = max([self.rate, *self.left, *(-run[0] for run in self.open)])
+        status, bound = "feasible" if self.best else "unknown", None if most == math.inf else most
+        if most <= self.rate * _MORE * _MORE:
+            status, bound = ("optimal", self.rate) if self.best else ("infeasible", None)
+        return SteadyResult(
+            self._with(self.in_flight) if self.best else self.problem, status, self.best, self.in_flight or None,
+            self.rate or None, bound, self.deadline.spent,
+            tuple(self.rounds), self.reason if status == "infeasible" else "",
+            None if status in ("optimal", "infeasible") else self.stopped or "the solver's tolerance",
+        )  # fmt: skip

@@ -1,0 +1,65 @@
+"""A floor of throughput: where it lies among the possible rates, and what to say where nothing reaches it."""
+
+import numpy as np
+
+from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.methods.aggregated import result_of
+from pipelab.engine.methods.search import Search
+from pipelab.engine.objective import Objective
+from pipelab.evaluation import evaluate
+from pipelab.fields import given
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["REACHED", "floor_index", "unfinished", "why_out_of_reach"]
+
+# A rate that misses the floor by the last bits of the arithmetic reaches it: rates so close are one
+# rate (`StageRates.thresholds`).
+REACHED = 1 - 1e-10
+
+
+def floor_index(rates: StageRates, at_least: float) -> int:
+    """Index of the lowest possible rate that reaches the floor; the number of rates where none does."""
+    return int(np.searchsorted(rates.thresholds, at_least * REACHED))
+
+
+def unfinished(
+    problem: Problem,
+    method: str,
+    deadline: Deadline,
+    end: Ended,
+    objective: Objective,
+    best: Placement | None,
+) -> Result:
+    """What is known where the tables of stages and links were not finished: a placement at most."""
+    reason = "the rates of stages were still being listed"
+    throughput = evaluate(problem, best).throughput if best else None
+    return Result(
+        problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, {}, "", reason,
+        end.reason, {}, objective,
+    )  # fmt: skip
+
+
+def why_out_of_reach(
+    rates: StageRates,
+    at_least: float,
+    solver: str,
+    deadline: Deadline,
+) -> str:
+    """The reason where no placement reaches the floor: the greatest throughput there is, by a search of its own.
+
+    Without a floor, or where nothing fits at all, why nothing fits. Ended early, the search still
+    knows what nothing exceeds.
+    """
+    search = Search(rates, solver, deadline)
+    search.find_best_rate()
+    best = result_of(search)
+    if best.status == "infeasible":
+        return best.reason
+    floor = f"none reaches {at_least:.7g} tokens/s"
+    if best.status == "optimal":
+        return f"{floor}, the greatest throughput there is being {best.throughput:.7g} tokens/s"
+    found = f"the fastest found has {best.throughput:.7g} tokens/s, and " if best.throughput else ""
+    return f"{floor}; {found}the greatest throughput is at most {min(given(best.bound), at_least):.7g} tokens/s"

@@ -1,0 +1,107 @@
+"""Rules of thumb as methods: one stage per GPU, in the order of their ids, cut by a rule of `splits`.
+
+None of them looks at rates, so none proves anything; and a rule may cut where memory does
+not hold. Then there is no placement, and the reason says which GPU is short of what.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any
+
+from pipelab.engine.splits import (
+    split_bandwidth_aware,
+    split_by_flops,
+    split_even,
+    split_proportional,
+)
+from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.evaluation import evaluate
+from pipelab.placement import Placement, Stage
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+__all__ = ["solve_bandwidth_aware", "solve_by_flops", "solve_even", "solve_proportional"]
+
+
+def solve_even(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
+    """Equally many layers on every GPU.
+
+    Parameters
+    ----------
+    gpus : sequence of int, optional
+        GPU ids in pipeline order; by default all, by id.
+    """
+    return _by_rule(
+        problem, "even", gpus, lambda order: split_even(problem.model.layers, len(order))
+    )
+
+
+def solve_proportional(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
+    """Layers in proportion to each GPU's memory; see `solve_even` for `gpus`."""
+
+    def rule(order: Any) -> Any:
+        return split_proportional(
+            problem.model.layers, [problem.cluster.gpus[g].memory_gb for g in order]
+        )
+
+    return _by_rule(problem, "proportional", gpus, rule)
+
+
+def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
+    """Cut wherever a fair share of the FLOPs is reached, each layer counted by its work."""
+    work = problem.model.work_factors or (1.0,) * problem.model.layers
+    return _by_rule(problem, "by_flops", gpus, lambda order: split_by_flops(work, len(order)))
+
+
+def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
+    """By the bandwidth from each GPU to the next (the last to the first), within twice its share of all memory."""
+
+    def rule(order: Any) -> Any:
+        onward = [*order[1:], order[0]]
+        # A single GPU sends to nobody, and gets every layer whatever the number.
+        pairs = zip(order, onward, strict=True)
+        bandwidth = [problem.cluster.bandwidth_between(a, b) if a != b else 1.0 for a, b in pairs]
+        return split_bandwidth_aware(
+            problem.model.layers, [problem.cluster.gpus[g].memory_gb for g in order], bandwidth
+        )
+
+    return _by_rule(problem, "bandwidth_aware", gpus, rule)
+
+
+def _checked(problem: Problem, gpus: Any) -> tuple[int, ...]:
+    """GPU ids of the cluster, at least one, none twice."""
+    top = len(problem.cluster) - 1
+    good = isinstance(gpus, Sequence) and all(
+        isinstance(g, Integral) and 0 <= int(g) <= top for g in gpus
+    )
+    if not good or not len(gpus) or len(set(gpus)) < len(gpus):
+        raise InvalidValue(
+            "solve",
+            [("gpus", gpus, f"expected different GPU ids from 0 to {top}, in pipeline order")],
+        )
+    return tuple(int(g) for g in gpus)
+
+
+def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Callable) -> Result:
+    """One stage per GPU, cut by a rule, judged; what does not fit is no placement but has a reason."""
+    began = time.perf_counter()
+    order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
+    placement = throughput = None
+    reason, details = "", {}
+    if len(order) > problem.model.layers:
+        details = {"not_applicable": True}
+        reason = f"{len(order)} GPUs for {problem.model.layers} layers; name fewer with gpus=(…)"
+    else:
+        placement = Placement(
+            tuple(Stage(part, (g,)) for part, g in zip(rule(order), order, strict=True))
+        )
+        try:
+            throughput = evaluate(problem, placement).throughput
+        except InvalidPlacement as error:
+            placement, reason, details = None, "; ".join(error.defects), {"misfit": True}
+    status = "unknown" if placement is None else "feasible"
+    return Result(
+        problem, method, status, placement, throughput, None, time.perf_counter() - began, {"stages": len(order)},
+        "rule of thumb", reason, details=details,
+    )  # fmt: skip

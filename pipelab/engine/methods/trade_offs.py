@@ -1,0 +1,227 @@
+"""The whole trade-off in one call: throughput against GPUs, dollars per hour or per token, or time per pass."""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import table
+from pipelab.engine.deadline import Deadline, Ended, deadline_of
+from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.methods.aggregated import rates_in_time, result_of
+from pipelab.engine.methods.cost import cheapest_of, prices_or_refuse, refuse_unpriced
+from pipelab.engine.methods.latency import quickest_of, refuse_transfers
+from pipelab.engine.methods.prices import whole_prices
+from pipelab.engine.methods.raise_rate import raise_floor
+from pipelab.engine.methods.search import Search
+from pipelab.engine.solvers.choice import check_asked
+from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.fields import given
+from pipelab.problem import Problem
+from pipelab.result import Result
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
+__all__ = ["TradeOff", "trade_off"]
+
+_AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
+_LEAST = {"usd_per_million_tokens": cheapest_of, "seconds_per_pass": quickest_of}
+
+
+@dataclass(frozen=True, eq=False)
+class TradeOff:
+    """Placements none of which is beaten in both throughput and what it costs.
+
+    Attributes
+    ----------
+    against : "gpus", "usd_per_hour", "usd_per_million_tokens" or "seconds_per_pass"
+    points : tuple of Result
+        Fastest first. Each is proven: nothing as cheap is faster, nothing as fast is cheaper.
+        Against GPUs or dollars per hour, status and bound hold from the second point on for
+        placements cheaper than the point before (`reason`); otherwise for placements above a floor
+        of throughput (`objective`).
+    complete : bool
+        False where time ran out or it was stopped: points are missing.
+    """
+
+    problem: Problem
+    against: str
+    points: tuple[Result, ...]
+    complete: bool
+    seconds: float
+
+    def frame(self) -> "DataFrame":
+        """One row per point: GPUs, price, throughput, stages, bottleneck, placement."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = [
+            ({r.objective.name: r.objective.value} if r.objective else {})
+            | {
+                "gpus": len(given(r.placement).gpus),
+                "usd_per_hour": price_per_hour(self.problem, r),
+                "throughput_tokens_per_s": r.throughput,
+                "stages": len(given(r.placement)),
+                "bottleneck": ", ".join(given(r.evaluation).bottlenecks[:2]),
+                "placement": str(r.placement),
+            }
+            for r in self.points
+        ]
+        frame = pd.DataFrame(rows)
+        return (
+            frame
+            if self.points and frame["usd_per_hour"].notna().any()
+            else frame.drop(columns="usd_per_hour", errors="ignore")
+        )
+
+    def figure(self) -> "Figure":
+        """Throughput against what it costs, as steps: between two points nothing better exists."""
+        from pipelab.figures import plot_trade_off
+
+        return plot_trade_off(self)
+
+    def _repr_html_(self) -> str:
+        return table(self.frame().drop(columns="placement", errors="ignore"))
+
+
+def _under_limit(result: Result, limits: Limits, against: str) -> Result:
+    """Say under which limit a point is the best: its bound holds there and no further."""
+    if limits.gpus is None and limits.price is None:
+        return result
+    if against == "gpus":
+        under = f"at most {limits.gpus} GPUs"
+        reason = f"the best with {under}"
+    else:
+        under = "costs less than the previous point"
+        reason = f"the fastest placement that {under}"
+    return replace(result, reason=reason, details={**result.details, "under_limit": under})
+
+
+def price_per_hour(problem: Problem, result: Result) -> float | None:
+    """What the GPUs of a placement cost per hour; None where one of them has no price."""
+    prices = [problem.cluster.gpus[g].usd_per_hour for g in given(result.placement).gpus]
+    known = [price for price in prices if price is not None]
+    return round(sum(known), 6) if len(known) == len(prices) else None
+
+
+def trade_off(
+    problem: Problem,
+    against: str = "gpus",
+    *,
+    solver: str = "scip",
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
+    on_point: Callable | None = None,
+) -> TradeOff:
+    """Every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
+
+    Against GPUs or dollars per hour it starts at the fastest placement, then asks for the fastest
+    that is cheaper, and so on until none is left. Against dollars per million tokens or seconds per
+    pass it starts at the least there is, then raises the floor of throughput to the next possible
+    rate, and so on.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be placed on what.
+    against : {"gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass"}
+        Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
+    solver : {"scip", "highs"}
+        Who answers the small programs.
+    time_limit : float, optional
+        Seconds; the points found by then are kept, and `complete` says so.
+    stop : threading.Event, optional
+        Set it to end the search, to the same effect.
+    on_point : function of Result, optional
+        Called with every point as it is proven.
+
+    Returns
+    -------
+    TradeOff
+        Its `points` are Results, the fastest first; `frame()` has them as a table, `figure()` as a
+        curve.
+
+    Raises
+    ------
+    InvalidValue
+        Prices are missing or too fine to be told apart, links are counted in transfers/s, or an
+        argument is of another kind.
+    UnknownName
+        There is no such `against` or solver.
+    TooLarge
+        Too many mixtures of too many kinds of GPU, where mixtures must be listed.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> curve = pl.trade_off(pl.load_case("tiny", max_gpus_per_stage=4))
+    >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
+    [(4, 345.494), (2, 301.784), (1, 217.52)]
+    """
+    check_asked("trade_off", problem, solver, time_limit, stop=stop)
+    if not isinstance(against, str) or against not in (*_AGAINST, *_LEAST):
+        raise UnknownName(
+            f"there is no against={shown(against)}; {nearest(against, (*_AGAINST, *_LEAST))}"
+        )
+    if not (on_point is None or callable(on_point)):
+        raise InvalidValue(
+            "trade_off", [("on_point", on_point, "expected a function of a Result, or None")]
+        )
+    if against == "seconds_per_pass":
+        refuse_transfers(problem, "trade_off")
+    if against.startswith("usd"):
+        refuse_unpriced(problem, "trade_off")
+    with deadline_of(time_limit, stop) as deadline:
+        try:
+            rates = rates_in_time(problem, deadline)
+        except Ended:
+            return TradeOff(problem, against, (), False, deadline.spent)
+        prices = (
+            prices_or_refuse(rates, "trade_off")
+            if against.startswith("usd")
+            else whole_prices(rates)
+        )
+        if against in _LEAST:
+            points, complete = raise_floor(rates, _LEAST[against], solver, deadline, on_point)
+            return TradeOff(problem, against, points[::-1], complete, deadline.spent)
+        found, complete = _lower_limit(
+            rates, against, Limits(prices=prices), solver, deadline, on_point
+        )
+        return TradeOff(problem, against, found, complete, deadline.spent)
+
+
+def _lower_limit(
+    rates: StageRates,
+    against: str,
+    limits: Limits,
+    solver: str,
+    deadline: Deadline,
+    on_point: Callable | None,
+) -> tuple[tuple[Result, ...], bool]:
+    """The fastest placement, then the fastest that is cheaper, and so on; and whether none is missing."""
+    found: list[Result] = []
+    cap: int | None = None
+    while True:
+        search = Search(
+            rates,
+            solver,
+            deadline.within(math.inf),
+            limits=limits,
+            prefer=_AGAINST[against],
+            cap=cap,
+        ).run()
+        if search.stopped is not None:
+            return tuple(found), False
+        if search.best is None:
+            return tuple(found), True
+        found.append(_under_limit(result_of(search), limits, against))
+        if on_point is not None:
+            on_point(found[-1])
+        if deadline.reason is not None:
+            return tuple(found), False
+        cap = search.low - 1  # what follows is slower, or there would be no point in it
+        most: Any = {_AGAINST[against]: search.used(_AGAINST[against]) - 1}
+        limits = replace(limits, **most)

@@ -1,0 +1,84 @@
+"""What a result is judged by where that is not throughput: its value, and the least that is possible."""
+
+from dataclasses import dataclass
+
+from pipelab.errors import PipelabError
+
+__all__ = ["PROVEN_WITHIN", "Objective", "status_and_least"]
+
+# A solver's bound that comes this close to the value (as a share) is a proof: the rest is its
+# arithmetic.
+PROVEN_WITHIN = 1e-9
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A quantity that was to be as small as possible, under a floor of throughput.
+
+    Attributes
+    ----------
+    name : str
+        With its unit as in a table's column, such as "seconds_per_pass".
+    unit : str
+        As in a sentence: "seconds per pass".
+    value : float or None
+        Of the placement, as the judge computes it; None without one.
+    bound : float or None
+        No placement that reaches the floor has less; equals `value` when optimal.
+    at_least : float
+        The floor in tokens/s; 0 where there is none.
+    """
+
+    name: str
+    unit: str
+    value: float | None
+    bound: float | None
+    at_least: float = 0.0
+
+    @property
+    def gap(self) -> float | None:
+        """By how much the least may be lower, as a share of `value`."""
+        if self.value is None or self.bound is None:
+            return None
+        return max(0.0, 1 - self.bound / self.value)
+
+    @property
+    def among(self) -> str:
+        """Of which placements a proof speaks; empty where of all."""
+        return (
+            f" among placements of at least {self.at_least:.7g} tokens/s" if self.at_least else ""
+        )
+
+    def as_dict(self) -> dict:
+        """Plain data for JSON, numbers unrounded."""
+        return {
+            self.name: self.value,
+            f"bound_{self.name}": self.bound,
+            "at_least_tokens_per_s": self.at_least,
+        }
+
+
+def status_and_least(value: float | None, bound: float | None) -> tuple[str, float | None]:
+    """The status that a placement's value and a proven lower bound amount to, and the bound to report.
+
+    Raises
+    ------
+    PipelabError
+        The bound lies above the placement's own value, so one of the two is wrong.
+
+    Examples
+    --------
+    >>> status_and_least(2.0, 1.5), status_and_least(2.0, 2.0), status_and_least(None, 1.5)
+    (('feasible', 1.5), ('optimal', 2.0), ('unknown', 1.5))
+    """
+    if value is None:
+        return "unknown", bound
+    if bound is None:
+        return "feasible", None
+    if bound > value * (1 + 1e-6):
+        raise PipelabError(
+            f"a least value of {bound} was proved, but a placement has {value}: one of them is wrong"
+        )
+    if bound >= value * (1 - PROVEN_WITHIN):
+        return "optimal", value
+    return "feasible", bound

@@ -1,0 +1,368 @@
+"""Formulas for pipeline schedules that say when they hold.
+
+p ranks, m microbatches, v chunks per rank; F, B, W are what one microbatch takes on one *rank*
+(all its chunks), B the input gradient alone. A formula outside its claim has no value here:
+the simulator has.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.engine.schedules import Schedule
+from pipelab.engine.schedules import schedule as make_schedule
+from pipelab.engine.timeline import StageCosts
+from pipelab.engine.timeline.event_times import check_transfers
+from pipelab.errors import InvalidValue, PipelabError
+from pipelab.fields import instance, whole_number
+
+__all__ = ["ClosedForm", "PipelineBubbleStats", "closed_forms"]
+
+
+class ClosedForm(NamedTuple):
+    """A formula with its numbers put in; where it does not claim to hold, `value` is None and `holds_when` says why."""
+
+    schedule: str
+    quantity: str  # the Timeline's attribute that it predicts
+    formula: str
+    holds_when: str
+    value: float | tuple[int, ...] | None
+    source: str
+
+
+class _Case(NamedTuple):
+    """The letters of the formulas for one schedule and its costs."""
+
+    p: int
+    m: int
+    v: int
+    F: np.ndarray  # per stage
+    B: np.ndarray
+    W: np.ndarray
+    comm: np.ndarray  # per link, 0 within a rank
+    overlap: float
+
+    @property
+    def equal(self) -> bool:
+        """All stages cost the same."""
+        return all(len(set(x.tolist())) == 1 for x in (self.F, self.B, self.W))
+
+    @property
+    def silent(self) -> bool:
+        """Communication takes no time."""
+        return not self.comm.any()
+
+    @property
+    def one(self) -> tuple[float, float, float]:
+        """F, B and W of one microbatch on one rank, where all stages are equal."""
+        F, B, W = (float(x[0]) * self.v for x in (self.F, self.B, self.W))
+        return F, B, W
+
+
+class _Form(NamedTuple):
+    schedules: tuple[str, ...]
+    quantity: str
+    formula: str
+    holds_when: str
+    holds: Callable[[_Case], bool]
+    value: Callable[[_Case], float | tuple[int, ...]]
+    source: str
+
+
+def _gpipe(c: _Case) -> float:
+    back = c.B + c.W
+    sums, slowest = c.F.sum() + back.sum(), c.F.max() + back.max()
+    return float(sums + (c.m - 1) * slowest + 2 * c.comm.sum())
+
+
+def _makespan(bubble: Callable[[_Case], float]) -> Callable[[_Case], float]:
+    """m(F+B+W), the work of one rank, and a bubble."""
+    return lambda c: c.m * sum(c.one) + bubble(c)
+
+
+def _filling(c: _Case) -> bool:
+    """A weight gradient is no longer than either gap that it is meant to fill."""
+    forward, backward, weight = c.one
+    return c.equal and c.silent and weight <= min(forward, backward)
+
+
+def _bubble(f: float, b: float, w: float) -> Callable[[_Case], float]:
+    """(p-1)(f·F + b·B + w·W)."""
+    return lambda c: (c.p - 1) * (f * c.one[0] + b * c.one[1] + w * c.one[2])
+
+
+def _per_rank(rule: Callable[[_Case, int], int]) -> Callable[[_Case], tuple[int, ...]]:
+    return lambda c: tuple(int(min(rule(c, r), c.m * c.v)) for r in range(c.p))
+
+
+_EQUAL = "equal stages, no communication time"
+_SMALL_W = f"{_EQUAL}, W ≤ F and W ≤ B"
+_MEGATRON, _TABLE2 = "Megatron-LM", "Zero Bubble, table 2"
+
+# The paper's table names no condition on W; the ones below are where the formulas meet the
+# simulator.
+_FORMS = (
+    _Form(
+        ("GPipe",), "makespan", "ΣF + (m-1)·max F + Σ(B+W) + (m-1)·max(B+W) + 2Σc",
+        "always", lambda c: True, _gpipe, "two flow shops, one after the other",
+    ),
+    _Form(
+        ("1F1B",), "makespan", "(m+p-1)(F+B+W)", _EQUAL, lambda c: c.equal and c.silent,
+        _makespan(_bubble(1, 1, 1)), f"{_TABLE2} and appendix H",
+    ),
+    _Form(
+        ("Interleaved1F1B",), "makespan", "m(F+B+W) + (p-1)(F+B+W)/v", f"{_EQUAL}, m divisible by p",
+        lambda c: c.equal and c.silent and c.m % c.p == 0,
+        _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v), _MEGATRON,
+    ),
+    _Form(
+        ("LoopedBFS",), "makespan", "m(F+B+W) + (p-1)(F+B+W)/v", f"{_EQUAL}, m ≥ p",
+        lambda c: c.equal and c.silent and c.m >= c.p,
+        _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v), "Breadth-first pipeline parallelism",
+    ),
+    _Form(
+        ("ZBH1",), "makespan", "m(F+B+W) + (p-1)(F+B-W)", f"{_SMALL_W}, m ≥ p",
+        lambda c: _filling(c) and c.m >= c.p, _makespan(_bubble(1, 1, -1)), _TABLE2,
+    ),
+    _Form(
+        ("ZBH1",), "makespan", "(m+p-1)(F+B) + W", f"{_SMALL_W}, m ≤ p",
+        lambda c: _filling(c) and c.m <= c.p,
+        lambda c: (c.m + c.p - 1) * (c.one[0] + c.one[1]) + c.one[2], "Zero Bubble, appendix H",
+    ),
+    _Form(
+        ("ZBH2",), "span", "m(F+B+W) + (p-1)(F+B-2W)", f"{_SMALL_W}, m ≥ 2p-1",
+        lambda c: _filling(c) and c.m >= 2 * c.p - 1, _makespan(_bubble(1, 1, -2)), _TABLE2,
+    ),
+    _Form(
+        ("ZBV",), "span", "m(F+B+W)", f"{_EQUAL}, F = B = W, m ≥ 2p-1",
+        lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.m >= 2 * c.p - 1,
+        _makespan(lambda c: 0.0), "Zero Bubble, section 6",
+    ),
+    _Form(
+        ("DualPipeV",), "makespan", "m(F+B+W) + (p-1)(F&B + (B+W) - 3W)/2, F&B = F+B+W",
+        f"{_EQUAL}, F = B = W, overlap = 1",
+        lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.overlap == 1,
+        _makespan(lambda c: (c.p - 1) * (sum(c.one) + c.one[1] - 2 * c.one[2]) / 2), "DeepSeek-V3, table 2, as a V",
+    ),
+    _Form(("GPipe",), "peak_in_flight", "m", "always", lambda c: True, _per_rank(lambda c, r: c.m), "Megatron-LM"),
+    _Form(
+        ("1F1B", "ZBH1"), "peak_in_flight", "min(m, p-r) on rank r", "always", lambda c: True,
+        _per_rank(lambda c, r: c.p - r), f"counted in the order; the largest, p, is that of {_TABLE2}",
+    ),
+    _Form(
+        ("ZBH2",), "peak_in_flight", "min(m, 2(p-r)-1) on rank r", "always", lambda c: True,
+        _per_rank(lambda c, r: 2 * (c.p - r) - 1), f"counted in the order; the largest, 2p-1, is that of {_TABLE2}",
+    ),
+    _Form(
+        ("Interleaved1F1B",), "peak_in_flight", "min(mv, (v-1)p + 2(p-1-r) + 1) chunks on rank r", "m divisible by p",
+        lambda c: c.m % c.p == 0, _per_rank(lambda c, r: (c.v - 1) * c.p + 2 * (c.p - 1 - r) + 1), _MEGATRON,
+    ),
+    _Form(
+        ("LoopedBFS",), "peak_in_flight", "mv chunks", "always", lambda c: True,
+        _per_rank(lambda c, r: c.m * c.v), "Breadth-first pipeline parallelism",
+    ),
+    _Form(
+        ("ZBV",), "peak_in_flight", "2p chunks, half a microbatch each", "m ≥ 2p-1", lambda c: c.m >= 2 * c.p - 1,
+        _per_rank(lambda c, r: 2 * c.p), "Zero Bubble, section 6",
+    ),
+    _Form(
+        ("DualPipeV",), "peak_in_flight", "2p+1 chunks, half a microbatch each", "always", lambda c: True,
+        _per_rank(lambda c, r: 2 * c.p + 1), "counted in torch's order",
+    ),
+)  # fmt: skip
+
+
+def closed_forms(
+    schedule: Schedule, costs: StageCosts, *, transfers: str = "buffered"
+) -> tuple[ClosedForm, ...]:
+    """Every formula for a schedule of this name, its value for these costs, and when it holds.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Formulas are about the order that `pl.schedule` makes under this name; of another order that
+        only bears the name they claim nothing.
+    costs : StageCosts
+        Of its stages and links; values are in their unit.
+    transfers : {"buffered", "rendezvous", "blocking"}
+        As for `pl.simulate`. Times are claimed for buffered transfers, or where one rank sends
+        nothing; what a rank holds follows from the order alone.
+
+    Returns
+    -------
+    tuple of ClosedForm
+        Of each formula: `schedule`, `quantity` (an attribute of `Timeline`), `formula`,
+        `holds_when`, `value` (None where it does not claim to hold) and `source`.
+
+    Raises
+    ------
+    InvalidValue
+        What is given is no schedule or no costs, or these do not fit.
+    UnknownName
+        There are no such transfers.
+
+    References
+    ----------
+    Each form names its own; the papers in full: D. Narayanan et al. (Megatron-LM), 2021; P. Qi et
+    al., *Zero Bubble Pipeline Parallelism*, arXiv 2401.10241; J. Lamy-Poirier, *Breadth-First
+    Pipeline Parallelism*, 2023; DeepSeek-AI, *DeepSeek-V3 Technical Report*.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> schedule, costs = pl.schedule("1F1B", 4, 8), pl.StageCosts(1, 1, 1)
+    >>> [(form.quantity, form.value) for form in pl.closed_forms(schedule, costs)]
+    [('makespan', 33.0), ('peak_in_flight', (4, 3, 2, 1))]
+    """
+    instance(
+        "closed_forms", "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)"
+    )
+    instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
+    check_transfers(transfers)
+    table = costs.tables(schedule)
+    F, B, W, comm = (
+        table[name] for name in ("forward", "backward_input", "backward_weight", "comm")
+    )
+    case = _Case(
+        schedule.ranks, schedule.microbatches, schedule.chunks, F, B, W, comm, costs.overlap
+    )
+    # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
+    name = (
+        "ZBH1"
+        if schedule.name == "InterleavedZeroBubble" and schedule.chunks == 1
+        else schedule.name
+    )
+    forms = [form for form in _FORMS if name in form.schedules]
+    made = bool(forms) and _as_made(schedule)
+    found = []
+    for form in forms:
+        timed = form.quantity != "peak_in_flight"
+        conditions = [form.holds_when] * (form.holds_when != "always") + [
+            "buffered transfers"
+        ] * timed
+        if not made:
+            conditions.insert(0, f"pl.schedule's own order of {name}, which this is not")
+        holds = (
+            made
+            and form.holds(case)
+            and (not timed or transfers == "buffered" or schedule.ranks == 1)
+        )
+        when, value = ", ".join(conditions) or "always", form.value(case) if holds else None
+        found.append(ClosedForm(name, form.quantity, form.formula, when, value, form.source))
+    return tuple(found)
+
+
+def _as_made(schedule: Schedule) -> bool:
+    """Whether this is what `pl.schedule` makes under its name, messages and idle ticks aside; looked up once."""
+    kept = schedule.__dict__.get("_as_made")
+    if kept is None:
+        try:
+            made = make_schedule(
+                schedule.name, schedule.ranks, schedule.microbatches, schedule.chunks
+            )
+            kept = made == schedule.without_communication()
+        except PipelabError:  # it makes nothing for these numbers
+            kept = False
+        schedule.__dict__["_as_made"] = kept
+    return kept
+
+
+@dataclass(frozen=True)
+class PipelineBubbleStats:
+    """Bubble and memory of the textbook schedules on equal stages without communication time, transfers buffered.
+
+    Parameters
+    ----------
+    ranks, microbatches : int
+        p and m, at least 1.
+    chunks : int
+        v, stages per rank; read by the interleaved schedule's formula alone.
+
+    Raises
+    ------
+    InvalidValue
+        A number is no positive whole one.
+
+    References
+    ----------
+    `bubble_ratio_interleaved` is of D. Narayanan et al. (Megatron-LM), 2021.
+
+    Examples
+    --------
+    >>> stats = PipelineBubbleStats(ranks=4, microbatches=8)
+    >>> stats.bubble_fraction_1f1b, stats.memory_ratio_1f1b, stats.microbatches_for(0.1)
+    (Fraction(3, 11), Fraction(1, 2), 27)
+    """
+
+    ranks: int
+    microbatches: int
+    chunks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "microbatches", "chunks"):
+            object.__setattr__(
+                self, name, whole_number("PipelineBubbleStats", name, getattr(self, name))
+            )
+
+    @property
+    def bubble_fraction_gpipe(self) -> Fraction:
+        """Idle share of all ranks' time in GPipe: (p-1)/(m+p-1)."""
+        return Fraction(self.ranks - 1, self.microbatches + self.ranks - 1)
+
+    @property
+    def bubble_fraction_1f1b(self) -> Fraction:
+        """The same as GPipe's: 1F1B saves memory, not time."""
+        return self.bubble_fraction_gpipe
+
+    @property
+    def bubble_ratio_interleaved(self) -> Fraction:
+        """(p-1)/(v·m), bubble time over ideal time.
+
+        Raises
+        ------
+        InvalidValue
+            m is not divisible by p.
+        """
+        if self.microbatches % self.ranks:
+            expected = f"the formula needs a multiple of the {self.ranks} ranks; otherwise simulate"
+            raise InvalidValue(
+                "PipelineBubbleStats", [("microbatches", self.microbatches, expected)]
+            )
+        return Fraction(self.ranks - 1, self.chunks * self.microbatches)
+
+    @property
+    def memory_ratio_1f1b(self) -> Fraction:
+        """Most microbatches in flight on rank 0 of 1F1B, as a share of GPipe's m: min(p, m)/m."""
+        return Fraction(min(self.ranks, self.microbatches), self.microbatches)
+
+    def microbatches_for(self, bubble_fraction: float) -> int:
+        """Fewest microbatches whose 1F1B bubble fraction is at most this: m ≥ (p-1)(1-b)/b.
+
+        Parameters
+        ----------
+        bubble_fraction : float
+            b, above 0 and below 1.
+
+        Returns
+        -------
+        int
+            At least 1.
+
+        Raises
+        ------
+        InvalidValue
+            The fraction is no such number.
+        """
+        number = isinstance(bubble_fraction, Real) and not isinstance(bubble_fraction, bool)
+        if not number or not 0 < bubble_fraction < 1:  # nan is not either
+            raise InvalidValue(
+                "microbatches_for",
+                [("bubble_fraction", bubble_fraction, "expected between 0 and 1")],
+            )
+        share = Fraction(str(bubble_fraction))  # 0.1 is meant as a tenth
+        return max(1, ceil((self.ranks - 1) * (1 - share) / share))

@@ -1,0 +1,309 @@
+"""A reader's own placement against the proven optimum, or why it does not fit, in numbers."""
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.display import table
+from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.evaluation import Evaluation, broken_rules, evaluate
+from pipelab.fields import given, instance
+from pipelab.outcome import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome
+from pipelab.placement import Placement, Stage, named_layers
+from pipelab.problem import Problem
+from pipelab.result import Result, placement_in
+from pipelab.solving import solve
+from pipelab.words import counted
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Misfit", "Score", "score"]
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A stage that needs more memory than one of its GPUs has; of several GPUs the one that lacks most."""
+
+    stage: int  # counted from 1
+    layers: range
+    gpu: int
+    gpu_type: str
+    needed_gb: float
+    offered_gb: float
+    most_layers: int  # so many from the stage's first one fit on its GPUs
+
+    @property
+    def deficit_gb(self) -> float:
+        """How much is missing."""
+        return self.needed_gb - self.offered_gb
+
+    @property
+    def sentence(self) -> str:
+        """The clash in words."""
+        layers = counted(self.most_layers, "layer") if self.most_layers else "no layer"
+        return (
+            f"stage {self.stage} ({named_layers(self.layers)}) needs {self.needed_gb:.4g} GB on GPU {self.gpu} "
+            f"({self.gpu_type}), which has {self.offered_gb:g} GB: {self.deficit_gb:.4g} GB too much; "
+            f"{layers} would fit there"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """How good a placement is; made by `pl.score`.
+
+    Attributes
+    ----------
+    problem : Problem
+        Whose rules and rates count.
+    placement : Placement
+        What was judged.
+    evaluation : Evaluation or None
+        None where the placement is not valid.
+    broken : tuple of str
+        Rules that it breaks besides memory.
+    misfits : tuple of Misfit
+        Stages beyond the memory of their GPUs, the most overloaded first.
+    best : Result
+        What it is compared with.
+    """
+
+    problem: Problem
+    placement: Placement
+    evaluation: Evaluation | None
+    broken: tuple[str, ...]
+    misfits: tuple[Misfit, ...]
+    best: Result
+
+    @property
+    def valid(self) -> bool:
+        """Whether the placement keeps all rules and fits."""
+        return self.evaluation is not None
+
+    @property
+    def throughput(self) -> float | None:
+        """In tokens/s; None where it is not valid."""
+        return given(self.evaluation).throughput if self.valid else None
+
+    @property
+    def share(self) -> float | None:
+        """Throughput as a share of the proven optimum, or of the proven bound: then the true share may be larger.
+
+        None where the placement is not valid, or nothing is proven.
+        """
+        return given(self.throughput) / self.best.bound if self.valid and self.best.bound else None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Proven where it is the proven optimum; refused where it breaks a rule besides memory."""
+        if not self.valid:
+            return REFUSED if self.broken else DOES_NOT_FIT
+        return (
+            PROVEN
+            if self.best.status == "optimal" and given(self.share) >= 1 - 1e-9
+            else NOT_PROVEN
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Everything that stands against the placement; empty for a valid one."""
+        return (*self.broken, *(misfit.sentence for misfit in self.misfits))
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        if not self.valid:
+            unsaid = len(self.reasons) - 1
+            more = f" (and {counted(unsaid, 'more reason')})" if unsaid else ""
+            none = (
+                f" Nor is any other: {self.best.reason}."
+                if self.best.status == "infeasible"
+                else ""
+            )
+            return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
+        first, *others = given(self.evaluation).bottlenecks
+        more = (
+            f" and {others[0]}"
+            if len(others) == 1
+            else f" and {len(others)} more"
+            if others
+            else ""
+        )
+        text = f"{self.throughput:.7g} tokens/s, limited by {first}{more}"
+        if self.share is None:
+            return f"{text}; nothing is proven about the optimum."
+        if self.best.status != "optimal":
+            return f"{text}: at least {self.share:.1%} of the optimum, which is not above {self.best.bound:.7g}."
+        if self.share >= 1 - 1e-9:
+            return f"{text}: the proven optimum."
+        return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:.7g}."
+
+    def frame(self) -> "DataFrame":
+        """One row per stage (`Evaluation.frame`) of a valid placement; otherwise one per overloaded stage.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Of overloaded stages: `stage` (counted from 1), `layers` (their number), `gpu`,
+            `gpu_type`, `needed_gb`, `offered_gb`, `deficit_gb` and `layers_that_fit`.
+        """
+        import pandas as pd
+
+        if self.valid:
+            return given(self.evaluation).frame()
+        columns = (
+            "stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb", "layers_that_fit",
+        )  # fmt: skip
+        rows = [
+            (
+                m.stage,
+                len(m.layers),
+                m.gpu,
+                m.gpu_type,
+                m.needed_gb,
+                m.offered_gb,
+                m.deficit_gb,
+                m.most_layers,
+            )
+            for m in self.misfits
+        ]
+        return pd.DataFrame(rows, columns=columns)
+
+    def __repr__(self) -> str:
+        return f"<Score: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        head = f"<p>{self.outcome.html}: {escape(self.sentence)}</p>"
+        if self.valid:
+            return head + given(self.evaluation)._repr_html_()
+        listed = "".join(f"<li>{escape(reason)}</li>" for reason in self.reasons)
+        html = f"{head}<ul>{listed}</ul>"
+        return html + table(self.frame()) if self.misfits else html
+
+
+def score(
+    problem: Problem,
+    placement: Placement | Result,
+    best: Result | None = None,
+    *,
+    time_limit: float | None = 60,
+) -> Score:
+    """Judge a placement of one's own, and say how far it is from the best or why it does not fit.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose rules and rates count.
+    placement : Placement or Result
+        To be judged; of a result, its placement.
+    best : Result, optional
+        What to compare with; by default what `solve` answers.
+    time_limit : float, optional
+        Seconds for that, 60 by default. Where it runs out, the share is one of the proven bound.
+
+    Returns
+    -------
+    Score
+        A placement that breaks a rule or does not fit is an answer too, with all reasons.
+
+    Raises
+    ------
+    InvalidValue
+        `best` is no result of this problem (the placement is faster than its bound), or what is
+        given is no problem, no placement, or a result without one.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    >>> print(pl.score(tiny, pl.Placement.of([(2, (0,)), (2, (1,))])).sentence)
+    213.52 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.784.
+    >>> print(pl.score(tiny, pl.Placement.of([(3, (0,))])).sentence)
+    This placement is not valid: nobody holds layer 4, left out at the end.
+    """
+    instance("score", "problem", problem, Problem, "a Problem, such as load_case('tiny')")
+    placement = placement_in(placement, "score")
+    if best is not None and not isinstance(best, Result):
+        raise InvalidValue(
+            "score", [("best", best, "expected a Result, such as pl.solve(problem)")]
+        )
+    broken: tuple[str, ...] = tuple(broken_rules(problem, placement))
+    misfits = _misfits(problem, placement)
+    judged = None
+    if not broken and not misfits:
+        try:
+            judged = evaluate(problem, placement)
+        except (
+            InvalidPlacement
+        ) as error:  # all fits, and still a stage has no rate: times left out of `Measured`
+            broken = error.defects
+    if best is None:
+        best = solve(problem, time_limit=time_limit)
+    if judged is not None:
+        _refuse_other_problem(judged, best)
+    return Score(problem, placement, judged, broken, misfits, best)
+
+
+def _refuse_other_problem(judged: Evaluation, best: Result) -> None:
+    beyond = best.status == "infeasible" or (
+        best.bound is not None and judged.throughput > best.bound * (1 + 1e-6)
+    )
+    if beyond:
+        claim = (
+            "that there is no placement"
+            if best.status == "infeasible"
+            else f"at most {best.bound:.7g} tokens/s"
+        )
+        expected = f"expected a result of this problem: it claims {claim}, yet this one yields {judged.throughput:.7g}"
+        raise InvalidValue("score", [("best", best.problem.name, expected)])
+
+
+def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
+    """The overloaded stages among those whose layers and GPUs exist, most overloaded first."""
+    found, gpus = [], problem.cluster.gpus
+    for i, stage in enumerate(placement.stages):
+        exists = stage.layers.start >= 0 and stage.layers.stop <= problem.model.layers
+        if not (exists and stage.gpus and all(0 <= g < len(gpus) for g in stage.gpus)):
+            continue
+        need = _need(problem, stage)
+        if _fits(problem, stage, need):
+            continue
+        _, needed, g = max(
+            (n - gpus[g].memory_gb, n, g) for g, n in zip(stage.gpus, need, strict=True)
+        )
+        found.append(
+            Misfit(
+                i + 1,
+                stage.layers,
+                g,
+                gpus[g].type,
+                needed,
+                gpus[g].memory_gb,
+                _most(problem, stage),
+            )
+        )
+    return tuple(sorted(found, key=lambda m: -m.deficit_gb))
+
+
+def _need(problem: Problem, stage: Stage) -> tuple[float, ...]:
+    """Memory that a stage needs on each of its GPUs."""
+    gpus = [problem.cluster.gpus[g] for g in stage.gpus]
+    return problem.costs.stage(
+        problem.model, problem.workload, gpus, stage.layers, problem.batch_split
+    ).memory_gb
+
+
+def _fits(problem: Problem, stage: Stage, need: tuple[float, ...]) -> bool:
+    offers = (problem.cluster.gpus[g].memory_gb for g in stage.gpus)
+    return all(amount <= offer * MEMORY_SLACK for amount, offer in zip(need, offers, strict=True))
+
+
+def _most(problem: Problem, stage: Stage) -> int:
+    """The most layers, from the stage's first one on, that fit on its GPUs; tried in turn: rules may be of any kind."""
+    for count in range(len(stage.layers) - 1, 0, -1):
+        fewer = Stage(range(stage.layers.start, stage.layers.start + count), stage.gpus)
+        if _fits(problem, fewer, _need(problem, fewer)):
+            return count
+    return 0

@@ -1,0 +1,314 @@
+"""Run one SCIP model: time limit, gap, proven bound, progress, stop.
+
+The solve runs in a thread of its own without Python's lock (`optimizeNogil`), so a kernel
+stays alive meanwhile; a stop or an interrupt ends it and keeps the best solution found.
+
+SCIP looks at the clock between two steps only, and one step of presolving a large model takes ten
+seconds. So the thread that waits keeps the time: shortly after the end it goes on with what SCIP
+has reported by then, and leaves SCIP's thread to end by itself.
+"""
+
+import gc
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
+from pipelab.engine.solvers.linear_program import LinearProgram
+from pipelab.engine.solvers.scip_progress import Recorder, finite
+from pipelab.engine.solvers.solver_run import Progress, SolverRun
+from pipelab.errors import InvalidValue, PipelabError
+from pipelab.fields import given
+from pipelab.placement import Placement
+
+if TYPE_CHECKING:
+    from pipelab.engine.solvers.linear_program import RowBlock
+
+__all__ = ["load", "lp_bound", "run", "version"]
+
+_POLL_SECONDS = 0.05  # how soon a stop is noticed
+_GRACE_SECONDS = 0.25  # what SCIP has to end after it was interrupted; then nobody waits any longer
+# columns of a model whose freeing waits until its answer was given
+_LARGE, _FREE_AFTER_SECONDS = 50_000, 0.5
+# so many columns or entries of rows are handed over between two looks at the clock
+_GIVE_WAY = 10_000
+
+
+@cache  # making a model takes 7 ms
+def version() -> str:
+    """Name and version of the solver, such as "SCIP 10.0.2"."""
+    from pyscipopt import Model
+
+    model = Model()
+    return f"SCIP {model.getMajorVersion()}.{model.getMinorVersion()}.{model.getTechVersion()}"
+
+
+def run(
+    program: LinearProgram,
+    *,
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    settings: Mapping[str, object] | None = None,
+    stop: threading.Event | None = None,
+    deadline: Deadline | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    reading: tuple[slice, Callable[[np.ndarray], Placement]] | None = None,
+) -> SolverRun:
+    """Solve a program with SCIP.
+
+    Parameters
+    ----------
+    program : LinearProgram
+    time_limit : float, optional
+        Seconds for handing over and solving together.
+    gap : float
+        Stop once (bound - incumbent) / incumbent is at most this.
+    settings : mapping, optional
+        SCIP parameters by name.
+    stop : threading.Event, optional
+        Set it from anywhere to end the solve; the best solution is kept.
+    deadline : Deadline, optional
+        In place of `stop`; a `time_limit` can only shorten it.
+    on_progress : function of Progress, optional
+        Called in the solver's thread on every new incumbent or bound; it must not touch widgets.
+    reading : (slice, function of array), optional
+        Columns, and what makes a placement of their values: every new incumbent's progress then has
+        it. Where SCIP does not end in time, `x` has these columns only, and no number elsewhere.
+    """
+    from pyscipopt import SCIP_EVENTTYPE
+
+    if deadline is not None:
+        made: Any = nullcontext(deadline if time_limit is None else deadline.within(time_limit))
+    else:
+        made = deadline_of(time_limit, stop)
+    with made as until:
+        began = time.perf_counter()
+        try:
+            with _in_words():
+                model, variables = load(program, deadline=until)
+        except Ended as end:
+            spent = time.perf_counter() - began
+            return SolverRun("stopped", end.reason, None, None, None, None, 0, spent, 0.0, ())
+        built = time.perf_counter()
+        if until.left < 1e19:  # SCIP's infinity begins at 1e20
+            model.setParam("limits/time", until.left)
+        model.setParam("limits/gap", gap)
+        for name, value in (settings or {}).items():
+            _set(model, name, value)
+        recorder = Recorder(built, variables, on_progress, reading)
+        events = [
+            SCIP_EVENTTYPE.BESTSOLFOUND,
+            SCIP_EVENTTYPE.NODESOLVED,
+            SCIP_EVENTTYPE.DUALBOUNDIMPROVED,
+        ]
+        model.attachEventHandlerCallback(recorder.note, events, name="pipelab")
+        solving = _Solving(model)
+        with _in_words():
+            reason = solving.wait(until)
+        recorder.over = True
+        recorder.reraise()
+        if not solving.ended.is_set():
+            return recorder.stopped(given(reason), built - began)
+        _free_later(model, len(variables))
+        return _read(model, variables, recorder, reason, built - began, time.perf_counter() - built)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """What SCIP itself raises has no class of its own and says little: it becomes an error of ours."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is Exception and str(error).startswith("SCIP:"):
+            raise PipelabError(
+                f"SCIP cannot compute with the numbers of this model ({error}): they are too large, too small or too "
+                "far apart for it; method='aggregated' and solver='highs' take others"
+            ) from None
+        raise
+
+
+def lp_bound(program: LinearProgram) -> float | None:
+    """Optimum of the LP relaxation: the bound at the root before any cut; None if infeasible."""
+    model, _ = load(program.relaxed())
+    model.optimizeNogil()
+    return model.getObjVal() if model.getStatus() == "optimal" else None
+
+
+def load(
+    program: LinearProgram, *, names: bool = False, deadline: Deadline = NEVER
+) -> tuple[Any, list]:
+    """Hand a program to a new PySCIPOpt model, row by row.
+
+    Parameters
+    ----------
+    names : bool
+        Name columns and rows (`z[3]`, `layer_coverage[0]`), for writing the model out.
+    deadline : Deadline
+        Looked at on the way; `Ended` is raised.
+
+    Returns
+    -------
+    model : pyscipopt.Model
+    variables : list of pyscipopt variables, in column order
+    """
+    from pyscipopt import Model
+    from pyscipopt.scip import Term
+
+    with _without_garbage_collection():
+        model = Model()
+        model.hideOutput()
+        model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _Solving
+        try:
+            variables = _add_columns(model, program, names, deadline)
+            # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
+            terms = [Term(x) for x in variables]
+            for name, block in program.blocks.items():
+                _add_rows(model, terms, block, name if names else None, deadline)
+        except Ended:
+            _free_later(model, program.columns.total)
+            raise
+        model.setMaximize()
+    return model, variables
+
+
+def _set(model: Any, name: str, value: Any) -> None:
+    """Set a SCIP parameter; a name or value that SCIP refuses is named."""
+    try:
+        model.setParam(name, value)
+    except (KeyError, LookupError, TypeError, ValueError) as error:
+        raise InvalidValue("SCIP", [(name, value, f"SCIP refuses it ({error})")]) from None
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Millions of small objects, none of them garbage: looking for some would double the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _add_columns(model: Any, program: LinearProgram, names: bool, deadline: Deadline) -> list:
+    labels = _labels(program) if names else None
+    variables: list = []
+    for i in range(0, program.columns.total, _GIVE_WAY):
+        deadline.check()
+        part = slice(i, i + _GIVE_WAY)
+        lower, upper = program.lower[part].tolist(), program.upper[part].tolist()
+        columns = zip(
+            program.integer[part].tolist(),
+            lower,
+            upper,
+            program.objective[part].tolist(),
+            strict=True,
+        )
+        for j, (whole, low, up, cost) in enumerate(columns, start=i):
+            kind = "C" if not whole else "B" if up <= 1 else "I"
+            top = None if up == math.inf else up
+            variables.append(
+                model.addVar(labels[j] if labels else "", vtype=kind, lb=low, ub=top, obj=cost)
+            )
+    return variables
+
+
+def _labels(program: LinearProgram) -> list[str]:
+    sizes = program.columns.sizes.items()
+    return [f"{g}[{i}]" if n > 1 else g for g, n in sizes for i in range(n)]
+
+
+def _add_rows(
+    model: Any, terms: list, block: "RowBlock", name: str | None, deadline: Deadline
+) -> None:
+    from pyscipopt.scip import Expr, ExprCons
+
+    deadline.check()
+    matrix = block.matrix
+    ends, where, values = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
+    sides = zip(block.lower.tolist(), block.upper.tolist(), strict=True)
+    look = 0
+    for r, (low, up) in enumerate(sides):
+        if ends[r] + r >= look:
+            deadline.check()
+            look = ends[r] + r + _GIVE_WAY
+        row = {terms[where[p]]: values[p] for p in range(ends[r], ends[r + 1])}
+        cons = ExprCons(
+            Expr(row), lhs=None if low == -math.inf else low, rhs=None if up == math.inf else up
+        )
+        model.addCons(cons, name=f"{name}[{r}]" if name else "")
+
+
+class _Solving:
+    """A solve in a thread of its own, so that the one that waits can end it, or go on without it."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.failure: list[BaseException] = []
+        self.ended = threading.Event()
+        self._left = threading.Event()
+        threading.Thread(target=self._work, name="scip", daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            self.model.optimizeNogil()
+        except BaseException as error:  # carried over to the caller's thread
+            self.failure.append(error)
+        finally:
+            self.ended.set()
+
+    def wait(self, deadline: Deadline) -> str | None:
+        """Wait for the end; what brought it about, if not SCIP itself. `ended` is not set where SCIP takes too long."""
+        reason, patience = None, math.inf
+        while not self.ended.wait(_POLL_SECONDS) and time.perf_counter() < patience:
+            if reason is None and (reason := deadline.reason) is not None:
+                patience = time.perf_counter() + _GRACE_SECONDS
+            if reason is not None:
+                # again until heeded: SCIP forgets one that comes before it starts
+                self.model.interruptSolve()
+        if self.failure:
+            raise self.failure[0]
+        return reason
+
+
+def _free_later(model: Any, columns: int) -> None:
+    """Freeing a large model takes seconds, with Python's lock held: not before the answer is given."""
+    if columns > _LARGE:
+        waiting = threading.Timer(_FREE_AFTER_SECONDS, id, (model,))
+        waiting.daemon = True
+        waiting.start()
+
+
+def _read(
+    model: Any,
+    variables: list,
+    recorder: Recorder,
+    reason: str | None,
+    build_seconds: float,
+    solve_seconds: float,
+) -> SolverRun:
+    status = model.getStatus()
+    x = objective = None
+    if model.getNSols() > 0:
+        best = model.getBestSol()
+        x = np.array([model.getSolVal(best, v) for v in variables])
+        objective = model.getSolObjVal(best)
+    ended = {"optimal": "optimal", "infeasible": "infeasible", "inforunbd": "infeasible"}.get(
+        status, "stopped"
+    )
+    reasons = {"timelimit": "time limit", "gaplimit": "gap limit", "memlimit": "memory limit"}
+    stopped_by = None if ended != "stopped" else reasons.get(status) or reason or status
+    solved = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
+    return SolverRun(
+        ended, stopped_by, x, objective,
+        finite(model, model.getDualbound()),
+        finite(model, model.getDualboundRoot()) if solved else None,
+        model.getNTotalNodes() if solved else 0, build_seconds, solve_seconds, tuple(recorder.progress),
+    )  # fmt: skip

@@ -1,0 +1,320 @@
+"""Rows on disk: a CSV that grows as a sweep runs, and tells a later one what is done.
+
+Every row is one line that ends in the method and its options, so that the file explains itself
+and a file of another sweep is known by its first rows. A line that a kill tore off has no line
+end: it is cut away, and its point is asked again.
+"""
+
+import csv
+import io
+import json
+import os
+import threading
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pipelab.engine.sweeps.points import cell, value_of
+from pipelab.engine.sweeps.task import COLUMNS, STATUSES, TEXTS, is_answer
+from pipelab.errors import InvalidData, InvalidValue
+from pipelab.io.csv_cells import path_of, write_to
+from pipelab.io.whole_files import is_folder, is_special, refused
+from pipelab.outcome import OUTCOMES, outcome_of_status
+
+__all__ = ["RowsFile", "key_of"]
+
+_ADDED = ("outcome", "proven_among")  # columns that files of earlier versions do not have
+_WORDS = tuple(outcome.word for outcome in OUTCOMES)
+_ATTEMPTS = 10  # to open a file that another sweep has just replaced
+
+
+def key_of(point: Mapping[str, Any]) -> tuple[str, ...]:
+    """What makes two points the same: the text of their values."""
+    return tuple(map(cell, point.values()))
+
+
+class RowsFile:
+    """The rows of one sweep in one file.
+
+    Parameters
+    ----------
+    path : str or Path
+    names : sequence of str
+        Of the values of a point.
+    method : str
+    options : mapping
+        Of the method, plain values.
+    """
+
+    def __init__(
+        self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]
+    ) -> None:
+        self.path = _expanded(path_of("sweep", path, "file"))
+        self.names = tuple(names)
+        self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
+        self.header = [*names, *COLUMNS, *self.settings]
+        self._earlier = [name for name in self.header if name not in _ADDED]
+        self._is_earlier = False
+        self._file: io.BufferedWriter | None = None
+        self._begun = False
+        self._why_not: InvalidData | None = None
+        for found, kind in ((is_folder, "a folder"), (is_special, "a device or a pipe")):
+            if found(self.path):
+                raise InvalidValue(
+                    "sweep", [("file", str(path), f"is {kind}; expected the name of a CSV file")]
+                )
+
+    def hold(self) -> None:
+        """Keep other sweeps from this file until `close`: what two of them write, one would replace.
+
+        Raises
+        ------
+        InvalidValue
+            Another sweep is adding to it.
+        """
+        for _ in range(_ATTEMPTS):
+            if self._hold():
+                return
+            self.close()
+        raise self._in_use()
+
+    def _hold(self) -> bool:
+        """One attempt; False where another sweep replaced the file after it was opened here."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab")
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # what cannot be written may still be read: `check` is for those who add
+            self._why_not = refused(self.path, "write", error)
+            return True
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise self._in_use() from None
+        except (ImportError, OSError):  # Windows; a file system without locks
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _in_use(self) -> InvalidValue:
+        expected = "another sweep is adding to it: wait for its end, or give another file"
+        return InvalidValue("sweep", [("file", str(self.path), expected)])
+
+    def check(self) -> None:
+        """Refuse before the first point what could not be kept after it.
+
+        Raises
+        ------
+        InvalidData
+            The file cannot be written.
+        """
+        if self._why_not is not None:
+            raise self._why_not
+
+    def read(self, asked: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
+        """The rows that stand in the file, by their point's key; the last one where there are several.
+
+        Raises
+        ------
+        InvalidData
+            The file cannot be read, is of another sweep, or not of one at all.
+        """
+        lines = self._whole_lines()
+        if not lines:
+            return {}
+        header, self._is_earlier = lines[0], lines[0] == self._earlier
+        if header != self.header and not self._is_earlier:
+            raise self._foreign(
+                f"its columns are {', '.join(header)}; expected {', '.join(self.header)}"
+            )
+        rows = {}
+        for number, cells in enumerate(lines[1:], 2):
+            row = self._row(number, cells, header)
+            rows[tuple(cells[: len(self.names)])] = row
+        unasked = rows.keys() - set(asked)
+        if unasked:
+            first = next(key for key in rows if key in unasked)
+            shown = ", ".join(f"{n} = {v}" for n, v in zip(self.names, first, strict=True))
+            raise self._foreign(
+                f"{len(unasked):,} of its points are not asked for here, such as {shown}"
+            )
+        return rows
+
+    def add_columns(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Rewrite a file of an earlier version with today's columns, so that rows can be added; after `read`.
+
+        Raises
+        ------
+        InvalidData
+            It cannot be written.
+        InvalidValue
+            Another sweep took the file in between.
+        """
+        if self._is_earlier:
+            self.replace(rows)
+            self.close()  # what was held is the file that was replaced
+            self.hold()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Append a row; when this returns, it is on disk.
+
+        Raises
+        ------
+        InvalidData
+            It cannot be written.
+        """
+        try:
+            file = self._open() if self._file is None or not self._begun else self._file
+            file.write(_line(self._cells(row)))
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise refused(self.path, "write", error) from None
+
+    def close(self) -> None:
+        """No more rows are added."""
+        if self._file is not None:
+            with suppress(OSError):  # what could not be written is known from `add`
+                self._file.close()
+            self._file, self._begun = None, False
+
+    def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Have exactly these rows, once those that were computed anew stand there twice; before `close`.
+
+        Raises
+        ------
+        InvalidData
+            It cannot be written.
+        """
+        if os.name == "nt":  # no open file is replaced there, and there is no lock to keep
+            self.close()
+        write_to(
+            "sweep",
+            self.path,
+            b"".join([_line(self.header), *(_line(self._cells(row)) for row in rows)]),
+        )
+
+    def _open(self) -> io.BufferedWriter:
+        """For appending, after the last whole line."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._file = self._file or self.path.open("ab")
+        whole = self.path.read_bytes().rfind(b"\n") + 1
+        file.truncate(whole)
+        if not whole:
+            file.write(_line(self.header))
+        self._begun = True
+        return file
+
+    def _cells(self, row: Mapping[str, Any]) -> list[str]:
+        answer = ["" if row[name] is None else cell(row[name]) for name in COLUMNS]
+        return [*(cell(row[name]) for name in self.names), *answer, *self.settings.values()]
+
+    def _whole_lines(self) -> list[list[str]]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise refused(self.path, "read", error) from None
+        headers = (_line(self.header), _line(self._earlier))
+        if data and b"\n" not in data and not any(header.startswith(data) for header in headers):
+            raise self._foreign("it has no line of a table")
+        try:
+            text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
+            return _table(text.split("\n")[:-1])
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise self._foreign(f"it cannot be read as CSV ({error})") from None
+
+    def _row(self, number: int, cells: list[str], header: Sequence[str]) -> dict[str, Any]:
+        if len(cells) != len(header):
+            raise InvalidData(
+                f"{self.path}, row {number}: {len(cells)} cells, expected {len(header)}; remove it"
+            )
+        texts = dict.fromkeys(_ADDED, "") | dict(zip(header, cells, strict=True))
+        for name, own in self.settings.items():
+            if _without_time(texts[name]) != _without_time(own):
+                raise self._foreign(f"row {number} says {name} {texts[name]}, this sweep has {own}")
+        row = {name: value_of(texts[name]) for name in self.names}
+        for name in COLUMNS:
+            value = value_of(texts[name])
+            row[name] = value if name in TEXTS else None if value == "" else value
+            if not (isinstance(row[name], str) if name in TEXTS else is_answer(name, row[name])):
+                raise InvalidData(
+                    f"{self.path}, row {number}, column {name!r}: {texts[name]!r}: not of a sweep"
+                )
+        if row["status"] in ("optimal", "feasible") and row["throughput_tokens_per_s"] is None:
+            expected = f"expected a number where the status is {row['status']}; remove the row"
+            raise InvalidData(
+                f"{self.path}, row {number}, column 'throughput_tokens_per_s': empty: {expected}"
+            )
+        if row["status"] not in STATUSES:
+            expected = f"expected one of {', '.join(STATUSES)}"
+            raise InvalidData(
+                f"{self.path}, row {number}, column 'status': {row['status']!r}: {expected}"
+            )
+        # it tells what was stopped by its reason, as `solver_run.ending` has it
+        if self._is_earlier:
+            row["outcome"] = outcome_of_status(
+                row["status"], stopped=row["reason"].startswith("stopped ")
+            ).word
+        if row["outcome"] not in _WORDS:
+            expected = f"expected one of {', '.join(_WORDS)}"
+            raise InvalidData(
+                f"{self.path}, row {number}, column 'outcome': {row['outcome']!r}: {expected}"
+            )
+        return row
+
+    def _foreign(self, why: str) -> InvalidData:
+        return InvalidData(
+            f"{self.path} belongs to another sweep: {why}. Give another file, or remove this one"
+        )
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        expected = (
+            "starts with the folder of a user whom this computer does not know; give the whole path"
+        )
+        raise InvalidValue("sweep", [("file", str(path), expected)]) from None
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def _table(lines: Sequence[str]) -> list[list[str]]:
+    """Lines as cells, however long: csv's limit of 131,072 characters is for files of unknown origin.
+
+    It is one limit for the whole process, so it is put back.
+    """
+    with _ONE_AT_A_TIME:
+        before = csv.field_size_limit(2**31 - 1)
+        try:
+            return list(csv.reader(lines, strict=True))
+        finally:
+            csv.field_size_limit(before)
+
+
+def _line(cells: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode()
+
+
+def _without_time(text: str) -> Hashable:
+    """A setting without its time limit: a row says what it says, however long it may have taken."""
+    value = value_of(text)
+    return (
+        text
+        if not isinstance(value, dict)
+        else json.dumps({k: v for k, v in value.items() if k != "time_limit"})
+    )

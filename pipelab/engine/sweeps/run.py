@@ -1,0 +1,329 @@
+"""sweep(make, points): many problems in one call, on all cores, kept on disk as they are solved."""
+
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import NO_FORMULAS, table
+from pipelab.engine.interrupts import noted_interrupts
+from pipelab.engine.sweeps.points import plain, plain_points
+from pipelab.engine.sweeps.rows_file import RowsFile, key_of
+from pipelab.engine.sweeps.task import COLUMNS, STATUSES, Task
+from pipelab.engine.sweeps.workers import answers, check_jobs
+from pipelab.errors import (
+    InvalidData,
+    InvalidValue,
+    SweepFailed,
+    SweepInterrupted,
+    UnknownName,
+    nearest,
+)
+from pipelab.outcome import ended_row
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
+__all__ = ["Sweep", "sweep"]
+
+_SHOWN_ROWS, _SHOWN_REASON = 20, 70
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep:
+    """What `sweep` returns: one row per point, in the order of the points.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the values of a point.
+    rows : tuple of mappings
+        A point's values, then status, outcome, proven_among, throughput_tokens_per_s,
+        bound_tokens_per_s, gpus_used, usd_per_hour and usd_per_million_tokens (of the GPUs in use,
+        None without prices), stages, bottleneck, placement, seconds, reason. The status is one of
+        `Result`, or "failed"; the outcome is "proven", "not proven", "stopped early", "does not
+        fit" or "refused". `proven_among` is empty unless the proof is for some placements only,
+        such as "one GPU per stage".
+    asked : int
+        Number of points asked for; where it was interrupted, there are fewer rows.
+    method : str
+        Its name.
+    seconds : float
+        Of this call; rows that were read from a file cost none.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    asked: int
+    method: str
+    seconds: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether every point has its row."""
+        return len(self.rows) == self.asked
+
+    @property
+    def sentence(self) -> str:
+        """How many points ended how."""
+        found = Counter(row["status"] for row in self.rows)
+        ended = ", ".join(f"{found[status]:,} {status}" for status in STATUSES if found[status])
+        missing = self.asked - len(self.rows)
+        open_points = f"; {missing:,} not reached" if missing else ""
+        return f"{self.asked:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
+
+    def frame(self) -> "DataFrame":
+        """The rows as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns of `rows`; without those of prices where no GPU has one, and without
+            `proven_among` where it is empty.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(self.rows, columns=[*self.names, *COLUMNS])
+        empty = (
+            []
+            if frame["usd_per_hour"].notna().any()
+            else ["usd_per_hour", "usd_per_million_tokens"]
+        )
+        empty += [] if frame["proven_among"].any() else ["proven_among"]
+        return frame.drop(columns=empty)
+
+    def figure(self, x: str | None = None, y: str = "throughput_tokens_per_s") -> "Figure":
+        """Every point a dot, the best ones joined.
+
+        Parameters
+        ----------
+        x, y : str
+            Columns of numbers; see `plot_sweep`.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `plot_sweep`.
+
+        Raises
+        ------
+        UnknownName
+            There is no such column.
+        InvalidValue
+            A column does not hold numbers.
+        """
+        from pipelab.figures import plot_sweep
+
+        return plot_sweep(self, x, y)
+
+    def __str__(self) -> str:
+        return f"{self.method}: {self.sentence}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def _repr_html_(self) -> str:
+        more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
+        left_out = ["status", "proven_among", "bound_tokens_per_s", "placement"]
+        shown = self.frame().head(_SHOWN_ROWS).drop(columns=left_out, errors="ignore")
+        shown["reason"] = [
+            textwrap.shorten(reason, _SHOWN_REASON, placeholder=" …") for reason in shown["reason"]
+        ]
+        shown["outcome"] = [ended_row(row, html=True) for row in self.rows[:_SHOWN_ROWS]]
+        head = f"<p class='{NO_FORMULAS}'><b>{escape(self.method)}:</b> {escape(self.sentence)}{more}</p>"
+        return head + table(shown, html=("outcome",))
+
+
+def sweep(
+    make: Callable,
+    points: Iterable[Mapping[str, Any]],
+    method: str | Callable = "aggregated",
+    *,
+    file: str | Path | None = None,
+    jobs: int | None = None,
+    time_limit: float | None = None,
+    progress: bool = True,
+    again: Iterable[str] = (),
+    **options: Any,
+) -> Sweep:
+    """Solve the problem of every point.
+
+    Parameters
+    ----------
+    make : function
+        `make(**point)` gives a Problem, or a pair of a Problem and further options of the method
+        for this point. It may be defined in a notebook.
+    points : iterable of mappings
+        See `grid` and `mixes`. Values are text, numbers, True, False, None, or lists and dicts of
+        these. A point that stands there twice is solved once.
+    method : str or function
+        One of `solve`, or a function of a Problem and options that returns a Result.
+    file : str or Path, optional
+        A CSV file. Each row is added to it as soon as it is there; the same call later goes on
+        where this one ended. It knows points, method and options, not what `make` does: take
+        another file when that changes. Points may be added, and time_limit may change. One sweep at
+        a time may write to it.
+    jobs : int, optional
+        Number of processes. By default what `joblib.parallel_config` says, otherwise one for each
+        core; `with joblib.parallel_config("dask"):` uses a Dask cluster.
+    time_limit : float, optional
+        Seconds for each point.
+    progress : bool
+        Show a progress bar.
+    again : iterable of str
+        Statuses whose rows in the file are to be computed anew, such as ("failed", "unknown").
+    **options
+        Options of the method.
+
+    Returns
+    -------
+    Sweep
+        A point whose problem is refused, or whose process dies, is a row with status "failed" and
+        its reason; an infeasible one has that status and its reason.
+
+    Raises
+    ------
+    SweepFailed
+        All points, at least two, failed with the same error: repair `make`, and call again. Or the
+        file took no more rows, as on a full disk. The error's `sweep` has all rows so far.
+    SweepInterrupted
+        Ctrl-C, or the kernel's interrupt. It is a KeyboardInterrupt; its `sweep` has all rows so
+        far.
+    InvalidData
+        The file belongs to another sweep, or cannot be read or written.
+    InvalidValue, UnknownName
+        An argument that does not fit.
+
+    Examples
+    --------
+    >>> import dataclasses, pipelab as pl
+    >>> tiny = pl.load_case("tiny")
+    >>> def make(gpus):
+    ...     return dataclasses.replace(tiny, max_gpus_per_stage=gpus)
+    >>> answer = pl.sweep(make, pl.grid(gpus=(1, 2, 4)), jobs=1, progress=False)
+    >>> [(row["gpus"], row["status"], round(row["throughput_tokens_per_s"], 2)) for row in answer.rows]
+    [(1, 'optimal', 217.52), (2, 'optimal', 301.78), (4, 'optimal', 345.49)]
+    """
+    began = time.perf_counter()
+    check_jobs(jobs)
+    if not isinstance(progress, bool):
+        raise InvalidValue("sweep", [("progress", progress, "expected True or False")])
+    limit = {} if time_limit is None else {"time_limit": time_limit}
+    task = Task(make, method, plain({**options, **limit}, "options"))
+    again = _statuses(again)
+    names, asked = plain_points(points, COLUMNS)
+    keys = [key_of(point) for point in asked]
+    store = None if file is None else RowsFile(file, names, task.name, task.options)
+    there = _held(store, keys, again) if store else {}
+    done = {key: row for key, row in there.items() if row["status"] not in again}
+    waiting = {key: point for key, point in zip(keys, asked, strict=True) if key not in done}
+
+    def so_far() -> Sweep:
+        rows = tuple(done[key] for key in keys if key in done)
+        return Sweep(names, rows, len(keys), task.name, time.perf_counter() - began)
+
+    try:
+        with (
+            noted_interrupts(passed_on=True) as interrupted,
+            closing(answers(task, waiting, jobs)) as found,
+        ):
+            for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
+                # a solve takes Ctrl-C for its own; this row may have less to say for it
+                if interrupted():
+                    raise KeyboardInterrupt
+                done[key] = row
+                if store:
+                    _keep(store.add, row, so_far)
+        if store and there.keys() & waiting.keys():
+            _keep(store.replace, [done[key] for key in dict.fromkeys(keys)], so_far)
+    except KeyboardInterrupt:
+        raise _interrupted(so_far(), file) from None
+    finally:
+        if store:
+            store.close()
+    _refuse_all_failed(so_far(), file)
+    return so_far()
+
+
+def _held(
+    store: RowsFile, keys: Sequence[tuple[str, ...]], again: Sequence[str]
+) -> dict[tuple[str, ...], dict]:
+    """The rows that stand in the file, which is kept from other sweeps from now on, and can take more if it must."""
+    store.hold()
+    try:
+        there = store.read(keys)
+        if any(key not in there or there[key]["status"] in again for key in keys):
+            store.check()
+            store.add_columns(there.values())
+    except BaseException:
+        store.close()
+        raise
+    return there
+
+
+def _statuses(again: Any) -> tuple[str, ...]:
+    if not isinstance(again, Iterable):
+        expected = f"expected statuses among {', '.join(STATUSES)}"
+        raise InvalidValue("sweep", [("again", again, expected)])
+    again = (again,) if isinstance(again, str) else tuple(again)
+    for status in again:
+        if status not in STATUSES:
+            raise UnknownName(f"again: there is no status {status!r}; {nearest(status, STATUSES)}")
+    return again
+
+
+def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
+    """The same rows, with a progress bar that counts those that failed."""
+    from tqdm.auto import tqdm
+
+    with tqdm(initial=done, total=total, unit="point", disable=not progress) as bar:
+        failed = 0
+        for key, row in found:
+            yield key, row
+            failed += row["status"] == "failed"
+            if failed:
+                bar.set_postfix(failed=failed, refresh=False)
+            bar.update()
+
+
+def _interrupted(partial: Sweep, file: Any) -> SweepInterrupted:
+    kept = f"they are kept in {file}, and the same call goes on from there" if file else (
+        "they are in this error's .sweep; with file=… a sweep keeps them and goes on where it stopped"
+    )  # fmt: skip
+    return SweepInterrupted(
+        f"stopped with {len(partial.rows):,} of {partial.asked:,} rows; {kept}", partial
+    )
+
+
+def _keep(write: Callable[[Any], None], rows: Any, so_far: Callable[[], Sweep]) -> None:
+    try:
+        write(rows)
+    except InvalidData as error:
+        raise _not_kept(so_far(), error) from None
+
+
+def _not_kept(partial: Sweep, error: InvalidData) -> SweepFailed:
+    rows = f"{len(partial.rows):,} of {partial.asked:,} rows"
+    return SweepFailed(
+        f"{error}. {rows} are in this error's .sweep; the same call goes on from those on disk",
+        partial,
+    )
+
+
+def _refuse_all_failed(whole: Sweep, file: Any) -> None:
+    reasons = {row["reason"] for row in whole.rows}
+    if (
+        len(whole.rows) < 2
+        or len(reasons) > 1
+        or any(row["status"] != "failed" for row in whole.rows)
+    ):
+        return
+    call = 'the same call with again=("failed",)' if file else "the same call"
+    message = f"all {len(whole.rows):,} points failed with the same error: {reasons.pop()}. Once repaired, make {call}"
+    raise SweepFailed(message, whole)

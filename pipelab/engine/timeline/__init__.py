@@ -1,0 +1,20 @@
+"""Times for a schedule: costs in, a timeline with its measures out."""
+
+from pipelab.engine.timeline.costs import StageCosts
+from pipelab.engine.timeline.event_times import simulate
+from pipelab.engine.timeline.of_placement import inference_costs, timeline_of
+from pipelab.engine.timeline.placed import PlacedTimeline
+from pipelab.engine.timeline.timeline import Timeline
+from pipelab.engine.timeline.training import TrainingTimeline
+from pipelab.io.chrome_trace import save_chrome_trace
+
+__all__ = [
+    "PlacedTimeline",
+    "StageCosts",
+    "Timeline",
+    "TrainingTimeline",
+    "inference_costs",
+    "save_chrome_trace",
+    "simulate",
+    "timeline_of",
+]

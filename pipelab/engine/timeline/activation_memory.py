@@ -1,0 +1,104 @@
+"""Activations that wait for their backward: how many, and how much memory over time."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pipelab.engine.schedules.action import B, F, I, W
+from pipelab.engine.schedules.schedule import Schedule
+from pipelab.errors import InvalidValue
+from pipelab.fields import numbered
+
+if TYPE_CHECKING:
+    from pipelab.engine.timeline.timeline import Timeline
+
+__all__ = ["Steps", "memory", "peak_in_flight", "splits_backward"]
+
+
+class Steps(NamedTuple):
+    """A step function: `amount[i]` from `time[i]` to `time[i + 1]`, which may be the same moment."""
+
+    time: np.ndarray
+    amount: np.ndarray
+
+
+def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
+    """Per rank, most forwards whose full backward or input gradient has not ended.
+
+    A rank does one thing at a time, so that its order alone decides; a pair holds both of its
+    parts. In a schedule without backwards nothing waits for one: a rank holds what it works on.
+    """
+    if schedule.forward_only:
+        return tuple(int(n > 0) for n in np.diff(schedule.first))
+    change = np.zeros(len(schedule) + 1, dtype=np.int64)
+    change[:-1] = (schedule.kind == F).astype(np.int64) - np.isin(schedule.kind, (B, I))
+    held = np.cumsum(change)
+    before = held[schedule.first[:-1] - 1] * (schedule.first[:-1] > 0)
+    ranges = zip(
+        schedule.first[:-1].tolist(), schedule.first[1:].tolist(), before.tolist(), strict=True
+    )
+    return tuple(int(held[low:high].max(initial=base)) - base for low, high, base in ranges)
+
+
+def splits_backward(schedule: Schedule) -> bool:
+    """Whether input and weight gradients are actions of their own."""
+    return bool(np.isin(schedule.kind, (I, W)).any())
+
+
+def memory(timeline: "Timeline", rank: int) -> Steps:
+    """What `rank` holds over time: a forward's activations from its start to the end of its backward.
+
+    An input gradient leaves `weight_activation` behind until the weight gradient ends; where a
+    backward is split, the costs must say how much. Without backwards (inference), a forward's
+    activations go as it ends.
+    """
+    schedule = timeline.schedule
+    rank = numbered("memory", "rank", rank, schedule.ranks, "rank")
+    mine = slice(schedule.first[rank], schedule.first[rank + 1])
+    kind, stage, node = schedule.kind[mine], schedule.stage[mine], timeline.graph.node[mine]
+    start, end = timeline.start[mine], timeline.end[mine]
+    table = timeline.costs.tables(schedule)
+    full, rest = table["activation"][stage], np.zeros(len(stage))
+    if splits_backward(schedule):
+        if timeline.costs.weight_activation is None:
+            expected = (
+                f"{schedule.name} splits its backward: expected what its weight gradient still needs of a "
+                "microbatch's activations, such as StageCosts(…, weight_activation=32 / 34)"
+            )
+            raise InvalidValue("memory", [("weight_activation", None, expected)])
+        rest = table["weight_activation"][stage]
+    changes = [
+        (kind == F, 0, start, full),
+        (kind == B, 1, end, -full),
+        (kind == I, 1, end, rest - full),
+        (kind == W, 1, end, -rest),
+    ]
+    if schedule.forward_only:
+        changes.append((kind == F, 1, end, -full))
+    # In the order of the rank, which does one thing at a time: each node takes as it starts and
+    # frees as it ends.
+    place, time, change = (
+        np.concatenate(parts)
+        for parts in zip(
+            *((2 * node[m] + late, at[m], by[m]) for m, late, at, by in changes), strict=True
+        )
+    )
+    order = np.argsort(place, kind="stable")
+    return _steps(time[order], change[order])
+
+
+def _steps(time: np.ndarray, change: np.ndarray) -> Steps:
+    """One step per moment, and one of no length before it where more was held for that moment alone."""
+    amount = np.cumsum(change)
+    begins = (
+        np.flatnonzero(np.append(True, time[1:] != time[:-1]))
+        if len(time)
+        else np.zeros(0, np.int64)
+    )
+    if not len(begins):
+        return Steps(np.zeros(1), np.zeros(1))
+    last = amount[np.append(begins[1:], len(time)) - 1]
+    most, before = np.maximum.reduceat(amount, begins), np.append(0.0, last[:-1])
+    shown = np.stack([most > np.maximum(before, last), np.ones(len(last), bool)], axis=1).ravel()
+    times, amounts = np.repeat(time[begins], 2), np.stack([most, last], axis=1).ravel()
+    return Steps(np.append(0.0, times[shown]), np.append(0.0, amounts[shown]))

@@ -1,0 +1,294 @@
+"""What every stage's forward and backward take, and every message between two stages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from pipelab.engine.schedules.schedule import Schedule
+from pipelab.errors import InvalidValue
+from pipelab.fields import instance, is_list, whole_number
+
+__all__ = ["StageCosts"]
+
+PerStage = float | Sequence[float]
+_UNITS = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
+_MOST = 1e30  # sums of such times stay far from infinity, in microseconds too
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """Times of one microbatch on one stage, each one number for all stages or one per stage.
+
+    Parameters
+    ----------
+    forward : number or one per stage
+        Of one microbatch on one stage, in `unit`.
+    backward_input, backward_weight : number or one per stage
+        Gradients of the input and of the weights; a full backward takes both, one after the other.
+        Only a schedule that runs forward alone may do without.
+    comm : number or one per link
+        From the end of an action to the moment its result is on the next rank. Link s joins stages
+        s and s+1; between two stages on the same rank nothing is sent, whatever is given here.
+    overlap : number
+        What a forward and a backward run at the same time take, as a share of their sum. 1 is no
+        gain at all, which flatters nobody; measured kernels are needed for less.
+    activation : number or one per stage
+        Memory held from the start of a forward to the end of its input gradient or full backward,
+        in any unit.
+    weight_activation : number or one per stage, optional
+        Memory held from the end of an input gradient to the end of the weight gradient, in the same
+        unit: with `activation=1` the share of a microbatch's activations that the weight gradient
+        still needs. Zero Bubble's is 32/34 without stored attention scores. There is no default:
+        where a backward is split, memory cannot be known without it.
+    optimizer : number
+        The optimizer's step, on every rank.
+    unit : {"", "s", "ms", "us"}
+        Unit of all times, for axes and files.
+
+    Raises
+    ------
+    InvalidValue
+        A cost is no number from 0 to 1e30 and no list of such numbers, `overlap` is not above 0 and
+        at most 1, or there is no such unit.
+
+    Examples
+    --------
+    >>> costs = StageCosts(forward=1, backward_input=[1, 2], backward_weight=1, comm=0.5, unit="ms")
+    >>> costs.backward_input
+    (1.0, 2.0)
+    >>> StageCosts(forward=1).split(2).forward  # the same model cut into twice as many stages
+    0.5
+    """
+
+    forward: PerStage
+    backward_input: PerStage | None = None
+    backward_weight: PerStage | None = None
+    comm: PerStage = 0.0
+    overlap: float = 1.0
+    activation: PerStage = 1.0
+    weight_activation: PerStage | None = None
+    optimizer: float = 0.0
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.unit, str) or self.unit not in _UNITS:
+            raise InvalidValue(
+                "StageCosts", [("unit", self.unit, 'expected "", "s", "ms" or "us"')]
+            )
+        one_number = ("overlap", "optimizer")
+        for name in (f.name for f in fields(self) if f.name != "unit"):
+            value = getattr(self, name)
+            if value is None and name in ("backward_input", "backward_weight", "weight_activation"):
+                continue
+            # Numbers are kept as floats and sequences as tuples, so that costs can be compared and
+            # hashed.
+            object.__setattr__(self, name, _times(name, value, one_number=name in one_number))
+        if not 0 < self.overlap <= 1:
+            expected = (
+                "expected a share of the sum of both, above 0 and at most 1, which is no gain"
+            )
+            raise InvalidValue("StageCosts", [("overlap", self.overlap, expected)])
+
+    def split(self, chunks: int) -> "StageCosts":
+        """The costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
+
+        Parameters
+        ----------
+        chunks : int
+            At least 1.
+
+        Returns
+        -------
+        StageCosts
+            Of one of the smaller stages; optimizer, overlap and messages as they are.
+
+        Raises
+        ------
+        InvalidValue
+            A cost is given stage by stage (then say what the smaller stages cost), or `chunks` is
+            no positive whole number.
+        """
+        chunks = whole_number("StageCosts.split", "chunks", chunks)
+        if chunks == 1:
+            return self
+        changed: dict[str, Any] = {}
+        for name in (
+            "forward",
+            "backward_input",
+            "backward_weight",
+            "activation",
+            "weight_activation",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                raise InvalidValue(
+                    "StageCosts.split", [(name, value, "expected one number for all stages")]
+                )
+            changed[name] = None if value is None else value / chunks
+        return replace(self, **changed)
+
+    def cut_for(self, schedule: Schedule) -> "StageCosts":
+        """Costs of whole ranks, cut to the schedule's stages: every rank's work in equal chunks; messages stay.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            Whose stages the work is cut to.
+
+        Returns
+        -------
+        StageCosts
+            One number per stage, where ranks differ.
+
+        Raises
+        ------
+        InvalidValue
+            What is given is no schedule, there are too many or too few numbers for the ranks, or
+            links differ and stages are not one per rank, in order.
+        InvalidSchedule
+            The schedule cannot be run.
+        TooLarge
+            It would take minutes to run.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> pl.StageCosts([1, 3], 1, 1).cut_for(pl.schedule("ZBV", ranks=2, microbatches=4)).forward
+        (0.5, 1.5, 1.5, 0.5)
+        """
+        _check_schedule("StageCosts.cut_for", schedule)
+        schedule.validate()
+        if schedule.stage_rank == tuple(range(schedule.ranks)):
+            return self
+        if isinstance(self.comm, tuple):
+            raise InvalidValue(
+                "StageCosts.cut_for", [("comm", self.comm, "expected one number for all links")]
+            )
+        parts, changed = schedule.held[schedule.holder], {}
+        for name in (
+            "forward",
+            "backward_input",
+            "backward_weight",
+            "activation",
+            "weight_activation",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, tuple) or (value is not None and len(set(parts.tolist())) > 1):
+                whole = _spread(name, value, schedule.ranks, "ranks")
+                value = tuple((whole[schedule.holder] / parts).tolist())
+            elif value is not None:
+                value /= schedule.chunks
+            changed[name] = value
+        return replace(self, **changed)
+
+    @property
+    def microseconds(self) -> float:
+        """Microseconds in one unit of time; 1 where no unit is given."""
+        return _UNITS[self.unit]
+
+    def tables(self, schedule: Schedule) -> dict[str, np.ndarray]:
+        """Everything as arrays for one schedule.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            With S stages.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            "forward", "backward_input", "backward_weight", "activation" and, where it is given,
+            "weight_activation", (S,) arrays of floats, and "comm", (S - 1,), 0 within a rank.
+
+        Raises
+        ------
+        InvalidValue
+            What is given is no schedule, there are too many or too few numbers, or a backward has
+            no time.
+        """
+        _check_schedule("StageCosts.tables", schedule)
+        result = self.arrays(schedule.stages, None if schedule.forward_only else schedule.name)
+        result["comm"] = np.where(schedule.holder[1:] != schedule.holder[:-1], result["comm"], 0.0)
+        return result
+
+    def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:
+        """Everything as arrays for so many stages, each on a rank of its own.
+
+        Parameters
+        ----------
+        stages : int
+            S.
+        backward : str or None
+            What runs them backwards, for the message; None for what runs forward alone.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            As `tables` has them.
+
+        Raises
+        ------
+        InvalidValue
+            Too many or too few numbers, or a backward without a time.
+        """
+        result = {}
+        for name in (
+            "forward",
+            "backward_input",
+            "backward_weight",
+            "activation",
+            "weight_activation",
+        ):
+            value = getattr(self, name)
+            if value is None and name == "weight_activation":
+                continue
+            if value is None and backward:
+                raise InvalidValue(
+                    "StageCosts", [(name, value, f"{backward} runs backwards: expected a time")]
+                )
+            result[name] = _spread(name, 0.0 if value is None else value, stages, "stages")
+        result["comm"] = _spread("comm", self.comm, stages - 1, "links")
+        return result
+
+
+def _check_schedule(what: str, schedule: Any) -> None:
+    instance(what, "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
+
+
+def _times(name: str, value: Any, *, one_number: bool) -> float | tuple[float, ...]:
+    """A number, or a list of numbers, as floats that can be added up."""
+    value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    several = is_list(value)
+    found = list(map(_float, value)) if several else [_float(value)]
+    numbers = tuple(number for number in found if number is not None)
+    if len(numbers) < len(found) or (several and one_number):
+        expected = "expected a number" + ("" if one_number else " or a list of numbers")
+        raise InvalidValue("StageCosts", [(name, value, expected)])
+    for i, number in enumerate(numbers):
+        if not 0 <= number <= _MOST:
+            expected = "expected finite numbers of at least 0"
+            if _MOST < number < np.inf:
+                expected = f"expected numbers of at most {_MOST:g}, or take a larger unit"
+            place = f"; number {i} is {number:g}" if several else ""
+            raise InvalidValue("StageCosts", [(name, value, expected + place)])
+    return numbers if several else numbers[0]
+
+
+def _float(value: Any) -> float | None:
+    """None for what is no number; True is none."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond all floats: too large, and not infinite
+        return float(np.copysign(1e300, -1 if value < 0 else 1))
+
+
+def _spread(name: str, value: Any, count: int, what: str) -> np.ndarray:
+    if isinstance(value, tuple) and len(value) != count:
+        expected = f"expected one number, or {count} for {count} {what}; got {len(value)}"
+        raise InvalidValue("StageCosts", [(name, value, expected)])
+    return np.broadcast_to(np.array(value, dtype=float), (count,))

@@ -1,0 +1,305 @@
+"""A placement run as an inference pipeline: its lanes, its steady rate, and how many in flight that takes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pipelab.display import NO_FORMULAS, table
+from pipelab.engine.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
+from pipelab.engine.timeline.timeline import Timeline
+from pipelab.evaluation import Evaluation, tally
+from pipelab.fields import whole_number
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.words import counted
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
+__all__ = ["Lane", "PlacedTimeline", "lanes_of", "placed_timeline", "stage_label"]
+
+_MOST_POINTS = 40  # of a figure; more would only be slower to look at
+
+
+class Lane(NamedTuple):
+    """What works on one microbatch at a time: a stage, or the link between two stages."""
+
+    name: str  # "stage 1", "link 1→2", as `Evaluation.bottlenecks` has them
+    label: str  # "stage 1: 20 layers on 2 × A100"
+    link: bool
+    seconds: float  # for which one microbatch takes it up
+    bottleneck: bool
+    # seconds from there until the microbatch is handed on, with the next one already at work
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedTimeline:
+    """A placement's pipeline in inference; made by `pl.timeline_of`. Times are in seconds, rates in tokens/s.
+
+    Attributes
+    ----------
+    problem : Problem
+        Whose rules and rates count.
+    placement : Placement
+        What runs as a pipeline.
+    evaluation : Evaluation
+        What the judge says of the placement.
+    in_flight : int
+        Most microbatches in the pipeline at any time.
+    timeline : Timeline
+        The simulated passes; its ranks are the lanes: stage 1, link 1→2, stage 2, …
+    leaving : float
+        Seconds from the end of the last lane to the moment a microbatch has left.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> medium = pl.load_case("medium", link_units="tokens")
+    >>> placed = pl.timeline_of(medium, pl.solve(medium, "aggregated"))
+    >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.promise, 3)
+    (9, 264.236, 264.236)
+    """
+
+    problem: Problem
+    placement: Placement
+    evaluation: Evaluation
+    in_flight: int
+    timeline: Timeline
+    leaving: float = 0.0
+
+    @property
+    def microbatches(self) -> int:
+        """Passes that `timeline` shows."""
+        return self.timeline.schedule.microbatches
+
+    @property
+    def returns(self) -> bool:
+        """Whether the microbatches go round (decode and mixed): each pass of one waits for its pass before."""
+        return self.problem.workload.phase != "prefill"
+
+    @cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Stages and links in pipeline order, one for each rank of `timeline`."""
+        costs = self.timeline.costs
+        waits = [*costs.arrays(np.size(costs.forward), None)["comm"].tolist(), self.leaving]
+        return lanes_of(self.evaluation, costs.forward, waits)
+
+    @property
+    def promise(self) -> float:
+        """What `pl.evaluate`, and so the ILP, says of this placement, in tokens/s: the rate of its slowest lane."""
+        return self.evaluation.throughput
+
+    @cached_property
+    def steady_rate(self) -> float:
+        """Tokens/s of the full pipeline, measured in a simulation.
+
+        The tokens of `in_flight` microbatches over the time between two completions that lie so
+        many apart. Filling and draining do not count; see
+        `pipelab.engine.timeline.in_flight.round_time`.
+        """
+        return self._rate(self.in_flight)
+
+    def _rate(self, in_flight: int) -> float:
+        return (
+            in_flight
+            * self.problem.workload.tokens
+            / round_time(self.timeline.costs, in_flight, self.leaving)
+        )
+
+    @property
+    def keeps_promise(self) -> bool:
+        """Whether the steady rate equals the promise to 1e-6."""
+        return abs(self.steady_rate / self.promise - 1) <= 1e-6
+
+    @property
+    def latency_s(self) -> float:
+        """From a microbatch's entry into an empty pipeline to its exit: every stage and link once, no waiting."""
+        lanes = self.timeline.schedule.ranks
+        return float(self.timeline.end.reshape(lanes, self.microbatches)[-1, 0]) + self.leaving
+
+    @property
+    def time_per_token_s(self) -> float | None:
+        """From one token of a sequence to its next, waiting included; None in prefill, which writes none."""
+        return (
+            round_time(self.timeline.costs, self.in_flight, self.leaving) if self.returns else None
+        )
+
+    @cached_property
+    def in_flight_needed(self) -> int:
+        """The fewest microbatches in flight for which the steady rate equals the promise to 1e-6."""
+        return least_in_flight(
+            self.timeline.costs, self.promise / self.problem.workload.tokens, self.leaving
+        )
+
+    def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
+        """The steady rate against microbatches in flight, simulated one by one.
+
+        Parameters
+        ----------
+        in_flight : iterable of int, optional
+            By default from 1 to some more than are needed, and `in_flight`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            `in_flight`, `steady_rate_tokens_per_s`, and `bound_tokens_per_s`: no more than the
+            promise, and no more than so many microbatches per latency.
+
+        Raises
+        ------
+        InvalidValue
+            A number is no positive whole one.
+        TooLarge
+            So many in flight are more than 5 million actions.
+        """
+        import pandas as pd
+
+        asked = self._counts() if in_flight is None else in_flight
+        counts = [whole_number("sweep", "in_flight", count) for count in asked]
+        alone = self.problem.workload.tokens / self.latency_s
+        return pd.DataFrame(
+            {
+                "in_flight": counts,
+                "steady_rate_tokens_per_s": [self._rate(count) for count in counts],
+                "bound_tokens_per_s": [min(self.promise, count * alone) for count in counts],
+            }
+        )
+
+    def _counts(self) -> list[int]:
+        last = self.in_flight_needed + max(2, self.in_flight_needed // 4)
+        every = -(-last // _MOST_POINTS)
+        return sorted({1, *range(every, last + 1, every), self.in_flight_needed, self.in_flight})
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        several = "microbatches" if self.in_flight > 1 else "microbatch"
+        rate = f"{self.in_flight} {several} in flight: {self.steady_rate:.7g} tokens/s"
+        if self.keeps_promise:
+            text = f"{rate}, as promised; {self.in_flight_needed} are needed for that."
+        else:
+            share = self.steady_rate / self.promise
+            text = f"{rate}, {share:.1%} of the promised {self.promise:.7g}, which {self.in_flight_needed} would reach."
+        counted = self.problem.workload.in_flight
+        if self.in_flight > counted:
+            text += f" Memory was judged for Workload.in_flight = {counted}."
+        return text
+
+    def frame(self) -> "DataFrame":
+        """The lanes as a table, one row each.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `lane`, `seconds_per_microbatch`, `rate_tokens_per_s`, `busy_when_full` (share
+            of the time it works once the pipeline is full) and `bottleneck`; where some lane hands
+            a microbatch on later than it takes the next one, also `handed_on_after_seconds`.
+        """
+        import pandas as pd
+
+        tokens = self.problem.workload.tokens
+        frame = pd.DataFrame(
+            {
+                "lane": [lane.label for lane in self.lanes],
+                "seconds_per_microbatch": [lane.seconds for lane in self.lanes],
+                "rate_tokens_per_s": [tokens / lane.seconds for lane in self.lanes],
+                "busy_when_full": [lane.seconds * self.steady_rate / tokens for lane in self.lanes],
+                "bottleneck": ["◀" if lane.bottleneck else "" for lane in self.lanes],
+            }
+        )
+        if any(lane.wait for lane in self.lanes):
+            frame.insert(
+                2, "handed_on_after_seconds", [lane.seconds + lane.wait for lane in self.lanes]
+            )
+        return frame
+
+    def gantt(self, *, follow: int | None = 0, links: bool = True) -> "Figure":
+        """When every stage and link works on which microbatch, the bottleneck framed.
+
+        Parameters
+        ----------
+        follow : int or None
+            A microbatch whose way is drawn as a line.
+        links : bool
+            Whether links have lanes of their own.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `placed_gantt`.
+
+        Raises
+        ------
+        InvalidValue
+            There is no such microbatch.
+        """
+        from pipelab.figures import placed_gantt
+
+        return placed_gantt(self, follow=follow, links=links)
+
+    def figure(self) -> "Figure":
+        """The steady rate against microbatches in flight, and how many keep the promise.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `plot_in_flight`.
+        """
+        from pipelab.figures import plot_in_flight
+
+        return plot_in_flight(self)
+
+    def __repr__(self) -> str:
+        return f"<PlacedTimeline {self.problem.name}: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        return (
+            f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>"
+            + table(self.frame())
+        )
+
+
+def stage_label(evaluation: Evaluation, index: int) -> str:
+    """A stage in words, such as "stage 1: 20 layers on 2 × A100"."""
+    report = evaluation.stages[index]
+    layers = len(report.stage.layers)
+    return f"stage {index + 1}: {counted(layers, 'layer')} on {tally(report.gpu_types)}"
+
+
+def lanes_of(evaluation: Evaluation, seconds: Any, waits: Any) -> tuple[Lane, ...]:
+    """The lanes of a judged placement, with their times."""
+    lanes = []
+    for position, (each, wait) in enumerate(zip(seconds, waits, strict=True)):
+        stage, link = divmod(position, 2)
+        name = f"link {stage + 1}→{stage + 2}" if link else f"stage {stage + 1}"
+        label = name if link else stage_label(evaluation, stage)
+        lanes.append(Lane(name, label, bool(link), each, name in evaluation.bottlenecks, wait))
+    return tuple(lanes)
+
+
+def placed_timeline(
+    problem: Problem,
+    placement: Placement,
+    evaluation: Evaluation,
+    costs: Any,
+    leaving: float,
+    microbatches: int | None,
+    in_flight: int | None,
+) -> PlacedTimeline:
+    """Simulate; where it is not said how many are in flight, as many as the promise needs."""
+    if in_flight is None:
+        in_flight = least_in_flight(costs, evaluation.throughput / problem.workload.tokens, leaving)
+    in_flight = whole_number("timeline_of", "in_flight", in_flight)
+    microbatches = (
+        3 * in_flight
+        if microbatches is None
+        else whole_number("timeline_of", "microbatches", microbatches)
+    )
+    timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
+    return PlacedTimeline(problem, placement, evaluation, in_flight, timeline, leaving)

@@ -1,0 +1,214 @@
+"""A placement run as a training pipeline: forward and backward over its stages."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import NO_FORMULAS, table
+from pipelab.engine.schedules import Schedule
+from pipelab.engine.schedules import schedule as make_schedule
+from pipelab.engine.timeline.costs import StageCosts
+from pipelab.engine.timeline.event_times import simulate
+from pipelab.engine.timeline.placed import stage_label
+from pipelab.engine.timeline.timeline import Timeline
+from pipelab.errors import InvalidValue
+from pipelab.evaluation import Evaluation
+from pipelab.fields import real_number, whole_number
+from pipelab.placement import Placement, Stage
+from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
+__all__ = ["TrainingTimeline", "training_timeline"]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingTimeline:
+    """One training step of a placement's pipeline; made by `pl.timeline_of(…, training=True)`.
+
+    Attributes
+    ----------
+    problem : Problem
+        Whose rules and rates count.
+    placement : Placement
+        What runs as a pipeline.
+    evaluation : Evaluation
+        What the judge says of the placement.
+    timeline : Timeline
+        In seconds; its ranks are the placement's stages. `pl.gantt` and every measure take it.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens")
+    >>> halves = pl.Placement.of([(2, (0,)), (2, (1,))])
+    >>> step = pl.timeline_of(tiny, halves, microbatches=8, training=True)
+    >>> step.timeline.schedule.name, round(step.rate, 1), round(step.bound, 1)
+    ('1F1B', 63.3, 71.2)
+    """
+
+    problem: Problem
+    placement: Placement
+    evaluation: Evaluation
+    timeline: Timeline
+
+    @property
+    def rate(self) -> float:
+        """Tokens/s of training: those of all microbatches over the time of one step."""
+        return (
+            self.timeline.schedule.microbatches
+            * self.problem.workload.tokens
+            / self.timeline.iteration_time
+        )
+
+    @property
+    def bound(self) -> float:
+        """Tokens/s if the busiest rank never idled: no schedule of these stages trains faster."""
+        return (
+            self.timeline.schedule.microbatches * self.problem.workload.tokens / self.timeline.ideal
+        )
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
+        return tuple(stage_label(self.evaluation, i) for i in range(len(self.placement)))
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        schedule = self.timeline.schedule
+        return (
+            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:.6g} tokens/s, "
+            f"{self.rate / self.bound:.0%} of what the busiest stage allows"
+        )
+
+    def gantt(self, **options: Any) -> "Figure":
+        """`pl.gantt` of the step, its ranks named by what they hold.
+
+        Parameters
+        ----------
+        **options
+            As for `pl.gantt`.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            See `training_gantt`.
+
+        Raises
+        ------
+        InvalidValue
+            An option's value does not fit.
+        TypeError
+            There is no such option.
+        """
+        from pipelab.figures import training_gantt
+
+        return training_gantt(self, **options)
+
+    def frame(self) -> "DataFrame":
+        """The ranks as a table, one row each.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `rank` (what it holds, in words), `forward_s` and `backward_s` of one
+            microbatch, and `busy`, the share of the makespan that it works.
+        """
+        import pandas as pd
+
+        timeline = self.timeline
+        table_of, of_rank = timeline.costs.tables(timeline.schedule), timeline.schedule.holder
+        forward, backward = (
+            [float(times[of_rank == rank].sum()) for rank in range(timeline.schedule.ranks)]
+            for times in (
+                table_of["forward"],
+                table_of["backward_input"] + table_of["backward_weight"],
+            )
+        )
+        return pd.DataFrame(
+            {
+                "rank": self.labels,
+                "forward_s": forward,
+                "backward_s": backward,
+                "busy": timeline.busy / timeline.makespan,
+            }
+        )
+
+    def __repr__(self) -> str:
+        return f"<TrainingTimeline {self.problem.name}: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        return (
+            f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}.</p>"
+            + table(self.frame())
+        )
+
+
+def training_timeline(
+    problem: Problem,
+    placement: Placement,
+    evaluation: Evaluation,
+    schedule: str,
+    microbatches: int | None,
+    backward_input: float,
+    backward_weight: float,
+    weight_activation: float | None,
+) -> TrainingTimeline:
+    """Simulate one training step; see `pl.timeline_of`."""
+    if problem.workload.phase != "prefill":
+        expected = "expected 'prefill': training reads whole sequences"
+        raise InvalidValue(
+            "timeline_of", [("problem.workload.phase", problem.workload.phase, expected)]
+        )
+    ranks, tokens = len(placement), problem.workload.tokens
+    microbatches = 4 * ranks if microbatches is None else microbatches
+    microbatches = whole_number("timeline_of", "microbatches", microbatches)
+    order = make_schedule(schedule, ranks, microbatches)
+    if order.forward_only:
+        expected = "expected a schedule with backwards, such as '1F1B'; without training=True it runs forward alone"
+        raise InvalidValue("timeline_of", [("schedule", schedule, expected)])
+    forward = [tokens / report.throughput for report in evaluation.stages]
+    per_rank = StageCosts(
+        forward,
+        [_multiple("backward_input", backward_input) * time for time in forward],
+        [_multiple("backward_weight", backward_weight) * time for time in forward],
+        weight_activation=weight_activation,
+        unit="s",
+    )
+    costs = replace(per_rank.cut_for(order), comm=_hops(problem, placement, order))
+    return TrainingTimeline(problem, placement, evaluation, simulate(order, costs))
+
+
+def _multiple(field: str, value: Any) -> float:
+    expected = "expected a multiple of the forward, at least 0"
+    if real_number("timeline_of", field, value, expected) < 0:
+        raise InvalidValue("timeline_of", [(field, value, expected)])
+    return float(value)
+
+
+def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
+    """Seconds of the message between each stage of the schedule and the next; 0 within a rank."""
+    at, stages = order.stage_rank, placement.stages
+    # A stage's link to itself is not asked for: a GPU's bandwidth to itself may be any number.
+    return [
+        0.0 if at[s] == at[s + 1] else _hop(problem, stages[at[s]], stages[at[s + 1]])
+        for s in range(order.stages - 1)
+    ]
+
+
+def _hop(problem: Problem, one: Stage, other: Stage) -> float:
+    """Activations go one way and gradients of the same size the other: the slowest pair of GPUs either way."""
+    pairs = [pair for i in one.gpus for j in other.gpus for pair in ((i, j), (j, i))]
+    cluster = problem.cluster
+    return max(
+        float(
+            problem.message_seconds(
+                cluster.bandwidth_between(*pair), cluster.latency_between(*pair)
+            )
+        )
+        for pair in pairs
+    )

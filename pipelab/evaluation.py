@@ -1,0 +1,347 @@
+"""The judge: what a placement really yields, recomputed from the raw data.
+
+It shares no code with any formulation, so that every solver answers to it.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pipelab.costs import MEMORY_SLACK, StageCost
+from pipelab.display import table
+from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.placement import Placement, Stage, named_layers, show_layers
+from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Evaluation", "LinkReport", "StageReport", "broken_rules", "evaluate", "tally"]
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What one stage yields and needs."""
+
+    stage: Stage
+    gpu_types: tuple[str, ...]
+    batch: tuple[float, ...]  # sequences on each GPU
+    memory_gb: tuple[float, ...]  # needed on each GPU
+    memory_limit_gb: tuple[float, ...]  # offered by each GPU
+    throughput: float  # tokens/s
+    # of one pass; more than tokens over throughput where GPUs take turns (`pipelab.costs_turns`)
+    seconds: float
+    degree: int = 1  # GPUs that cut each layer among them; 1: each holds its layers whole
+
+
+@dataclass(frozen=True)
+class LinkReport:
+    """The link between two neighbouring stages: its slowest pair of GPUs counts, for the rate and for the time."""
+
+    sender: int
+    receiver: int
+    bandwidth_gb_per_s: float
+    throughput: float  # tokens/s, or transfers/s where the problem keeps the write-up's units
+    seconds: float  # of one message, latency included
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every stage and link of a valid placement, and the slowest of them.
+
+    Attributes
+    ----------
+    stages : tuple of StageReport
+        Rate (tokens/s), memory (GB), batch shares (sequences) and time of a pass (s) of every
+        stage.
+    links : tuple of LinkReport
+        Of every link between neighbouring stages: its slowest pair of GPUs, bandwidth (GB/s), rate,
+        time (s).
+    throughput : float
+        Of the placement: its bottleneck, in tokens/s.
+    bottlenecks : tuple of str
+        The stages and links that attain it, such as `("stage 2",)` or `("link 1→2",)`.
+    link_unit : {"transfers", "tokens"}
+        What the rates of links count, per second.
+    tokens : float
+        That one pass of a microbatch counts for (`Workload.tokens`).
+    """
+
+    stages: tuple[StageReport, ...]
+    links: tuple[LinkReport, ...]
+    throughput: float
+    bottlenecks: tuple[str, ...]
+    link_unit: str
+    tokens: float
+
+    @property
+    def seconds_per_pass(self) -> float:
+        """Seconds of one microbatch through all stages and links, one after another.
+
+        In decode that is the time per output token of every stream, in prefill the time to the
+        first token, where nothing waits. No sequence is shared: a stage whose GPUs share a batch
+        unevenly takes longer for a pass than its rate says (`pipelab.costs_turns`).
+
+        Raises
+        ------
+        InvalidValue
+            The problem counts links in transfers/s, which say nothing about a tensor of so many
+            tokens.
+        """
+        if self.links and self.link_unit != "tokens":
+            expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
+            raise InvalidValue(
+                "seconds_per_pass", [("problem.link_units", self.link_unit, expected)]
+            )
+        return math.fsum(part.seconds for parts in (self.stages, self.links) for part in parts)
+
+    def frame(self) -> "DataFrame":
+        """The stages as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per stage: `stage`, `layers`, `gpus`, `gpu_types`, `sequences_per_gpu`,
+            `memory_needed_gb`, `memory_offered_gb`, `throughput_tokens_per_s` and `bottleneck`;
+            where some stage cuts its layers also `gpus_per_layer`, and where a pass takes longer
+            than the rate says (`pipelab.costs_turns`) `seconds_per_pass`.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(
+            {
+                "stage": range(1, len(self.stages) + 1),
+                "layers": [show_layers(s.stage.layers) for s in self.stages],
+                "gpus": [", ".join(map(str, s.stage.gpus)) for s in self.stages],
+                "gpu_types": [tally(s.gpu_types) for s in self.stages],
+                "sequences_per_gpu": [_spread(s.batch) for s in self.stages],
+                "memory_needed_gb": [_spread(s.memory_gb) for s in self.stages],
+                "memory_offered_gb": [_spread(s.memory_limit_gb) for s in self.stages],
+                "throughput_tokens_per_s": [s.throughput for s in self.stages],
+                "bottleneck": [self._mark(f"stage {i + 1}") for i in range(len(self.stages))],
+            }
+        )
+        if any(s.degree > 1 for s in self.stages):
+            frame.insert(5, "gpus_per_layer", [s.degree for s in self.stages])
+        if any(self._waits(s) for s in self.stages):
+            frame.insert(
+                len(frame.columns) - 1, "seconds_per_pass", [s.seconds for s in self.stages]
+            )
+        return frame
+
+    def _waits(self, part: StageReport | LinkReport) -> bool:
+        return part.seconds > self.tokens / part.throughput * (1 + 1e-9)
+
+    def links_frame(self) -> "DataFrame":
+        """The links as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per link between neighbouring stages: `link`, `slowest_pair`,
+            `bandwidth_gb_per_s`, its rate per second in `link_unit`, and `bottleneck`; where links
+            have latencies, also `seconds_per_message`.
+        """
+        import pandas as pd
+
+        names = [f"{i + 1}→{i + 2}" for i in range(len(self.links))]
+        frame = pd.DataFrame(
+            {
+                "link": names,
+                "slowest_pair": [f"{x.sender}→{x.receiver}" for x in self.links],
+                "bandwidth_gb_per_s": [x.bandwidth_gb_per_s for x in self.links],
+                f"throughput_{self.link_unit}_per_s": [x.throughput for x in self.links],
+                "bottleneck": [self._mark(f"link {name}") for name in names],
+            }
+        )
+        if self.link_unit == "tokens" and any(self._waits(x) for x in self.links):
+            frame.insert(4, "seconds_per_message", [x.seconds for x in self.links])
+        return frame
+
+    def _mark(self, name: str) -> str:
+        return "◀" if name in self.bottlenecks else ""
+
+    def _repr_html_(self) -> str:
+        html = table(self.frame())
+        return html + table(self.links_frame()) if self.links else html
+
+
+def evaluate(problem: Problem, placement: Placement) -> Evaluation:
+    """Judge a placement: check every rule, then recompute every rate from the raw data.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose rules and rates count.
+    placement : Placement
+        To be judged.
+
+    Returns
+    -------
+    Evaluation
+        Throughput in tokens/s, its bottleneck, and every stage and link.
+
+    Raises
+    ------
+    InvalidPlacement
+        A layer left out or covered twice, a GPU used twice or not in the cluster, too many or
+        unlike GPUs in a stage, memory exceeded, or a stage without a rate. All defects are listed;
+        memory is judged only where there is no other.
+    InvalidValue
+        What is given is no problem or no placement.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    >>> round(pl.evaluate(tiny, pl.Placement.of([(4, (0, 1))])).throughput, 3)
+    301.784
+    """
+    for name, value, kind in (("problem", problem, Problem), ("placement", placement, Placement)):
+        if not isinstance(value, kind):
+            raise InvalidValue("evaluate", [(name, value, f"expected a {kind.__name__}")])
+    defects = broken_rules(problem, placement)
+    if defects:
+        raise InvalidPlacement(defects)
+    costs = [_cost(problem, stage) for stage in placement.stages]
+    defects = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
+    if defects:
+        raise InvalidPlacement(defects)
+
+    stages = tuple(
+        _stage_report(problem, s, c) for s, c in zip(placement.stages, costs, strict=True)
+    )
+    links = tuple(_link_report(problem, a, b) for a, b in pairwise(placement.stages))
+    rates = {f"stage {i + 1}": s.throughput for i, s in enumerate(stages)}
+    rates |= {f"link {i + 1}→{i + 2}": link.throughput for i, link in enumerate(links)}
+    slowest = min(rates.values())
+    # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
+    bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
+    return Evaluation(
+        stages, links, slowest, bottlenecks, problem.link_units, problem.workload.tokens
+    )
+
+
+def broken_rules(problem: Problem, placement: Placement) -> list[str]:
+    """Every rule that a placement breaks besides memory; while there is one, memory is not judged."""
+    return [*_layer_defects(problem, placement), *_gpu_defects(problem, placement)]
+
+
+def _layer_defects(problem: Problem, placement: Placement) -> list[str]:
+    """Every layer exactly once, in order."""
+    total, expected, defects = problem.model.layers, 0, []
+    for i, stage in enumerate(placement.stages):
+        layers = stage.layers
+        if layers.start < 0 or layers.stop > total:
+            defects.append(
+                f"stage {i + 1} has {named_layers(layers)}; the model has {named_layers(range(total))}"
+            )
+        elif layers.start > expected:
+            defects.append(
+                f"nobody holds {named_layers(range(expected, layers.start))}, left out before stage {i + 1}"
+            )
+        elif layers.start < expected:
+            twice = range(layers.start, min(expected, layers.stop))
+            defects.append(f"stage {i + 1} covers {named_layers(twice)} once more")
+        expected = max(expected, layers.stop)
+    if expected < total:
+        defects.append(f"nobody holds {named_layers(range(expected, total))}, left out at the end")
+    return defects
+
+
+def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
+    """Each GPU exists and serves one stage; stages keep to size and type."""
+    gpus, defects = problem.cluster.gpus, []
+    for i, stage in enumerate(placement.stages):
+        outside = [g for g in stage.gpus if not 0 <= g < len(gpus)]
+        if not stage.gpus:
+            defects.append(f"stage {i + 1} has no GPU")
+        defects += [
+            f"stage {i + 1} uses GPU {g}; the cluster has ids 0–{len(gpus) - 1}" for g in outside
+        ]
+        if len(stage.gpus) > problem.max_gpus_per_stage:
+            limit = problem.max_gpus_per_stage
+            defects.append(
+                f"stage {i + 1} has {len(stage.gpus)} GPUs, more than max_gpus_per_stage = {limit}"
+            )
+        types = {gpus[g].type for g in stage.gpus if 0 <= g < len(gpus)}
+        if problem.same_type_stages and len(types) > 1:
+            defects.append(
+                f"stage {i + 1} mixes {', '.join(sorted(types))}, but same_type_stages is set"
+            )
+    repeated = [g for g, n in Counter(placement.gpus).items() if n > 1]
+    return defects + [f"GPU {g} is used more than once" for g in repeated]
+
+
+def _cost(problem: Problem, stage: Stage) -> StageCost:
+    gpus = [problem.cluster.gpus[g] for g in stage.gpus]
+    cost = problem.costs.stage(
+        problem.model, problem.workload, gpus, stage.layers, problem.batch_split
+    )
+    # A cost model of the reader's own may count with numpy; what is reported are Python's numbers.
+    return StageCost(
+        float(cost.throughput), tuple(map(float, cost.batch)), tuple(map(float, cost.memory_gb)), int(cost.degree),
+        None if cost.pass_seconds is None else float(cost.pass_seconds),
+    )  # fmt: skip
+
+
+def _memory_defects(
+    problem: Problem, placement: Placement, index: int, cost: StageCost
+) -> list[str]:
+    stage = placement.stages[index]
+    defects = []
+    if not cost.throughput > 0:
+        defects.append(
+            f"stage {index + 1} ({named_layers(stage.layers)}) has no rate in this cost model"
+        )
+    for g, need in zip(stage.gpus, cost.memory_gb, strict=True):
+        gpu = problem.cluster.gpus[g]
+        if need > gpu.memory_gb * MEMORY_SLACK:
+            defects.append(
+                f"stage {index + 1} ({named_layers(stage.layers)}) needs {need:.4g} GB on GPU {g} "
+                f"({gpu.type}), which has {gpu.memory_gb:g} GB"
+            )
+    return defects
+
+
+def _stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport:
+    gpus = [problem.cluster.gpus[g] for g in stage.gpus]
+    types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
+    seconds = (
+        problem.workload.tokens / cost.throughput
+        if cost.pass_seconds is None
+        else cost.pass_seconds
+    )
+    return StageReport(
+        stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, seconds, cost.degree
+    )
+
+
+def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:
+    """The whole tensor crosses the slowest pair of GPUs, as the write-up has it."""
+    pairs, cluster = [(i, j) for i in sender.gpus for j in receiver.gpus], problem.cluster
+    i, j = min(pairs, key=lambda pair: cluster.bandwidth_between(*pair))
+    bandwidth = cluster.bandwidth_between(i, j)
+    rate = problem.link_throughput(bandwidth)
+    # The pair that arrives last need not be the one of the least bandwidth.
+    seconds = max(
+        problem.message_seconds(cluster.bandwidth_between(*p), cluster.latency_between(*p))
+        for p in pairs
+    )
+    return LinkReport(i, j, bandwidth, rate, float(seconds))
+
+
+def tally(types: tuple[str, ...]) -> str:
+    """How many of each type.
+
+    >>> tally(("A100", "A100", "T4"))
+    '2 × A100, 1 × T4'
+    """
+    return ", ".join(f"{n} × {t}" for t, n in Counter(types).items())
+
+
+def _spread(values: tuple[float, ...]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g}–{high:.4g}"

@@ -1,0 +1,272 @@
+"""Frozen dataclasses whose fields check themselves once, when they are made.
+
+The rules are the field types (`memory_gb: Positive`), read by pydantic, so that a rule
+stands in one place whether the value comes from code or from a file. A bad value raises
+`InvalidValue` with the field, the value and what was expected.
+
+The same for arguments of functions: `whole_number`, `numbered`, `real_number`,
+`true_or_false`, `instance`.
+Each returns what Python counts with, so that no number of numpy's overflows later on.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial, wraps
+from math import isfinite
+from numbers import Real
+from types import UnionType
+from typing import Annotated, Any, TypeVar, dataclass_transform, overload
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+from pydantic import (
+    AllowInfNan,
+    BeforeValidator,
+    ConfigDict,
+    StrictBool,
+    ValidationError,
+    WrapValidator,
+)
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from pipelab.errors import InvalidValue, PipelabError
+
+__all__ = [
+    "Count",
+    "Flag",
+    "Indices",
+    "Layers",
+    "Matrix",
+    "Natural",
+    "NotNegative",
+    "Number",
+    "Positive",
+    "Share",
+    "checked",
+]
+__all__ += [
+    "Later",
+    "given",
+    "instance",
+    "is_list",
+    "is_real",
+    "numbered",
+    "python_value",
+    "real_number",
+    "true_or_false",
+    "whole_number",
+]
+
+_Class = TypeVar("_Class")
+
+_Real = Annotated[float, BeforeValidator(lambda value: _no_flag(value, "expected a number"))]
+Number = Annotated[_Real, AllowInfNan(False)]
+Positive = Annotated[_Real, Gt(0), AllowInfNan(False)]
+Share = Annotated[_Real, Gt(0), Le(1), AllowInfNan(False)]
+NotNegative = Annotated[_Real, Ge(0), AllowInfNan(False)]
+Count = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(10**9)]
+Natural = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(0), Le(10**9)]
+Layers = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(100_000)]
+Flag = StrictBool
+Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values).astype(float))]
+Indices = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values))]
+# In `Annotated`: may be None when the object is made; its `__post_init__` fills it in.
+Later = WrapValidator(lambda value, check: None if value is None else check(value))
+
+
+def _no_flag(value: Any, expected: str = "expected a whole number") -> Any:
+    """True and False are no numbers of anything."""
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(expected)
+    return value
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """A copy as an array of real numbers."""
+    array = np.array(values)
+    if array.dtype.kind not in "iuf":
+        raise ValueError("expected an array of numbers")
+    return array
+
+
+_EXPECTED = {
+    "missing": "is required",
+    "unexpected_keyword_argument": "is not a field here",
+    "unexpected_positional_argument": "is one positional value too many",
+    "finite_number": "expected a finite number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "int_type": "expected a whole number",
+    "bool_type": "expected True or False",
+    "string_type": "expected text",
+    "string_too_short": "expected text that is not empty",
+}
+
+
+def _expected(error: Mapping[str, Any]) -> str:
+    """Say in pipelab's words what pydantic expected."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "greater_than":
+        return f"expected more than {context['gt']:g}"
+    if kind == "greater_than_equal":
+        return f"expected at least {context['ge']:g}"
+    if kind == "less_than_equal":
+        return f"expected at most {context['le']:g}"
+    if kind == "literal_error":
+        return f"expected {context['expected']}"
+    if kind == "value_error":
+        return str(context["error"])
+    return _EXPECTED.get(kind, error["msg"])
+
+
+def _problems(error: Mapping[str, Any], fields: tuple[str, ...]) -> list[tuple[str, object, str]]:
+    raised = error.get("ctx", {}).get("error")
+    if isinstance(raised, InvalidValue):  # raised by the class's own __post_init__
+        return list(raised.problems)
+    path = list(error["loc"])
+    if path and isinstance(path[0], int) and path[0] < len(fields):  # given by position
+        path[0] = fields[path[0]]
+    field = ".".join(str(part) for part in path) or "value"
+    value = None if error["type"] == "missing" else error["input"]
+    return [(field, value, _expected(error))]
+
+
+@overload
+def checked(cls: type[_Class]) -> type[_Class]: ...
+@overload
+def checked(cls: None = None, *, eq: bool = True) -> Callable[[type[_Class]], type[_Class]]: ...
+@dataclass_transform(frozen_default=True)
+def checked(cls: type | None = None, *, eq: bool = True) -> Any:
+    """Make `cls` a frozen dataclass that checks its fields; `dataclasses.replace` checks again.
+
+    Parameters
+    ----------
+    cls : type
+        A class written as a dataclass; its `__post_init__` may raise `InvalidValue` too.
+    eq : bool
+        False where the class defines its own equality (arrays have no single truth value).
+    """
+    if cls is None:
+        return partial(checked, eq=eq)
+    config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", allow_inf_nan=False)
+    made = pydantic_dataclass(cls, frozen=True, eq=eq, config=config)
+    plain_init = made.__init__
+
+    @wraps(plain_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            plain_init(self, *args, **kwargs)
+        except ValidationError as error:
+            fields = tuple(made.__dataclass_fields__)
+            problems = [p for one in error.errors() for p in _problems(one, fields)]
+            raise InvalidValue(cls.__name__, problems) from None
+
+    setattr(made, "__init__", __init__)  # noqa: B010 - a type checker takes assignment for a mistake
+    return made
+
+
+def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 10**18) -> int:
+    """`value` as an int; True, 2.5, "3" and None are no whole numbers.
+
+    Raises
+    ------
+    InvalidValue
+        In the name of `what`, the function or class that was called.
+
+    Examples
+    --------
+    >>> whole_number("schedule", "ranks", np.int8(4))
+    4
+    """
+    fits = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not fits or value < least:
+        raise InvalidValue(what, [(field, value, f"expected a whole number of at least {least}")])
+    if value > most:
+        raise InvalidValue(what, [(field, value, f"expected at most {most:,}")])
+    return int(value)
+
+
+def numbered(what: str, field: str, value: Any, count: int, noun: str) -> int:
+    """`value` as an int from 0 to `count` - 1, the number of a `noun`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < count:
+        raise InvalidValue(what, [(field, value, f"expected a {noun} from 0 to {count - 1}")])
+    return int(value)
+
+
+def is_list(value: Any) -> bool:
+    """Whether `value` holds several values in an order; text, mappings and sets do not, nor does a single number.
+
+    >>> is_list((1, 2)), is_list("ab"), is_list(np.array(3))
+    (True, False, False)
+    """
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
+
+
+def is_real(value: Any) -> bool:
+    """Whether `value` is a number that is a finite float, too; True is no number.
+
+    >>> is_real(10**300), is_real(10**400), is_real(True)
+    (True, False, False)
+    """
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:  # an int beyond all floats
+        return False
+
+
+def real_number(
+    what: str, field: str, value: Any, expected: str = "expected a finite number"
+) -> float:
+    """`value` as a finite float; True, "3", None, nan and infinity are none.
+
+    >>> real_number("gantt", "window", np.float32(0.5))
+    0.5
+    """
+    if not is_real(value):
+        raise InvalidValue(what, [(field, value, expected)])
+    return float(value)
+
+
+def python_value(value: Any) -> Any:
+    """A number of numpy's as Python's own, which prints as a number and fits into JSON; all else as it is.
+
+    >>> python_value(np.float64(0.1)), python_value(None)
+    (0.1, None)
+    """
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def true_or_false(what: str, field: str, value: Any) -> bool:
+    """`value` as a bool, where only True and False will do.
+
+    >>> true_or_false("gantt", "memory", np.True_)
+    True
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidValue(what, [(field, value, "expected True or False")])
+    return bool(value)
+
+
+def given(value: _Class | None) -> _Class:
+    """`value` itself, where the code knows that there is one.
+
+    >>> given(0.5)
+    0.5
+    """
+    if value is None:
+        raise PipelabError(
+            "a value is missing that is always there: a mistake in pipelab, not in what it was given"
+        )
+    return value
+
+
+def instance(
+    what: str, field: str, value: Any, kind: type | UnionType | tuple[type, ...], remedy: str
+) -> Any:
+    """`value` itself, if it is one of these; `remedy` says how to get one."""
+    if not isinstance(value, kind):
+        raise InvalidValue(what, [(field, value, f"expected {remedy}")])
+    return value

@@ -1,0 +1,96 @@
+"""What a live chart takes to the page: plotly.js, the house's template, and drawings as JSON.
+
+A FigureWidget checks every property of every drawing, sends all of plotly.js with every chart, and
+has the page send back what it made of each change. A live chart (`pipelab.widgets.chart`) sends one
+text and gets back no more than the part that is zoomed to.
+"""
+
+import base64
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelab.figures.theme import template
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+__all__ = ["as_json", "figure_of", "plotly_js", "template_json"]
+
+# plotly.js knows no whole numbers of 64 bits.
+_NARROWER = {"i8": "i4", "u8": "u4"}
+
+
+@cache
+def plotly_js() -> str:
+    """The plotly.js that the installed plotly brings along; nothing is fetched from elsewhere."""
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+@cache
+def template_json() -> str:
+    """The house's template, which every live chart sends once."""
+    return json.dumps(template().to_plotly_json(), default=_encode)
+
+
+def as_json(parts: "dict | Figure") -> str:
+    """A drawing as plotly.js reads it; arrays of numbers as base64, which neither side has to read number by number.
+
+    Parameters
+    ----------
+    parts : dict of "data" and "layout", or Figure
+        Values may be numpy arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> as_json({"data": [{"x": np.array([1, 2], dtype="i1")}], "layout": {}})
+    '{"data": [{"x": {"dtype": "i1", "bdata": "AQI="}}], "layout": {}}'
+    """
+    return json.dumps(_as_dict(parts), default=_encode, allow_nan=False)
+
+
+def figure_of(parts: "dict | Figure") -> "Figure":
+    """The drawing as a still figure, checked by plotly, in the house's template.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+    """
+    import plotly.graph_objects as go
+
+    parts = _as_dict(parts)
+    return go.Figure(parts["data"], {**parts["layout"], "template": template()})
+
+
+def _as_dict(parts: "dict | Figure") -> dict:
+    if isinstance(parts, dict):
+        return parts
+    plain = parts.to_plotly_json()
+    plain["layout"].pop("template", None)
+    return {"data": plain["data"], "layout": plain["layout"]}
+
+
+def _encode(value: Any) -> Any:
+    """What json does not know."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"a drawing cannot hold a {type(value).__name__}")
+    if value.dtype.kind not in "iuf" or value.ndim > 3:
+        return value.tolist()
+    kind = value.dtype.str[1:]
+    if kind in _NARROWER:
+        kind = _NARROWER[kind] if _fits(value, _NARROWER[kind]) else "f8"
+    text = base64.b64encode(np.ascontiguousarray(value, dtype="<" + kind).tobytes()).decode("ascii")
+    shape = {"shape": ",".join(map(str, value.shape))} if value.ndim > 1 else {}
+    return {"dtype": kind, "bdata": text} | shape
+
+
+def _fits(value: np.ndarray, kind: str) -> bool:
+    limits = np.iinfo(kind)
+    return not value.size or bool(value.min() >= limits.min and value.max() <= limits.max)

@@ -1,0 +1,88 @@
+"""Many thousand actions as a picture of fixed size: for every rank and moment what it does most."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipelab.engine.schedules.action import IDLE, B, F, I, W
+from pipelab.figures.theme import KIND_COLOURS
+
+if TYPE_CHECKING:
+    from pipelab.engine.timeline.timeline import Timeline
+
+__all__ = ["busiest_kind", "lane_lines", "raster_trace"]
+
+COLUMNS = 1800  # about as many as a wide figure has pixels
+_SHOWN = (
+    ("idle", (IDLE,), "#F2F2F2"),
+    ("forward", (F,), KIND_COLOURS["F"]),
+    ("backward", (B,), KIND_COLOURS["B"]),
+    ("input gradient", (I,), KIND_COLOURS["I"]),
+    ("weight gradient", (W,), KIND_COLOURS["W"]),
+    ("send or receive", (4, 5, 6, 7), KIND_COLOURS["SEND_F"]),
+)
+
+
+def busiest_kind(
+    timeline: "Timeline", low: float, high: float, columns: int = COLUMNS
+) -> np.ndarray:
+    """For every rank and column of time, what takes most of it.
+
+    Returns
+    -------
+    int array, shape (ranks, columns)
+        0 idle, 1 forward, 2 full backward, 3 input gradient, 4 weight gradient, 5 sends and
+        receives.
+    """
+    schedule, edges = timeline.schedule, np.linspace(low, high, columns + 1)
+    place = np.zeros(IDLE + 1, dtype=np.int64)
+    for row, (_, kinds, _) in enumerate(_SHOWN):
+        place[list(kinds)] = row
+    row_of = place[schedule.kind[timeline.node_entry]]
+    result = np.zeros((schedule.ranks, columns), dtype=np.int8)
+    present = np.unique(row_of[timeline.node_end > timeline.node_start])
+    for rank in range(schedule.ranks):
+        mine = slice(timeline.graph.first[rank], timeline.graph.first[rank + 1])
+        start, end, kind = timeline.node_start[mine], timeline.node_end[mine], row_of[mine]
+        took, most = np.zeros((len(_SHOWN), columns)), np.full(columns, edges[1] - edges[0])
+        for row in present[present > 0]:
+            s, e = start[kind == row], end[kind == row]
+            # Time spent on this kind until t is a broken line through the starts and ends.
+            knots, spent = np.stack([s, e], axis=1).ravel(), np.repeat(np.cumsum(e - s), 2)
+            spent[::2] -= e - s
+            took[row] = np.diff(np.interp(edges, knots, spent)) if len(s) else 0.0
+        took[0] = most - took.sum(axis=0)
+        result[rank] = took.argmax(axis=0)
+    return result
+
+
+def lane_lines(ranks: int) -> dict:
+    """White lines between the lanes as one shape; gaps of the raster itself would be painted cell by cell."""
+    path = "".join(f"M0,{rank + 0.5}L1,{rank + 0.5}" for rank in range(ranks - 1)) or "M0,0"
+    return {
+        "type": "path",
+        "path": path,
+        "xref": "paper",
+        "yref": "y",
+        "line": {"color": "white", "width": 1},
+    }
+
+
+def raster_trace(
+    timeline: "Timeline", window: tuple[float, float] | None, columns: int = COLUMNS
+) -> dict:
+    """A heatmap of `busiest_kind` with one colour per kind."""
+    low, high = window or (0.0, timeline.makespan)
+    n = len(_SHOWN)
+    # In steps: a colour from i/n to (i+1)/n.
+    scale = [[(i + end) / n, colour] for i, (_, _, colour) in enumerate(_SHOWN) for end in (0, 1)]
+    step = (high - low) / columns
+    return {
+        "type": "heatmap", "z": busiest_kind(timeline, low, high, columns), "x0": low + step / 2, "dx": step, "y0": 0,
+        "dy": 1, "zmin": -0.5, "zmax": n - 0.5, "colorscale": scale, "hoverongaps": False,
+        "colorbar": {
+            "tickvals": list(range(n)), "ticktext": [name for name, _, _ in _SHOWN], "thickness": 12,
+            "title": {"text": "most of<br>the time"},
+        },
+        "hovertemplate": f"rank %{{y}}, about %{{x:.6g}} {timeline.costs.unit}<extra></extra>",
+    }  # fmt: skip

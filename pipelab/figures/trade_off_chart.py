@@ -1,0 +1,111 @@
+"""A trade-off in a picture: throughput against what it costs, as steps."""
+
+from typing import TYPE_CHECKING
+
+from pipelab.figures.theme import TYPE_COLOURS, plain, template
+from pipelab.outcome import STOPPED
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from pipelab.engine.methods.trade_offs import TradeOff
+
+__all__ = ["plot_trade_off"]
+
+_UNITS = {
+    "gpus": "GPUs in use",
+    "usd_per_hour": "$ per hour",
+    "usd_per_million_tokens": "$ per million tokens",
+    "seconds_per_pass": "seconds per pass",
+}
+# Amounts, of which one asks what each yields; the others are ratios and times.
+_ADDING_UP = {"gpus": "GPU", "usd_per_hour": "dollar"}
+
+
+def plot_trade_off(curve: "TradeOff") -> "Figure":
+    """Throughput against GPUs, dollars or seconds, as steps: between two points nothing better exists.
+
+    Parameters
+    ----------
+    curve : TradeOff
+        Made by `trade_off`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Tokens/s against what `curve.against` names; hover gives the placement.
+    """
+    import plotly.graph_objects as go
+
+    frame = curve.frame().sort_values(curve.against) if curve.points else curve.frame()
+    unit = _UNITS[curve.against]
+    x, y = (
+        frame[c].tolist() if len(frame) else [] for c in (curve.against, "throughput_tokens_per_s")
+    )
+    figure = go.Figure()
+    if x:
+        figure.add_trace(
+            go.Scatter(
+                x=[*x, _end(curve.against, x)], y=[*y, y[-1]], mode="lines",
+                line={"color": TYPE_COLOURS[0], "width": 2}, line_shape="hv", hoverinfo="skip", showlegend=False,
+            )
+        )  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=x, y=y, mode="markers+text", marker={"color": TYPE_COLOURS[0], "size": 11}, showlegend=False,
+                text=_labels(curve.against, x, y), textposition="top center",
+                customdata=[p.replace(" → ", "<br>") for p in frame["placement"]],
+                hovertemplate=f"%{{x:.6g}} {unit}: %{{y:.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
+            )
+        )  # fmt: skip
+    note = f"every point proven, {len(x)} in {curve.seconds:.2g} s" + (
+        "" if curve.complete else f"; {STOPPED}, points are missing"
+    )
+    note += "; between two points nothing better exists" if x else ""
+    figure.update_layout(
+        template=template(), height=400, title=f"{_finding(curve, unit, x, y)}<br><sup>{note}</sup>",
+        xaxis={"title": {"text": unit}} | ({"rangemode": "tozero"} if curve.against in _ADDING_UP else {}),
+        yaxis={"title": {"text": "tokens/s"}, "rangemode": "tozero", "range": [0, 1.15 * max(y, default=1)]},
+    )  # fmt: skip
+    return figure
+
+
+def _end(against: str, x: list[float]) -> float:
+    """How far the last step is drawn: more than the last point costs buys nothing."""
+    return x[-1] * 1.15 if against in _ADDING_UP or len(x) == 1 else x[-1] + 0.15 * (x[-1] - x[0])
+
+
+def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> str:
+    name = plain(curve.problem.name)
+    if not x:
+        return (
+            f"{name}: no placement exists"
+            if curve.complete
+            else f"{name}: no point was proven in time"
+        )
+    if curve.against in _ADDING_UP:
+        best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
+        return f"{name}: {y[-1]:.4g} tokens/s at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
+    if len(x) == 1:
+        return f"{name}: one placement is best in both, {y[0]:.4g} tokens/s at {x[0]:.4g} {unit}"
+    least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "quickest"}[curve.against]
+    more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
+    return f"{name}: the fastest has {more} more tokens/s than the {least}, at {dearer} more {unit}"
+
+
+def _percent(share: float) -> str:
+    """Two digits, as small as it may be.
+
+    >>> _percent(1.786), _percent(0.023), _percent(0.00046)
+    ('179%', '2.3%', '0.046%')
+    """
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
+
+
+def _labels(against: str, x: list[float], y: list[float]) -> list[str]:
+    """Throughput beside each point, unless the next one leaves no room."""
+    labels = [f"{v:.4g}" for v in y]
+    if against in _ADDING_UP:
+        return labels
+    room = 0.07 * (x[-1] - x[0])
+    return [t if i == len(x) - 1 or x[i + 1] - x[i] > room else "" for i, t in enumerate(labels)]

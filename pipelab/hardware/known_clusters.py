@@ -1,0 +1,253 @@
+"""Real mixes of GPUs, as others have published them, with the network between their nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelab.cluster import GPU, Cluster
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.fields import (
+    Count,
+    NotNegative,
+    Positive,
+    checked,
+    instance,
+    real_number,
+    true_or_false,
+)
+from pipelab.hardware.known_gpus import GPUFacts, load_gpus
+from pipelab.io.csv_cells import frame_of, number, path_of, place, read_rows, refuse_misspelt
+from pipelab.io.paths import data_dir
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["clusters", "load_cluster"]
+
+_MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
+_REQUIRED = ("cluster", "gpu_type", "gpus", "gpus_per_node", "network_gbit_per_s")
+
+
+@checked
+class _Nodes:
+    """One row: equal nodes at one site."""
+
+    gpu_type: str
+    gpus: Count
+    gpus_per_node: Count
+    site: str = ""
+    node_gbit_per_s: Positive | None = None
+    network_gbit_per_s: Positive | None = None
+    between_sites_gbit_per_s: Positive | None = None
+    network_latency_ms: NotNegative | None = None
+    between_sites_latency_ms: NotNegative | None = None
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One node: what is in it, and how fast it talks, inside and out, in GB/s."""
+
+    facts: _Nodes
+    gpu: GPU
+    count: int
+    inside: float
+    outside: float
+
+
+def load_cluster(
+    name: str,
+    *,
+    gpus: dict[str, GPUFacts] | None = None,
+    network_gbit_per_s: float | None = None,
+    nodes: bool = True,
+    file: str | Path | None = None,
+) -> Cluster:
+    """A cluster of `data/clusters.csv`, or of your own file with the same columns.
+
+    Parameters
+    ----------
+    name : str
+        One of `pl.clusters()`, or of your own file.
+    gpus : dict of str to GPUFacts, optional
+        By default `load_gpus()`: memory, price and the link inside a node come from there.
+    network_gbit_per_s : float, optional
+        Between nodes where the file does not say (and only there), in 10^9 bit/s.
+    nodes : bool
+        Whether GPUs of a node with several know its name. Without, no stage can be tensor parallel,
+        and GPUs of all nodes are of one kind: fewer different stages to look at.
+    file : str or Path, optional
+        A CSV with the columns of `data/clusters.csv`.
+
+    Returns
+    -------
+    Cluster
+        Links in GB/s per direction: inside a node the GPUs' own, between nodes the slower network
+        of the two, between sites what the file says. Latencies likewise, the greater of the two; 0
+        where the file states none, and inside a node, where a hop takes no more than what sending
+        takes (`Roofline.hop_latency_s`).
+
+    Raises
+    ------
+    UnknownName
+        No such cluster, or a type of GPU that `gpus` does not know.
+    InvalidData
+        The file is not there or cannot be read, the network is not stated, or a value does not fit.
+    InvalidValue
+        An argument does not fit.
+
+    References
+    ----------
+    `data/clusters.csv` names the source of every row, `data/README.md` the meaning of every column.
+
+    Examples
+    --------
+    >>> cluster = load_cluster("helix-single24")
+    >>> len(cluster), cluster.bandwidth_between(0, 23), cluster.latency_between(0, 23)
+    (24, 1.0, 1.0)
+    """
+    nodes = true_or_false("load_cluster", "nodes", nodes)
+    facts = load_gpus() if gpus is None else _checked_facts(gpus)
+    if network_gbit_per_s is not None:
+        network_gbit_per_s = _positive(network_gbit_per_s)
+    path = data_dir() / "clusters.csv" if file is None else path_of("load_cluster", file, "file")
+    table = _read(path)
+    if not isinstance(name, str) or name not in table:
+        raise UnknownName(f"there is no cluster {name!r}; {nearest(str(name), table)}")
+    made: list[_Node] = []
+    for row in table[name]:
+        made += _nodes(path, name, row, facts, network_gbit_per_s, nodes, len(made))
+    group = np.repeat(np.arange(len(made)), [n.count for n in made])
+    return Cluster(
+        tuple(g for n in made for g in (n.gpu,) * n.count), _bandwidth(made), group, _latency(made)
+    )
+
+
+def _read(path: Path) -> dict[str, list[_Nodes]]:
+    found: dict[str, list[_Nodes]] = {}
+    fields = _Nodes.__dataclass_fields__
+    rows = read_rows(path, _REQUIRED)
+    refuse_misspelt(rows[0], [*_REQUIRED, *fields])
+    for row in rows:
+        texts = {"gpu_type", "site"}
+        if not row.cells["cluster"]:
+            raise row.error("cluster", "", "expected the cluster's name")
+        values: dict[str, Any] = {
+            c: row.cells[c] if c in texts else number(row, c) for c in fields if row.cells.get(c)
+        }
+        found.setdefault(row.cells["cluster"], []).append(place(row, {}, partial(_Nodes, **values)))
+    return found
+
+
+def _checked_facts(gpus: Any) -> Mapping[str, GPUFacts]:
+    instance("load_cluster", "gpus", gpus, Mapping, "GPUFacts by type, such as load_gpus()")
+    for name, facts in gpus.items():
+        instance("load_cluster", f"gpus[{name!r}]", facts, GPUFacts, "GPUFacts")
+    return gpus
+
+
+def _positive(network: Any) -> float:
+    expected = "expected a number above 0"
+    value = real_number("load_cluster", "network_gbit_per_s", network, expected)
+    if value <= 0:
+        raise InvalidValue("load_cluster", [("network_gbit_per_s", network, expected)])
+    return value
+
+
+def _nodes(
+    path: Path,
+    name: str,
+    row: _Nodes,
+    facts: Mapping[str, GPUFacts],
+    network: float | None,
+    named: bool,
+    before: int,
+) -> list[_Node]:
+    """The nodes of one row. `before` counts those of other rows: two rows may hold nodes of the same kind."""
+    if row.gpu_type not in facts:
+        raise UnknownName(
+            f"{path}, {name}: {row.gpu_type!r} is no known GPU; {nearest(row.gpu_type, facts)}"
+        )
+    if row.gpus > _MOST_GPUS or before + -(-row.gpus // row.gpus_per_node) > _MOST_NODES:
+        most = f"expected at most {_MOST_GPUS:,} GPUs in a row and {_MOST_NODES:,} nodes; Cluster.from_counts has more"
+        raise InvalidData(
+            f"{path}, {name}: {row.gpus:,} GPUs, {row.gpus_per_node:,} per node: {most}"
+        )
+    outside = row.network_gbit_per_s or network
+    if outside is None:
+        raise InvalidData(
+            f"{path}, {name}: the network is not stated there; give network_gbit_per_s=…"
+        )
+    gpu = facts[row.gpu_type]
+    inside = gpu.link_gb_per_s if row.node_gbit_per_s is None else row.node_gbit_per_s / 8
+    sizes = [min(row.gpus_per_node, row.gpus - i) for i in range(0, row.gpus, row.gpus_per_node)]
+    made = []
+    for i, size in enumerate(sizes):
+        node = (
+            f"{row.site}{row.gpu_type}×{row.gpus_per_node} no. {before + i + 1}"
+            if named and size > 1
+            else ""
+        )
+        one = GPU(row.gpu_type, gpu.memory_gb, gpu.usd_per_hour, node, inside if node else None)
+        made.append(_Node(row, one, size, inside, outside / 8))
+    return made
+
+
+def _bandwidth(nodes: list[_Node]) -> np.ndarray:
+    """GB/s between nodes, and inside each on the diagonal."""
+    outside = np.array([n.outside for n in nodes])
+    matrix = np.minimum(outside[:, None], outside)
+    between = np.array([(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes])
+    sites = np.array([n.facts.site for n in nodes])
+    far = sites[:, None] != sites
+    matrix = np.where(far, np.minimum(matrix, np.minimum(between[:, None], between)), matrix)
+    np.fill_diagonal(matrix, [n.inside for n in nodes])
+    return matrix
+
+
+def _latency(nodes: list[_Node]) -> np.ndarray:
+    """Milliseconds between nodes; nothing inside one."""
+    network, between = (
+        np.array([getattr(n.facts, name) or 0.0 for n in nodes])
+        for name in ("network_latency_ms", "between_sites_latency_ms")
+    )
+    sites = np.array([n.facts.site for n in nodes])
+    near, far = np.maximum(network[:, None], network), np.maximum(between[:, None], between)
+    matrix = np.where(sites[:, None] != sites, np.maximum(near, far), near)
+    np.fill_diagonal(matrix, 0.0)
+    return matrix
+
+
+def clusters(file: str | Path | None = None) -> "DataFrame":
+    """The clusters as a table, one row per kind of node.
+
+    Parameters
+    ----------
+    file : str or Path, optional
+        A file of your own; by default `data/clusters.csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The file's columns, units in their names, with source and how sure each row is; the index is
+        `cluster`.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit.
+    InvalidValue
+        What is given is no path.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> int(pl.clusters().loc["helix-hetero42", "gpus"].sum())  # on 42 nodes
+    64
+    """
+    path = data_dir() / "clusters.csv" if file is None else path_of("clusters", file, "file")
+    _read(path)  # refuses what does not fit
+    return frame_of(path, "cluster")

@@ -1,0 +1,139 @@
+"""What is known of GPUs: memory, bandwidth, FLOP/s, links, prices; every row with its source."""
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelab.fields import Positive, Share, checked
+from pipelab.hardware.fact_rows import facts_from
+from pipelab.io.csv_cells import frame_of, path_of
+from pipelab.io.paths import data_dir
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["GPUFacts", "gpus", "load_gpus"]
+
+
+@checked
+class GPUFacts:
+    """One type of GPU.
+
+    Parameters
+    ----------
+    memory_gb : float
+        In 10^9 bytes.
+    memory_bandwidth_gb_per_s : float
+        Peak, in GB/s.
+    fp16_tflop_per_s : float
+        Peak of 16-bit matrix products, dense, in 10^12 FLOP/s. Datasheets like to print the sparse
+        figure, twice as high.
+    compute_efficiency : float
+        Share of that peak which large matrix products reach.
+    link_gb_per_s : float
+        To the other GPUs of its node in GB/s, per direction: NVLink, or PCIe where there is none.
+    usd_per_hour : float, optional
+        What one costs to rent, in $ per hour.
+    verified, source, note : str
+        How sure the row is ("checked", "partly"), where it comes from, what to know.
+
+    Raises
+    ------
+    InvalidValue
+        A number is not finite and above 0, or the efficiency is above 1.
+    """
+
+    memory_gb: Positive
+    memory_bandwidth_gb_per_s: Positive
+    fp16_tflop_per_s: Positive
+    compute_efficiency: Share = 0.5
+    link_gb_per_s: Positive = 31.5
+    usd_per_hour: Positive | None = None
+    verified: str = "yours"
+    source: str = ""
+    note: str = ""
+
+
+_TEXTS = {"verified", "source", "note"}
+
+
+def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
+    """GPU types by name: the bundled ones, and after them those of a file of your own.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        A CSV with the columns gpu_type, memory_gb, memory_bandwidth_gb_per_s and fp16_tflop_per_s;
+        any other column of `data/gpus.csv` may be there too. A type of the same name replaces the
+        bundled one.
+
+    Returns
+    -------
+    dict of str to GPUFacts
+        By type, in the order of the files.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit; names file, row, column
+        and value.
+    InvalidValue
+        What is given is no path.
+
+    References
+    ----------
+    `data/gpus.csv` names the source of every row, `data/README.md` the meaning of every column.
+
+    Examples
+    --------
+    >>> load_gpus()["L4"].fp16_tflop_per_s
+    121.0
+    """
+    return dict(_bundled()) if path is None else _bundled() | _read(path_of("load_gpus", path))
+
+
+@cache
+def _bundled() -> dict[str, GPUFacts]:
+    return _read(data_dir() / "gpus.csv")
+
+
+def _read(path: Path) -> dict[str, GPUFacts]:
+    required = ["memory_gb", "memory_bandwidth_gb_per_s", "fp16_tflop_per_s"]
+    optional = ["compute_efficiency", "link_gb_per_s", "usd_per_hour", *sorted(_TEXTS)]
+    return facts_from(
+        path, "gpu_type", lambda _, values: GPUFacts(**values), required, optional, texts=_TEXTS
+    )
+
+
+def gpus(path: str | Path | None = None) -> "DataFrame":
+    """The facts as a table, one row per type of GPU.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        A file of your own, shown alone; by default `data/gpus.csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The file's columns, units in their names, with source and how sure each row is; the index is
+        `gpu_type`.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit.
+    InvalidValue
+        What is given is no path.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> float(pl.gpus().loc["H100-SXM", "memory_bandwidth_gb_per_s"])
+    3350.0
+    """
+    path = data_dir() / "gpus.csv" if path is None else path_of("gpus", path)
+    _read(path)  # refuses what does not fit
+    table = frame_of(path, "gpu_type")
+    numbers = table.select_dtypes("number").columns
+    return table.astype(dict.fromkeys(numbers, float))

@@ -1,0 +1,379 @@
+"""Measured stage times in place of a formula: a table, interpolated, never extrapolated in silence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from pipelab.cluster import GPU
+from pipelab.costs import StageCost, StageTables
+from pipelab.costs_turns import pass_time, whole_sequences
+from pipelab.errors import InvalidData, InvalidValue
+from pipelab.fields import Count, Flag, Positive, checked
+from pipelab.hardware.roofline import Roofline
+from pipelab.io.csv_cells import number, path_of, read_rows
+from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    from pipelab.hardware.transformer import Transformer
+    from pipelab.problem import Model, Workload
+
+__all__ = ["Measured", "load_measured"]
+
+_COLUMNS = ("gpu_type", "layers", "batch", "milliseconds")
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Times of one type of GPU, for every pair of the layers and batches measured."""
+
+    layers: np.ndarray  # ascending
+    batch: np.ndarray  # ascending
+    seconds: np.ndarray  # (len(layers), len(batch))
+
+    def at(self, layers: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        """Seconds by linear interpolation in both directions; infinite beyond what was measured."""
+        from scipy.interpolate import interpn
+
+        # One measured value stands for itself alone; interpn wants two, so it is given a neighbour
+        # as good as equal.
+        axes = [
+            x if len(x) > 1 else np.array([x[0], np.nextafter(x[0], np.inf)])
+            for x in (self.layers, self.batch)
+        ]
+        values = (
+            np.broadcast_to(self.seconds, [len(x) for x in axes])
+            if 1 in self.seconds.shape
+            else self.seconds
+        )
+        points = np.stack(np.broadcast_arrays(layers, batch), axis=-1)
+        return interpn(axes, values, points, bounds_error=False, fill_value=np.inf).reshape(
+            points.shape[:-1]
+        )
+
+
+@checked(eq=False)
+class Measured:
+    """A cost model made of measurements, for stages of one GPU or of several that share the batch evenly.
+
+    Parameters
+    ----------
+    milliseconds : mapping of GPU type to mapping of (layers, batch) to float
+        Time of one pass of so many sequences through so many layers on one GPU in ms, for every
+        pair of the layers and batches that occur.
+    needs : cost model
+        Says what stages need in memory and what links carry: `Roofline()` or `LinearThroughput`.
+    per_layer : bool
+        The table has one layer only, and n layers take n times as long.
+    beyond : {"refuse", "leave out"}
+        What becomes of stages that were not measured: a problem that may ask for them is refused,
+        or they are not considered.
+
+    Raises
+    ------
+    InvalidValue
+        There is no time, a time or a batch is not above 0, a pair is missing, `needs` is no cost
+        model, or `per_layer` is said of a table with more than one layer.
+
+    Notes
+    -----
+    Between measured points time is linear in layers and in batch. Beyond them nothing is guessed.
+    A stage's rate comes from shares that need not be whole, the time of a pass from whole sequences
+    (`pipelab.costs_turns`); a stage of which either was not measured is not considered.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny")
+    >>> table = {t: {(n, b): n * (5 + b) for n in (1, 4) for b in (1, 16)} for t in ("V100", "H100")}
+    >>> costs = Measured(table, tiny.costs)
+    >>> cost = costs.stage(tiny.model, tiny.workload, [pl.GPU("H100", 80)], 2, "even")
+    >>> round(16 * 2048 / cost.throughput, 3)  # seconds: 2 layers of 5 + 16 ms
+    0.042
+    """
+
+    milliseconds: Mapping[str, Mapping[tuple[Count, Positive], Positive]]
+    needs: Any
+    per_layer: Flag = False
+    beyond: Literal["refuse", "leave out"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if not (hasattr(self.needs, "stage_tables") and hasattr(self.needs, "memory_parts")):
+            raise InvalidValue(
+                "Measured", [("needs", self.needs, "expected a cost model, such as Roofline()")]
+            )
+        if not self.milliseconds:
+            raise InvalidValue(
+                "Measured", [("milliseconds", {}, "expected at least one type of GPU")]
+            )
+        _ = self._grids  # refuses a table with holes now, not when it is first used
+        if isinstance(self.needs, Roofline):  # the table knows no stages that cut layers
+            object.__setattr__(self, "needs", replace(self.needs, tensor_parallel=False))
+
+    @cached_property
+    def _grids(self) -> dict[str, _Grid]:
+        return {
+            name: _grid(name, table, self.per_layer) for name, table in self.milliseconds.items()
+        }
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types that were measured."""
+        return tuple(self.milliseconds)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what was not measured; called by `Problem` when it is made.
+
+        Parameters
+        ----------
+        problem : Problem
+            What this model is to serve.
+
+        Raises
+        ------
+        InvalidValue
+            `needs` refuses the problem, the batch is not split evenly, or stages are possible that
+            were not measured and `beyond` is "refuse".
+        """
+        self.needs.check(problem)
+        if problem.batch_split != "even":
+            expected = "expected 'even': the table says nothing of unequal shares"
+            raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
+        if self.beyond == "leave out":
+            return
+        largest, batch = (
+            min(problem.max_gpus_per_stage, len(problem.cluster)),
+            problem.workload.batch_size,
+        )
+        for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
+            grid = self._grids[name]
+            asked = [("batch", "sequences", grid.batch, batch / largest, batch)]
+            if not self.per_layer:
+                asked.append(("layers", "layers", grid.layers, 1, problem.model.layers))
+            for column, unit, known, low, high in asked:
+                if low < known[0] or high > known[-1]:
+                    expected = (
+                        f"{name} was measured for {known[0]:g} to {known[-1]:g} {unit}, and a stage may have "
+                        f"{low:g} to {high:g}: measure more, or leave such stages out with beyond='leave out'"
+                    )
+                    raise InvalidValue(
+                        "Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)]
+                    )
+
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
+        """As `needs` has it.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose tensor and link units count.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
+        """
+        return self.needs.link_throughput(problem, bandwidth_gb_per_s)
+
+    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
+        """As `needs` has it.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        gpu : GPU
+            Alone with these layers and the whole batch.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        dict of str to float
+            In GB, by what it is for.
+        """
+        return self.needs.memory_parts(problem, gpu, layers)
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        """Whether a mixed stage is exactly as fast as the slowest pure one of its size.
+
+        Parameters
+        ----------
+        problem : Problem
+            What is asked about.
+
+        Returns
+        -------
+        bool
+            As `needs` has it.
+        """
+        return self.needs.mixes_as_slowest(problem)
+
+    def stage(
+        self,
+        model: "Model | Transformer",
+        workload: "Workload",
+        gpus: Sequence[GPU],
+        layers: range | int,
+        batch_split: str,
+    ) -> StageCost:
+        """Rate, batch shares and memory of one stage; the rate is 0 where it was not measured.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range or int
+            Numbered from 0; a number stands for so many layers from the first.
+        batch_split : {"even"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number
+            per GPU), and `pass_seconds`.
+        """
+        layers = range(layers) if isinstance(layers, int) else layers
+        share = workload.batch_size / len(gpus)
+        interval, longest = (
+            max(float(self._seconds(g.type, len(layers), b)) for g in gpus)
+            for b in (share, whole_sequences(share))
+        )
+        memory = self.needs.stage(model, workload, gpus, layers, batch_split).memory_gb
+        rate = workload.tokens / interval if np.isfinite(longest) else 0.0
+        return StageCost(
+            rate, (share,) * len(gpus), memory, pass_seconds=float(pass_time(interval, longest))
+        )
+
+    def stage_tables(
+        self,
+        model: "Model | Transformer",
+        workload: "Workload",
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
+        """`stage` for every composition and every kind of span (`model.spans`) at once.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            With U kinds of span.
+        workload : Workload
+            What passes through them.
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
+            How many GPUs of each kind a candidate stage has; every row has at least one.
+        batch_split : {"even"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageTables
+            `throughput` (C, U) in tokens/s, 0 where it was not measured; `memory_gb` (C, K, U) in
+            GB; and `pass_seconds` (C, U).
+        """
+        share = (workload.batch_size / composition.sum(axis=1))[:, None]
+        there = (composition > 0)[:, :, None]
+
+        def longest(b: np.ndarray) -> np.ndarray:
+            seconds = np.stack(
+                [self._seconds(kind.type, model.spans.layers, b) for kind in kinds], axis=1
+            )
+            return np.where(there, seconds, 0.0).max(axis=1)
+
+        interval, passes = longest(share), longest(whole_sequences(share))
+        memory = self.needs.stage_tables(model, workload, kinds, composition, batch_split).memory_gb
+        rate = np.where(np.isfinite(passes), workload.tokens / interval, 0.0)
+        return StageTables(rate, memory, pass_time(interval, passes))
+
+    def _seconds(self, gpu_type: str, layers: Any, batch: Any) -> np.ndarray:
+        grid = self._grids[gpu_type]
+        if self.per_layer:
+            return layers * grid.at(np.ones_like(layers), batch)
+        return grid.at(layers, batch)
+
+
+def _grid(name: str, table: Mapping, per_layer: bool) -> _Grid:
+    """The table as arrays; every pair of measured layers and batches must be there."""
+    if not table:
+        raise InvalidValue(
+            "Measured", [(name, {}, "expected at least one time, such as {(1, 8): 2.5}")]
+        )
+    layers, batch = (np.unique([key[i] for key in table]).astype(float) for i in (0, 1))
+    missing = [(n, b) for n in layers for b in batch if (n, b) not in table]
+    problems = []
+    if missing:
+        n, b = missing[0]
+        problems.append(
+            (name, "table", f"{n:g} layers with batch {b:g} are missing; expected every pair")
+        )
+    if per_layer and layers.tolist() != [1.0]:
+        problems.append(
+            (name, f"layers {layers.tolist()}", "per_layer=True expects times of one layer only")
+        )
+    if problems:
+        raise InvalidValue("Measured", problems)
+    seconds = np.array([[table[n, b] / 1000 for b in batch] for n in layers])
+    return _Grid(layers, batch, seconds)
+
+
+def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
+    """`Measured` from a CSV file with the columns gpu_type, layers, batch, milliseconds.
+
+    Parameters
+    ----------
+    path : str or Path
+        Of the file.
+    needs : cost model
+        As for `Measured`.
+    **options
+        `per_layer` and `beyond`, as for `Measured`.
+
+    Returns
+    -------
+    Measured
+        Of the types that the file names.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, a value does not fit, a pair of layers and batch
+        stands there twice or is missing; the message names the file, and row and column where it is
+        one row's.
+    InvalidValue
+        `needs` is no cost model, an option is not one of these, or its value does not fit, or what
+        is given is no path.
+    """
+    found: dict[str, dict[tuple[int, float], float]] = {}
+    for row in read_rows(path_of("load_measured", path), _COLUMNS):
+        layers, batch, milliseconds = (float(number(row, c)) for c in _COLUMNS[1:])
+        if not (1 <= layers < np.inf) or layers != int(layers):
+            raise row.error("layers", row.cells["layers"], "expected a whole number, at least 1")
+        if not row.cells["gpu_type"]:
+            raise row.error("gpu_type", "", "expected the name of a type of GPU")
+        table = found.setdefault(row.cells["gpu_type"], {})
+        if (layers, batch) in table:
+            raise row.error(
+                "batch",
+                row.cells["batch"],
+                f"{layers:g} layers with this batch stand there already",
+            )
+        table[int(layers), batch] = milliseconds
+    try:
+        return Measured(found, needs, **options)
+    except InvalidValue as error:
+        if {"needs", *options} & {name for name, _, _ in error.problems}:
+            raise
+        raise InvalidData(f"{path}: {error}") from None

@@ -1,0 +1,104 @@
+"""Arrays that the roofline works on: spans of layers, rates of GPUs, and ways to run a stage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from pipelab.cluster import GPU
+from pipelab.hardware.transformer import Transformer
+
+__all__ = ["Hardware", "Span", "Table", "degrees"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What consecutive layers hold: arrays with one number per kind of span, or plain numbers for one span."""
+
+    layers: np.ndarray | float
+    dense: np.ndarray | float  # of these, layers without experts in a model with experts
+    last: np.ndarray | float  # 1 where the head is among them
+    weight_gb: np.ndarray | float  # with embedding and head
+
+    @classmethod
+    def of(cls, model: Transformer, layers: range) -> "Span":
+        """One span."""
+        dense = sum(i < model.dense_layers for i in layers)
+        return cls(
+            float(len(layers)),
+            float(dense),
+            float(model.layers - 1 in layers),
+            model.weight_gb(layers),
+        )
+
+    @classmethod
+    def all(cls, model: Transformer) -> "Span":
+        """Every kind of span of the model, in the order of `model.spans`."""
+        s = model.spans
+        unit = model.layer_parameters() * model.weight_bytes / 1e9
+        return cls(s.layers.astype(float), s.others["dense"], s.others["last"], s.weight * unit)
+
+    def __len__(self) -> int:
+        return np.size(self.layers)
+
+    def take(self, index: Any) -> "Span":
+        """The spans of these numbers."""
+        return Span(*(np.atleast_1d(getattr(self, f.name))[index] for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What GPUs reach, one number per kind; shape (K,) or whatever broadcasts."""
+
+    flops: np.ndarray  # per second
+    bandwidth: np.ndarray  # bytes/s of memory
+    inside: np.ndarray  # bytes/s between GPUs of a node
+
+    def take(self, index: Any) -> "Hardware":
+        """The kinds of these numbers."""
+        return Hardware(*(getattr(self, f.name)[index] for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Table:
+    """One way to run each candidate stage: C compositions of K kinds of GPU times U kinds of span."""
+
+    rate: np.ndarray  # (C, U) tokens/s
+    seconds: np.ndarray  # (C, U) of one pass
+    memory_gb: np.ndarray  # (C, K, U); 0 where the composition has none of that kind
+    batch: np.ndarray  # (C, K, U) sequences on each GPU
+    degree: np.ndarray  # (C, U) GPUs that cut a layer among them
+
+    def or_better(self, other: "Table", limit: np.ndarray, prefer: str) -> "Table":
+        """Per stage the better of what fits `limit` GB, shape (1, K, 1), by "rate" or "time" of a pass.
+
+        Where neither fits, what lacks less.
+        """
+        mine, theirs = (table.lack(limit) for table in (self, other))
+        fits = (mine <= 0) & (theirs <= 0)
+        preferred = other.rate > self.rate if prefer == "rate" else other.seconds < self.seconds
+        better = np.where(fits, preferred, theirs < np.maximum(mine, 0))
+        pick = better[:, None, :]
+        return Table(
+            np.where(better, other.rate, self.rate),
+            np.where(better, other.seconds, self.seconds),
+            np.where(pick, other.memory_gb, self.memory_gb),
+            np.where(pick, other.batch, self.batch),
+            np.where(better, other.degree, self.degree),
+        )
+
+    def lack(self, limit: np.ndarray) -> np.ndarray:
+        """GB missing on the GPU that lacks most; 0 or less where all fits; shape (C, U)."""
+        return np.where(self.memory_gb > 0, self.memory_gb - limit, -np.inf).max(axis=1)
+
+
+def degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) -> list[int]:
+    """Ways to cut a layer that some stage of one node allows: heads, and what is cached, must come out even."""
+    alone = composition.max(axis=1) == composition.sum(axis=1)
+    sizes = {
+        int(n) for n in composition[alone][:, [bool(kind.node) for kind in kinds]].ravel() if n > 1
+    }
+    ways = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
+    parts = model.kv_parts
+    return sorted(t for t in ways if model.heads % t == 0 and (parts % t == 0 or t % parts == 0))

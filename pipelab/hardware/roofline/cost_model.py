@@ -1,0 +1,441 @@
+"""Roofline: what a stage of real GPUs yields and needs.
+
+A pass takes each layer as long as the slower of computing and moving bytes, plus what does not
+overlap (Williams, Waterman and Patterson, 2009). The constants are few and named; each has one
+value per type of GPU or one for all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from typing import Annotated, Any, Literal, cast
+
+import numpy as np
+
+from pipelab.cluster import GPU
+from pipelab.costs import StageCost, StageTables
+from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.fields import (
+    Flag,
+    Later,
+    NotNegative,
+    Share,
+    checked,
+    instance,
+    python_value,
+    whole_number,
+)
+from pipelab.hardware.known_gpus import GPUFacts, load_gpus
+from pipelab.hardware.roofline.arrays import Span
+from pipelab.hardware.roofline.demand import Demand
+from pipelab.hardware.roofline.execution_modes import best_way, one_stage
+from pipelab.hardware.roofline.pass_times import hardware_of, slower, stage_seconds
+from pipelab.hardware.transformer import Transformer
+from pipelab.problem import Problem, Workload
+
+__all__ = ["Roofline"]
+
+
+@checked
+class Roofline:
+    """The physical cost model.
+
+    Parameters
+    ----------
+    gpus : mapping of GPU type to GPUFacts, optional
+        By default all of `data/gpus.csv`. `F` = fp16_tflop_per_s, `B` = memory_bandwidth_gb_per_s
+        and `η_c` = compute_efficiency come from there.
+    memory_efficiency : float
+        `η_m`, share of the memory bandwidth that kernels reach.
+    prefill_overlap, decode_overlap : float
+        `ω`, share of the shorter of computing and moving bytes that hides behind the longer.
+        Prompts have thousands of rows for every weight read; a new token per sequence has few, and
+        hides less.
+    layer_overhead_s : float
+        `τ0`, launches and waits per layer in seconds: 0.02 ms with CUDA graphs, 0.3 ms with eager
+        kernels.
+    hop_latency_s : float
+        `α`, what sending a message takes besides its bytes, in seconds; the link is taken for that
+        long. How long a byte is on the way is the link's own (`Cluster.latency_ms`), and keeps no
+        other message from it.
+    memory_share : float
+        Share of a GPU's memory that may be used.
+    tensor_parallel : bool
+        Whether the GPUs of a stage that share a node, and are alike in all (`GPU`), may also cut
+        each layer among them.
+    prefer : {"rate", "time"}
+        Which of the ways to run a stage that fit in memory is taken: the one with the greatest
+        rate, or the one whose pass is shortest. Every method and `evaluate` take the same; they
+        differ only where a batch is shared unevenly. Where the time of a pass is the goal
+        (`quickest`), "time" is what to ask for.
+
+    Raises
+    ------
+    InvalidValue
+        A share is not above 0 and at most 1 (overlaps may be 0), a time is negative, or `gpus` is
+        empty.
+
+    Notes
+    -----
+    With t GPUs cutting a layer, in seconds:
+
+        T_c = FLOPs / (t · F · η_c)
+        T_m = (weights / t + KV / min(t, K) + activations / t) / (B · η_m)
+        T_tp = 2 · (2(t − 1)/t · b·q·d·2 bytes / (bandwidth inside the node) + 2(t − 1) · α)
+        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head
+
+    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`;
+    arithmetic runs at 16 bits whatever the weights are stored in. k GPUs of a stage share the batch
+    (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
+    what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
+    balanced by speed, all finish together.
+
+    Shares b need not be whole in the rate: GPUs that take turns at whole batches do at least as
+    well in the long run, as T_stage(k·b) ≤ k·T_stage(b). No sequence is shared in a single pass
+    without cutting layers, so a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups
+    of GPUs (`pipelab.costs_turns`). Both hold at once wherever T_stage is straight between ⌊b⌋ and
+    ⌈b⌉; at the bend from reading to computing, a full pipeline may need turns at whole batches, and
+    longer passes, for the rate. Memory is judged for b: with several microbatches in flight, turns
+    even out.
+
+    A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
+
+    References
+    ----------
+    S. Williams, A. Waterman, D. Patterson, *Roofline*, Communications of the ACM 52, 2009; R. Pope
+    et al., *Efficiently Scaling Transformer Inference*, 2022. The facts of GPUs have their sources
+    in `data/gpus.csv`.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> roof, load = Roofline(), pl.Workload(1000, 1)
+    >>> a100 = pl.GPU("A100-SXM-40", 40)
+    >>> cost = roof.stage(pl.load_model("Llama-2-70B"), load, [a100], range(1, 2), "even")
+    >>> round(1000 * load.tokens / cost.throughput, 2)  # ms for one layer; Helix measured 8
+    8.54
+    """
+
+    gpus: Annotated[Mapping[str, GPUFacts], Later] = cast(Mapping[str, GPUFacts], None)
+    memory_efficiency: Share = 0.8
+    prefill_overlap: NotNegative = 1.0
+    decode_overlap: NotNegative = 0.5
+    layer_overhead_s: NotNegative = 2e-5
+    hop_latency_s: NotNegative = 1e-5
+    memory_share: Share = 0.9
+    tensor_parallel: Flag = True
+    prefer: Literal["rate", "time"] = "rate"
+
+    def __post_init__(self) -> None:
+        for name in ("prefill_overlap", "decode_overlap"):
+            if getattr(self, name) > 1:
+                raise InvalidValue(
+                    "Roofline", [(name, getattr(self, name), "expected a share from 0 to 1")]
+                )
+        if self.gpus is not None and not self.gpus:
+            raise InvalidValue(
+                "Roofline",
+                [("gpus", {}, "expected at least one type of GPU, or None for all known")],
+            )
+        object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        numbers = [getattr(self, f.name) for f in fields(self) if f.name != "gpus"]
+        return hash((tuple(self.gpus.items()), *numbers))
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types this model knows."""
+        return tuple(self.gpus)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what has no meaning here; called by `Problem` when it is made.
+
+        Parameters
+        ----------
+        problem : Problem
+            What this model is to serve.
+
+        Raises
+        ------
+        InvalidValue
+            The model is no `Transformer`, links are not counted in tokens, or a rate is not between
+            1e-9 and 1e15 tokens/s, beyond which solvers do not compute.
+        """
+        if not isinstance(problem.model, Transformer):
+            expected = "expected a Transformer, such as load_model('Llama-3-70B'): Roofline needs its dimensions"
+            raise InvalidValue("Problem", [("model", problem.model.name, expected)])
+        if problem.link_units != "tokens":
+            expected = (
+                "expected 'tokens': Roofline's stages count tokens, and links must count the same"
+            )
+            raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
+        load, spans = problem.workload, (range(1), range(problem.model.layers))
+        for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
+            with np.errstate(all="ignore"):
+                rates = load.tokens / np.array(
+                    [self.pass_seconds(problem.model, load, gpu, x) for x in spans]
+                )
+            # no GPU's, and beyond what solvers compute with
+            if not 1e-9 < rates.min() <= rates.max() < 1e15:
+                expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
+                raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
+
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
+        """Rate of links that carry one microbatch after the other.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s, of the shape that was given.
+        """
+        sent = Demand(_known(problem), problem.workload).handed_on_bytes(
+            problem.workload.batch_size
+        )
+        # A GPU's link to itself may be infinite; without latency that takes no time at all.
+        with np.errstate(divide="ignore"):
+            seconds = self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9)
+            return python_value(problem.workload.tokens / seconds)
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        """Whether a mixed stage is exactly as fast as the slowest pure one of its size (see `LinearThroughput`).
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose batch split and nodes count.
+
+        Returns
+        -------
+        bool
+            True for an even split where no layer can be cut.
+        """
+        cut = self.tensor_parallel and any(kind.node for kind in problem.cluster.kinds)
+        return problem.batch_split == "even" and not cut
+
+    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
+        """What these layers need on one GPU alone, by what it is for.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        gpu : GPU
+            Of whose memory `memory_share` may be used.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        dict of str to float
+            "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes).
+        """
+        demand, load = Demand(_known(problem), problem.workload), problem.workload
+        parts = demand.kept_gb(problem.model.weight_gb(layers), len(layers), load.batch_size, 1)
+        reserve = (1 - self.memory_share) * gpu.memory_gb
+        return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
+
+    def pass_seconds(
+        self,
+        model: Transformer,
+        workload: Workload,
+        gpu: GPU,
+        layers: range,
+        tensor_parallel: int = 1,
+    ) -> float:
+        """Time of one pass of the whole batch on this GPU, or on so many of its node that cut each layer.
+
+        Parameters
+        ----------
+        model : Transformer
+            Whose layers these are.
+        workload : Workload
+            Its batch passes once.
+        gpu : GPU
+            Of a type that this model knows.
+        layers : range
+            Numbered from 0.
+        tensor_parallel : int
+            GPUs of the node that cut each layer among them.
+
+        Returns
+        -------
+        float
+            In seconds.
+
+        Raises
+        ------
+        InvalidValue
+            An argument is of another kind, the type is not known, these are no layers of the model,
+            or several GPUs are to cut a layer and the GPU has no node.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> llama, load = pl.load_model("Llama-3-8B"), pl.Workload(1024, 1, "decode")
+        >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 50  # tokens/s
+        True
+        """
+        remedies = {
+            Transformer: "a model with dimensions, such as load_model('Llama-3-8B')",
+            Workload: "a Workload",
+        }
+        for name, value, kind in (
+            ("model", model, Transformer),
+            ("workload", workload, Workload),
+            ("gpu", gpu, GPU),
+        ):
+            instance("pass_seconds", name, value, kind, remedies.get(kind, "a GPU"))
+        if gpu.type not in self.gpus:
+            raise InvalidValue(
+                "pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, self.gpus))]
+            )
+        instance("pass_seconds", "layers", layers, range, "consecutive layers, such as range(0, 4)")
+        if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
+            expected = f"expected consecutive layers among range(0, {model.layers})"
+            raise InvalidValue("pass_seconds", [("layers", layers, expected)])
+        ways = whole_number("pass_seconds", "tensor_parallel", tensor_parallel, most=1_000_000)
+        if ways > 1 and not gpu.node:
+            expected = "expected a GPU with a node where it is more than 1"
+            raise InvalidValue("pass_seconds", [("tensor_parallel", ways, expected)])
+        demand, span = Demand(model, workload), Span.of(model, layers)
+        return float(
+            stage_seconds(
+                self, demand, hardware_of(self, [gpu]), span, np.array([workload.batch_size]), ways
+            )[0]
+        )
+
+    def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
+        """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
+
+        Parameters
+        ----------
+        model : Transformer
+            Whose layer it is.
+        workload : Workload
+            Its batch passes once.
+        gpu : GPU
+            Of a type that this model knows.
+
+        Returns
+        -------
+        dict of str to float
+            "computing"; "weights", "keys and values" and "activations", each with the time to move
+            its bytes; "overhead"; and "layer", in which what overlaps counts once. All in seconds.
+
+        Raises
+        ------
+        UnknownName
+            The type of GPU is not known.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> llama, load = pl.load_model("Llama-3-70B"), pl.Workload(2048, 1, "decode")
+        >>> times = Roofline().layer_times(llama, load, pl.GPU("L4", 24))
+        >>> max(times, key=times.get), times["weights"] > 100 * times["computing"]
+        ('layer', True)
+        """
+        if gpu.type not in self.gpus:
+            raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, self.gpus)}")
+        demand, hardware, b = (
+            Demand(model, workload),
+            hardware_of(self, [gpu]),
+            np.array([workload.batch_size]),
+        )
+        moved = {
+            "weights": demand.layer_weight_bytes("ordinary", b),
+            "keys and values": demand.kv_bytes(b),
+            "activations": demand.activation_bytes(b),
+        }
+        seconds = {"computing": demand.layer_flops("ordinary", b) / hardware.flops}
+        seconds |= {name: size / hardware.bandwidth for name, size in moved.items()}
+        both = slower(self, demand, seconds["computing"], sum(moved.values()) / hardware.bandwidth)
+        seconds |= {
+            "overhead": np.array([self.layer_overhead_s]),
+            "layer": both + self.layer_overhead_s,
+        }
+        return {name: float(value[0]) for name, value in seconds.items()}
+
+    def stage(
+        self,
+        model: Transformer,
+        workload: Workload,
+        gpus: Sequence[GPU],
+        layers: range | int,
+        batch_split: str,
+    ) -> StageCost:
+        """Rate, batch shares and memory of one stage.
+
+        Parameters
+        ----------
+        model : Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range or int
+            Numbered from 0; a number stands for so many layers from the first.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number
+            per GPU), `degree`, the GPUs that cut each layer among them, and `pass_seconds`.
+        """
+        layers = range(layers) if isinstance(layers, int) else layers
+        return one_stage(
+            self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split
+        )
+
+    def stage_tables(
+        self,
+        model: Transformer,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
+        """`stage` for every composition and every kind of span (`model.spans`) at once.
+
+        Parameters
+        ----------
+        model : Transformer
+            With U kinds of span.
+        workload : Workload
+            What passes through them.
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
+            How many GPUs of each kind a candidate stage has; every row has at least one.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageTables
+            `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
+        """
+        best = best_way(
+            self, Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split
+        )
+        return StageTables(best.rate, best.memory_gb, best.seconds)
+
+
+def _known(problem: Problem) -> Transformer:
+    """The model, which `check` has found to have dimensions."""
+    return cast(Transformer, problem.model)

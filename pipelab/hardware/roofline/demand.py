@@ -1,0 +1,147 @@
+"""What one pass of a microbatch asks of a layer: FLOPs, bytes to read and write, and bytes to keep.
+
+With d, f the widths of model and feed-forward block, H query heads of width h, V the vocabulary,
+β bytes per weight, κ bytes of keys and values per token and layer, b sequences with s tokens each,
+of which q are new in this pass (s in prefill, 1 in decode):
+
+- FLOPs of a layer: 2·b·q·P_a for its matrices (P_a parameters that a token meets), and for
+attention
+  4·H·h for every pair of a new token and one that it looks back at: b·s pairs in decode, b·s²/2 in
+  (causal) prefill. Head: 2·b·V·d, for one token of every sequence. The embedding is looked
+  up: it takes memory and next to no time.
+- bytes of a layer: the weights once, of E experts those that some token visits, E·(1 − (1 −
+E_a/E)^(b·q));
+  keys and values once, b·s·κ (with FlashAttention no s² of bytes); activations in and out of eight
+  operators, 8·b·q·d·2. Head: V·d·β.
+- bytes to keep on a GPU: weights, keys and values of every microbatch in flight, and the
+activations
+  of the widest operator, b·q·(2d + 2f)·2.
+
+In a mixed load every sequence writes o tokens after a prompt of s: each new token looks back at s +
+o/2 others on average, and brings s/o prompt tokens of other sequences with it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from pipelab.hardware.transformer import Transformer
+from pipelab.problem import Workload
+
+__all__ = ["Demand"]
+
+ACTIVATION_BYTES = 2.0
+ACTIVATION_PASSES = 8  # times that an activation of width d is read or written in one layer
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The demands of one model under one load; methods take arrays that broadcast.
+
+    `b` counts sequences and may be a fraction; t is the tensor-parallel degree.
+    """
+
+    model: Transformer
+    load: Workload
+
+    @property
+    def new_tokens(self) -> float:
+        """q: tokens per sequence that pass in one pass."""
+        return self.load.tokens_passed / self.load.batch_size
+
+    @property
+    def answers(self) -> float:
+        """Tokens per sequence that the head is asked for: the last of a prompt, or each new one."""
+        return 1 + 1 / self.load.output_tokens if self.load.phase == "mixed" else 1.0
+
+    @property
+    def kept_tokens(self) -> float:
+        """Tokens per sequence that the KV cache must have room for."""
+        return self.load.sequence_length + (
+            self.load.output_tokens if self.load.phase == "mixed" else 0
+        )
+
+    def attention_flops(self) -> float:
+        """Of one sequence in one layer."""
+        m, s, o = self.model, self.load.sequence_length, self.load.output_tokens
+        wide = 4 * m.heads * m.head_dim
+        reading = writing = wide  # per pair of tokens
+        if m.latent:
+            # Prefill expands the latent vector into heads; decode works on the vector itself
+            # (DeepSeek-V2, 2.1.2).
+            kv, rope, value = m.latent.kv_rank, m.latent.rope_dim, m.latent.value_dim
+            reading, writing = (
+                2 * m.heads * (m.head_dim + rope + value),
+                2 * m.heads * (2 * kv + rope),
+            )
+        if self.load.phase == "prefill":
+            return reading * s * s / 2
+        if self.load.phase == "decode":
+            return writing * s
+        return writing * (s + o / 2) + reading * (s / o) * s / 2
+
+    def layer_flops(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
+        """FLOPs of one layer, "ordinary" or "dense", for b sequences."""
+        return b * (
+            2 * self.new_tokens * self.model.layer_parameters(kind, active=True)
+            + self.attention_flops()
+        )
+
+    def layer_weight_bytes(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
+        """Weights of one layer that a pass with b sequences reads."""
+        m = self.model
+        everything = m.layer_parameters(kind) * m.weight_bytes
+        if kind == "dense" or not m.has_experts:
+            return everything + 0 * b
+        missed = m.experts * (1 - m.experts_per_token / m.experts) ** (b * self.new_tokens)
+        return everything - missed * m.expert_parameters * m.weight_bytes
+
+    def kv_bytes(self, b: Any) -> Any:
+        """Keys and values of one layer that a pass with b sequences reads or writes."""
+        s, o = self.load.sequence_length, self.load.output_tokens
+        tokens = s if self.load.phase != "mixed" else s + o / 2 + s / o
+        return b * tokens * self.model.kv_bytes
+
+    def activation_bytes(self, b: Any) -> Any:
+        """Activations that one layer reads and writes for b sequences."""
+        return b * self.new_tokens * ACTIVATION_PASSES * self.model.d_model * ACTIVATION_BYTES
+
+    def handed_on_bytes(self, b: Any) -> Any:
+        """The residual stream of b sequences: what stages send to each other, and what tensor parallelism adds up."""
+        return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
+
+    def head_flops(self, b: Any) -> Any:
+        """Of the head for b sequences."""
+        return 2 * b * self.answers * self.model.vocab * self.model.d_model
+
+    @property
+    def head_bytes(self) -> float:
+        """Weights of the head."""
+        return self.model.vocab * self.model.d_model * self.model.weight_bytes
+
+    def kept_gb(
+        self, weight_gb: np.ndarray | float, layers: np.ndarray | float, b: Any, t: int
+    ) -> dict[str, np.ndarray]:
+        """Memory on one GPU, in 10^9 bytes, by what it is for.
+
+        Parameters
+        ----------
+        weight_gb, layers
+            Of the stage: its weights with embedding and head, its number of layers.
+        b, t
+            Sequences that this GPU works on, and with how many others it cuts each layer.
+        """
+        m = self.model
+        cache = layers * b * self.load.in_flight * self.kept_tokens * m.kv_bytes
+        width = (
+            m.d_ff
+            if not m.has_experts
+            else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
+        )
+        widest = b * self.new_tokens * (2 * m.d_model + 2 * width) * ACTIVATION_BYTES
+        return {
+            "weights": weight_gb / t,
+            "KV cache": cache / np.minimum(t, m.kv_parts) / 1e9,
+            "activations": widest / t / 1e9,
+        }

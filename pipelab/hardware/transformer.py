@@ -1,0 +1,342 @@
+"""A decoder-only transformer by its dimensions: every parameter counted, every layer weighed.
+
+Stands where `Model` stands in a `Problem`. The first layer's stage also holds the embedding,
+the last one's the head, so layers are not all alike.
+"""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from pipelab.engine.layer_runs import Spans, spans_of
+from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.fields import Count, Flag, Layers, Natural, checked
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["PRECISIONS", "LatentAttention", "Transformer"]
+
+# bytes per element
+PRECISIONS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+
+
+@checked
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, 2024): keys and values are kept as one short vector.
+
+    Parameters
+    ----------
+    query_rank, kv_rank : int
+        Widths of the compressed queries, and of the compressed keys and values that are cached.
+    rope_dim : int
+        Width of the part of keys and queries that carries the position, cached too.
+    value_dim : int
+        Width of one head's value.
+
+    Raises
+    ------
+    InvalidValue
+        A width is no positive whole number.
+
+    References
+    ----------
+    DeepSeek-AI, *DeepSeek-V2*, 2024.
+    """
+
+    query_rank: Count
+    kv_rank: Count
+    rope_dim: Count
+    value_dim: Count
+
+
+@checked
+class Transformer:
+    """A language model as its published configuration describes it.
+
+    Parameters
+    ----------
+    name : str
+        For titles and messages.
+    layers : int
+        Number of decoder layers M, at most 100,000.
+    d_model, d_ff : int
+        Width of the residual stream, and of the (gated, three-matrix) feed-forward block.
+    heads, kv_heads, head_dim : int
+        Query heads, key/value heads (fewer with grouped heads), width of one.
+    vocab : int
+        Tokens of the vocabulary: rows of the embedding and of the head.
+    experts, experts_per_token, shared_experts : int
+        Routed experts of a layer, how many of them a token visits, and those that every token
+        visits.
+    expert_ff : int, optional
+        Width of one expert; by default `d_ff`.
+    dense_layers : int
+        So many first layers have no experts but one block of width `d_ff`.
+    qkv_bias, router_bias, tied_embeddings : bool
+        Tied: embedding and head are one matrix; where they lie on two stages, each holds a copy.
+    latent : LatentAttention, optional
+        Where keys and values are kept as one short vector.
+    precision, kv_precision : str
+        Of weights, and of keys and values: "fp32", "bf16", "fp16", "fp8", "int8" or "int4".
+        Activations have 2 bytes.
+
+    Raises
+    ------
+    InvalidValue
+        A number does not fit: no positive whole one, `kv_heads` no divisor of `heads`, more experts
+        per token than there are, or more dense layers.
+    UnknownName
+        There is no such precision.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> llama = pl.load_model("Llama-3-70B")
+    >>> f"{llama.parameters():,}"
+    '70,553,706,496'
+    >>> llama.kv_elements  # per token and layer: 2 × 8 heads × 128
+    2048
+    """
+
+    name: str
+    layers: Layers
+    d_model: Count
+    d_ff: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    vocab: Count
+    experts: Count = 1
+    experts_per_token: Count = 1
+    shared_experts: Natural = 0
+    expert_ff: Count | None = None
+    dense_layers: Natural = 0
+    qkv_bias: Flag = False
+    router_bias: Flag = False
+    tied_embeddings: Flag = False
+    latent: LatentAttention | None = None
+    precision: str = "bf16"
+    kv_precision: str = "bf16"
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name in ("precision", "kv_precision"):
+            if getattr(self, name) not in PRECISIONS:
+                raise UnknownName(
+                    f"there is no {name}={getattr(self, name)!r}; {nearest(str(getattr(self, name)), PRECISIONS)}"
+                )
+        if self.heads % self.kv_heads:
+            expected = f"expected a divisor of heads = {self.heads}: each key/value head serves equally many queries"
+            problems.append(("kv_heads", self.kv_heads, expected))
+        if self.experts_per_token > self.experts:
+            expected = f"expected at most experts = {self.experts}"
+            problems.append(("experts_per_token", self.experts_per_token, expected))
+        if self.dense_layers > self.layers or (self.dense_layers and not self.has_experts):
+            expected = f"expected at most layers = {self.layers}, and 0 in a model without experts"
+            problems.append(("dense_layers", self.dense_layers, expected))
+        if problems:
+            raise InvalidValue("Transformer", problems)
+
+    # What the rest of pipelab asks of any model.
+    bytes_per_element = 2.0  # of activations
+
+    @property
+    def d_hidden(self) -> int:
+        """Another name of `d_ff`."""
+        return self.d_ff
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all layers are alike."""
+        return self.spans.uniform
+
+    @property
+    def layer_weight_gb(self) -> float:
+        """Weights of one ordinary layer (with experts, where there are any), in 10^9 bytes."""
+        return self.layer_parameters() * self.weight_bytes / 1e9
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes per weight."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of keys and values per token and layer."""
+        return self.kv_elements * PRECISIONS[self.kv_precision]
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether layers have a router."""
+        return self.experts > 1
+
+    @property
+    def kv_elements(self) -> int:
+        """Numbers cached per token and layer."""
+        if self.latent:
+            return self.latent.kv_rank + self.latent.rope_dim
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def kv_parts(self) -> int:
+        """Into how many parts tensor parallelism can cut the cache."""
+        return 1 if self.latent else self.kv_heads
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of one layer's attention."""
+        d, h, wide = self.d_model, self.head_dim, self.heads * self.head_dim
+        if self.latent:
+            q, kv, rope, value = (
+                getattr(self.latent, n) for n in ("query_rank", "kv_rank", "rope_dim", "value_dim")
+            )
+            queries = d * q + q + q * self.heads * (h + rope)  # down, norm, up
+            keys = d * (kv + rope) + kv + kv * self.heads * (h + value)
+            return queries + keys + self.heads * value * d
+        bias = (self.heads + 2 * self.kv_heads) * h if self.qkv_bias else 0
+        return 2 * d * wide + 2 * d * self.kv_heads * h + bias
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one expert; of the whole feed-forward block where there are none."""
+        return 3 * self.d_model * (self.expert_ff or self.d_ff)
+
+    def layer_parameters(
+        self, kind: Literal["ordinary", "dense"] = "ordinary", active: bool = False
+    ) -> int:
+        """Parameters of one layer.
+
+        Parameters
+        ----------
+        kind : {"ordinary", "dense"}
+            With experts, where the model has any; or one of `dense_layers`.
+        active : bool
+            Only those that a token meets.
+
+        Returns
+        -------
+        int
+            Exact; embedding and head are not among them.
+        """
+        shared = self.attention_parameters + 2 * self.d_model  # and two norms
+        if kind == "dense":
+            return shared + 3 * self.d_model * self.d_ff
+        experts = (self.experts_per_token if active else self.experts) + self.shared_experts
+        router = self.d_model * self.experts if self.has_experts else 0
+        bias = self.experts if self.router_bias and self.has_experts else 0
+        return shared + experts * self.expert_parameters + router + bias
+
+    def parameters(self, layers: range | None = None, active: bool = False) -> int:
+        """Parameters of these layers, with embedding and head where they are among them.
+
+        Parameters
+        ----------
+        layers : range, optional
+            Numbered from 0; by default the whole model.
+        active : bool
+            Only those that a token meets.
+
+        Returns
+        -------
+        int
+            Exact; of a whole model as published (`data/models.csv`).
+        """
+        layers = range(self.layers) if layers is None else layers
+        dense = sum(i < self.dense_layers for i in layers)
+        first, last = 0 in layers, self.layers - 1 in layers
+        once = self.tied_embeddings and first and last
+        # a token looks up one row of the embedding
+        matrices = first * (not active) + last - once * (not active)
+        ends = matrices * self.vocab * self.d_model + last * self.d_model  # and the last norm
+        plain = (len(layers) - dense) * self.layer_parameters(active=active)
+        return plain + dense * self.layer_parameters("dense", active) + ends
+
+    def weight_gb(self, layers: range) -> float:
+        """Weights of these layers, with embedding and head where they are among them.
+
+        Parameters
+        ----------
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        float
+            In GB (10^9 bytes).
+        """
+        return self.parameters(layers) * self.weight_bytes / 1e9
+
+    def work(self, layers: range) -> float:
+        """How many ordinary layers these count for by the parameters a token meets.
+
+        Parameters
+        ----------
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        float
+            More than their number where the head is among them.
+        """
+        return self.parameters(layers, active=True) / self.layer_parameters(active=True)
+
+    @cached_property
+    def weight_factors(self) -> tuple[float, ...]:
+        """How many ordinary layers each layer weighs, with embedding and head; M numbers."""
+        ordinary = self.layer_parameters()
+        return tuple(self.parameters(range(i, i + 1)) / ordinary for i in range(self.layers))
+
+    @cached_property
+    def work_factors(self) -> tuple[float, ...]:
+        """The same for `work`; M numbers."""
+        return tuple(self.work(range(i, i + 1)) for i in range(self.layers))
+
+    @cached_property
+    def spans(self) -> Spans:
+        """The different kinds of consecutive layers, U of them: by number, dense ones among them, and both ends."""
+        number = range(self.layers)
+        first, last = ([float(i == end) for i in number] for end in (0, self.layers - 1))
+        dense = [float(i < self.dense_layers) for i in number]
+        found = spans_of(
+            self.layers, self.weight_factors, self.work_factors, first=first, last=last, dense=dense
+        )
+        # Where embedding and head are one matrix, a span with both ends holds it once.
+        twice = (
+            (self.tied_embeddings and self.layers > 1)
+            * found.others["first"]
+            * found.others["last"]
+        )
+        return replace(
+            found, weight=found.weight - twice * self.vocab * self.d_model / self.layer_parameters()
+        )
+
+    def _repr_html_(self) -> str:
+        from pipelab.display import table
+
+        return table(self.frame())
+
+    def frame(self) -> "DataFrame":
+        """Dimensions, parameters and sizes as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Two columns of text, the first with the model's name as its title.
+        """
+        import pandas as pd
+
+        rows = [
+            ("layers", f"{self.layers}"),
+            ("d_model, d_ff", f"{self.d_model:,}, {self.d_ff:,}"),
+            ("heads, key/value heads", f"{self.heads}, {self.kv_heads} of {self.head_dim}"),
+            ("parameters", f"{self.parameters():,}"),
+            ("parameters a token meets", f"{self.parameters(active=True):,}"),
+            ("weights of one layer", f"{self.layer_weight_gb:.4g} GB ({self.precision})"),
+            (
+                "keys and values",
+                f"{self.kv_bytes:,.0f} bytes per token and layer ({self.kv_precision})",
+            ),
+        ]
+        return pd.DataFrame(rows, columns=[self.name, "value"])

@@ -1,0 +1,87 @@
+"""A timeline as a Chrome trace: a lane per rank, an arrow per message between ranks."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from pipelab.engine.schedules.action import KINDS
+from pipelab.engine.timeline.critical_path import names_waited_for
+from pipelab.engine.timeline.timeline import Timeline
+from pipelab.engine.timeline.transfers import messages
+from pipelab.fields import instance
+from pipelab.io.csv_cells import write_to
+
+__all__ = ["chrome_trace", "save_chrome_trace"]
+
+
+def chrome_trace(timeline: Timeline) -> dict:
+    """Plain data in Chrome's trace event format; times in microseconds (a unit-less time counts as one)."""
+    schedule, scale = timeline.schedule, timeline.costs.microseconds
+    events = [
+        {"ph": "M", "pid": 0, "tid": r, "name": "thread_name", "args": {"name": f"rank {r}"}}
+        for r in range(schedule.ranks)
+    ]
+    start, end = (timeline.start * scale).tolist(), (timeline.end * scale).tolist()
+    stage, microbatch, kind = (
+        schedule.stage.tolist(),
+        schedule.microbatch.tolist(),
+        schedule.kind.tolist(),
+    )
+    rank, waited = schedule.rank.tolist(), names_waited_for(timeline, np.arange(len(schedule)))
+    for i, name in enumerate(schedule.texts):
+        arguments = {"stage": stage[i], "microbatch": microbatch[i]}
+        if waited[i]:
+            arguments["waited for"] = waited[i]
+        events.append(
+            {
+                "ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": KINDS[kind[i]],
+                "ts": start[i], "dur": end[i] - start[i], "args": arguments,
+            }
+        )  # fmt: skip
+    return {"traceEvents": events + _arrows(timeline, rank), "displayTimeUnit": "ms"}
+
+
+def _arrows(timeline: Timeline, rank: list[int]) -> list[dict]:
+    found, sent, scale = [], messages(timeline), timeline.costs.microseconds
+    columns = sent.maker, sent.taker, sent.leaves * scale, sent.arrives * scale
+    for maker, taker, leaves, arrives in zip(*(column.tolist() for column in columns), strict=True):
+        shared = {"pid": 0, "name": "message", "cat": "message", "id": taker}
+        found.append({**shared, "ph": "s", "tid": rank[maker], "ts": leaves})
+        found.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": arrives})
+    return found
+
+
+def save_chrome_trace(timeline: Timeline, path: str | Path) -> None:
+    """Write the trace to a file.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Times are written in microseconds.
+    path : str or Path
+        Open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+    Raises
+    ------
+    InvalidValue
+        What is given is no timeline or no path.
+    InvalidData
+        Nothing can be written there.
+
+    Examples
+    --------
+    >>> import pipelab as pl, tempfile, pathlib
+    >>> timeline = pl.simulate(pl.schedule("GPipe", 2, 2), pl.StageCosts(1, 1, 1, unit="ms"))
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "trace.json"
+    >>> pl.save_chrome_trace(timeline, file); file.exists()
+    True
+    """
+    instance(
+        "save_chrome_trace",
+        "timeline",
+        timeline,
+        Timeline,
+        "a Timeline; make one with pl.simulate(...)",
+    )
+    write_to("save_chrome_trace", path, json.dumps(chrome_trace(timeline), allow_nan=False))

@@ -1,0 +1,286 @@
+"""The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce, copy and static do without it."""
+
+import json
+import sys
+import warnings
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from pipelab.errors import InvalidValue, PipelabError
+from pipelab.io.csv_cells import write_to
+from pipelab.io.streams import heard, say
+from pipelab.solving import METHODS
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from pipelab.course.ledger.book import Ledger
+    from pipelab.problem import Problem
+    from pipelab.result import Result
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    help="Which GPUs should hold which layers of a large language model? Without a command: open the notebooks.",
+)
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+Case = Annotated[
+    str, typer.Argument(help="A bundled case, or a folder in the write-up's CSV format.")
+]
+MaxGpus = Annotated[int | None, typer.Option("--max-gpus", help="GPUs per stage, at most.")]
+SameType = Annotated[
+    bool | None, typer.Option("--same-type/--mixed", help="Only stages of one GPU type.")
+]
+BatchSplit = Annotated[str | None, typer.Option(help="even or balanced.")]
+LinkUnits = Annotated[str | None, typer.Option(help="transfers (as the write-up) or tokens.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def main() -> None:
+    """Run the command line; what pipelab refuses is one sentence and exit status 2."""
+    warnings.showwarning = _warn
+    sys.exit(heard(_run))
+
+
+def _run() -> int | str | None:
+    """The exit status of the command line; what was refused is said."""
+    try:
+        app(standalone_mode=True)
+    except SystemExit as ended:
+        return ended.code
+    except PipelabError as error:
+        return say(error)
+    except KeyboardInterrupt:
+        return say("interrupted before there was anything to show", 130)
+    except OSError as error:
+        return say(
+            f"{error}; make sure that this file or device can be used, and run the command again"
+        )
+    return 0
+
+
+def _warn(message: object, *_: Any, **__: Any) -> None:
+    say(message)
+
+
+@app.callback(invoke_without_command=True)
+def _open(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        from pipelab.io.lab import open_lab
+
+        open_lab([])
+
+
+@app.command(context_settings=_PASS_ON)
+def lab(context: typer.Context) -> None:
+    """Open JupyterLab on the notebooks; further arguments go to JupyterLab."""
+    from pipelab.io.lab import open_lab
+
+    open_lab(context.args)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed and which solvers answer; each solves tiny. Exit status 1 if one does not."""
+    from pipelab.io.health import examine
+
+    findings = examine()
+    width = max(len(f.what) for f in findings)
+    for f in findings:
+        print(f"{'ok' if f.ok else 'NO' if f.needed else '--'}  {f.what:<{width}}  {f.found}")
+    if any(f.needed and not f.ok for f in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def cases() -> None:
+    """List the bundled cases."""
+    from pipelab.io.cases_csv import cases as names
+    from pipelab.io.cases_csv import load_case
+
+    for name in names():
+        problem = load_case(name)
+        pool = ", ".join(
+            f"{row.count} × {row.type}" for row in problem.cluster.frame().itertuples()
+        )
+        print(
+            f"{name:<13} {problem.model.layers:>3} layers, {len(problem.cluster):>2} GPUs: {pool}"
+        )
+
+
+@app.command()
+def count(
+    case: Case,
+    max_gpus: MaxGpus = None,
+    same_type: SameType = None,
+    form: Annotated[str, typer.Option(help="written or tight.")] = "written",
+    as_json: Json = False,
+) -> None:
+    """Count the joint ILP of a case, without building it."""
+    from pipelab.engine.methods.joint_model import joint_size
+
+    problem = _load(case, max_gpus_per_stage=max_gpus, same_type_stages=same_type)
+    size = joint_size(problem, form)
+    if as_json:
+        print(json.dumps(size))
+        return
+    for name, number in size.items():
+        print(f"{name:<12} {number:>20,}")
+
+
+@app.command()
+def solve(
+    case: Case,
+    max_gpus: MaxGpus = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
+    form: Annotated[str | None, typer.Option(help="With --method joint: written or tight.")] = None,
+    same_type: SameType = None,
+    batch_split: BatchSplit = None,
+    link_units: LinkUnits = None,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0, help="Seconds; the best placement by then is kept.")
+    ] = None,
+    gap: Annotated[
+        float | None, typer.Option(min=0, help="Stop when at most this share below the best.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the best placement of a case; exit status 1 where none is found.
+
+    Ctrl-C ends the search and prints the best so far.
+    """
+    from pipelab.solving import solve as run
+
+    rules = {"max_gpus_per_stage": max_gpus, "same_type_stages": same_type}
+    problem = _load(case, **rules, batch_split=batch_split, link_units=link_units)
+    options = {"form": form, "time_limit": time_limit, "gap": gap}
+    result = run(problem, method, **{k: v for k, v in options.items() if v is not None})
+    if as_json:
+        print(json.dumps(result.as_dict(), allow_nan=False))
+    else:
+        _print_result(result)
+    if result.placement is None:
+        raise typer.Exit(1)
+
+
+def _print_result(result: "Result") -> None:
+    print(result.sentence)
+    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
+    if result.evaluation:
+        print()
+        print(_table(result.evaluation.frame()))
+    if result.evaluation and result.evaluation.links:
+        print()
+        print(_table(result.evaluation.links_frame()))
+
+
+@app.command()
+def reproduce(
+    documents: Annotated[
+        list[str] | None, typer.Argument(help="pmetal, scheduler, boostr, write-up; or all.")
+    ] = None,
+    csv: Annotated[
+        str | None, typer.Option(help="Write the ledger to this CSV file; - for standard output.")
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option(help="Write it as a page; - for standard output.")
+    ] = None,
+) -> None:
+    """Compute every claim of the write-up and of three programs; exit status 1 if a verdict is not as recorded."""
+    from pipelab.course.ledger import reproduce as run
+
+    if csv == html == "-":
+        raise InvalidValue(
+            "reproduce", [("--csv and --html", "-", "expected at most one on standard output")]
+        )
+    ledger = run(documents or None, progress=True)
+    for target, text in ((csv, ledger.csv), (html, ledger.html)):
+        if target is not None:
+            _write(target, text())
+    _print_ledger(ledger, sys.stderr if "-" in (csv, html) else sys.stdout)
+    if ledger.changed:
+        raise typer.Exit(1)
+
+
+def _write(target: str, text: str) -> None:
+    if target == "-":
+        print(text, end="")
+    else:
+        write_to("reproduce", target, text)
+
+
+def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
+    from pipelab.course.ledger import verdict_counts
+
+    if stream is sys.stdout:
+        for entry in ledger:
+            told = entry.row()
+            claim = f"{told['document']} {told['row']}"
+            print(
+                f"{claim:<12}  {_short(told['it says']):<48}  {_short(told['computed'], 32):<32}  {told['verdict']}"
+            )
+        print()
+    print(verdict_counts(ledger).to_string(index=False), file=stream)
+    for entry in ledger.changed:
+        told = entry.row()
+        print(
+            f"CHANGED {told['document']} {told['row']}, {told['it says']!r}: recorded {told['recorded']}, now "
+            f"{told['verdict']}; {told['printed or tested']!r} beside {told['computed']}. {told['remark']}",
+            file=stream,
+        )
+    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
+    print(f"{counted} in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
+
+
+def _short(value: object, most: int = 48) -> str:
+    """A cell of a table that is read in a terminal."""
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+@app.command()
+def copy(folder: Annotated[str, typer.Argument(help="Where the notebooks go.")]) -> None:
+    """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
+    from pipelab.io.lab import copy_notebooks
+
+    copied = copy_notebooks(folder)
+    for path in copied:
+        print(path)
+    if not copied:
+        print(f"every notebook is in {folder} already; nothing was changed")
+
+
+@app.command()
+def static(
+    folder: Annotated[
+        str, typer.Argument(help="Where the pages go: new, empty, or an earlier copy.")
+    ],
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="Such as 00_start_here; all of them without it.")
+    ] = None,
+) -> None:
+    """Run the notebooks and write them as pages that read without installing; a few minutes for all."""
+    from pipelab.io.static import static_copy
+
+    pages = static_copy(folder, notebooks, progress=True)
+    print(f"{len(pages)} pages; begin with {pages[0]}")
+
+
+def _load(case: str, **options: Any) -> "Problem":
+    from pipelab.io.cases_csv import load_case
+
+    return load_case(case, **{k: v for k, v in options.items() if v is not None})
+
+
+def _table(frame: "DataFrame") -> str:
+    """A data frame as plain text, columns named by their units."""
+    return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""A CSV file as text cells that remember their file, row and column.
+
+Values are judged by the dataclasses they end in (`checked.py`); this room only says where
+in which file a refused value stands.
+"""
+
+import csv
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+from pipelab.fields import instance
+from pipelab.io.whole_files import named, read_text, refused, write_whole
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "NUMBER",
+    "Row",
+    "csv_text",
+    "frame_of",
+    "number",
+    "path_of",
+    "place",
+    "plain",
+    "read_rows",
+    "saved_run",
+]
+__all__ += ["refuse_misspelt", "write_to"]
+
+
+class Row(NamedTuple):
+    """One line of a CSV file; `number` counts lines from 1, the header included."""
+
+    path: Path
+    number: int
+    cells: Mapping[str, str]
+
+    def error(self, column: str, value: Any, expected: str) -> InvalidData:
+        """An error that names file, row, column, value and what was expected."""
+        told = "empty" if value in ("", None) else shown(value)
+        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {told}: {expected}")
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    """Read a CSV file with a header, every cell as stripped text.
+
+    Raises
+    ------
+    InvalidData
+        The file is missing, empty, unreadable, has a ragged row, or lacks one of `columns`.
+    """
+    reader = csv.reader(StringIO(read_text(path, "CSV"), newline=""), strict=True)
+    try:
+        lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
+    except csv.Error as error:
+        raise InvalidData(f"{path}: cannot be read as CSV ({error})") from None
+    lines = [(number, cells) for number, cells in lines if any(cells)]
+    if not lines:
+        expected = f"; expected columns {', '.join(columns)}" if columns else ""
+        raise InvalidData(f"{path}: the file is empty{expected}")
+    (first, header), *body = lines
+    _check_header(path, first, header, columns)
+    if not body:
+        raise InvalidData(f"{path}: there is no row below the header")
+    for number, cells in body:
+        if len(cells) != len(header):
+            raise InvalidData(
+                f"{path}, row {number}: {len(cells)} cells, expected {len(header)} as in the header"
+            )
+    return [Row(path, number, dict(zip(header, cells, strict=True))) for number, cells in body]
+
+
+def _check_header(path: Path, number: int, header: list[str], columns: Sequence[str]) -> None:
+    for column in columns:
+        if column not in header:
+            known = nearest(column, header)
+            raise InvalidData(f"{path}, row {number}: column {column!r} is missing; {known}")
+    twice = [column for column in header if header.count(column) > 1]
+    if twice:
+        raise InvalidData(
+            f"{path}, row {number}: column {twice[0]!r} stands there {len(twice)} times, expected once"
+        )
+
+
+def refuse_misspelt(row: Row, known: Sequence[str]) -> None:
+    """Refuse a column that nobody reads and that looks like one which would be read.
+
+    Raises
+    ------
+    InvalidData
+    """
+    for column in row.cells:
+        meant = (
+            []
+            if column in known
+            else get_close_matches(column, [k for k in known if k not in row.cells], 1, 0.85)
+        )
+        if meant:
+            raise InvalidData(
+                f"{row.path}, row 1: column {column!r} is not known; did you mean {meant[0]!r}?"
+            )
+
+
+def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> Any:
+    """Call `make`; a value it refuses is reported at its place in the file."""
+    try:
+        return make()
+    except InvalidValue as error:
+        field, value, expected = error.problems[0]
+        raise row.error(column_of.get(field, field), value, expected) from None
+
+
+def path_of(what: str, path: Any, field: str = "path") -> Path:
+    """What may be a path as one; in the name of `what`, the function that was called."""
+    instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path")
+    if path == "":  # pathlib takes it for the current folder
+        raise InvalidValue(
+            what, [(field, path, "expected a path that is not empty; '.' is the current folder")]
+        )
+    return Path(path)
+
+
+def write_to(what: str, path: Any, content: str | bytes) -> None:
+    """`write_whole` in the name of `what`, the function that was called with a path.
+
+    Raises
+    ------
+    InvalidValue
+        `path` is no path, or empty.
+    InvalidData
+        Nothing can be written there.
+    """
+    path = path_of(what, path)
+    try:
+        data = content.encode() if isinstance(content, str) else content
+    except UnicodeEncodeError as error:
+        raise InvalidData(
+            f"{named(path)}: cannot be written: {error}; expected text that UTF-8 knows"
+        ) from None
+    try:
+        write_whole(path, data)
+    except (OSError, ValueError) as error:  # ValueError: a character that no path has
+        raise refused(path, "write", error) from None
+
+
+# Digits as people write them: Python would also take 4_0 for forty.
+NUMBER = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE | re.ASCII
+)
+
+
+def number(row: Row, column: str) -> str:
+    """The text of a cell that must read as a number."""
+    if not NUMBER.fullmatch(row.cells[column]):
+        raise row.error(column, row.cells[column], "expected a number")
+    return row.cells[column]
+
+
+def plain(value: Any) -> str:
+    """A value as text that reads back to the same value, whole numbers without a point."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(int(value)) if value == int(value) else repr(float(value))
+    return str(value)
+
+
+def csv_text(header: list, rows: list[list]) -> str:
+    """A table as the text of a CSV file."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")
+
+
+def frame_of(path: Path, index: str) -> "DataFrame":
+    """A CSV as a DataFrame, read by the same rules as `read_rows`: only an empty cell is missing."""
+    import pandas as pd
+
+    rows = [row.cells for row in read_rows(path, [index])]
+    text = csv_text(list(rows[0]), [list(row.values()) for row in rows])
+    return pd.read_csv(StringIO(text), keep_default_na=False, na_values=[""]).set_index(index)
+
+
+def saved_run(name: str) -> "DataFrame":
+    """A table of measurements that was saved beside the cases, as a DataFrame.
+
+    Parameters
+    ----------
+    name : str
+        "aggregated_runs": seconds and sizes of the aggregated form on random problems, and beside
+        the joint ILP; written by `tests/benchmarks/aggregated.py`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `series`, `value`, `seed`, `method`, `seconds`, `status`, `throughput` (tokens/s),
+        `variables` and `rows`; `data/README.md` tells what each means.
+
+    Raises
+    ------
+    UnknownName
+        There is no such table.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> pl.saved_run("aggregated_runs")["method"].iloc[0]
+    'aggregated'
+    """
+    import pandas as pd
+
+    from pipelab.io.paths import data_dir
+
+    there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
+    if name not in there:
+        raise UnknownName(f"there is no saved run {name!r}; {nearest(name, there)}")
+    return pd.read_csv(data_dir() / f"{name}.csv")

@@ -1,0 +1,110 @@
+"""Is everything here, and does every solver answer? Each solves tiny and is judged."""
+
+import platform
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+from pipelab.evaluation import evaluate
+from pipelab.fields import given
+from pipelab.io.cases_csv import load_case
+from pipelab.io.paths import data_dir, notebooks_dir
+from pipelab.placement import Placement
+
+__all__ = ["Finding", "examine"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    what: str
+    found: str
+    ok: bool
+    needed: bool = True  # False: its absence is told, not counted
+
+
+def examine() -> list[Finding]:
+    """Look at Python, every required package, the bundled files, each solver, and Chromium."""
+    findings = [Finding("Python", platform.python_version(), True)]
+    findings += [_package(name) for name in _required()]
+    findings += [
+        _folder("notebooks", notebooks_dir(), "*.ipynb"),
+        _folder("data", data_dir(), "cases/*/config.csv"),
+    ]
+    solvers = {
+        "SCIP through PySCIPOpt": _with_scip,
+        "SCIP through cvxpy": lambda: _with_cvxpy("SCIP"),
+        "HiGHS through cvxpy": lambda: _with_cvxpy("HIGHS"),
+    }
+    findings += [_solver(name, run) for name, run in solvers.items()]
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
+    told = chromium or "not found; only the browser tests need it, and are skipped"
+    return [*findings, Finding("Chromium", told, bool(chromium), needed=False)]
+
+
+def _required() -> list[str]:
+    """Names of the packages that pipelab's own metadata requires."""
+    import re
+
+    listed = metadata.requires("pipelab") or []
+    return [
+        given(re.match(r"[A-Za-z0-9._-]+", line)).group()
+        for line in listed
+        if "extra ==" not in line
+    ]
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, metadata.version(name), True)
+    except PackageNotFoundError:
+        return Finding(name, f"not installed; pip install {name}", False)
+
+
+def _folder(name: str, folder: Path, pattern: str) -> Finding:
+    number = len(list(folder.glob(pattern)))
+    return Finding(
+        name,
+        f"{number} in {folder}" if number else f"none in {folder}; reinstall pipelab",
+        number > 0,
+    )
+
+
+def _solver(name: str, run: Callable[[], tuple[float, Placement]]) -> Finding:
+    """Solve tiny and let the judge recompute what the solver promises."""
+    began = time.perf_counter()
+    try:
+        promised, placement = run()
+    except Exception as error:  # whatever a broken installation raises is what the report is for
+        return Finding(name, f"does not answer ({type(error).__name__}: {error})", False)
+    true = evaluate(load_case("tiny", max_gpus_per_stage=2), placement).throughput
+    ok = abs(promised - true) <= 1e-5 * true
+    seconds = time.perf_counter() - began
+    verdict = "" if ok else f", but promised {promised:.6g}"
+    return Finding(name, f"tiny: {true:.6g} tokens/s in {seconds:.2f} s{verdict}", ok)
+
+
+def _with_scip() -> tuple[float, Placement]:
+    from pipelab.solving import solve
+
+    result = solve(load_case("tiny", max_gpus_per_stage=2), "joint")
+    return result.details["solver_objective"], given(result.placement)
+
+
+def _with_cvxpy(solver: str) -> tuple[float, Placement]:
+    from pipelab.engine.formulations.candidates import enumerate_candidates
+    from pipelab.engine.formulations.joint_cvxpy import state_joint
+
+    candidates = enumerate_candidates(load_case("tiny", max_gpus_per_stage=2))
+    program, variables = state_joint(candidates)
+    value = program.solve(solver=solver)
+    return value, candidates.placement((variables["z"].value > 0.5).nonzero()[0])

@@ -1,0 +1,85 @@
+"""Open JupyterLab on the notebooks; copy them to a folder of the reader's own."""
+
+import os
+from pathlib import Path
+
+from pipelab.errors import InvalidValue
+from pipelab.io.csv_cells import path_of, write_to
+from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
+from pipelab.io.paths import in_clone, notebooks_dir
+from pipelab.io.whole_files import is_file, refused
+
+__all__ = ["copy_notebooks", "open_lab", "working_folder"]
+
+START = "00_start_here.ipynb"
+
+
+def working_folder() -> Path:
+    """The folder to open: the clone's own notebooks, or a copy beside the reader."""
+    if in_clone():
+        return notebooks_dir()
+    folder = Path.cwd() / "pipelab-notebooks"
+    copy_notebooks(folder)
+    return folder
+
+
+def copy_notebooks(folder: str | Path) -> list[Path]:
+    """Copy the notebooks into `folder`; a file that is there already stays as it is.
+
+    Unless it is torn: empty, or a bundled notebook that breaks off before its end, as a full disk
+    leaves it. No notebook that anybody saved is one, since it would have to be JSON without its
+    last bracket.
+
+    Returns
+    -------
+    list of Path
+        The files that were copied.
+
+    Raises
+    ------
+    InvalidValue
+        `folder` is empty text, or a file.
+    InvalidData
+        Something there cannot be read or written. What was copied before is whole, and another run
+        goes on.
+    """
+    folder = path_of("copy", folder, "folder")
+    if is_file(folder):
+        expected = "is a file; expected a folder to copy the notebooks into"
+        raise InvalidValue("copy", [("folder", str(folder), expected)])
+    copied = []
+    for source in sorted(notebooks_dir().rglob("*.ipynb")):
+        if ".ipynb_checkpoints" in source.parts:
+            continue
+        target, whole = folder / source.relative_to(notebooks_dir()), source.read_bytes()
+        if not os.path.lexists(target) or _is_torn(target, whole):
+            write_to("copy", target, whole)
+            copied.append(target)
+    return copied
+
+
+def _is_torn(target: Path, whole: bytes) -> bool:
+    try:
+        return (
+            target.is_file()
+            and target.stat().st_size < len(whole)
+            and whole.startswith(target.read_bytes())
+        )
+    except OSError as error:
+        raise refused(target, "read", error) from None
+
+
+def open_lab(arguments: list[str]) -> None:
+    """Start JupyterLab on the first notebook, with its own protection: loopback and a token.
+
+    Parameters
+    ----------
+    arguments : list of str
+        Passed on to JupyterLab, such as `--no-browser` or `--port=9000`.
+    """
+    build_iri_grammar_when_asked()
+    from jupyterlab.labapp import LabApp
+
+    folder = working_folder()
+    own = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{START}"]
+    LabApp.launch_instance(argv=[*own, *arguments])

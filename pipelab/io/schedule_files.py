@@ -1,0 +1,86 @@
+"""Schedules as torch's CSV: a line per rank, a cell per action, an empty cell for an idle tick."""
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+from pipelab.engine.schedules.action import IDLE, Action
+from pipelab.engine.schedules.schedule import Schedule
+from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
+from pipelab.io.csv_cells import path_of, write_to
+from pipelab.io.whole_files import is_file, named, refused
+
+__all__ = ["from_csv", "to_csv"]
+
+# torch also lists when parameters are gathered and gradients reduced; neither is part of the order
+# here.
+_ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD)")
+
+
+def to_csv(schedule: Schedule, path: str | Path | None = None) -> str:
+    """The schedule as text, written to `path` too where one is given."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in schedule.actions:
+        # A rank that does nothing has one idle tick: a blank line would be no rank at all.
+        writer.writerow(["" if action.kind == "IDLE" else str(action) for action in row] or [""])
+    if path is not None:
+        write_to("to_csv", path, text.getvalue())
+    return text.getvalue()
+
+
+def from_csv(
+    source: Any, *, name: str | None = None, microbatches: int | None = None, stage_rank: Any = None
+) -> Schedule:
+    """Read a file, or text of more than one line; idle ticks are dropped, what remains is validated."""
+    if isinstance(source, str) and "\n" in source:
+        label, text, stem = "the CSV text", source, "from CSV"
+    else:
+        path = path_of("from_csv", source, field="source")
+        label, stem = named(path), path.stem
+        text = _text(path, label)
+    try:
+        lines = list(csv.reader(io.StringIO(text), strict=True))
+    except csv.Error as error:
+        raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
+    rows = [
+        [_read(label, r, c, cell) for c, cell in enumerate(line)]
+        for r, line in enumerate(lines)
+        if line
+    ]
+    name = stem if name is None else name
+    try:
+        schedule = Schedule.of(name, rows, microbatches=microbatches, stage_rank=stage_rank)
+        return schedule.select(schedule.kind != IDLE).validate()
+    except InvalidSchedule as error:
+        # A position is counted from 0 and without idle ticks; the action's name is what to look
+        # for.
+        raise InvalidSchedule(error.defects, f"{label}: this schedule") from None
+    except InvalidValue as error:
+        raise InvalidData(f"{label}: {error}") from None
+
+
+def _text(path: Path, label: str) -> str:
+    expected = (
+        "expected torch's CSV, a line per rank; text instead of a file ends with a line break"
+    )
+    if not is_file(path):
+        raise InvalidData(f"{label}: there is no such file; {expected}")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
+    except OSError as error:
+        raise refused(path, "read", error) from None
+
+
+def _read(label: str, row: int, column: int, cell: str) -> Action:
+    try:
+        return Action.parse("" if _ASIDE.fullmatch(cell.strip()) else cell)
+    except InvalidValue as error:
+        _, value, expected = error.problems[0]
+        raise InvalidData(
+            f"{label}, row {row + 1}, column {column + 1}: {value!r}: {expected}"
+        ) from None

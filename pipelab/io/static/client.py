@@ -1,0 +1,52 @@
+"""The client that runs a notebook: nbclient's, which hears of every reply."""
+
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from jupyter_client.asynchronous import AsyncKernelClient
+from jupyter_client.channels import AsyncZMQSocketChannel
+from nbclient import NotebookClient
+from traitlets import Type
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+__all__ = ["notebook_client"]
+
+_LOOK_AGAIN_S = 0.5
+
+
+class _Channel(AsyncZMQSocketChannel):
+    """A channel that looks for messages now and then, even if nothing woke it.
+
+    Where a cell has widgets, nbclient writes to the kernel's shell channel while it waits for a
+    reply there, and the write may swallow the wake-up of that very reply. It is then found when the
+    cell's time is up, minutes later (https://github.com/jupyter/nbclient/issues/312).
+    """
+
+    # The asynchronous channel's own signature differs from its base class's in this, too.
+    async def get_msg(self, timeout: float | None = None) -> Any:  # type: ignore[override]  # as in jupyter_client
+        ends = float("inf") if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                return await super().get_msg(max(0.0, min(_LOOK_AGAIN_S, ends - monotonic())))
+            except Empty:
+                if monotonic() >= ends:
+                    raise
+
+
+class _KernelClient(AsyncKernelClient):
+    shell_channel_class = Type(_Channel)
+
+
+class _NotebookClient(NotebookClient):
+    def create_kernel_manager(self) -> Any:
+        manager = super().create_kernel_manager()
+        manager.client_factory = _KernelClient
+        return manager
+
+
+def notebook_client(notebook: "NotebookNode", **options: Any) -> NotebookClient:
+    """nbclient's `NotebookClient` for a notebook, with its options; `.execute()` runs all cells."""
+    return _NotebookClient(notebook, **options)

@@ -1,0 +1,58 @@
+"""TeX between dollar signs becomes MathML, which browsers typeset themselves: no script, no fonts to fetch."""
+
+import re
+from functools import cache
+from html import unescape
+
+from pipelab.display import NO_FORMULAS
+
+__all__ = ["typeset", "typeset_html"]
+
+# Code comes first, so that a dollar sign in it stays one.
+_MARKDOWN = re.compile(
+    r"(?P<code>```.*?```|`[^`]*`)|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^\s$](?:[^$\n]*[^\s$\\])?)\$(?!\w)",
+    flags=re.S,
+)
+_HTML = re.compile(
+    r"(?P<code><(pre|code|script|style)\b.*?</\2>|<(\w+)[^>]*? class='"
+    + NO_FORMULAS
+    + r"'.*?</\3>)"
+    r"|\$(?P<inline>[^\s$<](?:[^$\n<]*[^\s$\\<])?)\$",
+    flags=re.S,
+)
+
+
+def typeset(markdown: str) -> str:
+    r"""Markdown with its formulas as MathML; code stays as it is.
+
+    >>> typeset("`$HOME` and $x$")
+    '`$HOME` and <math xmlns="http://www.w3.org/1998/Math/MathML"
+    display="inline"><mrow><mi>x</mi></mrow></math>'
+    """
+    return _MARKDOWN.sub(_replaced, markdown)
+
+
+def typeset_html(html: str) -> str:
+    """The same for the HTML that an object shows itself by; its formulas are escaped text.
+
+    >>> typeset_html(f"<p class='{NO_FORMULAS}'>between $1-$2</p>")
+    "<p class='tex2jax_ignore mathjax_ignore'>between $1-$2</p>"
+    """
+    return _HTML.sub(_replaced, html)
+
+
+def _replaced(found: re.Match) -> str:
+    parts = found.groupdict()
+    if parts.get("code"):
+        return parts["code"]
+    if parts.get("block"):
+        return _mathml(parts["block"].strip(), "block")
+    return _mathml(unescape(parts["inline"]), "inline")
+
+
+@cache
+def _mathml(tex: str, display: str) -> str:
+    from latex2mathml.converter import convert
+
+    # In TeX a dollar sign of text is written with a backslash, which MathML would show.
+    return convert(tex, display=display).replace("<mtext>\\$", "<mtext>$")

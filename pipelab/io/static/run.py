@@ -1,0 +1,82 @@
+"""Run a notebook from a fresh kernel, and keep what its widgets show."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelab.errors import PipelabError
+from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+__all__ = ["executed"]
+
+_LIMIT_S = 900  # for one cell
+_STATE = "application/vnd.jupyter.widget-state+json"
+# Explorers look further when nobody touches them, and a client hears only what is said while a cell
+# runs: so this one waits until all have ended, and tells what every widget has come to.
+_SETTLE = f"""import sys
+
+if "pipelab.widgets.background" in sys.modules:
+    from pipelab.widgets.background import at_rest
+
+    await at_rest()
+if "ipywidgets" in sys.modules:
+    from ipywidgets import Widget
+
+    get_ipython().display_pub.publish({{"{_STATE}": Widget.get_manager_state()}})"""
+
+
+def executed(path: Path) -> "NotebookNode":
+    """The notebook with its outputs.
+
+    Raises
+    ------
+    PipelabError
+        A cell failed, or took too long.
+    """
+    build_iri_grammar_when_asked()
+    import nbformat
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    from pipelab.io.static.client import notebook_client
+
+    notebook = nbformat.read(path, as_version=4)
+    # A figure is kept as its data alone, without a copy of plotly.js.
+    environment = dict(os.environ, PLOTLY_RENDERER="plotly_mimetype")
+    with tempfile.TemporaryDirectory() as scratch:
+        notebook.cells.append(nbformat.v4.new_code_cell(_SETTLE))
+        client = notebook_client(
+            notebook, timeout=_LIMIT_S, resources={"metadata": {"path": scratch}}
+        )
+        try:
+            client.execute(env=environment, stderr=subprocess.DEVNULL)  # the kernel's own log
+        except CellExecutionError as error:
+            raise PipelabError(
+                f"{path.name}: a cell failed with {error.ename}: {error.evalue}"
+            ) from None
+        except (CellTimeoutError, DeadKernelError) as error:
+            raise PipelabError(f"{path.name}: {str(error).splitlines()[0]}") from None
+    _tell_widgets(notebook, notebook.cells.pop())
+    return notebook
+
+
+def _tell_widgets(notebook: "NotebookNode", settled: "NotebookNode") -> None:
+    """Put what the kernel's widgets have come to in the place of what the client heard of them.
+
+    All but the outputs inside widgets: these the client collects, and the kernel knows nothing of
+    them.
+    """
+    heard = notebook.metadata.get("widgets", {}).get(_STATE, {}).get("state", {})
+    for output in settled.outputs:
+        for model, known in output.get("data", {}).get(_STATE, {}).get("state", {}).items():
+            if model in heard:
+                inside = heard[model]["state"].get("outputs")
+                heard[model] = (
+                    known
+                    if inside is None
+                    else known | {"state": {**known["state"], "outputs": inside}}
+                )

@@ -1,0 +1,141 @@
+"""The whole copy: every notebook run and written as a page, with an index and one plotly.js, or nothing at all."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.figures.live import plotly_js
+from pipelab.io.csv_cells import path_of
+from pipelab.io.paths import notebooks_dir
+from pipelab.io.static.one_page import page, shell, title_of
+from pipelab.io.static.run import executed
+from pipelab.io.whole_files import refused
+
+__all__ = ["static_copy"]
+
+_MARK = ".pipelab-static"  # tells a folder that may be replaced from one that is somebody's
+
+
+def static_copy(
+    folder: str | Path, notebooks: Sequence[str] | None = None, *, progress: bool = False
+) -> list[Path]:
+    """Run the notebooks and write them as pages that need no kernel, no server and no network.
+
+    Parameters
+    ----------
+    folder : path
+        Where the pages go: a folder that is not there yet, is empty, or holds an earlier copy,
+        which is replaced.
+    notebooks : sequence of str, optional
+        Names such as "00_start_here" or "solutions/05_joint_ilp"; all of them without it. Links to
+        others become text.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    list of Path
+        The pages, `index.html` first.
+
+    Raises
+    ------
+    InvalidValue
+        The folder holds something else, or is given as empty text.
+    InvalidData
+        The folder cannot be written.
+    UnknownName
+        There is no such notebook.
+    PipelabError
+        A notebook failed. Nothing is written then.
+    """
+    folder = path_of("static_copy", folder, "folder")
+    names = _names(notebooks)
+    _check(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pipelab-") as scratch:
+            made = Path(scratch) / "made"
+            written = _write(made, names, progress)
+            if folder.exists():
+                shutil.move(folder, Path(scratch) / "old")
+            made.rename(folder)
+    except OSError as error:
+        raise refused(folder, "write", error) from None
+    return [folder / name for name in written]
+
+
+def _names(wanted: Sequence[str] | None) -> list[str]:
+    root = notebooks_dir()
+    found = [p.relative_to(root).with_suffix("").as_posix() for p in root.rglob("*.ipynb")]
+    known = sorted(
+        (n for n in found if ".ipynb_checkpoints" not in n), key=lambda name: ("/" in name, name)
+    )
+    for name in wanted or ():
+        if name not in known:
+            raise UnknownName(f"there is no notebook {name!r}; {nearest(name, known)}")
+    return [name for name in known if not wanted or name in wanted]
+
+
+def _check(folder: Path) -> None:
+    """Whatever is wrong with the folder is said before the notebooks run, which takes minutes."""
+    try:
+        os.lstat(folder)
+        free = folder.is_dir() and (not any(folder.iterdir()) or (folder / _MARK).is_file())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise refused(folder, "write", error) from None
+    if not free:
+        expected = (
+            "expected a folder that is new, empty or an earlier copy; this one holds something else"
+        )
+        raise InvalidValue("static_copy", [("folder", str(folder), expected)])
+
+
+def _write(made: Path, names: list[str], progress: bool) -> list[str]:
+    from tqdm import tqdm
+
+    pages = ["index.html", *(f"{name}.html" for name in names)]
+    heads: list[tuple[str, str, str]] = []
+    bar = tqdm(names, disable=not progress, unit="notebook", leave=False)
+    for name in bar:
+        bar.set_postfix_str(name)
+        notebook = executed(notebooks_dir() / f"{name}.ipynb")
+        heads.append((name, title_of(notebook), notebook.cells[0].source))
+        _put(made / f"{name}.html", page(notebook, f"{name}.html", pages))
+    _put(made / "index.html", shell("pipelab", _index(heads), "index.html", pages))
+    _put(made / "plotly.min.js", plotly_js())
+    _put(made / _MARK, "Made by `pipelab static`, which may replace this folder.\n")
+    return pages
+
+
+def _put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _index(heads: list[tuple[str, str, str]]) -> str:
+    """Every notebook with its title and the question it asks; below them the solutions."""
+    from nbconvert.filters import markdown2html
+
+    rows = []
+    for name, title, head in heads:
+        if "/" not in name:
+            about = markdown2html((head.split("\n\n") + [""])[1])
+            rows.append(
+                f'<h3><a href="{name}.html">{escape(_numbered(name, title))}</a></h3>{about}'
+            )
+    solutions = " ".join(
+        f'<a href="{name}.html">{name[10:12]}</a>' for name, *_ in heads if "/" in name
+    )
+    more = f"<h3>Solutions of the exercises</h3><p>{solutions}</p>" if solutions else ""
+    told = "A copy of pipelab's notebooks to read. Sliders and buttons are still here, and move in the live notebooks."
+    return f"<h1>Which GPUs should hold which layers?</h1><p>{told}</p>{''.join(rows)}{more}"
+
+
+def _numbered(name: str, title: str) -> str:
+    return f"{name[:2]} {title}" if name[:2].isdigit() else title

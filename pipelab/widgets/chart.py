@@ -1,0 +1,118 @@
+"""A chart that stays on the page: a new drawing takes the place of the old one, and the width is the page's."""
+
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import traitlets
+
+from pipelab.figures.live import as_json, figure_of, template_json
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+__all__ = ["LiveChart"]
+
+
+class LiveChart(anywidget.AnyWidget):
+    """A plotly chart beside controls; complete at birth, complete after every `put`.
+
+    plotly.js comes from the one `pipelab.widgets.parts.Shared` on the page.
+
+    Parameters
+    ----------
+    parts : dict of "data" and "layout", or Figure
+        What is drawn. Values may be numpy arrays.
+
+    Attributes
+    ----------
+    zoomed : list of float, or None
+        The part of the time axis that a reader zoomed to; None for all of it.
+
+    Examples
+    --------
+    >>> chart = LiveChart({"data": [{"type": "bar", "y": [1, 2]}], "layout": {"title": {"text": "two"}}})
+    >>> chart.put({"data": [{"type": "bar", "y": [3]}], "layout": {"title": {"text": "one"}}})
+    >>> chart.layout.title.text, chart.data[0].y
+    ('one', (3,))
+    """
+
+    drawing = traitlets.Unicode().tag(sync=True)
+    look = traitlets.Unicode().tag(sync=True)
+    zoomed = traitlets.Any(None).tag(sync=True)
+    _esm = """
+    const pause = (ms) => new Promise(go => setTimeout(go, ms));
+    const buttons = ["toImage", "zoom2d", "pan2d", "autoScale2d", "resetScale2d"];  // each a stop for the Tab key
+    const config = {displaylogo: false, responsive: false, modeBarButtons: [buttons]};
+    async function render({ model, el }) {
+      const box = document.createElement("div");
+      box.className = "pipelab-chart"; box.dataset.drawn = "no";
+      box.setAttribute("role", "figure");
+      box.textContent = "… the chart is being drawn";
+      box.style.color = "#555";
+      el.style.cssText += "min-width:0;overflow:hidden"; el.append(box);
+      let gone = false, at_work = false, wanted = false, started = false;
+      const read = () => JSON.parse(model.get("drawing"));
+      const draw = async () => {
+        if (at_work) { wanted = true; return; }  // the newest drawing is all that counts
+        at_work = true;
+        do {
+          wanted = false;
+          const { data, layout } = read();
+          const title = (layout.title?.text ?? "").replace(/<br>/g, ". ").replace(/<[^>]*>/g, "")
+            .replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
+          box.setAttribute("aria-label", title);
+          if (!started) { box.textContent = ""; box.style.color = ""; }
+          await Plotly.react(box, data, {...layout, template, width: el.clientWidth}, config);
+          if (!started) {
+            started = true; box.dataset.drawn = "yes";
+            box.on("plotly_relayout", (change) => {
+              const [low, high] = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+              if (low !== undefined) model.set("zoomed", [low, high]);
+              else if (change["xaxis.autorange"]) model.set("zoomed", null);
+              else return;
+              model.save_changes(); });
+          }
+        } while (wanted && !gone);
+        at_work = false; };
+      box.style.minHeight = `${read().layout.height ?? 400}px`;
+      for (let i = 0; i < 1200 && !globalThis.pipelabPlotly; i++) await pause(50);
+      const template = JSON.parse(model.get("look")), Plotly = await globalThis.pipelabPlotly;
+      if (!Plotly) { box.textContent = "The charts could not be loaded. Run ▸ Run All Cells."; return; }
+      const fit = () => {
+        if (gone || !el.clientWidth) return;
+        if (!started) draw();
+        else if (Math.abs(box._fullLayout.width - el.clientWidth) > 1) Plotly.relayout(box, {width: el.clientWidth}); };
+      const watch = new ResizeObserver(() => requestAnimationFrame(fit)); watch.observe(el);
+      const change = () => { box.style.minHeight = ""; if (el.clientWidth) draw(); };
+      model.on("change:drawing", change);
+      return () => { gone = true; watch.disconnect(); model.off("change:drawing", change); Plotly.purge(box); }; }
+    export default { render };"""
+
+    def __init__(self, parts: "dict | Figure") -> None:
+        super().__init__(drawing=as_json(parts), look=template_json())
+        self.parts = parts
+        self._figure: Figure | None = None
+
+    def put(self, parts: "dict | Figure", zoomed: list[float] | None = None) -> None:
+        """Draw this instead; `zoomed` where it shows a part of the time only."""
+        self.parts, self._figure = parts, None
+        with self.hold_sync():
+            self.zoomed = zoomed
+            self.drawing = as_json(parts)
+
+    @property
+    def figure(self) -> "Figure":
+        """What is drawn, as a still plotly Figure of its own: to keep, to save, to look into."""
+        if self._figure is None:
+            self._figure = figure_of(self.parts)
+        return self._figure
+
+    @property
+    def data(self) -> Any:
+        """The traces of `figure`."""
+        return self.figure.data
+
+    @property
+    def layout(self) -> Any:
+        """The layout of `figure`."""
+        return self.figure.layout

@@ -1,0 +1,193 @@
+"""From a state of the mix explorer to everything that it shows: optimum, rivals, prices, what one GPU more brings."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pipelab.engine.scoring import Score, score
+from pipelab.evaluation import evaluate
+from pipelab.fields import given
+from pipelab.figures.baselines import Row
+from pipelab.outcome import outcome_of
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.result import Result
+from pipelab.solving import solve
+from pipelab.widgets.mix_in_flight import InFlight, in_flight_of
+from pipelab.widgets.mix_values import Mix, problem_of
+
+__all__ = [
+    "Answer",
+    "Money",
+    "answer",
+    "answered",
+    "money",
+    "one_gpu_per_stage",
+    "one_more",
+    "own_plan",
+    "tightest",
+]
+
+RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
+_MOST_KEPT = 300  # answers; each holds its tables of stages
+
+
+@dataclass(frozen=True)
+class Money:
+    """What the GPUs in use cost; None where one of them has no price."""
+
+    usd_per_hour: float | None
+    usd_per_million_tokens: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The proven optimum of a mix and the rules of thumb beside it."""
+
+    mix: Mix
+    problem: Problem
+    result: Result
+    rivals: tuple[Row, ...]
+
+    @cached_property
+    def in_flight(self) -> InFlight | None:
+        """What the optimum needs in flight, and whether its proof holds for that; None without a placement."""
+        if self.result.placement is None:
+            return None
+        return in_flight_of(self.problem, self.result.placement, given(self.result.evaluation))
+
+
+# What was asked before is at hand: one GPU more, looked at in advance, is the next press of a key.
+_kept: dict[Mix, Answer] = {}
+
+
+def answered(mix: Mix) -> Answer | None:
+    """The answer, if it is known already."""
+    return _kept.get(mix)
+
+
+def answer(
+    mix: Mix, stop: threading.Event | None = None, time_limit: float | None = None
+) -> Answer:
+    """Solve a mix with "aggregated", and place it by every rule of thumb.
+
+    Raises
+    ------
+    PipelabError
+        The values of the mix do not go together.
+
+    Examples
+    --------
+    >>> from pipelab.widgets.mix_values import beginning
+    >>> found = answer(beginning("tiny", gpus_per_stage=2))
+    >>> round(found.result.throughput, 3), [r.name for r in found.rivals if r.throughput]
+    (301.784, ['even', 'proportional', 'by_flops', 'bandwidth_aware'])
+    """
+    if mix in _kept:
+        return _kept[mix]
+    problem = problem_of(mix)
+    result = solve(problem, "aggregated", stop=stop, time_limit=time_limit)
+    found = Answer(
+        mix, problem, result, tuple(row_of(name, solve(problem, name)) for name in RULES)
+    )
+    if result.status in ("optimal", "infeasible"):  # what was stopped early is asked again
+        while len(_kept) >= _MOST_KEPT:
+            _kept.pop(next(iter(_kept)))
+        _kept[mix] = found
+    return found
+
+
+def row_of(name: str, result: Result) -> Row:
+    """A result as a row of the rivals' chart."""
+    return Row(name, result.throughput, outcome_of(result), result.reason)
+
+
+def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:
+    """The optimum with one GPU per stage, as the original MILP has it."""
+    return row_of("one GPU per stage", answer(replace(mix, gpus_per_stage=1), stop).result)
+
+
+def one_more(
+    mix: Mix, stop: threading.Event, budget_s: float
+) -> Iterator[tuple[str, float | None]]:
+    """The optimum with one GPU more of each type, one by one; None where the time did not suffice.
+
+    Parameters
+    ----------
+    stop : threading.Event
+        Set it to end early; what is not known by then is not yielded.
+    budget_s : float
+        Seconds for every type that the cost model knows.
+    """
+    for gpu_type in mix.known_types:
+        if stop.is_set():
+            return
+        result = answer(mix.with_one_more(gpu_type), stop, budget_s).result
+        if stop.is_set():
+            return
+        proven = result.status in ("optimal", "infeasible")
+        yield gpu_type, (result.throughput or 0.0) if proven else None
+
+
+def money(problem: Problem, placement: Placement | None, throughput: float | None) -> Money:
+    """Price per hour of the GPUs in use, and per million tokens."""
+    prices = [problem.cluster.gpus[g].usd_per_hour for g in placement.gpus] if placement else [None]
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
+        return Money(None, None)
+    per_hour = float(sum(known))
+    return Money(per_hour, per_hour / throughput / 3600 * 1e6 if throughput else None)
+
+
+def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
+    """The GPUs of the optimum's stages, and after them those without a stage, one by one.
+
+    Parameters
+    ----------
+    least : int
+        So many stages are wanted: where these are fewer, the largest gives up a GPU, which follows
+        it as a stage.
+    """
+    stages = given(found.result.placement).stages
+    used = {g for stage in stages for g in stage.gpus}
+    groups = [stage.gpus for stage in stages] + [
+        (g,) for g in range(len(found.problem.cluster)) if g not in used
+    ]
+    while len(groups) < min(least, len(found.problem.cluster)):
+        at = max(range(len(groups)), key=lambda i: len(groups[i]))
+        groups[at : at + 1] = [groups[at][:-1], groups[at][-1:]]
+    return tuple(groups)
+
+
+def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
+    """Layers dealt by hand over `stage_gpus`: so many to each in turn, 0 leaves a stage's GPUs out.
+
+    More numbers than the optimum has stages take GPUs without a stage first, and then one by one
+    those of the stages.
+
+    A plan that is merely bad is a score with its reasons.
+
+    Examples
+    --------
+    >>> from pipelab.widgets.mix_values import beginning
+    >>> print(own_plan(answer(beginning("tiny")), (3, 1)).sentence)
+    211.52 tokens/s, limited by stage 2: 97.2% of the proven optimum of 217.52.
+    >>> own_plan(answer(beginning("tiny", gpus_per_stage=2)), (1, 1, 1, 1)).placement.gpus
+    (0, 1, 2, 3)
+    """
+    parts = [
+        (n, gpus) for n, gpus in zip(layers, stage_gpus(found, len(layers)), strict=False) if n
+    ]
+    return score(found.problem, Placement.of(parts), found.result)
+
+
+def tightest(problem: Problem, placement: Placement) -> tuple[float, float, int]:
+    """Memory needed and offered, in GB, on the GPU that has least to spare, and its stage, counted from 1."""
+    rows = [
+        (limit - need, need, limit, i + 1)
+        for i, stage in enumerate(evaluate(problem, placement).stages)
+        for need, limit in zip(stage.memory_gb, stage.memory_limit_gb, strict=True)
+    ]
+    _, need, limit, stage = min(rows)
+    return need, limit, stage

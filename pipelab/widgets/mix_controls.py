@@ -1,0 +1,184 @@
+"""The controls of the mix explorer: values in, values out; they know nothing of what is drawn."""
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import ipywidgets as widgets
+
+from pipelab.widgets.mix_values import Mix, beginning, cost_models, sources, types_of
+
+__all__ = ["MixControls"]
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
+_CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_NETWORKS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
+_SPLITS = (("equally", "even"), ("by speed", "balanced"))
+_COSTS = {
+    "linear": "linear (synthetic)",
+    "linear, no loss": "linear, shared without loss",
+    "Roofline": "Roofline (estimated)",
+    "Roofline, eager": "Roofline, eager kernels",
+    "Roofline, no overlap": "Roofline, nothing overlaps",
+}
+_AS_GIVEN = 0.0  # a slider takes None for nothing chosen
+_MOST = 16  # GPUs of a type, unless it begins with more
+_MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
+
+_LOOK = {"style": {"description_width": "150px"}, "layout": {"width": "350px"}}
+_RELEASED = {**_LOOK, "continuous_update": False}
+
+
+class MixControls:
+    """Sliders and menus whose values are a `Mix`.
+
+    Parameters
+    ----------
+    mix : Mix
+        The state to begin with.
+    changed : function without arguments
+        Called when the reader has changed anything.
+    """
+
+    def __init__(self, mix: Mix, changed: Callable[[], None]) -> None:
+        self._changed, self._quiet = changed, False
+        self.source = widgets.Dropdown(
+            options=sources(), value=mix.source, description="model or case", **_LOOK
+        )
+        self.costs = widgets.Dropdown(options=_costs(mix), description="cost model", **_LOOK)
+        self.counts: dict[str, widgets.IntSlider] = {}
+        self.more = widgets.Dropdown(description="add a GPU type", **_LOOK)
+        self.phase = widgets.Dropdown(
+            options=["prefill", "decode", "mixed"], description="phase", **_LOOK
+        )
+        self.batch = widgets.SelectionSlider(
+            options=_BATCHES, description="batch (sequences)", **_RELEASED
+        )
+        self.context = widgets.SelectionSlider(
+            options=_CONTEXTS, description="context (tokens)", **_RELEASED
+        )
+        self.in_flight = widgets.IntSlider(
+            min=1, max=_MOST_IN_FLIGHT, description="batches in flight", **_RELEASED
+        )
+        self.network = widgets.SelectionSlider(
+            options=_networks(mix), description="network, any to any", **_RELEASED
+        )
+        self.gpus_per_stage = widgets.IntSlider(
+            min=1, max=4, description="GPUs per stage, up to", **_RELEASED
+        )
+        self.batch_split = widgets.Dropdown(options=_SPLITS, description="batch is split", **_LOOK)
+        self._gpus = widgets.Box(layout={"flex_flow": "row wrap"})
+        workload = [
+            self.phase, self.batch, self.context, self.in_flight, self.network, self.gpus_per_stage, self.batch_split,
+        ]  # fmt: skip
+        self.panel = widgets.VBox(
+            [
+                widgets.Box([self.source, self.costs], layout={"flex_flow": "row wrap"}),
+                self._gpus,
+                widgets.Box(workload, layout={"flex_flow": "row wrap"}),
+            ]
+        )
+        self._output_tokens = mix.output_tokens
+        self.show(mix)
+        for control in (self.costs, *workload):
+            control.observe(self._tell, "value")
+        self.source.observe(self._other_source, "value")
+        self.more.observe(self._other_type, "value")
+
+    @property
+    def mix(self) -> Mix:
+        """What the controls say."""
+        return self._mix_of(self.source.value)
+
+    def _mix_of(self, source: str) -> Mix:
+        counts = tuple((t, slider.value) for t, slider in self.counts.items())
+        return Mix(
+            source, counts, self.phase.value, self.batch.value, self.context.value, self._output_tokens,
+            self.in_flight.value, self.network.value or None, self.gpus_per_stage.value, self.batch_split.value,
+            self.costs.value,
+        )  # fmt: skip
+
+    def show(self, mix: Mix) -> None:
+        """Set every control to a mix, without telling anybody."""
+        with self._silence():
+            self.source.value = mix.source
+            self.costs.options = _costs(mix)
+            self._show_counts(dict(mix.counts))
+            self.network.options = _networks(mix)
+            for name, options in (("batch", _BATCHES), ("context", _CONTEXTS)):
+                value = getattr(mix, name)
+                getattr(self, name).options = sorted({*options, value})
+            for name in ("in_flight", "gpus_per_stage"):
+                slider = getattr(self, name)
+                slider.max = max(slider.max, getattr(mix, name))
+            for name in (
+                "phase",
+                "batch",
+                "context",
+                "in_flight",
+                "gpus_per_stage",
+                "batch_split",
+                "costs",
+            ):
+                getattr(self, name).value = getattr(mix, name)
+            self.network.value = mix.network_gb_per_s or _AS_GIVEN
+
+    def reach(self, in_flight: int) -> None:
+        """Let "batches in flight" go as far as a placement needs, and some way beyond."""
+        if in_flight > self.in_flight.max:
+            self.in_flight.max = 2 * in_flight
+
+    def _show_counts(self, counts: dict[str, int]) -> None:
+        for slider in self.counts.values():
+            slider.unobserve_all("value")
+        self.counts = {
+            t: widgets.IntSlider(value=n, min=0, max=max(_MOST, n), description=t, **_RELEASED)
+            for t, n in counts.items()
+        }
+        for slider in self.counts.values():
+            slider.observe(self._tell, "value")
+        left = [t for t in types_of(self.source.value) if t not in counts]
+        self.more.options = [("choose …", "")] + [(t, t) for t in left]
+        self.more.value = ""
+        self._gpus.children = (*self.counts.values(), *([self.more] if left else []))
+
+    def _other_source(self, change: Mapping[str, Any]) -> None:
+        """A case or model of its own: its GPUs and its workload come with it."""
+        if self._quiet:
+            return
+        new, old = beginning(change["new"]), self._mix_of(change["old"])
+        # From model to model the mix of GPUs, the workload and the cost model stay as they are.
+        self.show(new if new.is_case or old.is_case else replace(old, source=new.source))
+        self._changed()
+
+    def _other_type(self, change: Mapping[str, Any]) -> None:
+        if self._quiet or not change["new"]:
+            return
+        with self._silence():
+            self._show_counts({t: s.value for t, s in self.counts.items()} | {change["new"]: 1})
+        self._changed()
+
+    def _tell(self, _change: Any) -> None:
+        if not self._quiet:
+            self._changed()
+
+    @contextmanager
+    def _silence(self) -> Any:
+        before, self._quiet = self._quiet, True
+        try:
+            yield
+        finally:
+            self._quiet = before
+
+
+def _costs(mix: Mix) -> list[tuple[str, str]]:
+    """Cost models to choose from, each with what it says of itself."""
+    return [(_COSTS[name], name) for name in cost_models(mix.source)]
+
+
+def _networks(mix: Mix) -> list[tuple[str, float]]:
+    """Bandwidths to choose from, in GB/s; a case's own links come first."""
+    own = [] if mix.network_gb_per_s is None else [mix.network_gb_per_s]
+    numbers = [(f"{x:g} GB/s", x) for x in sorted({*_NETWORKS, *own})]
+    return ([("the case's", _AS_GIVEN)] if mix.is_case else []) + numbers

@@ -1,0 +1,232 @@
+"""The GPU mix explorer: turn any knob, and the proven optimum is there again, drawn, explained and priced."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+
+from pipelab.errors import PipelabError
+from pipelab.fields import given
+from pipelab.figures.baselines import Row, rival_parts
+from pipelab.figures.plan import plan_parts
+from pipelab.placement import Placement
+from pipelab.widgets import mix_sentences as words
+from pipelab.widgets.background import Beside
+from pipelab.widgets.chart import LiveChart
+from pipelab.widgets.mix_answer import Answer, answer, answered, one_gpu_per_stage, one_more
+from pipelab.widgets.mix_controls import MixControls
+from pipelab.widgets.mix_in_flight import in_flight_of
+from pipelab.widgets.mix_own import OwnPlan
+from pipelab.widgets.mix_values import Mix, beginning, code_of
+from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
+
+if TYPE_CHECKING:
+    import threading
+
+__all__ = ["MixExplorer", "explore_mix"]
+
+_LIMIT_S = 30.0  # for one optimum; what is not proven by then is shown as that
+_BUDGET_S = 5.0  # for every type of which one more is tried
+_IDLE_S = 0.6  # so long nobody touches anything before that begins
+
+
+class MixExplorer(widgets.VBox):
+    """What `pl.explore_mix` returns; shows itself at the end of a cell.
+
+    Attributes
+    ----------
+    found : Answer or None
+        The present optimum with its problem; None where the values make no problem.
+    """
+
+    def __init__(self, mix: Mix) -> None:
+        self.found: Answer | None = None
+        self._listeners: list[Callable[[Answer | None], None]] = []
+        self._gains: dict[str, float | None] = {}
+        self._single: Row | None = None
+        self.controls = MixControls(mix, self._changed)
+        self.own = OwnPlan(self._own_changed)
+        self.busy = widgets.HTML(layout={"height": "24px"})
+        self.text, self.code = Words(), CopyCode()
+        self.chart = LiveChart(plan_parts(None, None, "No placement yet"))
+        self.rivals = LiveChart(rival_parts([], None))
+        self._beside = Beside(self._show_busy)
+        self._draw_first(mix)
+        super().__init__(
+            [
+                self.controls.panel, self.busy, self.text, self.chart, self.own.panel, self.own.table, self.rivals,
+                self.code, reload_note(), shared(),
+            ]
+        )  # fmt: skip
+
+    @property
+    def placement(self) -> Placement | None:
+        """What is drawn: the reader's own plan, if there is one, and else the optimum; None where it is not valid."""
+        if self.found is None or (self.own.score and not self.own.score.valid):
+            return None
+        return self.own.score.placement if self.own.score else self.found.result.placement
+
+    def on_answer(self, listener: Callable[[Answer | None], None]) -> None:
+        """Call this with every new answer or plan, and with None where there is no problem."""
+        self._listeners.append(listener)
+
+    def _draw_first(self, mix: Mix) -> None:
+        try:
+            self._show(answer(mix, time_limit=_LIMIT_S))
+        except PipelabError as error:
+            self._arrived(None, error)
+
+    def _changed(self) -> None:
+        mix = self.controls.mix
+        known = answered(mix)
+        if known is not None:
+            self._beside.cancel()
+            self._show_busy(False)
+            self._show(known)
+        else:
+            self._beside.run(lambda stop: answer(mix, stop, _LIMIT_S), self._arrived)
+
+    def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
+        if found is not None:
+            self._show(found)
+            return
+        self.found = None
+        self.text.explain(given(error))
+        self.code.code = code_of(self.controls.mix)
+        self.chart.put(
+            plan_parts(None, None, "These values make no problem", "the reason stands above")
+        )
+        self.rivals.put(rival_parts([], None))
+        self.own.forget()
+        self._tell()
+
+    def _show(self, found: Answer) -> None:
+        self.found, self._gains, self._single = (
+            found,
+            {},
+            Row("one GPU per stage", None, None, "being solved …"),
+        )
+        if found.in_flight is not None:
+            self.controls.reach(found.in_flight.needed)
+        self.own.begin(found)  # first: what is pinned is seen under the new values
+        self._draw()
+        self._tell()
+        self._beside.later(self._looked_further, self._learned, _IDLE_S)
+
+    def _looked_further(self, stop: "threading.Event") -> Iterator:
+        """What is worth knowing once nobody is waiting: one GPU per stage, and one GPU more of each type."""
+        mix = given(self.found).mix
+        yield one_gpu_per_stage(mix, stop)
+        yield from one_more(mix, stop, _BUDGET_S)
+
+    def _learned(self, item: Any) -> None:
+        if isinstance(item, Row):
+            self._single = item
+            self._draw_rivals()
+        else:
+            self._gains[item[0]] = item[1]
+            self._say()
+
+    def _own_changed(self) -> None:
+        """The reader moved a boundary, went back, or pinned a plan."""
+        if self.found is not None:
+            self._draw()
+            self._tell()
+
+    def _draw(self) -> None:
+        found, own = given(self.found), self.own.score
+        if own is None:
+            parts = plan_parts(found.problem, found.result.placement, *words.headline(found))
+        else:
+            parts = plan_parts(
+                found.problem, own.placement, *words.own_headline(own, found), fits=own.valid
+            )
+        self.chart.put(parts)
+        self._say()
+        self._draw_rivals()
+        self.code.code = code_of(found.mix, own.placement if own else None)
+
+    def _draw_rivals(self) -> None:
+        found = given(self.found)
+        extra = [*self.own.rivals(), given(self._single)]
+        optimum = found.result.throughput if found.result.status == "optimal" else None
+        self.rivals.put(rival_parts(words.rows_of(found, extra), optimum))
+
+    def _say(self) -> None:
+        found, own = given(self.found), self.own.score
+        result = found.result
+        if own is not None and not own.valid:
+            self.text.say(own.sentence, *own.reasons[1:4])
+            return
+        if result.placement is None:
+            self.text.say(
+                result.sentence, words.gains_line(result, self._gains, found.mix.known_types)
+            )
+            return
+        placement, judged = (own or result).placement, given((own or result).evaluation)
+        self.text.say(
+            own.sentence if own else "",
+            in_flight_of(found.problem, given(placement), judged).sentence,
+            words.costs_line(found.mix),
+            words.limits_line(found.problem, judged),
+            words.facts_line(found.problem, given(placement), judged.throughput),
+            words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
+        )
+
+    def _show_busy(self, on: bool) -> None:
+        text = (
+            "<span role='status'>… Still solving; the picture is that of the values before.</span>"
+        )
+        self.busy.value = text if on else ""
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener(self.found)
+
+
+def explore_mix(
+    source: str = "Llama-3-70B", counts: Mapping[str, int] | None = None, **values: Any
+) -> MixExplorer:
+    """Mix GPUs by hand and see the proven optimum, what limits it and what one GPU more would bring.
+
+    Every change of a control is solved with `pl.solve(problem, "aggregated")`. Boundaries between
+    stages can be moved by hand and judged by `pl.score`, two plans pinned and compared, and the
+    state copied out as code.
+
+    Parameters
+    ----------
+    source : str
+        A bundled case (`pl.cases()`) or a model (`pl.models()`).
+    counts : mapping of GPU type to int, optional
+        By default a case's own GPUs, and a small mix for a model. Of a case, the numbers that
+        differ; of a model, the types to have sliders for.
+    **values
+        Where the other controls begin: phase, batch (sequences), context and output_tokens
+        (tokens), in_flight, network_gb_per_s (GB/s; None: a case's own links), gpus_per_stage,
+        batch_split, costs. Of the last a case has "linear" and "linear, no loss" (`efficiency` 1),
+        a model "Roofline", "Roofline, eager" (`layer_overhead_s` 0.3 ms), "Roofline, no overlap",
+        and the linear ones for those GPUs that the write-up has coefficients of.
+
+    Returns
+    -------
+    MixExplorer
+        A widget; `found` is the present optimum with its problem.
+
+    Raises
+    ------
+    UnknownName
+        No such case, model, GPU type or control; the message names the nearest one.
+    InvalidValue
+        A value is none that its control can have.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> mix = pl.explore_mix("tiny", gpus_per_stage=2)
+    >>> round(mix.found.result.throughput, 3)
+    301.784
+    >>> mix.controls.counts["A100"].value = 0
+    >>> mix.chart.layout.title.text.split("<br>")[0]
+    'tiny, 2 GPUs: 193.147 tokens/s in 1 stage, proven optimal'
+    """
+    return MixExplorer(beginning(source, counts, **values))

@@ -1,0 +1,116 @@
+"""From placement to timeline: the mix explorer, and below it the pipeline that its placement makes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import ipywidgets as widgets
+
+from pipelab.engine.timeline import PlacedTimeline, timeline_of
+from pipelab.errors import PipelabError
+from pipelab.fields import given
+from pipelab.figures.plan import plan_parts
+from pipelab.widgets.chart import LiveChart
+from pipelab.widgets.mix_explorer import MixExplorer
+from pipelab.widgets.mix_values import beginning
+from pipelab.widgets.parts import Words
+
+__all__ = ["PipelineExplorer", "explore_pipeline"]
+
+_AS_NEEDED = 0
+
+
+class PipelineExplorer(widgets.VBox):
+    """What `pl.explore_pipeline` returns; shows itself at the end of a cell.
+
+    Attributes
+    ----------
+    mix : MixExplorer
+        The upper half.
+    placed : PlacedTimeline or None
+        The pipeline that is drawn; None where there is no valid placement.
+    """
+
+    def __init__(self, mix: MixExplorer) -> None:
+        self.mix = mix
+        self.placed: PlacedTimeline | None = None
+        look = {
+            "style": {"description_width": "300px"},
+            "layout": {"width": "560px"},
+            "continuous_update": False,
+        }
+        self.in_flight = widgets.IntSlider(
+            min=0, max=64, description="in flight here (0: as many as needed)", **look
+        )
+        self.words = Words()
+        empty = plan_parts(None, None, "No pipeline without a placement")
+        self.gantt, self.rate = LiveChart(empty), LiveChart(empty)
+        self._empty = empty
+        self.redraw()
+        mix.on_answer(lambda _found: self.redraw())
+        self.in_flight.observe(lambda _change: self.redraw(), "value")
+        head = widgets.HTML(
+            "<b>The pipeline of this placement</b>: when every stage and link works on which batch"
+        )
+        super().__init__([mix, head, self.in_flight, self.words, self.gantt, self.rate])
+
+    def redraw(self) -> None:
+        """Run the placement that the mix shows as a pipeline."""
+        try:
+            self.placed = self._run()
+        except PipelabError as error:
+            self.placed = None
+            self.words.explain(error)
+        if self.placed is None:
+            self.gantt.put(self._empty)
+            self.rate.put(self._empty)
+            return
+        self.in_flight.max = max(self.in_flight.max, self.placed.in_flight_needed)
+        self.words.say(self.placed.sentence)
+        self.gantt.put(self.placed.gantt())
+        self.rate.put(self.placed.figure())
+
+    def _run(self) -> PlacedTimeline | None:
+        placement = self.mix.placement
+        if placement is None:
+            self.words.say("There is no valid placement above, and so no pipeline.")
+            return None
+        return timeline_of(
+            given(self.mix.found).problem, placement, in_flight=self.in_flight.value or None
+        )
+
+
+def explore_pipeline(
+    source: str = "Llama-3-8B", counts: Mapping[str, int] | None = None, **values: Any
+) -> PipelineExplorer:
+    """The mix explorer with the pipeline of its placement below: every change above runs through it.
+
+    Parameters
+    ----------
+    source : str
+        As for `pl.explore_mix`.
+    counts : mapping of GPU type to int, optional
+        As for `pl.explore_mix`.
+    **values
+        As for `pl.explore_mix`.
+
+    Returns
+    -------
+    PipelineExplorer
+        A widget; `mix` is its upper half, `placed` the pipeline that is drawn.
+
+    Raises
+    ------
+    UnknownName
+        No such case, model, GPU type or control; the message names the nearest one.
+    InvalidValue
+        A value is none that its control can have.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> both = pl.explore_pipeline("tiny")
+    >>> both.mix.own.layers.value = "2,2"
+    >>> [lane.name for lane in both.placed.lanes]
+    ['stage 1', 'link 1→2', 'stage 2']
+    """
+    return PipelineExplorer(MixExplorer(beginning(source, counts, **values)))
