@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.course.exercises import check, guess
     from pipelab.course.ledger import Ledger, reproduce
     from pipelab.course.papers import published_bubbles
-    from pipelab.display import show_table
+    from pipelab.display import duration, show_table
     from pipelab.engine.comparison import Comparison, compare
     from pipelab.engine.formulations.ablation import leave_out
     from pipelab.engine.formulations.aggregated.classes import gpu_classes
@@ -132,7 +132,6 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.result import Result
     from pipelab.solving import Solving, solve, solve_in_background
     from pipelab.widgets import explore_mix, explore_pipeline, explore_schedules, watch_solve
-    from pipelab.words import duration
 
 __version__ = "0.1.0"
 
@@ -260,7 +259,7 @@ _LATER = {
     "guess": "pipelab.course.exercises",
     "show_table": "pipelab.display",
     "check": "pipelab.course.exercises",
-    "duration": "pipelab.words",
+    "duration": "pipelab.display",
 }
 
 __all__ = [

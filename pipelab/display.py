@@ -1,15 +1,94 @@
-"""Tables for notebooks: text to the left, numbers to the right, as many digits as are worth reading."""
+"""How things are shown: small words, tables, and how a solve ended.
 
-from collections.abc import Sequence
+One word, one symbol and one look stand for each of five outcomes, in every table and figure.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pandas import DataFrame
 
-__all__ = ["NO_FORMULAS", "Table", "breakable", "show_table", "table"]
+__all__ = [
+    "DOES_NOT_FIT", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED", "Outcome",
+    "Table", "breakable", "counted", "duration", "ended", "listed", "named", "outcome_of", "outcome_of_row",
+    "proven_among", "show_table", "table",
+]  # fmt: skip
+
+_YEAR = 365.25 * 24 * 3600
+# Up to so many seconds, a length of time is told in units of so many seconds.
+_UNITS = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "minutes"), (172_800, 3600, "hours"),
+          (2 * _YEAR, 86_400, "days"))  # fmt: skip
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where there is not exactly one.
+
+    Examples
+    --------
+    >>> counted(1, "stage"), counted(3, "GPU"), counted(0, "layer")
+    ('1 stage', '3 GPUs', '0 layers')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in the unit that fits.
+
+    Parameters
+    ----------
+    seconds : float
+        At least 0.
+
+    Returns
+    -------
+    str
+        Three digits, from microseconds to years; years beyond a million as a power of ten.
+
+    Examples
+    --------
+    >>> duration(2.15e-5), duration(1.927), duration(5400), duration(86_400 * 365.25 * 40)
+    ('21.5 µs', '1.93 s', '90 minutes', '40 years')
+    >>> duration(1e25)
+    '3.17·10^17 years'
+    """
+    for limit, unit, name in _UNITS:
+        if seconds < limit:
+            return f"{seconds / unit:.3g} {name}" if seconds else "0 s"
+    years = seconds / _YEAR
+    if years < 1e6:
+        return f"{years:,.3g} years" if years < 1000 else f"{years:,.0f} years"
+    digits, power = f"{years:.2e}".split("e")
+    return f"{digits}·10^{int(power)} years"
+
+
+def listed(names: Sequence[str]) -> str:
+    """One or more names as a sentence has them.
+
+    Examples
+    --------
+    >>> listed(["GPipe"]), listed(["model", "workload", "cost model"])
+    ('GPipe', 'model, workload and cost model')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def named(names: Sequence[str], one: str = "loses", several: str = "lose") -> str:
+    """Up to two by name and the others by number, with the verb.
+
+    Examples
+    --------
+    >>> named(["a"]), named(["a", "b"]), named(["a", "b", "c", "d"], "keeps", "keep")
+    ('a loses', 'a and b lose', 'a, b and 2 more keep')
+    """
+    if len(names) == 1:
+        return f"{names[0]} {one}"
+    if len(names) == 2:
+        return f"{names[0]} and {names[1]} {several}"
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more {several}"
+
 
 # The class with which MathJax leaves an element alone: what stands between two dollars is no
 # formula there.
@@ -20,7 +99,7 @@ NO_FORMULAS = "tex2jax_ignore mathjax_ignore"
 class Table:
     """A data frame that shows itself as `table` does."""
 
-    data: "pd.DataFrame"
+    data: "DataFrame"
     digits: int = 7
 
     def frame(self) -> "DataFrame":
@@ -103,3 +182,164 @@ def _cell(value: object, raw: bool, digits: int) -> str:
     if isinstance(value, float):
         return _digits(value, digits)
     return str(value) if raw else escape(str(value))
+
+
+# plotly's patterns in CSS, white on the fill.
+_CSS = {
+    "": "background:{}",
+    "/": "background:repeating-linear-gradient(-45deg,{} 0 4px,#FFF 4px 6px)",
+    ".": "background:radial-gradient(#FFF 25%,{} 30%) 0 0/6px 6px",
+    "x": "background:conic-gradient({0} 25%,#FFF 0 50%,{0} 0 75%,#FFF 0) 0 0/6px 6px",
+    "-": "background:repeating-linear-gradient(0deg,{} 0 3px,#FFF 3px 5px)",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One way to end.
+
+    Attributes
+    ----------
+    word, symbol : str
+        As tables, labels and legends show it.
+    fill, pattern : str
+        Of bars and cells: a colour, and a pattern as plotly names it, so that print and the
+        colour-blind see it too.
+    marker : str
+        Of points, as plotly names it.
+    ink : str
+        Colour of the word on white.
+    """
+
+    word: str
+    symbol: str
+    fill: str
+    pattern: str
+    marker: str
+    ink: str
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.word}"
+
+    @property
+    def bar(self) -> dict:
+        """The marker of a plotly bar."""
+        return {"color": self.fill, "pattern": self.hatch}
+
+    @property
+    def hatch(self) -> dict:
+        """The pattern of a plotly bar, white on its fill."""
+        return {"shape": self.pattern, "fgcolor": "#FFFFFF", "size": 6, "solidity": 0.2}
+
+    @property
+    def html(self) -> str:
+        """A swatch as bars have it, symbol and word, for the HTML of results."""
+        swatch = (
+            f"display:inline-block;width:1.4em;height:0.8em;{_CSS[self.pattern].format(self.fill)}"
+        )
+        word = f"<b style='color:{self.ink}'>{escape(str(self))}</b>"
+        return f"<span style='white-space:nowrap'><span style='{swatch}'></span> {word}</span>"
+
+
+PROVEN = Outcome("proven", "✓", "#0072B2", "", "circle", "#004C78")
+# a rule or heuristic: no bound
+NOT_PROVEN = Outcome("not proven", "○", "#56B4E9", "/", "circle-open", "#2B5C7A")
+# by time, a gap or the reader
+STOPPED = Outcome("stopped early", "◔", "#E69F00", ".", "diamond-open", "#7A5200")
+DOES_NOT_FIT = Outcome("does not fit", "✗", "#D55E00", "x", "x", "#8A3A00")
+# too large, or not applicable
+REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")
+OUTCOMES = (PROVEN, NOT_PROVEN, STOPPED, DOES_NOT_FIT, REFUSED)
+# a sweep's points may have failed
+_BY_STATUS = {"optimal": PROVEN, "infeasible": DOES_NOT_FIT, "failed": REFUSED}
+_BY_WORD = {outcome.word: outcome for outcome in OUTCOMES}
+
+
+def proven_among(result: Any) -> str:
+    """The placements that a proof speaks of where these are not all, such as "one GPU per stage"; else empty.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> proven_among(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu"))
+    'one GPU per stage'
+    """
+    return getattr(result, "details", {}).get("proven_among", "")
+
+
+def outcome_of(result: Any) -> Outcome:
+    """How a solve ended.
+
+    A method that proves its answer among fewer placements than all has proven it; `proven_among`
+    names these.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny")
+    >>> [str(outcome_of(pl.solve(tiny, method))) for method in ("aggregated", "even", "type_count")]
+    ['✓ proven', '○ not proven', '○ not proven']
+    >>> str(outcome_of(pl.solve(pl.load_case("medium"), time_limit=0, method="aggregated")))
+    '◔ stopped early'
+    """
+    details: Mapping[str, Any] = getattr(result, "details", {})
+    if proven_among(result):
+        return PROVEN
+    if details.get("not_applicable"):
+        return REFUSED
+    if details.get("misfit"):  # the one placement that a rule makes; others may fit
+        return DOES_NOT_FIT
+    return outcome_of_status(result.status, stopped=bool(result.stopped_by))
+
+
+def outcome_of_status(status: str, *, stopped: bool) -> Outcome:
+    """How a solve with this status ended: only "infeasible" says that nothing fits.
+
+    Examples
+    --------
+    >>> [str(outcome_of_status("unknown", stopped=stopped)) for stopped in (True, False)]
+    ['◔ stopped early', '○ not proven']
+    """
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return STOPPED if stopped else NOT_PROVEN
+
+
+def ended(result: Any, *, html: bool = False) -> str:
+    """The outcome as text or HTML, with what a proof is for where it is not for all placements.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> ended(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu"))
+    '✓ proven for one GPU per stage'
+    """
+    return _ended(outcome_of(result), proven_among(result), html)
+
+
+def outcome_of_row(row: Mapping[str, Any]) -> Outcome:
+    """How a point of a sweep ended: its row has the word of `outcome_of`.
+
+    Examples
+    --------
+    >>> str(outcome_of_row({"outcome": "stopped early"}))
+    '◔ stopped early'
+    """
+    return _BY_WORD[row["outcome"]]
+
+
+def ended_row(row: Mapping[str, Any], *, html: bool = False) -> str:
+    """The same as `ended` for a point of a sweep.
+
+    Examples
+    --------
+    >>> ended_row({"outcome": "proven", "proven_among": "one GPU per stage"})
+    '✓ proven for one GPU per stage'
+    """
+    return _ended(outcome_of_row(row), row.get("proven_among", ""), html)
+
+
+def _ended(outcome: Outcome, among: str, html: bool) -> str:
+    return (outcome.html if html else str(outcome)) + (
+        f" for {escape(among) if html else among}" if among else ""
+    )

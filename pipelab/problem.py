@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipelab.cluster import Cluster
-from pipelab.display import table
+from pipelab.display import counted, table
 from pipelab.engine.layer_runs import Spans, spans_of
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import Count, Flag, Layers, Positive, checked, python_value
 from pipelab.hardware.transformer import Transformer
-from pipelab.words import counted
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,13 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import NO_FORMULAS
+from pipelab.display import NO_FORMULAS, ended
 from pipelab.engine.objective import Objective
 from pipelab.engine.solvers.solver_run import ending
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
-from pipelab.outcome import ended
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 

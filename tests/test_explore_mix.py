@@ -7,9 +7,9 @@ import threading
 import pytest
 
 import pipelab as pl
+from pipelab.display import NOT_PROVEN, PROVEN
 from pipelab.figures.baselines import Row, rival_parts
 from pipelab.figures.plan import plan_parts
-from pipelab.outcome import NOT_PROVEN, PROVEN
 from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.mix_answer import (

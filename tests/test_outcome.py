@@ -7,10 +7,7 @@ import threading
 import pytest
 
 import pipelab as pl
-from pipelab.engine.solvers import scip
-from pipelab.engine.sweeps.task import _row
-from pipelab.figures.baselines import Row, rival_parts
-from pipelab.outcome import (
+from pipelab.display import (
     DOES_NOT_FIT,
     NOT_PROVEN,
     OUTCOMES,
@@ -20,6 +17,9 @@ from pipelab.outcome import (
     outcome_of,
     outcome_of_row,
 )
+from pipelab.engine.solvers import scip
+from pipelab.engine.sweeps.task import _row
+from pipelab.figures.baselines import Row, rival_parts
 from pipelab.widgets.mix_answer import answer
 from pipelab.widgets.mix_values import beginning
 

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import table
+from pipelab.display import REFUSED, STOPPED, Outcome, ended, outcome_of, table
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
-from pipelab.outcome import REFUSED, STOPPED, Outcome, ended, outcome_of
 from pipelab.problem import Problem
 from pipelab.result import Result
 from pipelab.solving import METHODS, solve

@@ -6,11 +6,10 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipelab.display import NO_FORMULAS, table
+from pipelab.display import NO_FORMULAS, ended, table
 from pipelab.engine.solvers.solver_run import ending
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.outcome import ended
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipelab.display import listed
 from pipelab.problem import Problem
-from pipelab.words import listed
 
 __all__ = ["why_no_layer_fits", "why_not_all_layers_fit", "why_too_few"]
 

@@ -5,16 +5,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from pipelab.costs import MEMORY_SLACK
-from pipelab.display import table
+from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import given, instance
-from pipelab.outcome import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
 from pipelab.solving import solve
-from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipelab.display import PROVEN, STOPPED, outcome_of
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import (
     BOTTLENECK,
@@ -16,7 +17,6 @@ from pipelab.figures.theme import (
     plain,
     template,
 )
-from pipelab.outcome import PROVEN, STOPPED, outcome_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pipelab.display import NOT_PROVEN, OUTCOMES, REFUSED, Outcome, named
 from pipelab.figures.theme import BOTTLENECK, GRID, ink_on, plain, room_for
-from pipelab.outcome import NOT_PROVEN, OUTCOMES, REFUSED, Outcome
-from pipelab.words import named
 
 __all__ = ["Row", "rival_parts"]
 
@@ -36,7 +35,7 @@ def rival_parts(rows: Sequence[Row], optimum: float | None) -> dict:
 
     Examples
     --------
-    >>> from pipelab.outcome import DOES_NOT_FIT, PROVEN
+    >>> from pipelab.display import DOES_NOT_FIT, PROVEN
     >>> rows = [Row("optimum", 100.0, PROVEN), Row("even", 60.0, NOT_PROVEN), Row("x", None, DOES_NOT_FIT, "too heavy")]
     >>> parts = rival_parts(rows, 100.0)
     >>> [len(trace["y"]) for trace in parts["data"]], parts["layout"]["title"]["text"]

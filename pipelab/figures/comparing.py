@@ -4,12 +4,20 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from pipelab.display import (
+    NOT_PROVEN,
+    OUTCOMES,
+    STOPPED,
+    Outcome,
+    listed,
+    named,
+    outcome_of,
+    proven_among,
+)
 from pipelab.errors import InvalidValue
 from pipelab.fields import given
 from pipelab.figures.baselines import Row, rival_parts
 from pipelab.figures.theme import WRONG, plain, template
-from pipelab.outcome import NOT_PROVEN, OUTCOMES, STOPPED, Outcome, outcome_of, proven_among
-from pipelab.words import listed, named
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

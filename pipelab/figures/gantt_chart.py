@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pipelab.display import counted
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, numbered, real_number, true_or_false
 from pipelab.figures import gantt_bars as bars
 from pipelab.figures.raster import lane_lines, raster_trace
 from pipelab.figures.theme import GRID, plain, template
-from pipelab.words import counted
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

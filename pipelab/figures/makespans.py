@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipelab.display import listed
 from pipelab.engine.timeline import Timeline
 from pipelab.engine.timeline.activation_memory import splits_backward
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, real_number
 from pipelab.figures.gantt_chart import check_options, gantt_parts
 from pipelab.figures.theme import GRID, TYPE_COLOURS, plain, template
-from pipelab.words import listed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

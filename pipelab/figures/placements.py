@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pipelab.display import counted
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.figures.plan import limited_by
 from pipelab.figures.theme import BOTTLENECK, GRID, colour_of_types, ink_on, plain, template
 from pipelab.placement import Placement, show_layers
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
-from pipelab.words import counted
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

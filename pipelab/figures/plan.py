@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipelab.costs import MEMORY_SLACK
+from pipelab.display import DOES_NOT_FIT
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import BOTTLENECK, GRID, colour_of_types, ink_on, plain, room_for
-from pipelab.outcome import DOES_NOT_FIT
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from pipelab.display import ended
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import TYPE_COLOURS, WRONG, plain, template
-from pipelab.outcome import ended
 from pipelab.result import Result
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from html import escape
 from typing import Any
 
+from pipelab.display import DOES_NOT_FIT
 from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 
 __all__ = [
@@ -27,7 +28,7 @@ TYPE_COLOURS = (
     "#5D3A9B",
 )
 BOTTLENECK = "#111111"
-WRONG = "#D55E00"
+WRONG = DOES_NOT_FIT.fill
 GRID = "#D0D0D0"
 NEUTRAL, NEUTRAL_LIGHT = "#46606F", "#DDE4E8"  # of what is neither GPU, action nor verdict
 # Of the ledger: what agrees is blue, what does not is WRONG, and what is neither is light.

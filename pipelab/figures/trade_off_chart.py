@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from pipelab.display import STOPPED
 from pipelab.figures.theme import TYPE_COLOURS, plain, template
-from pipelab.outcome import STOPPED
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

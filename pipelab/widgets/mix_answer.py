@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pipelab.display import outcome_of
 from pipelab.engine.scoring import Score, score
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.baselines import Row
-from pipelab.outcome import outcome_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pipelab.display import listed
 from pipelab.errors import InvalidValue
 from pipelab.hardware.roofline import Roofline
 from pipelab.io.cases_csv import load_coefficients
 from pipelab.linear import LinearThroughput
-from pipelab.words import listed
 
 __all__ = ["LINEAR", "ROOFLINE", "code_of_costs", "costs_of", "knows"]
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from pipelab.display import DOES_NOT_FIT
 from pipelab.engine.scoring import Score, score
 from pipelab.figures.baselines import Row
-from pipelab.outcome import DOES_NOT_FIT
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.widgets.mix_answer import Answer

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from pipelab.display import counted, listed, outcome_of
 from pipelab.engine.scoring import Score
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, tally
@@ -12,7 +13,6 @@ from pipelab.fields import given
 from pipelab.figures.baselines import Row
 from pipelab.figures.plan import first_of, limited_by
 from pipelab.figures.theme import plain
-from pipelab.outcome import outcome_of
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -20,7 +20,6 @@ from pipelab.widgets.mix_answer import Answer, Money, money, row_of, tightest
 from pipelab.widgets.mix_costs import LINEAR
 from pipelab.widgets.mix_pins import Pinned
 from pipelab.widgets.mix_values import Mix
-from pipelab.words import counted, listed
 
 __all__ = [
     "compared", "costs_line", "facts_line", "gains_line", "headline", "limits_line", "own_headline", "parse_layers",

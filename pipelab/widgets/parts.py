@@ -6,8 +6,8 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 
+from pipelab.display import REFUSED
 from pipelab.figures.live import plotly_js
-from pipelab.outcome import REFUSED
 
 __all__ = ["CopyCode", "Shared", "Words", "reload_note", "shared"]
 

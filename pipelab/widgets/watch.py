@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from pipelab.display import REFUSED, counted, ended, proven_among
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.plan import limited_by, plan_parts
 from pipelab.figures.progress import progress_parts
 from pipelab.figures.theme import plain
-from pipelab.outcome import REFUSED, ended, proven_among
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -21,7 +21,6 @@ from pipelab.solving import solve_in_background
 from pipelab.widgets.background import under_way
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.parts import Words, reload_note, shared
-from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress

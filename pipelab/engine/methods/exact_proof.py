@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from pipelab.display import counted
 from pipelab.engine.deadline import Deadline, Ended, waited_for
 from pipelab.engine.formulations import threshold
 from pipelab.engine.formulations.candidates import Candidates
@@ -18,7 +19,6 @@ from pipelab.errors import NotApplicable, PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
-from pipelab.words import counted
 
 __all__ = [
     "Settled", "bound_after", "chosen_rows", "out_of_reach", "refuse_out_of_reach", "settle", "settled_without_rates",

@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any
 
 from pipelab.costs import MEMORY_SLACK
-from pipelab.display import table
+from pipelab.display import counted, listed, table
 from pipelab.engine.formulations.aggregated.counting import Counting
 from pipelab.engine.formulations.aggregated.layered import Layered
 from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate, stage_rates
@@ -24,7 +24,6 @@ from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.fields import given
 from pipelab.problem import Problem
-from pipelab.words import counted, listed
 
 if TYPE_CHECKING:
     from pandas import DataFrame

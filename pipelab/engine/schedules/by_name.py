@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipelab.display import counted
 from pipelab.engine.schedules import queues, vshape
 from pipelab.engine.schedules.limits import MOST_PASSES
 from pipelab.engine.schedules.schedule import Schedule
 from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.fields import whole_number
-from pipelab.words import counted
 
 __all__ = ["RULES", "Rule", "schedule"]
 

@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pipelab.display import OUTCOMES, outcome_of_status
 from pipelab.engine.sweeps.points import cell, value_of
 from pipelab.engine.sweeps.task import COLUMNS, STATUSES, TEXTS, is_answer
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.io.csv_cells import path_of, write_to
 from pipelab.io.whole_files import is_folder, is_special, refused
-from pipelab.outcome import OUTCOMES, outcome_of_status
 
 __all__ = ["RowsFile", "key_of"]
 

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import NO_FORMULAS, table
+from pipelab.display import NO_FORMULAS, ended_row, table
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.engine.sweeps.points import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
@@ -24,7 +24,6 @@ from pipelab.errors import (
     UnknownName,
     nearest,
 )
-from pipelab.outcome import ended_row
 
 if TYPE_CHECKING:
     from pandas import DataFrame

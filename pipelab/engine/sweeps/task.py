@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipelab.display import REFUSED, outcome_of, proven_among
 from pipelab.engine.solvers.solver_run import ending
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import given, is_real, python_value
-from pipelab.outcome import REFUSED, outcome_of, proven_among
 from pipelab.result import Result
 from pipelab.solving import method_of, solve
 

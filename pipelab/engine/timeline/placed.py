@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pipelab.display import NO_FORMULAS, table
+from pipelab.display import NO_FORMULAS, counted, table
 from pipelab.engine.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.evaluation import Evaluation, tally
 from pipelab.fields import whole_number
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.words import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
