@@ -30,6 +30,8 @@ from pipelab.errors import (
 if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.cluster import GPU, Cluster
     from pipelab.course.exercises import check, guess
+    from pipelab.course.figures.course import plot_course
+    from pipelab.course.figures.ledger import plot_verdicts
     from pipelab.course.ledger import Ledger, reproduce
     from pipelab.course.papers import published_bubbles
     from pipelab.display import duration, show_table
@@ -82,34 +84,20 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     )
     from pipelab.engine.timeline.event_times import simulate
     from pipelab.evaluation import Evaluation, evaluate
-    from pipelab.figures import (
-        placed_gantt,
-        plot_against_measured,
-        plot_claims,
-        plot_classes,
-        plot_comparison,
-        plot_course,
-        plot_growth,
-        plot_in_flight,
-        plot_layer_times,
-        plot_makespans,
-        plot_placement,
-        plot_progress,
-        plot_proof,
-        plot_run_times,
-        plot_search,
-        plot_search_growth,
-        plot_shares,
-        plot_split_costs,
-        plot_stage_rates,
-        plot_sweep,
-        plot_timelines,
-        plot_trade_off,
-        plot_verdicts,
-        training_gantt,
-    )
+    from pipelab.figures.aggregated import plot_classes, plot_proof, plot_run_times, plot_search
+    from pipelab.figures.comparing import plot_comparison, plot_shares, plot_split_costs
     from pipelab.figures.gantt_chart import gantt
     from pipelab.figures.gantt_resample import gantt_widget
+    from pipelab.figures.layers import plot_layer_times, plot_stage_rates
+    from pipelab.figures.makespans import plot_makespans, plot_timelines
+    from pipelab.figures.placed import placed_gantt, plot_in_flight
+    from pipelab.figures.placements import plot_placement
+    from pipelab.figures.predictions import plot_against_measured
+    from pipelab.figures.search_growth import plot_search_growth
+    from pipelab.figures.solves import plot_claims, plot_growth, plot_progress
+    from pipelab.figures.sweep_charts import plot_sweep
+    from pipelab.figures.trade_off_chart import plot_trade_off
+    from pipelab.figures.training_charts import training_gantt
     from pipelab.hardware import (
         GPUFacts,
         LatentAttention,
@@ -125,7 +113,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.hardware.roofline import Roofline, against_measured
     from pipelab.io.cases_csv import cases, load_case, load_coefficients, save_case
     from pipelab.io.csv_cells import saved_run
-    from pipelab.io.placements import VLLMSettings, load_placement, save_placement, vllm_settings
+    from pipelab.io.placements import load_placement, save_placement, vllm_settings
     from pipelab.linear import Coefficients, LinearThroughput
     from pipelab.placement import Placement, Stage
     from pipelab.problem import Model, Problem, Workload
@@ -176,9 +164,9 @@ _LATER = {
     "load_cluster": "pipelab.hardware",
     "Roofline": "pipelab.hardware.roofline",
     "against_measured": "pipelab.hardware.roofline",
-    "plot_against_measured": "pipelab.figures",
-    "plot_layer_times": "pipelab.figures",
-    "plot_stage_rates": "pipelab.figures",
+    "plot_against_measured": "pipelab.figures.predictions",
+    "plot_layer_times": "pipelab.figures.layers",
+    "plot_stage_rates": "pipelab.figures.layers",
     "Measured": "pipelab.hardware.measured_times",
     "load_measured": "pipelab.hardware.measured_times",
     "certificate": "pipelab.engine.methods.certificates",
@@ -187,28 +175,28 @@ _LATER = {
     "Sweep": "pipelab.engine.sweeps.run",
     "grid": "pipelab.engine.sweeps",
     "mixes": "pipelab.engine.sweeps",
-    "plot_sweep": "pipelab.figures",
+    "plot_sweep": "pipelab.figures.sweep_charts",
     "cheapest": "pipelab.engine.methods.cost",
     "quickest": "pipelab.engine.methods.latency",
     "solve_in_flight": "pipelab.engine.methods.in_flight",
     "SteadyResult": "pipelab.engine.in_flight_result",
     "saved_run": "pipelab.io.csv_cells",
-    "plot_classes": "pipelab.figures",
-    "plot_proof": "pipelab.figures",
-    "plot_run_times": "pipelab.figures",
-    "plot_search": "pipelab.figures",
-    "plot_trade_off": "pipelab.figures",
+    "plot_classes": "pipelab.figures.aggregated",
+    "plot_proof": "pipelab.figures.aggregated",
+    "plot_run_times": "pipelab.figures.aggregated",
+    "plot_search": "pipelab.figures.aggregated",
+    "plot_trade_off": "pipelab.figures.trade_off_chart",
     "state_joint": "pipelab.engine.formulations.joint_cvxpy",
-    "plot_placement": "pipelab.figures",
-    "plot_progress": "pipelab.figures",
-    "plot_growth": "pipelab.figures",
-    "plot_claims": "pipelab.figures",
+    "plot_placement": "pipelab.figures.placements",
+    "plot_progress": "pipelab.figures.solves",
+    "plot_growth": "pipelab.figures.solves",
+    "plot_claims": "pipelab.figures.solves",
     "joint_formulation": "pipelab.engine.formulations.readable",
     "leave_out": "pipelab.engine.formulations.ablation",
-    "plot_comparison": "pipelab.figures",
-    "plot_search_growth": "pipelab.figures",
-    "plot_shares": "pipelab.figures",
-    "plot_split_costs": "pipelab.figures",
+    "plot_comparison": "pipelab.figures.comparing",
+    "plot_search_growth": "pipelab.figures.search_growth",
+    "plot_shares": "pipelab.figures.comparing",
+    "plot_split_costs": "pipelab.figures.comparing",
     "single_gpu_size": "pipelab.engine.methods.single_gpu",
     "single_gpu_formulation": "pipelab.engine.formulations.readable",
     "count_placements": "pipelab.engine.methods.exhaustive",
@@ -233,8 +221,8 @@ _LATER = {
     "published_bubbles": "pipelab.course.papers",
     "gantt": "pipelab.figures.gantt_chart",
     "gantt_widget": "pipelab.figures.gantt_resample",
-    "plot_makespans": "pipelab.figures",
-    "plot_timelines": "pipelab.figures",
+    "plot_makespans": "pipelab.figures.makespans",
+    "plot_timelines": "pipelab.figures.makespans",
     "explore_schedules": "pipelab.widgets",
     "explore_mix": "pipelab.widgets",
     "watch_solve": "pipelab.widgets",
@@ -243,19 +231,18 @@ _LATER = {
     "timeline_of": "pipelab.engine.timeline",
     "PlacedTimeline": "pipelab.engine.timeline",
     "TrainingTimeline": "pipelab.engine.timeline",
-    "placed_gantt": "pipelab.figures",
-    "plot_in_flight": "pipelab.figures",
-    "training_gantt": "pipelab.figures",
+    "placed_gantt": "pipelab.figures.placed",
+    "plot_in_flight": "pipelab.figures.placed",
+    "training_gantt": "pipelab.figures.training_charts",
     "score": "pipelab.engine.scoring",
     "Score": "pipelab.engine.scoring",
     "load_placement": "pipelab.io.placements",
     "save_placement": "pipelab.io.placements",
     "vllm_settings": "pipelab.io.placements",
-    "VLLMSettings": "pipelab.io.placements",
     "reproduce": "pipelab.course.ledger",
     "Ledger": "pipelab.course.ledger",
-    "plot_verdicts": "pipelab.figures",
-    "plot_course": "pipelab.figures",
+    "plot_verdicts": "pipelab.course.figures.ledger",
+    "plot_course": "pipelab.course.figures.course",
     "guess": "pipelab.course.exercises",
     "show_table": "pipelab.display",
     "check": "pipelab.course.exercises",

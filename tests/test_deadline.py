@@ -1,9 +1,12 @@
 """One deadline for a whole solve: whatever is being done, it ends within a second, and what was found is kept."""
 
 import dataclasses
+import gc
 import signal
+import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -14,7 +17,9 @@ from pipelab.engine.formulations.aggregated.classes import find_classes
 from pipelab.engine.formulations.aggregated.order import link_order
 from pipelab.engine.formulations.aggregated.rates import distinct, stage_rates
 from pipelab.engine.formulations.candidates import all_candidates
+from pipelab.engine.formulations.count import compositions
 from pipelab.engine.formulations.latency.times import pass_times
+from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 
@@ -129,11 +134,13 @@ class Watched(Deadline):
 
     def __init__(self, seconds):
         super().__init__()
-        self.seconds, self.looks, self.first = seconds, 0, time.process_time()
+        self.seconds, self.looks, self.longest = seconds, 0, 0.0
+        self.first = self.last = time.process_time()
 
     def check(self):
         now = time.process_time()  # not the clock: others may keep this machine busy
         self.looks += 1
+        self.last, self.longest = now, max(self.longest, now - self.last)
         if now - self.first > self.seconds:
             raise Ended("time limit")
 
@@ -187,6 +194,115 @@ def test_whatever_is_listed_looks_at_the_deadline_all_the_time(what):
     with pytest.raises(Ended):
         listed(given, watched)
     assert watched.looks > 5
+
+
+def test_no_step_of_listing_mixtures_takes_long():
+    groups = [pl.GPU("A100", 40.0 + i) for i in range(16)]
+    watched = Watched(60)
+    mixtures = compositions(nodes(16), groups, [8] * 16, watched)
+    watched.check()
+    assert len(mixtures) == 735_470
+    assert watched.longest < 0.1
+
+
+def test_importing_a_method_counts_in_its_time_limit(monkeypatch):
+    limits = []
+
+    def imported(method, options):
+        time.sleep(0.3)
+        return lambda problem, **options: limits.append(options.get("time_limit"))
+
+    monkeypatch.setattr(sys.modules["pipelab.solving"], "method_of", imported)
+    for limit in (1.0, 0.1, None):
+        pl.solve(pl.load_case("tiny"), time_limit=limit)
+    assert 0.2 < limits[0] <= 0.7
+    assert limits[1:] == [0.0, None]
+
+
+def test_no_garbage_is_looked_for_right_after_a_model_was_built():
+    with scip._without_garbage_collection():
+        many = [[i] for i in range(100_000)]
+    assert gc.isenabled()
+    assert gc.get_count()[0] < 10_000  # else the next list would have all of these looked through
+    assert not any(thing is many for generation in (0, 1) for thing in gc.get_objects(generation))
+
+
+def test_a_large_model_is_freed_at_the_beginning_of_the_next_solve():
+    class Model:
+        pass
+
+    columns = Columns({"x": 1})
+    program = LinearProgram(
+        columns, np.zeros(1), np.ones(1), np.ones(1, dtype=bool), np.ones(1), {}
+    )
+    model = Model()
+    still = weakref.ref(model)
+    scip._free_later(1_000_000, model)
+    del model
+    scip.run(program, time_limit=0.1)
+    assert still() is not None  # there is no time for it
+    scip.run(program, time_limit=60)
+    assert still() is None
+
+
+def test_the_bound_that_is_there_at_once_holds_for_every_placement():
+    rng, met = np.random.default_rng(0), 0
+    models = [dataclasses.replace(pl.load_model("Llama-3-8B"), layers=n) for n in (3, 5)]
+    for _ in range(60):
+        problem = few_nodes(rng, models)
+        best = pl.solve(problem, "exhaustive")
+        bound = bound_in_one_node(problem, NEVER)
+        if best.status == "infeasible":
+            continue
+        assert best.status == "optimal"
+        assert bound >= best.throughput * (1 - 1e-12)
+        met += bound <= best.throughput * (1 + 1e-12)
+    assert 5 < met < 50  # it is neither always reached nor never
+
+
+def few_nodes(rng, models):
+    """One or two nodes of up to three GPUs: any types, prices and bandwidths, some GPUs outside every node."""
+    gpus: list = []
+    for node in range(rng.integers(1, 3)):
+        kind, memory, inside = (
+            rng.choice(["L4", "T4"]),
+            float(rng.choice([1.8, 3.0])),
+            10.0 ** rng.integers(1, 4),
+        )
+        for _ in range(rng.integers(1, 4)):
+            price = float(rng.choice([1.0, 1.0, 2.0]))
+            where = (f"node {node}", inside) if rng.random() < 0.9 else ("", None)
+            gpus.append(pl.GPU(str(kind), memory, price, *where))
+    links = 10.0 ** rng.uniform(0, 3, (len(gpus), len(gpus)))
+    load = pl.Workload(
+        int(rng.choice([256, 2048])),
+        int(rng.choice([1, 3, 8])),
+        str(rng.choice(["prefill", "decode"])),
+    )
+    return pl.Problem(
+        pl.Cluster(tuple(gpus), links), models[rng.integers(len(models))], load,
+        pl.Roofline(tensor_parallel=bool(rng.random() < 0.8)), max_gpus_per_stage=int(rng.integers(1, 5)),
+        same_type_stages=bool(rng.integers(2)), batch_split=str(rng.choice(["even", "balanced"])), link_units="tokens",
+    )  # fmt: skip
+
+
+def test_a_way_that_is_preferred_for_its_pass_gives_no_such_bound():
+    problem = nodes(3)  # where layers must be cut for the best rate
+    assert bound_in_one_node(problem, NEVER) >= pl.solve(problem, "aggregated").throughput * (
+        1 - 1e-12
+    )
+    assert (
+        bound_in_one_node(dataclasses.replace(problem, costs=pl.Roofline(prefer="time")), NEVER)
+        is None
+    )
+    assert bound_in_one_node(pl.load_case("medium"), NEVER) is None
+
+
+def test_tables_that_are_not_finished_leave_a_proven_bound():
+    problem = nodes(16)
+    result = pl.solve(problem, "aggregated", time_limit=1.5)
+    assert result.bound >= result.throughput > 0
+    assert (result.status, result.stopped_by) in (("optimal", None), ("feasible", "time limit"))
 
 
 def test_nobody_waits_for_one_step_that_takes_long():

@@ -10,7 +10,7 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.formulations import joint, joint_tight, single_gpu
+from pipelab.engine.formulations import joint, joint_tight, segment_rules, single_gpu
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.forms import FORMS
 from pipelab.engine.methods import exact_proof as settling
@@ -134,7 +134,7 @@ def test_the_big_m_that_is_shown_is_the_one_that_is_built(tiny):
     fastest = candidates.throughput.max()
     assert shown(joint) == "1.1 · max θ"
     assert joint.build(candidates).blocks["stage_bottleneck"].upper == pytest.approx(1.1 * fastest)
-    segments = single_gpu.segments(single_gpu.rules(tiny))
+    segments = segment_rules.segments(segment_rules.rules(tiny))
     assert shown(single_gpu) == "max θ"
     assert single_gpu.build(segments, 300.0).blocks["gpu_bottleneck"].upper == pytest.approx(217.52)
     assert segments.throughput.max() == pytest.approx(217.52)

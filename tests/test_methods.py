@@ -9,7 +9,7 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.engine.formulations import single_gpu
+from pipelab.engine.formulations import segment_rules, single_gpu
 from pipelab.engine.formulations.type_count import build as build_type_count
 from pipelab.engine.formulations.type_count import list_options, most_layers
 from pipelab.engine.methods.exact_proof import settle
@@ -156,8 +156,8 @@ def test_the_authors_run_on_medium_is_counted_to_the_row():
 
 
 def test_most_segments_of_the_authors_run_can_never_be_used():
-    candidates = single_gpu.segments(single_gpu.rules(pl.load_case("medium"), as_run=True))
-    usable = single_gpu.usable(candidates)
+    candidates = segment_rules.segments(segment_rules.rules(pl.load_case("medium"), as_run=True))
+    usable = segment_rules.usable(candidates)
     assert int(usable.sum()) == 1_175
     assert int((usable[candidates.tail] & usable[candidates.head]).sum()) == 63_410
     types = {candidates.problem.cluster.gpus[g].type for g in candidates.set_of[usable]}
@@ -240,7 +240,7 @@ def test_a_bound_of_scip_that_is_refuted_is_dropped_for_one_gpu_per_stage(monkey
         scip.run,
     )
     candidates, claimed = (
-        single_gpu.segments(single_gpu.rules(tiny)),
+        segment_rules.segments(segment_rules.rules(tiny)),
         pl.evaluate(tiny, slow).throughput,
     )
     assert claimed < best
@@ -274,11 +274,11 @@ def test_medium_without_the_restrictions():
 def test_the_counted_rows_are_the_built_rows():
     for seed in range(40):
         problem = oracle.random_problem(seed, max_gpus_per_stage=1)
-        chosen = single_gpu.rules(problem, as_run=bool(seed % 2))
-        candidates = single_gpu.segments(chosen)
+        chosen = segment_rules.rules(problem, as_run=bool(seed % 2))
+        candidates = segment_rules.segments(chosen)
         if not len(candidates.start):
             continue
-        program, counts = single_gpu.build(candidates, 1e9), single_gpu.count_segments(chosen)
+        program, counts = single_gpu.build(candidates, 1e9), segment_rules.count_segments(chosen)
         assert {f.name: f.count(counts) for f in single_gpu.FAMILIES} == {
             n: len(b) for n, b in program.blocks.items()
         }
@@ -372,10 +372,10 @@ def test_a_bound_out_of_reach_is_given_up_and_all_segments_are_asked(tiny):
     two = pl.Cluster.from_counts({"A100": 2}, 80, 400)
     model = dataclasses.replace(tiny.model, layers=8, layer_weight_gb=15)
     problem = dataclasses.replace(tiny, cluster=two, model=model, max_gpus_per_stage=1)
-    chosen = single_gpu.rules(problem)
+    chosen = segment_rules.rules(problem)
     assert int(chosen.fits.sum(axis=1).max()) == 5
     result = pl.solve(problem, "single_gpu")
-    assert result.throughput < single_gpu.upper_bound(chosen)
+    assert result.throughput < segment_rules.upper_bound(chosen)
     assert (result.status, result.throughput) == (
         "optimal",
         pytest.approx(oracle.best(problem), rel=1e-12),

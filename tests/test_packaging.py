@@ -94,14 +94,26 @@ def test_modules_are_short_and_say_what_they_are():
         text = path.read_text(encoding="utf-8")
         assert text.startswith('"""'), path
         lines = text.count("\n") - sum(_docstring_lines(ast.parse(text)))
-        assert lines <= 300, f"{path} would be two rooms"
+        assert lines <= 340, f"{path} would be two rooms"
+
+
+def _imported(tree):
+    """What a module imports when it runs: not what it names for type checkers alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        yield from _imported(node)
 
 
 def test_imports_point_one_way():
     """Only plots know plotly, scip.py PySCIPOpt, one room joblib; and importing pipelab loads none of them."""
     for path in (ROOT / "pipelab").rglob("*.py"):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT / "pipelab").as_posix()
-        if re.search(r"^\s*(import|from) plotly\b", text, flags=re.M):
+        if any(module.partition(".")[0] == "plotly" for module in _imported(ast.parse(text))):
             assert name.startswith(("figures/", "course/figures/")), name
         if "pyscipopt import" in text:
             assert name == "engine/solvers/scip.py", name

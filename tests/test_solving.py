@@ -99,7 +99,7 @@ def test_time_that_runs_out_among_the_columns_ends_the_handing_over():
     assert program.size["variables"] > 20_000
     with pytest.raises(Ended, match="time limit"):
         # no model: not even the first may be added
-        scip._add_columns(None, program, False, Deadline(0))
+        next(scip._columns(None, program, False, Deadline(0)))
 
 
 def test_a_stop_before_the_start_ends_at_once(long_solve):

@@ -107,7 +107,7 @@ class Comparison:
         plotly.graph_objects.Figure
             See `plot_comparison`.
         """
-        from pipelab.figures import plot_comparison
+        from pipelab.figures.comparing import plot_comparison
 
         return plot_comparison(self)
 

@@ -87,7 +87,7 @@ def _fast_layers(strictly: bool = True) -> float:
     """Layers that medium's GPUs hold at a rate above (or at) its bound."""
     import numpy as np
 
-    from pipelab.engine.formulations.single_gpu import rules, upper_bound
+    from pipelab.engine.formulations.segment_rules import rules, upper_bound
 
     chosen = rules(_case("medium"))
     bound = given(upper_bound(chosen))
@@ -98,7 +98,7 @@ def _fast_layers(strictly: bool = True) -> float:
 @cache
 def _medium_links(units: str = "tokens") -> tuple[float, float, float]:
     """The bound of medium, and its slowest and fastest link."""
-    from pipelab.engine.formulations.single_gpu import rules, segments, upper_bound
+    from pipelab.engine.formulations.segment_rules import rules, segments, upper_bound
 
     chosen = rules(_case("medium", link_units=units))
     links = segments(chosen).link_throughput

@@ -7,7 +7,7 @@ disjoint pairs of them; positions in the model are counted by the sizes that fit
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import comb
 from typing import Any
@@ -22,6 +22,7 @@ from pipelab.problem import Problem
 
 __all__ = ["compositions", "count_candidates"]
 
+_ROWS_AT_ONCE = 10_000  # of a table of compositions, between two looks at the deadline
 _MOST_COMPOSITIONS = 3_000  # their pairs are tabulated: 72 MB a table, some seconds
 
 
@@ -142,18 +143,47 @@ def compositions(
     parts = []
     for name in dict.fromkeys(types):
         own = [i for i, t in enumerate(types) if t == name]
-        part = np.zeros((1, len(groups)), dtype=int)
+        pieces = [np.zeros((1, len(groups)), dtype=int)]
         for i in own:  # one group more at a time, so that no row ever exceeds the limit
+            pieces = [
+                more
+                for piece in pieces
+                for more in _with_group(piece, i, there[i], largest, deadline)
+            ]
+        pieces[0] = pieces[0][1:]  # the stage of no GPUs
+        parts += pieces
+    return _by_size(parts, largest, len(set(types)) > 1, deadline)
+
+
+def _by_size(parts: list[np.ndarray], largest: int, sort: bool, deadline: Deadline) -> np.ndarray:
+    """All rows, those of few GPUs first; rows of one size in the order of their numbers, sorted where need be."""
+    sizes = [part.sum(axis=1) for part in parts]
+    out = np.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=int)
+    end = 0
+    for size in range(1, largest + 1):
+        begin = end
+        for part, number in zip(parts, sizes, strict=True):
             deadline.check()
-            choices = np.minimum(there[i], largest - part.sum(axis=1)) + 1
-            part = np.repeat(part, choices, axis=0)
-            part[:, i] = np.arange(len(part)) - np.repeat(np.cumsum(choices) - choices, choices)
-        parts.append(part[1:])
-    deadline.check()
-    rows = np.concatenate(parts)
-    if len(parts) == 1:  # in the order of their numbers already
-        return rows[np.argsort(rows.sum(axis=1), kind="stable")]
-    return rows[np.lexsort((*rows.T[::-1], rows.sum(axis=1)))]
+            rows = part[number == size]
+            out[end : end + len(rows)] = rows
+            end += len(rows)
+        if sort:
+            rows = out[begin:end]
+            out[begin:end] = rows[np.lexsort(rows.T[::-1])]
+    return out
+
+
+def _with_group(
+    part: np.ndarray, group: int, there: int, largest: int, deadline: Deadline
+) -> Iterator[np.ndarray]:
+    """Rows without any GPU of a group, with every number of these; in pieces, none of which takes long."""
+    for i in range(0, len(part), _ROWS_AT_ONCE):
+        deadline.check()
+        rows = part[i : i + _ROWS_AT_ONCE]
+        choices = np.minimum(there, largest - rows.sum(axis=1)) + 1
+        rows = np.repeat(rows, choices, axis=0)
+        rows[:, group] = np.arange(len(rows)) - np.repeat(np.cumsum(choices) - choices, choices)
+        yield rows
 
 
 def _ways(members: list[int], chosen: Sequence[int] | np.ndarray) -> int:

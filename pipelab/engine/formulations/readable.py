@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from pipelab.display import breakable, table
-from pipelab.engine.formulations import single_gpu
+from pipelab.engine.formulations import segment_rules, single_gpu
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.families import Family, Symbol
 from pipelab.engine.formulations.forms import joint_form
@@ -139,10 +139,13 @@ def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulatio
     The write-up, "Original Solver Analysis"; gangmuk/LLM_placement_solver, `solver_constrained.py`
     at commit 2efc2c6.
     """
-    chosen = single_gpu.rules(problem, as_run)
+    chosen = segment_rules.rules(problem, as_run)
     domains = (r"z_a, e_{ab}, u_g \in \{0, 1\}", r"\tau_g, \rho_{ab}, t \ge 0")
     return Formulation(
-        single_gpu.FAMILIES, domains, single_gpu.count_segments(chosen), Symbols(single_gpu.SYMBOLS)
+        single_gpu.FAMILIES,
+        domains,
+        segment_rules.count_segments(chosen),
+        Symbols(single_gpu.SYMBOLS),
     )
 
 

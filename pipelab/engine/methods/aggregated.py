@@ -7,6 +7,7 @@ from dataclasses import replace
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.aggregated.rates import StageRates, number_of_mixtures, stage_rates
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
+from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.methods.search import Search
 from pipelab.engine.solvers.choice import check_solver, solver_version
 from pipelab.evaluation import evaluate
@@ -68,15 +69,18 @@ def solve_aggregated(
     """
     check_solver(solver)
     with deadline_of(time_limit, stop) as deadline:
-        first = first_search(problem, solver, deadline)
+        first, bound = first_search(problem, solver, deadline), None
         try:
+            if _many(problem):
+                bound = bound_in_one_node(problem, deadline)
             search = Search(rates_in_time(problem, deadline), solver, deadline, gap, on_progress)
         except Ended as end:
-            return (
+            known = (
                 result_of(first, end.reason)
                 if first is not None
                 else _nothing(problem, deadline, end.reason)
             )
+            return _bounded(known, bound)
         if first is not None and first.best is not None:
             search.keep(first.best)
         return result_of(search.run())
@@ -129,6 +133,14 @@ def _nothing(problem: Problem, deadline: Deadline, reason: str) -> Result:
         unlisted(problem, "aggregated", {}, deadline, Ended(reason), "the rates of stages"),
         details=details,
     )
+
+
+def _bounded(known: Result, bound: float | None) -> Result:
+    """The same with a proven bound."""
+    status, bound = status_and_bound(known.throughput, bound)
+    if status == "optimal":
+        return replace(known, status=status, bound=bound, reason="", stopped_by=None)
+    return replace(known, status=status, bound=bound)
 
 
 def unlisted(

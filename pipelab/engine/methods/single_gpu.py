@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
-from pipelab.engine.formulations import single_gpu, threshold
+from pipelab.engine.formulations import segment_rules, single_gpu, threshold
 from pipelab.engine.formulations.candidates import stage_rates
 from pipelab.engine.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.engine.methods.aggregated import unlisted
@@ -28,7 +28,7 @@ from pipelab.result import Result, status_and_bound
 
 if TYPE_CHECKING:
     from pipelab.engine.formulations.candidates import Candidates
-    from pipelab.engine.formulations.single_gpu import SegmentRules
+    from pipelab.engine.formulations.segment_rules import SegmentRules
 
 __all__ = ["single_gpu_size", "solve_single_gpu"]
 
@@ -77,7 +77,7 @@ def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
     (5740, 312210, 1568029)
     """
     return _size(
-        single_gpu.rules(problem, as_run=_option("segments", segments, SEGMENTS) == "as_run")
+        segment_rules.rules(problem, as_run=_option("segments", segments, SEGMENTS) == "as_run")
     )
 
 
@@ -112,14 +112,16 @@ def solve_single_gpu(
     as_run = _option("segments", segments, SEGMENTS) == "as_run"
     with deadline_of(time_limit, stop) as deadline:
         try:
-            chosen = made_in_time(lambda until: single_gpu.rules(problem, as_run, until), deadline)
+            chosen = made_in_time(
+                lambda until: segment_rules.rules(problem, as_run, until), deadline
+            )
             size = _size(chosen)
-            bound = made_in_time(lambda until: single_gpu.upper_bound(chosen, until), deadline)
+            bound = made_in_time(lambda until: segment_rules.upper_bound(chosen, until), deadline)
             if bound is None:
                 return _infeasible(problem, chosen, size, deadline)
             name = f"the single-GPU MILP of {problem.name}"
             refuse_if_too_large(name, size, "links='needed'", memory_limit_gb, links)
-            candidates = waited_for(lambda: single_gpu.segments(chosen, deadline), deadline)
+            candidates = waited_for(lambda: segment_rules.segments(chosen, deadline), deadline)
             return _solve(
                 problem, chosen, candidates, size, bound, links, gap, on_progress, deadline
             )
@@ -245,7 +247,8 @@ def _without_scips_tolerance(
     )
     details = {
         "build_seconds": built, "solve_seconds": deadline.spent - built, "nodes": 0, "progress": (),
-        "solver_status": status, "solver_objective": None, "built": size, "upper_bound": single_gpu.upper_bound(chosen),
+        "solver_status": status, "solver_objective": None, "built": size,
+        "upper_bound": segment_rules.upper_bound(chosen),
         "proven_among": among,
     }  # fmt: skip
     return Result(
@@ -258,7 +261,7 @@ def _that_fit(candidates: "Candidates", chosen: "SegmentRules") -> "Candidates":
     """The segments without those of the author's run that no memory holds."""
     if (chosen.allowed <= chosen.fits).all():
         return candidates
-    return single_gpu.segments(replace(chosen, allowed=chosen.allowed & chosen.fits))
+    return segment_rules.segments(replace(chosen, allowed=chosen.allowed & chosen.fits))
 
 
 def _at_the_bound(candidates: "Candidates", bound: float) -> "Candidates | None":
@@ -281,7 +284,7 @@ def _option(name: str, value: str, known: Iterable[str]) -> str:
 
 
 def _size(chosen: "SegmentRules") -> dict[str, int]:
-    counts = single_gpu.count_segments(chosen)
+    counts = segment_rules.count_segments(chosen)
     return {name: counts[name] for name in ("segments", "connections")} | single_gpu.size(counts)
 
 

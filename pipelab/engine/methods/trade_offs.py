@@ -79,7 +79,7 @@ class TradeOff:
 
     def figure(self) -> "Figure":
         """Throughput against what it costs, as steps: between two points nothing better exists."""
-        from pipelab.figures import plot_trade_off
+        from pipelab.figures.trade_off_chart import plot_trade_off
 
         return plot_trade_off(self)
 

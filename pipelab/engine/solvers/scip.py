@@ -36,6 +36,8 @@ _POLL_SECONDS = 0.05  # how soon a stop is noticed
 _GRACE_SECONDS = 0.25  # what SCIP has to end after it was interrupted; then nobody waits any longer
 # columns of a model whose freeing waits until its answer was given
 _LARGE, _FREE_AFTER_SECONDS = 50_000, 0.5
+_FREE_IF_LEFT_SECONDS = 1.0  # what a solve needs for freeing the models before it
+_UNFREED: dict[object, tuple] = {}  # models that wait for it, with their columns
 # so many columns or entries of rows are handed over between two looks at the clock
 _GIVE_WAY = 10_000
 
@@ -89,6 +91,7 @@ def run(
         made = deadline_of(time_limit, stop)
     with made as until:
         began = time.perf_counter()
+        _free_waiting(until)
         try:
             with _in_words():
                 model, variables = load(program, deadline=until)
@@ -115,7 +118,7 @@ def run(
         recorder.reraise()
         if not solving.ended.is_set():
             return recorder.stopped(given(reason), built - began)
-        _free_later(model, len(variables))
+        _free_later(len(variables), model, variables)
         return _read(model, variables, recorder, reason, built - began, time.perf_counter() - built)
 
 
@@ -164,14 +167,17 @@ def load(
         model = Model()
         model.hideOutput()
         model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _Solving
+        variables: list = []
+        terms: list = []
         try:
-            variables = _add_columns(model, program, names, deadline)
+            for part in _columns(model, program, names, deadline):
+                variables += part
+                terms += map(Term, part)
             # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
-            terms = [Term(x) for x in variables]
             for name, block in program.blocks.items():
                 _add_rows(model, terms, block, name if names else None, deadline)
         except Ended:
-            _free_later(model, program.columns.total)
+            _free_later(len(variables), model, variables, terms)
             raise
         model.setMaximize()
     return model, variables
@@ -187,19 +193,26 @@ def _set(model: Any, name: str, value: Any) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Millions of small objects, none of them garbage: looking for some would double the time."""
+    """Millions of small objects, none of them garbage: looking for some would double the time.
+
+    Nor is any looked for right afterwards, which may be at the end of the time: what is there
+    counts as old.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            if not gc.get_freeze_count():  # nobody else has frozen what unfreezing would give back
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
-def _add_columns(model: Any, program: LinearProgram, names: bool, deadline: Deadline) -> list:
+def _columns(model: Any, program: LinearProgram, names: bool, deadline: Deadline) -> Iterator[list]:
+    """Adds the columns, part by part."""
     labels = _labels(program) if names else None
-    variables: list = []
     for i in range(0, program.columns.total, _GIVE_WAY):
         deadline.check()
         part = slice(i, i + _GIVE_WAY)
@@ -211,13 +224,14 @@ def _add_columns(model: Any, program: LinearProgram, names: bool, deadline: Dead
             program.objective[part].tolist(),
             strict=True,
         )
+        variables = []
         for j, (whole, low, up, cost) in enumerate(columns, start=i):
             kind = "C" if not whole else "B" if up <= 1 else "I"
             top = None if up == math.inf else up
             variables.append(
                 model.addVar(labels[j] if labels else "", vtype=kind, lb=low, ub=top, obj=cost)
             )
-    return variables
+        yield variables
 
 
 def _labels(program: LinearProgram) -> list[str]:
@@ -278,12 +292,21 @@ class _Solving:
         return reason
 
 
-def _free_later(model: Any, columns: int) -> None:
+def _free_later(columns: int, *parts: Any) -> None:
     """Freeing a large model takes seconds, with Python's lock held: not before the answer is given."""
     if columns > _LARGE:
-        waiting = threading.Timer(_FREE_AFTER_SECONDS, id, (model,))
+        mark = object()
+        _UNFREED[mark] = parts
+        waiting = threading.Timer(_FREE_AFTER_SECONDS, _UNFREED.pop, (mark, None))
         waiting.daemon = True
         waiting.start()
+
+
+def _free_waiting(deadline: Deadline) -> None:
+    """Free at the beginning of a solve what would otherwise hold it up later, maybe at its end."""
+    while _UNFREED and deadline.left > _FREE_IF_LEFT_SECONDS:
+        for mark in list(_UNFREED):
+            _UNFREED.pop(mark, None)
 
 
 def _read(

@@ -117,7 +117,7 @@ class Sweep:
         InvalidValue
             A column does not hold numbers.
         """
-        from pipelab.figures import plot_sweep
+        from pipelab.figures.sweep_charts import plot_sweep
 
         return plot_sweep(self, x, y)
 

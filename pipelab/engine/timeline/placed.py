@@ -238,7 +238,7 @@ class PlacedTimeline:
         InvalidValue
             There is no such microbatch.
         """
-        from pipelab.figures import placed_gantt
+        from pipelab.figures.placed import placed_gantt
 
         return placed_gantt(self, follow=follow, links=links)
 
@@ -250,7 +250,7 @@ class PlacedTimeline:
         plotly.graph_objects.Figure
             See `plot_in_flight`.
         """
-        from pipelab.figures import plot_in_flight
+        from pipelab.figures.placed import plot_in_flight
 
         return plot_in_flight(self)
 

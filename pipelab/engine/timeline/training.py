@@ -105,7 +105,7 @@ class TrainingTimeline:
         TypeError
             There is no such option.
         """
-        from pipelab.figures import training_gantt
+        from pipelab.figures.training_charts import training_gantt
 
         return training_gantt(self, **options)
 

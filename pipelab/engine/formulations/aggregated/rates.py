@@ -9,7 +9,7 @@ form alone (`mixes_as_slowest`: batches split evenly), mixtures need not be list
 of kinds × sizes says all. Otherwise every mixture of kinds has a row of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
@@ -135,17 +136,9 @@ def stage_rates(problem: Problem, deadline: Deadline = NEVER, alone: bool = Fals
     mixtures = (
         _pure(problem) if pure else _alone(problem) if alone else _mixtures(problem, deadline)
     )
-    rate = np.zeros((len(mixtures), len(problem.model.spans.layers)))
-    for rows in _parts(mixtures, 4 * rate.shape[1]):
-        deadline.check()
-        tables = problem.costs.stage_tables(
-            problem.model,
-            problem.workload,
-            problem.cluster.kinds,
-            mixtures[rows],
-            problem.batch_split,
-        )
-        rate[rows] = np.where(tables.fits(problem.cluster.kinds), tables.throughput, 0.0)
+    rate = (
+        _rates_alone(problem, mixtures, deadline) if alone else _rates(problem, mixtures, deadline)
+    )
     link = problem.link_throughput(classes.bandwidth_gb_per_s)
     if pure:
         stages = np.unique(rate[(rate > 0) & _attained(problem, rate, deadline)])
@@ -157,6 +150,32 @@ def stage_rates(problem: Problem, deadline: Deadline = NEVER, alone: bool = Fals
         )
         parents = _without_one(mixtures, deadline)
     return StageRates(problem, classes, mixtures, rate, link, pure, stages, fastest, parents)
+
+
+def _rates(problem: Problem, mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
+    """Tokens/s of each mixture with each kind of span; 0 where it does not fit."""
+    rate = np.zeros((len(mixtures), len(problem.model.spans.layers)))
+    for rows in _parts(mixtures, 4 * rate.shape[1]):
+        deadline.check()
+        rate[rows] = _rates_of(problem, problem.cluster.kinds, mixtures[rows])
+    return rate
+
+
+def _rates_alone(problem: Problem, mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
+    """The same where each mixture is of one kind: without a column for every other kind."""
+    rate = np.zeros((len(mixtures), len(problem.model.spans.layers)))
+    for k, kind in enumerate(problem.cluster.kinds):
+        deadline.check()
+        rows = mixtures[:, k] > 0
+        rate[rows] = _rates_of(problem, (kind,), mixtures[rows][:, [k]])
+    return rate
+
+
+def _rates_of(problem: Problem, kinds: Sequence[GPU], mixtures: np.ndarray) -> np.ndarray:
+    tables = problem.costs.stage_tables(
+        problem.model, problem.workload, kinds, mixtures, problem.batch_split
+    )
+    return np.where(tables.fits(kinds), tables.throughput, 0.0)
 
 
 def number_of_mixtures(problem: Problem) -> int:

@@ -18,7 +18,6 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from pipelab.engine.formulations.aggregated.walk import sequence
 from pipelab.engine.formulations.latency.exactly import at_most
@@ -143,6 +142,8 @@ class Sequence:
 
     def stricter(self, x: np.ndarray) -> "Sequence | None":
         """The program without the circuits of this solution, hops in whole numbers; None if that changes nothing."""
+        from scipy.sparse.csgraph import connected_components
+
         left, right = self.arcs
         used = x[self.columns.slices["y"]] > 1e-6
         shape = (len(self.times.hop) + 1,) * 2
