@@ -114,7 +114,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.io.cases_csv import cases, load_case, load_coefficients, save_case
     from pipelab.io.csv_cells import saved_run
     from pipelab.io.placements import load_placement, save_placement, vllm_settings
-    from pipelab.linear import Coefficients, LinearThroughput
+    from pipelab.linear_rates import Coefficients, LinearThroughput
     from pipelab.placement import Placement, Stage
     from pipelab.problem import Model, Problem, Workload
     from pipelab.result import Result
@@ -129,8 +129,8 @@ _LATER = {
     "Cluster": "pipelab.cluster",
     "Comparison": "pipelab.engine.comparison",
     "compare": "pipelab.engine.comparison",
-    "Coefficients": "pipelab.linear",
-    "LinearThroughput": "pipelab.linear",
+    "Coefficients": "pipelab.linear_rates",
+    "LinearThroughput": "pipelab.linear_rates",
     "cases": "pipelab.io.cases_csv",
     "load_case": "pipelab.io.cases_csv",
     "load_coefficients": "pipelab.io.cases_csv",
