@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.course.ledger import Ledger, reproduce
     from pipelab.course.papers import published_bubbles
     from pipelab.display import duration, show_table
+    from pipelab.engine.background import Solving, solve_in_background
     from pipelab.engine.comparison import Comparison, compare
     from pipelab.engine.formulations.ablation import leave_out
     from pipelab.engine.formulations.aggregated.classes import gpu_classes
@@ -117,8 +118,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.linear_rates import Coefficients, LinearThroughput
     from pipelab.placement import Placement, Stage
     from pipelab.problem import Model, Problem, Workload
-    from pipelab.result import Result
-    from pipelab.solving import Solving, solve, solve_in_background
+    from pipelab.solving import Result, solve
     from pipelab.widgets import explore_mix, explore_pipeline, explore_schedules, watch_solve
 
 __version__ = "0.1.0"
@@ -142,10 +142,10 @@ _LATER = {
     "Model": "pipelab.problem",
     "Problem": "pipelab.problem",
     "Workload": "pipelab.problem",
-    "Result": "pipelab.result",
-    "Solving": "pipelab.solving",
+    "Result": "pipelab.solving",
+    "Solving": "pipelab.engine.background",
     "solve": "pipelab.solving",
-    "solve_in_background": "pipelab.solving",
+    "solve_in_background": "pipelab.engine.background",
     "enumerate_candidates": "pipelab.engine.formulations.candidates",
     "count_candidates": "pipelab.engine.formulations.count",
     "joint_size": "pipelab.engine.methods.joint_model",

@@ -10,11 +10,12 @@ from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.methods.search import Search
+from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers.choice import check_solver, solver_version
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result, status_and_bound
+from pipelab.solving import Result
 
 __all__ = ["first_search", "rates_in_time", "result_of", "solve_aggregated", "stand_in", "unlisted"]
 

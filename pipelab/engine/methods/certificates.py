@@ -21,7 +21,7 @@ from pipelab.engine.solvers.choice import check_solver, run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.fields import given
-from pipelab.result import Result
+from pipelab.solving import Result
 
 if TYPE_CHECKING:
     pass

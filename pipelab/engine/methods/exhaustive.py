@@ -11,11 +11,12 @@ from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_r
 from pipelab.engine.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.aggregated import unlisted
+from pipelab.engine.objective import status_and_bound
 from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result, status_and_bound
+from pipelab.solving import Result
 
 __all__ = ["count_placements", "solve_exhaustive"]
 

@@ -51,7 +51,7 @@ from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["solve_in_flight"]
 

@@ -19,7 +19,7 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["BY_TOLERANCE", "CLAIMED_WITHIN", "quickest", "quickest_of", "refuse_transfers"]
 

@@ -19,7 +19,7 @@ from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["solve_bandwidth_aware", "solve_by_flops", "solve_even", "solve_proportional"]
 

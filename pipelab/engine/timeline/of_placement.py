@@ -12,7 +12,7 @@ from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import instance, real_number, true_or_false
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result, placement_in
+from pipelab.solving import Result, placement_in
 
 __all__ = ["inference_costs", "timeline_of"]
 
