@@ -61,16 +61,6 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.engine.schedules.closed_forms import PipelineBubbleStats, closed_forms
     from pipelab.engine.schedules.lower_bounds import lower_bound
     from pipelab.engine.scoring import Score, score
-    from pipelab.engine.splits import (
-        bottleneck,
-        count_splits,
-        split_bandwidth_aware,
-        split_by_flops,
-        split_even,
-        split_exhaustive,
-        split_minmax,
-        split_proportional,
-    )
     from pipelab.engine.sweeps import grid, mixes
     from pipelab.engine.sweeps.run import Sweep, sweep
     from pipelab.engine.timeline import (
@@ -119,6 +109,16 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.problem import Model, Problem, Workload
     from pipelab.result import Result
     from pipelab.solving import Solving, solve, solve_in_background
+    from pipelab.splits import (
+        bottleneck,
+        count_splits,
+        split_bandwidth_aware,
+        split_by_flops,
+        split_even,
+        split_exhaustive,
+        split_minmax,
+        split_proportional,
+    )
     from pipelab.widgets import explore_mix, explore_pipeline, explore_schedules, watch_solve
 
 __version__ = "0.1.0"
@@ -200,14 +200,14 @@ _LATER = {
     "single_gpu_size": "pipelab.engine.methods.single_gpu",
     "single_gpu_formulation": "pipelab.engine.formulations.readable",
     "count_placements": "pipelab.engine.methods.exhaustive",
-    "bottleneck": "pipelab.engine.splits",
-    "count_splits": "pipelab.engine.splits",
-    "split_bandwidth_aware": "pipelab.engine.splits",
-    "split_by_flops": "pipelab.engine.splits",
-    "split_even": "pipelab.engine.splits",
-    "split_exhaustive": "pipelab.engine.splits",
-    "split_minmax": "pipelab.engine.splits",
-    "split_proportional": "pipelab.engine.splits",
+    "bottleneck": "pipelab.splits",
+    "count_splits": "pipelab.splits",
+    "split_bandwidth_aware": "pipelab.splits",
+    "split_by_flops": "pipelab.splits",
+    "split_even": "pipelab.splits",
+    "split_exhaustive": "pipelab.splits",
+    "split_minmax": "pipelab.splits",
+    "split_proportional": "pipelab.splits",
     "Action": "pipelab.engine.schedules",
     "Schedule": "pipelab.engine.schedules",
     "schedule": "pipelab.engine.schedules.by_name",
