@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.engine.schedules.closed_forms import PipelineBubbleStats, closed_forms
     from pipelab.engine.schedules.lower_bounds import lower_bound
     from pipelab.engine.scoring import Score, score
-    from pipelab.engine.splits import (
+    from pipelab.splits import (
         bottleneck,
         count_splits,
         split_bandwidth_aware,
@@ -200,14 +200,14 @@ _LATER = {
     "single_gpu_size": "pipelab.engine.methods.single_gpu",
     "single_gpu_formulation": "pipelab.engine.formulations.readable",
     "count_placements": "pipelab.engine.methods.exhaustive",
-    "bottleneck": "pipelab.engine.splits",
-    "count_splits": "pipelab.engine.splits",
-    "split_bandwidth_aware": "pipelab.engine.splits",
-    "split_by_flops": "pipelab.engine.splits",
-    "split_even": "pipelab.engine.splits",
-    "split_exhaustive": "pipelab.engine.splits",
-    "split_minmax": "pipelab.engine.splits",
-    "split_proportional": "pipelab.engine.splits",
+    "bottleneck": "pipelab.splits",
+    "count_splits": "pipelab.splits",
+    "split_bandwidth_aware": "pipelab.splits",
+    "split_by_flops": "pipelab.splits",
+    "split_even": "pipelab.splits",
+    "split_exhaustive": "pipelab.splits",
+    "split_minmax": "pipelab.splits",
+    "split_proportional": "pipelab.splits",
     "Action": "pipelab.engine.schedules",
     "Schedule": "pipelab.engine.schedules",
     "schedule": "pipelab.engine.schedules.by_name",
