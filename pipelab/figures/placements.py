@@ -48,9 +48,7 @@ def plot_placement(problem: Problem, placement: Placement | Result | None = None
     """
     import plotly.graph_objects as go
 
-    placement = (
-        None if placement is None else placement_in(placement, "plot_placement")
-    )
+    placement = None if placement is None else placement_in(placement, "plot_placement")
     judged = evaluate(problem, placement) if placement else None
     shown = _shown_gpus(problem, placement)
     busy = set(placement.gpus) if placement else set()
