@@ -70,7 +70,7 @@ class Cluster:
         Entry (i, j) is the bandwidth from group i to group j in GB/s; finite and above 0.
     group : array of int, shape (N,), optional
         The row of each GPU in `bandwidth_gb_per_s`. By default every GPU has its own row
-        (G = N). Large clusters share rows, so that memory grows with the number of
+        (G = N), and the diagonal is not read. Large clusters share rows, so that memory grows with the number of
         groups and not with the square of the number of GPUs.
     latency_ms : array of float, shape (G, G), or number, optional
         From the moment a byte is sent to the moment it is there, by the same rows; a number from 0
@@ -82,10 +82,6 @@ class Cluster:
     ------
     InvalidValue
         No GPU, a matrix that is not square or lacks a GPU's row, or a used link without a number.
-
-    Notes
-    -----
-    Without `group` the diagonal is never read: no GPU sends to itself.
 
     Examples
     --------
