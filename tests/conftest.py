@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+from collections import Counter
 
 import pytest
 
@@ -12,10 +13,22 @@ build_iri_grammar_when_asked()  # before nbformat is imported, in every process 
 
 from lab_server import lab_server  # noqa: E402
 from lab_session import one_page  # noqa: E402
+from slow_tests import SLOW  # noqa: E402
 
 # as in a job that a shell's script runs in the background
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _mark_slow(items):
+    """Give the marker `slow` to what slow_tests.py lists, but for the cases that it keeps."""
+    cases = Counter()
+    for item in items:
+        file, _, test = item.nodeid.partition("[")[0].partition("::")
+        cases[file, test] += 1
+        quick = SLOW.get(file, {}).get(test, cases[file, test])
+        if cases[file, test] > quick or item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(items):
@@ -25,6 +38,7 @@ def pytest_collection_modifyitems(items):
     end. So two browsers share the cores only at the end, if at all, and what a file sets up once is
     set up once.
     """
+    _mark_slow(items)
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
 
 
