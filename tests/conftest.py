@@ -13,7 +13,7 @@ build_iri_grammar_when_asked()  # before nbformat is imported, in every process 
 
 from lab_server import lab_server  # noqa: E402
 from lab_session import one_page  # noqa: E402
-from slow_tests import SLOW  # noqa: E402
+from slow_tests import RANDOM_PROBLEMS, SLOW  # noqa: E402
 
 # as in a job that a shell's script runs in the background
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,13 +21,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def _mark_slow(items):
-    """Give the marker `slow` to what slow_tests.py lists, but for the cases that it keeps."""
+    """Give the marker `slow` to the tests that slow_tests.py describes."""
     cases = Counter()
     for item in items:
-        file, _, test = item.nodeid.partition("[")[0].partition("::")
-        cases[file, test] += 1
-        quick = SLOW.get(file, {}).get(test, cases[file, test])
-        if cases[file, test] > quick or item.get_closest_marker("browser"):
+        name, _, case = item.nodeid.partition("[")
+        file, _, test = name.partition("::")
+        cases[name] += 1
+        all_quick = RANDOM_PROBLEMS if case.rstrip("]").isdecimal() else cases[name]
+        quick = SLOW.get(file, {}).get(test, all_quick)
+        if cases[name] > quick or item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.slow)
 
 
