@@ -13,7 +13,7 @@ build_iri_grammar_when_asked()  # before nbformat is imported, in every process 
 
 from lab_server import lab_server  # noqa: E402
 from lab_session import one_page  # noqa: E402
-from slow_tests import RANDOM_PROBLEMS, SLOW  # noqa: E402
+from slow_tests import FIXTURES, RANDOM_PROBLEMS, SLOW  # noqa: E402
 
 # as in a job that a shell's script runs in the background
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,7 +29,10 @@ def _mark_slow(items):
         cases[name] += 1
         all_quick = RANDOM_PROBLEMS if case.rstrip("]").isdecimal() else cases[name]
         quick = SLOW.get(file, {}).get(test, all_quick)
-        if cases[name] > quick or item.get_closest_marker("browser"):
+        waits = item.get_closest_marker("browser") or FIXTURES & set(
+            getattr(item, "fixturenames", ())
+        )
+        if waits or cases[name] > quick:
             item.add_marker(pytest.mark.slow)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.io.paths import in_clone
+from slow_tests import SLOW
 
 PACKAGE = Path(__file__).parent.parent / "pipelab"
 
@@ -149,7 +150,9 @@ def _part(module):
         return "package"
     if _is_front(module):
         return "front"
-    return PARTS[max((start for start in PARTS if f"{module}.".startswith(f"{start}.")), key=len)]
+    starts = [start for start in PARTS if f"{module}.".startswith(f"{start}.")]
+    assert starts, f"{module} belongs to no part"
+    return PARTS[max(starts, key=len)]
 
 
 def _imported(node):
@@ -213,6 +216,7 @@ def test_the_table_itself_points_one_way():
         assert others <= above, part
         above.add(part)
     assert above == {"front", "package", *PARTS.values()}
+    assert {_part(module) for module in FILES} == above
 
 
 def test_imports_point_one_way():
@@ -293,3 +297,10 @@ def test_no_module_has_the_name_of_a_function_in_it():
     assert alike == set(LIKE_THEIR_FUNCTION)
     directly = {path.stem for path in PACKAGE.iterdir()}
     assert directly & set(pl.__all__) == set()
+
+
+def test_every_slow_test_exists():
+    for file, tests in SLOW.items():
+        text = (PACKAGE.parent / file).read_text(encoding="utf-8")
+        missing = [test for test in tests if f"def {test.rpartition('.')[2]}(" not in text]
+        assert missing == [], file
