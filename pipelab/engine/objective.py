@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pipelab.errors import PipelabError
 
-__all__ = ["PROVEN_WITHIN", "Objective", "status_and_least"]
+__all__ = ["PROVEN_WITHIN", "Objective", "status_and_bound", "status_and_least"]
 
 # A solver's bound that comes this close to the value (as a share) is a proof: the rest is its
 # arithmetic.
@@ -81,4 +81,30 @@ def status_and_least(value: float | None, bound: float | None) -> tuple[str, flo
         )
     if bound >= value * (1 - PROVEN_WITHIN):
         return "optimal", value
+    return "feasible", bound
+
+
+def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str, float | None]:
+    """The status that a placement and a proven bound amount to, and the bound to report.
+
+    Raises
+    ------
+    PipelabError
+        The bound lies below the placement's own throughput, so one of the two is wrong.
+
+    Examples
+    --------
+    >>> status_and_bound(100.0, 120.0), status_and_bound(100.0, 100.0), status_and_bound(None, 120.0)
+    (('feasible', 120.0), ('optimal', 100.0), ('unknown', 120.0))
+    """
+    if throughput is None:
+        return "unknown", bound
+    if bound is None:
+        return "feasible", None
+    if bound < throughput * (1 - 1e-6):
+        raise PipelabError(
+            f"a bound of {bound} was proved, but a placement yields {throughput}: one of them is wrong"
+        )
+    if bound <= throughput * (1 + 1e-12):  # equal but for the last bits of the arithmetic
+        return "optimal", throughput
     return "feasible", bound

@@ -7,7 +7,7 @@ import numpy as np
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.objective import PROVEN_WITHIN
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["raise_floor"]
 

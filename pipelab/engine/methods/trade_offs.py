@@ -20,7 +20,7 @@ from pipelab.engine.solvers.choice import check_asked
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import given
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelab.display import REFUSED, outcome_of, proven_among
-from pipelab.engine.solvers.solver_run import ending
+from pipelab.display import REFUSED, ending, outcome_of, proven_among
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import given, is_real, python_value
-from pipelab.result import Result
-from pipelab.solving import method_of, solve
+from pipelab.solving import Result, method_of, solve
 
 __all__ = ["COLUMNS", "STATUSES", "TEXTS", "Task", "failed"]
 
