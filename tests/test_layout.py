@@ -159,7 +159,9 @@ def _part(module):
 def _imported(node):
     """What is imported below a node when it runs, lazily or not, but not for type checkers alone."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+        if isinstance(child, ast.expr) or (
+            isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        ):
             continue
         if isinstance(child, ast.ImportFrom):
             assert not child.level, "imports give the whole name"
