@@ -70,8 +70,8 @@ class Cluster:
         Entry (i, j) is the bandwidth from group i to group j in GB/s; finite and above 0.
     group : array of int, shape (N,), optional
         The row of each GPU in `bandwidth_gb_per_s`. By default every GPU has its own row
-        (G = N), and the diagonal is not read. Large clusters share rows, so that memory grows with the number of
-        groups and not with the square of the number of GPUs.
+        (G = N), and the diagonal is not read. Large clusters share rows: memory grows with the
+        square of the number of groups, not of GPUs.
     latency_ms : array of float, shape (G, G), or number, optional
         From the moment a byte is sent to the moment it is there, by the same rows; a number from 0
         to 10^9 holds for every link. By default 0. It delays a message and takes nothing from the

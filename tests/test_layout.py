@@ -78,12 +78,7 @@ AGAINST = [
     ("pipelab.engine.timeline", "pipelab.io.chrome_trace"),
     ("pipelab.engine.timeline.timeline", "pipelab.io.chrome_trace"),
     # results draw themselves
-    ("pipelab.engine.comparison", "pipelab.figures.comparing"),
-    ("pipelab.engine.methods.trade_offs", "pipelab.figures.trade_off_chart"),
     ("pipelab.engine.schedules.views", "pipelab.figures.theme"),
-    ("pipelab.engine.sweeps.run", "pipelab.figures.sweep_charts"),
-    ("pipelab.engine.timeline.placed", "pipelab.figures.placed"),
-    ("pipelab.engine.timeline.training", "pipelab.figures.training_charts"),
 ]
 
 # Imports that close a circle inside one part: (who, whom).
@@ -107,18 +102,7 @@ FRONT_MODULES, FRONT_LINES, FILE_LINES, COLUMNS = 18, 5_000, 400, 100
 
 # Front files that are longer, or wider, than that.
 TOO_LONG = []
-TOO_WIDE = [
-    "pipelab",
-    "pipelab.cluster",
-    "pipelab.costs",
-    "pipelab.display",
-    "pipelab.evaluation",
-    "pipelab.fields",
-    "pipelab.linear_rates",
-    "pipelab.links",
-    "pipelab.problem",
-    "pipelab.solving",
-]
+TOO_WIDE: list[str] = []
 
 # Modules with the name of a function in them.
 LIKE_THEIR_FUNCTION = [
