@@ -32,7 +32,7 @@ class GPU:
         What it costs to rent, in $ per hour. `solve` breaks ties with it; the objective "cost",
         `trade_off` and `sweep` count in it.
     node : str
-        Name of the node it shares with others; empty where it stands alone. Only GPUs of one node
+        Name of the node it shares with others; empty if it has none. Only GPUs of one node
         can cut a layer among them (tensor parallelism), and only equal ones: where two of a node
         differ in type, memory or price, they share a stage's batch and never its layers.
     node_gb_per_s : float, optional
@@ -75,7 +75,7 @@ class Cluster:
     latency_ms : array of float, shape (G, G), or number, optional
         From the moment a byte is sent to the moment it is there, by the same rows; a number from 0
         to 10^9 holds for every link. By default 0. It delays a message and takes nothing from the
-        bandwidth: the next message can be sent meanwhile. So it counts in the time of a pass and in
+        bandwidth: the next message can be sent meanwhile. So it adds to the end-to-end latency and to
         how many microbatches must be in flight, and not in the rate of a link.
 
     Raises

@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 _YEAR = 365.25 * 24 * 3600
-# Up to so many seconds, a length of time is told in units of so many seconds.
+# (below so many seconds, use a unit of so many seconds, its name)
 _UNITS = (
     (1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "minutes"),
     (172_800, 3600, "hours"), (2 * _YEAR, 86_400, "days"),
@@ -179,7 +179,7 @@ def table(
     digits : int
         Of numbers that are not whole, at most.
     narrow : bool
-        Less room between the columns, where formulas need it.
+        Columns closer together, to make space for formulas.
     html : sequence of str
         Columns whose cells hold HTML where others do not.
     """
@@ -224,7 +224,7 @@ _CSS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """One way to end.
+    """How a solve can end.
 
     Attributes
     ----------

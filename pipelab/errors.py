@@ -1,6 +1,6 @@
 """What can go wrong, one class per kind of mistake, all under `PipelabError`.
 
-A message says what was asked for, what arrived and what to do. Text that helps in
+A message says what was expected, what arrived and what to do. Text that helps in
 several places (the nearest known name, a list of defects) is made here.
 """
 
@@ -31,7 +31,7 @@ class PipelabError(Exception):
     Parameters
     ----------
     message : str, optional
-        What was asked for, what arrived and what to do. Of more than 2,000 characters the first
+        What was expected, what arrived and what to do. Of more than 2,000 characters the first
         1,400 and the last 400 are kept.
     """
 
@@ -81,7 +81,7 @@ class NotApplicable(InvalidValue):
 
 
 class InvalidData(PipelabError, ValueError):
-    """A file cannot be read as it stands, or cannot be written.
+    """A file cannot be read or written.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class SweepFailed(PipelabError):
 class SweepInterrupted(KeyboardInterrupt):
     """A sweep was interrupted; the message says how it goes on.
 
-    No `PipelabError`: whoever catches those still wants Ctrl-C to end the program.
+    Not a `PipelabError`: code that catches those still wants Ctrl-C to end the program.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ class StageReport:
     memory_gb: tuple[float, ...]  # needed on each GPU
     memory_limit_gb: tuple[float, ...]  # offered by each GPU
     throughput: float  # tokens/s
-    # of one pass; more than tokens over throughput where GPUs take turns (`pipelab.costs`)
+    # of one microbatch; more than tokens / throughput if GPUs take turns (`costs.pass_time`)
     seconds: float
     degree: int = 1  # GPUs that cut each layer among them; 1: each holds its layers whole
 
@@ -54,7 +54,7 @@ class Evaluation:
     Attributes
     ----------
     stages : tuple of StageReport
-        Rate (tokens/s), memory (GB), batch shares (sequences) and time of a pass (s) of every
+        Rate (tokens/s), memory (GB), batch shares (sequences) and time per microbatch (s) of every
         stage.
     links : tuple of LinkReport
         Of every link between neighbouring stages: its slowest pair of GPUs, bandwidth (GB/s), rate,
@@ -66,7 +66,7 @@ class Evaluation:
     link_unit : {"transfers", "tokens"}
         What the rates of links count, per second.
     tokens : float
-        That one pass of a microbatch counts for (`Workload.tokens`).
+        That one microbatch counts for (`Workload.tokens`).
     """
 
     stages: tuple[StageReport, ...]
@@ -82,7 +82,7 @@ class Evaluation:
 
         In decode that is the time per output token of every stream, in prefill the time to the
         first token, where nothing waits. No sequence is shared: a stage whose GPUs share a batch
-        unevenly takes longer for a pass than its rate says (`pipelab.costs`).
+        unevenly takes longer than its rate says (`costs.pass_time`).
 
         Raises
         ------
@@ -188,7 +188,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     ------
     InvalidPlacement
         A layer left out or covered twice, a GPU used twice or not in the cluster, too many or
-        unlike GPUs in a stage, memory exceeded, or a stage without a rate. All defects are listed;
+        GPUs of different types in a stage, memory exceeded, or a stage without a rate. All defects are listed;
         memory is checked only if there is no other.
     InvalidValue
         `problem` is no Problem, or `placement` no Placement.

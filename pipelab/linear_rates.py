@@ -86,7 +86,7 @@ class LinearThroughput:
     activations, however many layers the stage has. Where layers differ, n is the work of the
     stage's layers in the first formula and their weight in the second.
 
-    A pass takes tokens / throughput where all b_i are whole. Elsewhere it takes longer by as much
+    A microbatch takes tokens / throughput if all b_i are whole. Otherwise it takes longer by as much
     as the slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.costs`):
     the write-up has no times, so this is one reading of its rates.
     """
@@ -256,7 +256,7 @@ class LinearThroughput:
         gpus : sequence of GPU
             Those of the stage; k of them.
         layers : range or int
-            Numbered from 0; a number stands for so many layers from the first.
+            Numbered from 0; an int means that many layers from the first.
         batch_split : {"even", "balanced"}
             As in `Problem`.
 

@@ -1,4 +1,4 @@
-"""What is asked for: stages in order, each with its layers and its GPUs."""
+"""A placement: stages in order, each with its layers and its GPUs."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -75,7 +75,7 @@ class Placement:
     Raises
     ------
     InvalidValue
-        What is given are no stages.
+        `stages` holds something other than stages.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """plot(x): the figure of whatever can be drawn.
 
-`FIGURES` names the function behind each type; it is imported when it is first asked for.
+`FIGURES` names the function behind each type; it is imported when first used.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is given: a cluster, a model, a workload, and the rules of the game.
+"""The problem: a cluster, a model, a workload, and the rules a placement must keep.
 
 All are frozen; change one thing with `dataclasses.replace`. Every field checks itself
 once, so nothing further down needs to ask again whether a number is sensible.
@@ -152,29 +152,29 @@ def _sum(factors: tuple[float, ...] | None, layers: range) -> float:
 
 @checked
 class Workload:
-    """What the model is asked to do.
+    """The requests that the model serves.
 
     Parameters
     ----------
     sequence_length : int
-        Tokens per sequence: the prompt in prefill, what stands in the KV cache in decode.
+        Tokens per sequence: the prompt in prefill, the length of the KV cache in decode.
     batch_size : int
-        Sequences that pass through the pipeline together: one microbatch.
+        Sequences that go through the pipeline together: one microbatch.
     phase : {"prefill", "decode", "mixed"}
-        One pass reads whole prompts, or adds one token to every sequence, or does the latter and
-        reads as many prompt tokens as keep new sequences coming. The write-up knows prefill alone.
+        A microbatch reads whole prompts, or adds one token to every sequence, or does the latter
+        and reads as many prompt tokens as keep new sequences coming. The write-up has prefill only.
     output_tokens : int
         Tokens written per sequence; read where the phase is "mixed".
     in_flight : int
         Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts
-        for memory alone: throughput is that of a full pipeline, which takes about as many as there
-        are stages and links (`timeline_of` says how many, and what fewer yield; `solve_in_flight`
-        finds what is best with both).
+        for memory only: throughput is that of a full pipeline, which needs about as many as there
+        are stages and links. `timeline_of` says how many, and what fewer yield; the objective
+        "throughput_in_flight" of `solve` chooses their number too.
 
     Raises
     ------
     InvalidValue
-        A count is no whole number from 1 to 10^9, or there is no such phase.
+        A count is not a whole number from 1 to 10^9, or there is no such phase.
 
     Examples
     --------
@@ -195,7 +195,7 @@ class Workload:
 
     @property
     def tokens_passed(self) -> float:
-        """Tokens whose activations pass from stage to stage with one microbatch."""
+        """Tokens whose activations one microbatch carries from stage to stage."""
         if self.phase == "mixed":
             return self.batch_size * (1 + self.sequence_length / self.output_tokens)
         return self.tokens
@@ -212,7 +212,7 @@ class Problem:
     model : Model or Transformer
         What is to be placed.
     workload : Workload
-        What it is asked to do.
+        The requests it serves.
     costs : cost model
         What a stage yields and needs: `LinearThroughput`, `Roofline`, `Measured`, or one of your
         own with their methods.
@@ -368,7 +368,5 @@ class Problem:
 def refuse_unlike_layers(problem: Problem, method: str) -> None:
     """Raise `NotApplicable` for a method that needs identical layers, if they are not."""
     if not problem.model.uniform:
-        expected = (
-            "expected layers that are all alike; 'aggregated', 'joint' and 'single_gpu' take others"
-        )
+        expected = "expected identical layers; 'aggregated', 'joint' and 'single_gpu' take others"
         raise NotApplicable(method, [("model", problem.model.name, expected)])

@@ -1,7 +1,7 @@
 """solve(problem): a placement, how good it is, and how far it may be from the best.
 
-The front ends here: `METHODS` and `OBJECTIVES` name the engine's function behind each word, and
-it is imported when it is first asked for.
+The front ends here: `METHODS` and `OBJECTIVES` name the engine's function behind each word, which
+is imported when first used.
 """
 
 import inspect
@@ -37,7 +37,7 @@ class Result:
     Attributes
     ----------
     problem : Problem
-        What was asked.
+        What was solved.
     method : str
         Who answered: a method of `solve`, "cheapest" or "quickest".
     status : str
@@ -49,7 +49,7 @@ class Result:
     throughput : float or None
         Of the placement as `evaluate` recomputes it, tokens/s.
     bound : float or None
-        No placement is faster, tokens/s. None where something else was asked for: see `objective`.
+        No placement is faster, tokens/s. None if the objective is another: see `objective`.
     seconds : float
         From the call to the answer.
     size : mapping of str to int
@@ -229,7 +229,7 @@ def placement_in(given: Any, what: str) -> Placement:
     return given
 
 
-# Where each method lives; it is imported when it is first asked for.
+# The function behind each method, imported when first used.
 METHODS = {
     "auto": "pipelab.engine.methods.auto:solve_auto",
     "even": "pipelab.engine.methods.rules:solve_even",
@@ -301,7 +301,7 @@ def solve(
     UnknownName
         No such method or option.
     InvalidValue
-        What is given is no problem, or an option's value does not fit.
+        `problem` is not a Problem, or an option's value does not fit.
 
     Examples
     --------
