@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pipelab as pl
+from pipelab import course
 from pipelab.course import published_layer_assignment, published_orders, published_scheduler
 from pipelab.course.figures.ledger import plot_verdicts
 from pipelab.course.ledger import KINDS, VERDICTS, Claim, claims, clock, writeup_lessons
@@ -269,7 +270,7 @@ def _other_seeds(
 def _other_schedules(monkeypatch):
     honest, stats = pl.schedule, PipelineBubbleStats
     monkeypatch.setattr(pl, "schedule", lambda name, p, m, *rest: honest(name, 2 * p, 2 * m, *rest))
-    monkeypatch.setattr(pl, "PipelineBubbleStats", lambda p, m, *rest: stats(p, 2 * m, *rest))
+    monkeypatch.setattr(course, "PipelineBubbleStats", lambda p, m, *rest: stats(p, 2 * m, *rest))
 
 
 def _other_cuts(monkeypatch):
@@ -305,7 +306,7 @@ def _a_joint_ilp_that_is_wrong(monkeypatch):
 def _other_sizes(monkeypatch):
     honest = joint_size
     monkeypatch.setattr(
-        pl, "joint_size", lambda *a, **k: {name: n * n for name, n in honest(*a, **k).items()}
+        course, "joint_size", lambda *a, **k: {name: n * n for name, n in honest(*a, **k).items()}
     )
 
 

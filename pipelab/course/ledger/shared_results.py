@@ -5,9 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
-from pipelab.engine.formulations.count import count_candidates
-from pipelab.engine.methods.joint_model import joint_size
-from pipelab.engine.methods.single_gpu import single_gpu_size
+from pipelab import course
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
@@ -73,15 +71,15 @@ class Desk:
 
     def size(self, name: str, per_stage: int = 1, **rules: Any) -> dict[str, int]:
         """What the joint ILP of a case would consist of."""
-        return self.once(joint_size, self.case(name, per_stage, **rules))
+        return self.once(course.joint_size, self.case(name, per_stage, **rules))
 
     def counts(self, name: str, per_stage: int = 1) -> dict[str, int]:
-        """The same and more, from `count_candidates`."""
-        return self.once(count_candidates, self.case(name, per_stage))
+        """The same and more, from `course.count_candidates`."""
+        return self.once(course.count_candidates, self.case(name, per_stage))
 
     def original(self, segments: str = "as_run") -> dict[str, int]:
         """What the original MILP of medium consists of, as its author ran it or as the text has it."""
-        return self.once(single_gpu_size, self.case("medium"), segments)
+        return self.once(course.single_gpu_size, self.case("medium"), segments)
 
     def rate(self, name: str, gpu_type: str, layers: int, gpus: int = 1) -> float:
         """tokens/s of one stage of so many GPUs of a type."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pipelab as pl
+from pipelab import course
 from pipelab.course.ledger.claims import ASSUMED, FAILS, HOLDS, MACHINE, TRIED, Claim, reading
 from pipelab.course.ledger.comparisons import (
     ABOVE,
@@ -22,10 +23,6 @@ from pipelab.course.ledger.trials import (
     sizes_agree,
     slowest_type_counts,
 )  # fmt: skip
-from pipelab.engine.formulations.ablation import leave_out
-from pipelab.engine.formulations.candidates import enumerate_candidates
-from pipelab.engine.formulations.count import count_candidates
-from pipelab.engine.methods.joint_model import joint_lp_bound, joint_size
 from pipelab.engine.methods.memory import gigabytes
 from pipelab.fields import given
 
@@ -61,14 +58,14 @@ def _one_layer(desk: "Desk") -> tuple[int, int]:
     """Layers + GPUs + connections of the demo with a single layer, and its rows there."""
     demo = desk.case("demo", 3)
     flat = replace(demo, model=replace(cast(pl.Model, demo.model), layers=1))
-    counts, size = count_candidates(flat), joint_size(flat)
+    counts, size = course.count_candidates(flat), course.joint_size(flat)
     return counts["layers"] + counts["gpus"] + counts["connections"], size["rows"]
 
 
 def _without_connectivity(desk: "Desk") -> tuple[float, float]:
     """The LP bound of tiny, as a linear program, and SCIP's proven optimum below it."""
     tiny = desk.tiny
-    return desk.once(joint_lp_bound, tiny, "written", "as_written"), given(
+    return desk.once(course.joint_lp_bound, tiny, "written", "as_written"), given(
         desk.joint(tiny).throughput
     )
 
@@ -84,7 +81,7 @@ def limitless(desk: "Desk", per_stage: int) -> int:
     roomy = replace(
         demo, model=replace(cast(pl.Model, demo.model), layers=1, layer_weight_gb=0.001)
     )
-    return desk.once(count_candidates, roomy)["allocations"]
+    return desk.once(course.count_candidates, roomy)["allocations"]
 
 
 def efficiency(desk: "Desk", efficiency: float) -> float:
@@ -112,7 +109,7 @@ def three_unlike(desk: "Desk") -> "Problem":
 
 def left_out(desk: "Desk", *families: str) -> "LeftOut":
     """Those, by the joint ILP in cvxpy without some families of rows."""
-    return leave_out(three_unlike(desk), *families)
+    return course.leave_out(three_unlike(desk), *families)
 
 
 CLAIMS = (
@@ -129,7 +126,7 @@ CLAIMS = (
     Claim(
         IDEA, "This eliminates the nonlinearity because each allocation has a pre-computed throughput value",
         "one rate for each allocation",
-        lambda desk: (len(enumerate_candidates(desk.tiny).throughput), desk.size("tiny", 2)["allocations"]),
+        lambda desk: (len(course.enumerate_candidates(desk.tiny).throughput), desk.size("tiny", 2)["allocations"]),
         "rates listed for tiny, and its allocations", HOLDS, EQUAL,
     ),
     Claim(
@@ -196,14 +193,14 @@ CLAIMS = (
     ),
     Claim(
         SIZE, "Variables: O(|A| + |E|)", "2(A + E) + 1", lambda desk: desk.once(sizes_agree, desk)[0],
-        "all published cases with one, two and three GPUs per stage, by joint_size", TRIED, EVERY,
+        "all published cases with one, two and three GPUs per stage, by course.joint_size", TRIED, EVERY,
         note="In the demo {} of them belong to connections.",
         known=lambda desk: (2 * desk.size("demo", 3)["connections"],),
     ),
     Claim(
         SIZE, "|A| = O(segments × gpu_combinations)", "no more than their product",
         lambda desk: desk.once(sizes_agree, desk)[1],
-        "all published cases with one, two and three GPUs per stage, by joint_size", TRIED, EVERY,
+        "all published cases with one, two and three GPUs per stage, by course.joint_size", TRIED, EVERY,
         note="In the demo {} of {}: memory leaves out the others.",
         known=lambda desk: (desk.size("demo", 3)["allocations"], desk.size("demo", 3)["segments"] * limitless(desk, 3)),
     ),

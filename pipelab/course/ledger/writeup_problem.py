@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pipelab as pl
+from pipelab import course
 from pipelab.course.ledger.claims import ASSUMED, FAILS, HOLDS, TRIED, Claim, reading
 from pipelab.course.ledger.comparisons import ABOVE, AT_LEAST, EQUAL, EVERY, NUMBERS, TEXT, UNLIKE
 from pipelab.course.ledger.trials import each_gpu_by_itself
-from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.fields import given
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _doubled(desk: "Desk") -> tuple[int, int]:
     }
     memory = {kind.type: kind.memory_gb for kind in medium.cluster.kinds}
     twice = replace(medium, cluster=pl.Cluster.from_counts(counts, memory, 600))
-    return 2 * desk.original("all")["variables"], single_gpu_size(twice)["variables"]
+    return 2 * desk.original("all")["variables"], course.single_gpu_size(twice)["variables"]
 
 
 def _as_a_v100(desk: "Desk") -> float:
@@ -151,7 +151,7 @@ CLAIMS = (
     Claim(
         ORIGINAL, "5,740 segments → 317,950 binary variables … ~300K (large problems)", "317,950 and ~300K",
         lambda desk: (desk.original()["segments"] + desk.original()["connections"],) * 2,
-        "segments and connections of single_gpu_size", ASSUMED, NUMBERS,
+        "segments and connections of course.single_gpu_size", ASSUMED, NUMBERS,
         "segments as run, and that the binaries which tell whether a GPU is used do not count",
         lambda desk: (
             desk.original()["segments"] + desk.original()["connections"] + len(desk.case("medium").cluster),
