@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import InstanceOf
 
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
+from pipelab.engine.solvers import choice
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
-from pipelab.fields import given, instance
+from pipelab.fields import checked_arguments, described, given
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
 from pipelab.result import Result, placement_in
@@ -181,10 +184,13 @@ class Score:
         return html + table(self.frame()) if self.misfits else html
 
 
+@checked_arguments
 def score(
-    problem: Problem,
+    problem: choice.AskedProblem,
     placement: Placement | Result,
-    best: Result | None = None,
+    best: Annotated[
+        InstanceOf[Result] | None, described("a Result, such as pl.solve(problem)")
+    ] = None,
     *,
     time_limit: float | None = 60,
 ) -> Score:
@@ -221,12 +227,7 @@ def score(
     >>> print(pl.score(tiny, pl.Placement.of([(3, (0,))])).sentence)
     This placement is not valid: nobody holds layer 4, left out at the end.
     """
-    instance("score", "problem", problem, Problem, "a Problem, such as load_case('tiny')")
     placement = placement_in(placement, "score")
-    if best is not None and not isinstance(best, Result):
-        raise InvalidValue(
-            "score", [("best", best, "expected a Result, such as pl.solve(problem)")]
-        )
     broken: tuple[str, ...] = tuple(broken_rules(problem, placement))
     misfits = _misfits(problem, placement)
     judged = None

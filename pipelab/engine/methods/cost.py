@@ -9,7 +9,6 @@ rate left" that is answered no settles everything above t.
 
 import heapq
 import math
-import threading
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,10 +21,10 @@ from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_o
 from pipelab.engine.methods.prices import MOST_PRICE_UNITS, whole_prices
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import Objective, status_and_least
-from pipelab.engine.solvers.choice import check_asked, solver_version
+from pipelab.engine.solvers import choice
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
-from pipelab.fields import given
+from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -41,13 +40,14 @@ __all__ = [
 _CLOSE = 1 - 1e-11  # ratios this close are one ratio
 
 
+@checked_arguments
 def cheapest(
-    problem: Problem,
-    at_least: float = 0.0,
+    problem: choice.AskedProblem,
+    at_least: choice.Floor = 0.0,
     *,
-    solver: str = "scip",
-    time_limit: float | None = None,
-    stop: threading.Event | None = None,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
 ) -> Result:
     """The placement with the least $ per million tokens among those of at least so many tokens/s.
 
@@ -96,7 +96,6 @@ def cheapest(
     >>> pl.cheapest(problem, at_least=300).placement.gpus
     (0, 1)
     """
-    check_asked("cheapest", problem, solver, time_limit, at_least, stop)
     refuse_unpriced(problem, "cheapest")
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
@@ -309,5 +308,5 @@ def _result(state: _Search, at_least: float, explain: bool) -> Result:
     }  # fmt: skip
     return Result(
         problem, "cheapest", status, state.best, throughput, None, search.deadline.spent, size,
-        solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
+        choice.solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
     )  # fmt: skip

@@ -28,7 +28,6 @@ really has.
 
 import heapq
 import math
-import threading
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -45,9 +44,10 @@ from pipelab.engine.methods.latency import (
 )
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import Objective
-from pipelab.engine.solvers.choice import check_asked
+from pipelab.engine.solvers import choice
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
+from pipelab.fields import checked_arguments
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -59,12 +59,13 @@ _MOST_IN_FLIGHT = 1_000_000
 _BY_HAND = 6  # rounds of solving for what the last answer needs, before ranges are looked at
 
 
+@checked_arguments
 def solve_in_flight(
-    problem: Problem,
+    problem: choice.AskedProblem,
     *,
-    solver: str = "scip",
-    time_limit: float | None = None,
-    stop: threading.Event | None = None,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
 ) -> SteadyResult:
     """The placement, and the number in flight, with the greatest steady rate among those that fit in memory.
 
@@ -118,7 +119,6 @@ def solve_in_flight(
     >>> best.status, best.in_flight, round(best.steady_rate / promised.throughput, 2)
     ('optimal', 4, 1.0)
     """
-    check_asked("solve_in_flight", problem, solver, time_limit, stop=stop)
     refuse_transfers(problem, "solve_in_flight")
     with deadline_of(time_limit, stop) as deadline:
         hunt = _Hunt(problem, solver, deadline)

@@ -1,7 +1,6 @@
 """Lowest time of one pass above a floor of throughput: one program for a sum of stages and hops."""
 
 import math
-import threading
 from dataclasses import dataclass, field, replace
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
@@ -13,10 +12,10 @@ from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand
 from pipelab.engine.methods.least_rate import REACHED, floor_index, unfinished, why_out_of_reach
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import PROVEN_WITHIN, Objective, status_and_least
-from pipelab.engine.solvers.choice import check_asked, run_program, solver_version
+from pipelab.engine.solvers import choice
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluation import evaluate
-from pipelab.fields import given
+from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
@@ -34,13 +33,14 @@ _LAST_SECONDS = 5.0  # for the last question: on rare clusters it is far harder 
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
 
 
+@checked_arguments
 def quickest(
-    problem: Problem,
-    at_least: float = 0.0,
+    problem: choice.AskedProblem,
+    at_least: choice.Floor = 0.0,
     *,
-    solver: str = "scip",
-    time_limit: float | None = None,
-    stop: threading.Event | None = None,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
 ) -> Result:
     """The placement with the lowest time per pass among those of at least so many tokens/s.
 
@@ -98,7 +98,6 @@ def quickest(
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 108.581, (0, 1))
     """
-    check_asked("quickest", problem, solver, time_limit, at_least, stop)
     refuse_transfers(problem, "quickest")
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
@@ -245,7 +244,7 @@ class _Hunt:
                 "compositions": len(form.times.composition),
                 "groups": len(form.times.hop),
             }
-            run = run_program(self.solver, program, deadline=self.deadline)
+            run = choice.run_program(self.solver, program, deadline=self.deadline)
             self.nodes += run.nodes
             if run.status == "infeasible":
                 return math.inf
@@ -328,6 +327,6 @@ def _result(hunt: _Hunt, explain: bool) -> Result:
     throughput = evaluate(problem, hunt.best).throughput if hunt.best else None
     return Result(
         problem, "quickest", status, hunt.best, throughput, None, hunt.deadline.spent,
-        {"classes": len(hunt.rates.classes)} | hunt.size, solver_version(hunt.solver), reason,
+        {"classes": len(hunt.rates.classes)} | hunt.size, choice.solver_version(hunt.solver), reason,
         stopped if status != "optimal" else None, details, _objective(hunt.seconds, bound, hunt.at_least),
     )  # fmt: skip

@@ -1,10 +1,9 @@
 """The whole trade-off in one call: throughput against GPUs, dollars per hour or per token, or time per pass."""
 
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.display import table
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
@@ -16,9 +15,9 @@ from pipelab.engine.methods.latency import quickest_of, refuse_transfers
 from pipelab.engine.methods.prices import whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.search import Search
-from pipelab.engine.solvers.choice import check_asked
-from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import given
+from pipelab.engine.solvers import choice
+from pipelab.errors import UnknownName, nearest, shown
+from pipelab.fields import checked_arguments, described, given
 from pipelab.problem import Problem
 from pipelab.result import Result
 
@@ -107,14 +106,15 @@ def price_per_hour(problem: Problem, result: Result) -> float | None:
     return round(sum(known), 6) if len(known) == len(prices) else None
 
 
+@checked_arguments
 def trade_off(
-    problem: Problem,
+    problem: choice.AskedProblem,
     against: str = "gpus",
     *,
-    solver: str = "scip",
-    time_limit: float | None = None,
-    stop: threading.Event | None = None,
-    on_point: Callable | None = None,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
+    on_point: Annotated[Callable | None, described("a function of a Result, or None")] = None,
 ) -> TradeOff:
     """Every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
 
@@ -161,14 +161,9 @@ def trade_off(
     >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
-    check_asked("trade_off", problem, solver, time_limit, stop=stop)
     if not isinstance(against, str) or against not in (*_AGAINST, *_LEAST):
         raise UnknownName(
             f"there is no against={shown(against)}; {nearest(against, (*_AGAINST, *_LEAST))}"
-        )
-    if not (on_point is None or callable(on_point)):
-        raise InvalidValue(
-            "trade_off", [("on_point", on_point, "expected a function of a Result, or None")]
         )
     if against == "seconds_per_pass":
         refuse_transfers(problem, "trade_off")

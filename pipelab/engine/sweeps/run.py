@@ -8,14 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.display import NO_FORMULAS, ended_row, table
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.engine.sweeps.points import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.engine.sweeps.task import COLUMNS, STATUSES, Task
-from pipelab.engine.sweeps.workers import answers, check_jobs
+from pipelab.engine.sweeps.workers import Jobs, answers
 from pipelab.errors import (
     InvalidData,
     InvalidValue,
@@ -24,6 +24,7 @@ from pipelab.errors import (
     UnknownName,
     nearest,
 )
+from pipelab.fields import Flag, checked_arguments, described
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -139,15 +140,16 @@ class Sweep:
         return head + table(shown, html=("outcome",))
 
 
+@checked_arguments
 def sweep(
-    make: Callable,
+    make: Annotated[Callable, described("a function that turns a point's values into a Problem")],
     points: Iterable[Mapping[str, Any]],
     method: str | Callable = "aggregated",
     *,
     file: str | Path | None = None,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     time_limit: float | None = None,
-    progress: bool = True,
+    progress: Flag = True,
     again: Iterable[str] = (),
     **options: Any,
 ) -> Sweep:
@@ -210,9 +212,6 @@ def sweep(
     [(1, 'optimal', 217.52), (2, 'optimal', 301.78), (4, 'optimal', 345.49)]
     """
     began = time.perf_counter()
-    check_jobs(jobs)
-    if not isinstance(progress, bool):
-        raise InvalidValue("sweep", [("progress", progress, "expected True or False")])
     limit = {} if time_limit is None else {"time_limit": time_limit}
     task = Task(make, method, plain({**options, **limit}, "options"))
     again = _statuses(again)
