@@ -246,7 +246,7 @@ def checked_arguments(
     @wraps(function)
     def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
         bound, problems = signature.bind(*args, **kwargs), []
-        for name in filter(looked_at.__contains__, tuple(bound.arguments)):
+        for name in [name for name in bound.arguments if name in looked_at]:
             value = python_value(bound.arguments[name])
             try:
                 bound.arguments[name] = rules(name).validate_python(value, strict=True)

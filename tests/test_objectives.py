@@ -721,7 +721,7 @@ def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
         claims.append(run.objective)
         return dataclasses.replace(run, objective=-run.objective, bound=-run.objective)
 
-    monkeypatch.setattr("pipelab.engine.methods.latency.run_program", slowest)
+    monkeypatch.setattr("pipelab.engine.methods.latency.choice.run_program", slowest)
     result = pl.quickest(problem)
     assert claims
     assert (result.status, result.objective.value) == ("optimal", pytest.approx(least, rel=1e-10))

@@ -9,6 +9,7 @@ from pydantic import InstanceOf
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
 from pipelab.engine.solvers import choice
+from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import checked_arguments, described, given
@@ -103,7 +104,7 @@ class Score:
             return REFUSED if self.broken else DOES_NOT_FIT
         return (
             PROVEN
-            if self.best.status == "optimal" and given(self.share) >= 1 - 1e-9
+            if self.best.status == "optimal" and given(self.share) >= 1 - ONE_ANSWER
             else NOT_PROVEN
         )
 
@@ -137,7 +138,7 @@ class Score:
             return f"{text}; nothing is proven about the optimum."
         if self.best.status != "optimal":
             return f"{text}: at least {self.share:.1%} of the optimum, which is not above {self.best.bound:.7g}."
-        if self.share >= 1 - 1e-9:
+        if self.share >= 1 - ONE_ANSWER:
             return f"{text}: the proven optimum."
         return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:.7g}."
 
@@ -247,7 +248,7 @@ def score(
 
 def _refuse_other_problem(judged: Evaluation, best: Result) -> None:
     beyond = best.status == "infeasible" or (
-        best.bound is not None and judged.throughput > best.bound * (1 + 1e-6)
+        best.bound is not None and judged.throughput > best.bound * (1 + SOLVER)
     )
     if beyond:
         claim = (

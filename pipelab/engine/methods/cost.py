@@ -18,10 +18,16 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
-from pipelab.engine.methods.prices import MOST_PRICE_UNITS, whole_prices
+from pipelab.engine.methods.prices import (
+    MOST_PRICE_UNITS,
+    price_per_hour,
+    usd_per_million_tokens,
+    whole_prices,
+)
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import choice
+from pipelab.engine.tolerances import ONE_RATIO
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import checked_arguments, given
@@ -34,10 +40,7 @@ __all__ = [
     "cheapest_of",
     "prices_or_refuse",
     "refuse_unpriced",
-    "usd_per_million_tokens",
 ]
-
-_CLOSE = 1 - 1e-11  # ratios this close are one ratio
 
 
 @checked_arguments
@@ -161,15 +164,6 @@ def refuse_unpriced(problem: Problem, what: str) -> None:
         raise InvalidValue(what, [("problem.cluster", problem.name, expected)])
 
 
-def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
-    """Price of a million tokens at so many tokens/s.
-
-    >>> round(usd_per_million_tokens(3.6, 1000), 9)
-    1.0
-    """
-    return usd_per_hour / (3600 * throughput) * 1_000_000
-
-
 def _dollars_per_unit(rates: StageRates, prices: tuple[int, ...]) -> float:
     """What one of the whole units of price is worth."""
     return given(rates.classes.gpu(0).usd_per_hour) / prices[0]
@@ -223,7 +217,7 @@ class _Search:
         """The first rate of a run at which such a price would be a lower ratio than the best."""
         if self.best is None:
             return first
-        slowest = price / (self.ratio * _CLOSE)
+        slowest = price / (self.ratio * (1 - ONE_RATIO))
         return max(first, int(np.searchsorted(self.search.thresholds, slowest, side="right")))
 
     def _middle(self, first: int, last: int) -> int:
@@ -237,7 +231,7 @@ class _Search:
         search = self.search
         most = None
         if self.best is not None:
-            most = math.ceil(self.ratio * _CLOSE * float(search.thresholds[last])) - 1
+            most = math.ceil(self.ratio * (1 - ONE_RATIO) * float(search.thresholds[last])) - 1
         search.limits = replace(search.limits, price=most)
         placement, settled = search.least("price", middle)
         if placement is not None:
@@ -259,13 +253,12 @@ def _found(problem: Problem, best: Placement | None, at_least: float) -> Objecti
     """Of a placement about which nothing is proven."""
     value = None
     if best is not None:
-        value = usd_per_million_tokens(_per_hour(problem, best), evaluate(problem, best).throughput)
+        value = _per_million(problem, best, evaluate(problem, best).throughput)
     return _objective(value, None, at_least)
 
 
-def _per_hour(problem: Problem, placement: Placement) -> float:
-    """What the GPUs of a placement cost."""
-    return math.fsum(given(problem.cluster.gpus[g].usd_per_hour) for g in placement.gpus)
+def _per_million(problem: Problem, placement: Placement, throughput: float) -> float:
+    return usd_per_million_tokens(given(price_per_hour(problem, placement)), throughput)
 
 
 def _objective(value: float | None, bound: float | None, at_least: float) -> Objective:
@@ -282,7 +275,7 @@ def _result(state: _Search, at_least: float, explain: bool) -> Result:
     value = throughput = None
     if state.best is not None:
         throughput = evaluate(problem, state.best).throughput
-        value = usd_per_million_tokens(_per_hour(problem, state.best), throughput)
+        value = _per_million(problem, state.best, throughput)
     status, bound = status_and_least(value, bound)
     stopped, reason = search.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:

@@ -38,13 +38,13 @@ from pipelab.engine.in_flight_result import Round, SteadyResult, enough_in_fligh
 from pipelab.engine.methods.aggregated import first_search, result_of, stand_in
 from pipelab.engine.methods.latency import (
     BY_TOLERANCE,
-    CLAIMED_WITHIN,
     quickest_of,
     refuse_transfers,
 )
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
+from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import checked_arguments
@@ -54,7 +54,7 @@ from pipelab.result import Result
 
 __all__ = ["solve_in_flight"]
 
-_MORE = 1 + 1e-9  # rates this close are one rate
+_MORE = 1 + ONE_ANSWER  # times a rate: what is more
 _MOST_IN_FLIGHT = 1_000_000
 _BY_HAND = 6  # rounds of solving for what the last answer needs, before ranges are looked at
 
@@ -284,7 +284,7 @@ class _Hunt:
             bound = self._bound(answer, last, bound)
             claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
             more = self.rate * _MORE
-            if not claimed or not more < bound <= more * (1 + 3 * CLAIMED_WITHIN):
+            if not claimed or not more < bound <= more * (1 + 3 * SOLVER):
                 break
         return answer.status in ("optimal", "infeasible") or (claimed and not exact), bound
 

@@ -9,10 +9,11 @@ from pipelab.engine.formulations.latency.path import Path
 from pipelab.engine.formulations.latency.sequence import Sequence
 from pipelab.engine.formulations.latency.times import PassTimes, pass_times
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
-from pipelab.engine.methods.least_rate import REACHED, floor_index, unfinished, why_out_of_reach
+from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
 from pipelab.engine.methods.search import Search
-from pipelab.engine.objective import PROVEN_WITHIN, Objective, status_and_least
+from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import choice
+from pipelab.engine.tolerances import PROVEN_WITHIN, REACHED, SOLVER
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.fields import checked_arguments, given
@@ -20,15 +21,12 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.result import Result
 
-__all__ = ["BY_TOLERANCE", "CLAIMED_WITHIN", "quickest", "quickest_of", "refuse_transfers"]
+__all__ = ["BY_TOLERANCE", "quickest", "quickest_of", "refuse_transfers"]
 
 # Solvers compare objectives within about 1e-6; counted in units of which the answer has this many,
 # that is 1e-10 of it.
 _UNITS = 10_000.0
-# taken off what a solver claims, in units: an answer of far fewer units is not proven by that
-_TOLERANCE = 2e-6
 BY_TOLERANCE = "the solver's tolerance"  # what ended it where the last question was not answered
-CLAIMED_WITHIN = 1e-6  # and off a bound that no last question has confirmed, as a share
 _LAST_SECONDS = 5.0  # for the last question: on rare clusters it is far harder than all others
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
 
@@ -174,7 +172,7 @@ class _Hunt:
             if not self._reach_the_floor():
                 self.impossible = True
                 return
-            floor = self.at_least * REACHED
+            floor = self.at_least * (1 - REACHED)
             times = made_in_time(
                 lambda until: pass_times(self.rates.problem, floor, until), self.deadline
             )
@@ -249,7 +247,8 @@ class _Hunt:
             if run.status == "infeasible":
                 return math.inf
             if run.bound is not None and not form.quicker:
-                least = max(least, (-run.bound - _TOLERANCE) * form.unit)
+                # in units: an answer of far fewer units is not proven by that
+                least = max(least, (-run.bound - 2 * SOLVER) * form.unit)
             self.stopped = run.stopped_by
             if run.x is None:
                 return least
@@ -291,7 +290,7 @@ class _Hunt:
     def keep(self, placement: Placement) -> None:
         """Take a placement that reaches the floor, if it is the best."""
         judged = evaluate(self.rates.problem, placement)
-        if judged.throughput < self.at_least * REACHED * REACHED:
+        if judged.throughput < self.at_least * (1 - REACHED) ** 2:
             raise PipelabError(
                 f"a solver returned {judged.throughput} tokens/s where {self.at_least} are asked for"
             )
@@ -315,7 +314,7 @@ def _result(hunt: _Hunt, explain: bool) -> Result:
     problem = hunt.rates.problem
     status, bound = status_and_least(hunt.seconds, hunt.bound)
     if hunt.claimed and hunt.seconds is not None:  # by a solver's tolerance only
-        status, bound = "feasible", min(given(hunt.bound), hunt.seconds) * (1 - CLAIMED_WITHIN)
+        status, bound = "feasible", min(given(hunt.bound), hunt.seconds) * (1 - SOLVER)
     stopped, reason = hunt.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
         stopped = BY_TOLERANCE if hunt.claimed or not hunt.deadline.limited else "time limit"

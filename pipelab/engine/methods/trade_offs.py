@@ -12,7 +12,7 @@ from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
 from pipelab.engine.methods.cost import cheapest_of, prices_or_refuse, refuse_unpriced
 from pipelab.engine.methods.latency import quickest_of, refuse_transfers
-from pipelab.engine.methods.prices import whole_prices
+from pipelab.engine.methods.prices import price_per_hour, whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.search import Search
 from pipelab.engine.solvers import choice
@@ -61,7 +61,7 @@ class TradeOff:
             ({r.objective.name: r.objective.value} if r.objective else {})
             | {
                 "gpus": len(given(r.placement).gpus),
-                "usd_per_hour": price_per_hour(self.problem, r),
+                "usd_per_hour": price_per_hour(self.problem, given(r.placement)),
                 "throughput_tokens_per_s": r.throughput,
                 "stages": len(given(r.placement)),
                 "bottleneck": ", ".join(given(r.evaluation).bottlenecks[:2]),
@@ -97,13 +97,6 @@ def _under_limit(result: Result, limits: Limits, against: str) -> Result:
         under = "costs less than the previous point"
         reason = f"the fastest placement that {under}"
     return replace(result, reason=reason, details={**result.details, "under_limit": under})
-
-
-def price_per_hour(problem: Problem, result: Result) -> float | None:
-    """What the GPUs of a placement cost per hour; None where one of them has no price."""
-    prices = [problem.cluster.gpus[g].usd_per_hour for g in given(result.placement).gpus]
-    known = [price for price in prices if price is not None]
-    return round(sum(known), 6) if len(known) == len(prices) else None
 
 
 @checked_arguments

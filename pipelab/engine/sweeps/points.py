@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import MinLen
 
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue, TooLarge, nearest
 from pipelab.fields import NotNegative, checked_arguments, described, python_value
 
@@ -129,7 +130,7 @@ def mixes(
         numbers,
         price,
         math.inf if gpus is None else gpus,
-        math.inf if budget is None else budget + 1e-9,
+        math.inf if budget is None else budget + ONE_ANSWER,
     )
     with_a_gpu = (point for point in found if any(point.values()))
     points = list(itertools.islice(with_a_gpu, _MOST_POINTS + 1))

@@ -124,7 +124,7 @@ def failed(reason: str) -> Answer:
 
 
 def _answer(result: Result) -> Answer:
-    from pipelab.engine.methods.trade_offs import price_per_hour
+    from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
 
     answer = Answer(
         result.status,
@@ -136,8 +136,9 @@ def _answer(result: Result) -> Answer:
     )
     if result.placement is None:
         return answer
-    price = price_per_hour(result.problem, result)
-    per_million = None if price is None else price / (3600 * given(result.throughput)) * 1e6
+    price, per_million = price_per_hour(result.problem, result.placement), None
+    if price is not None:
+        per_million = usd_per_million_tokens(price, given(result.throughput))
     return replace(
         answer,
         gpus_used=len(result.placement.gpus),
