@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.course.ledger import Ledger, reproduce
     from pipelab.course.papers import published_bubbles
     from pipelab.display import duration, show_table
+    from pipelab.engine.background import Solving, solve_in_background
     from pipelab.engine.comparison import Comparison, compare
     from pipelab.engine.formulations.ablation import leave_out
     from pipelab.engine.formulations.aggregated.classes import gpu_classes
@@ -61,16 +62,6 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.engine.schedules.closed_forms import PipelineBubbleStats, closed_forms
     from pipelab.engine.schedules.lower_bounds import lower_bound
     from pipelab.engine.scoring import Score, score
-    from pipelab.engine.splits import (
-        bottleneck,
-        count_splits,
-        split_bandwidth_aware,
-        split_by_flops,
-        split_even,
-        split_exhaustive,
-        split_minmax,
-        split_proportional,
-    )
     from pipelab.engine.sweeps import grid, mixes
     from pipelab.engine.sweeps.run import Sweep, sweep
     from pipelab.engine.timeline import (
@@ -114,11 +105,20 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from pipelab.io.cases_csv import cases, load_case, load_coefficients, save_case
     from pipelab.io.csv_cells import saved_run
     from pipelab.io.placements import load_placement, save_placement, vllm_settings
-    from pipelab.linear import Coefficients, LinearThroughput
+    from pipelab.linear_rates import Coefficients, LinearThroughput
     from pipelab.placement import Placement, Stage
     from pipelab.problem import Model, Problem, Workload
-    from pipelab.result import Result
-    from pipelab.solving import Solving, solve, solve_in_background
+    from pipelab.solving import Result, solve
+    from pipelab.splits import (
+        bottleneck,
+        count_splits,
+        split_bandwidth_aware,
+        split_by_flops,
+        split_even,
+        split_exhaustive,
+        split_minmax,
+        split_proportional,
+    )
     from pipelab.widgets import explore_mix, explore_pipeline, explore_schedules, watch_solve
 
 __version__ = "0.1.0"
@@ -129,8 +129,8 @@ _LATER = {
     "Cluster": "pipelab.cluster",
     "Comparison": "pipelab.engine.comparison",
     "compare": "pipelab.engine.comparison",
-    "Coefficients": "pipelab.linear",
-    "LinearThroughput": "pipelab.linear",
+    "Coefficients": "pipelab.linear_rates",
+    "LinearThroughput": "pipelab.linear_rates",
     "cases": "pipelab.io.cases_csv",
     "load_case": "pipelab.io.cases_csv",
     "load_coefficients": "pipelab.io.cases_csv",
@@ -142,10 +142,10 @@ _LATER = {
     "Model": "pipelab.problem",
     "Problem": "pipelab.problem",
     "Workload": "pipelab.problem",
-    "Result": "pipelab.result",
-    "Solving": "pipelab.solving",
+    "Result": "pipelab.solving",
+    "Solving": "pipelab.engine.background",
     "solve": "pipelab.solving",
-    "solve_in_background": "pipelab.solving",
+    "solve_in_background": "pipelab.engine.background",
     "enumerate_candidates": "pipelab.engine.formulations.candidates",
     "count_candidates": "pipelab.engine.formulations.count",
     "joint_size": "pipelab.engine.methods.joint_model",
@@ -200,14 +200,14 @@ _LATER = {
     "single_gpu_size": "pipelab.engine.methods.single_gpu",
     "single_gpu_formulation": "pipelab.engine.formulations.readable",
     "count_placements": "pipelab.engine.methods.exhaustive",
-    "bottleneck": "pipelab.engine.splits",
-    "count_splits": "pipelab.engine.splits",
-    "split_bandwidth_aware": "pipelab.engine.splits",
-    "split_by_flops": "pipelab.engine.splits",
-    "split_even": "pipelab.engine.splits",
-    "split_exhaustive": "pipelab.engine.splits",
-    "split_minmax": "pipelab.engine.splits",
-    "split_proportional": "pipelab.engine.splits",
+    "bottleneck": "pipelab.splits",
+    "count_splits": "pipelab.splits",
+    "split_bandwidth_aware": "pipelab.splits",
+    "split_by_flops": "pipelab.splits",
+    "split_even": "pipelab.splits",
+    "split_exhaustive": "pipelab.splits",
+    "split_minmax": "pipelab.splits",
+    "split_proportional": "pipelab.splits",
     "Action": "pipelab.engine.schedules",
     "Schedule": "pipelab.engine.schedules",
     "schedule": "pipelab.engine.schedules.by_name",

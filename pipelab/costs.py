@@ -1,21 +1,29 @@
-"""What a cost model answers: what a stage yields, what it needs, and what counts as fitting.
+"""What a stage costs: its rate, and the memory it needs on each of its GPUs.
 
-It answers for one stage (`stage`, plain and slow, the definition) and for many at once
-(`stage_tables`, arrays, for the formulations); tests hold the two against each other. The
-models are `linear` (the write-up's), `roofline/` (physical) and `measured` (a table).
+Anything with the four members of `CostModel` can say that. The simplest model is written out here:
+`LayerTimes`, in which the times of layers add up. The write-up's model is in `linear_rates`; models
+of real GPUs are in `pipelab.hardware`.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.fields import NotNegative, Positive, checked, python_value
 
-__all__ = ["MEMORY_SLACK", "StageCost", "StageTables"]
+if TYPE_CHECKING:
+    from pipelab.problem import ModelLike, Problem, Workload
+
+__all__ = [
+    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "link_rate", "pass_time", "whole_sequences",
+]  # fmt: skip
 
 # A stage that needs exactly the memory there is fits, whatever the last bit of the sum says.
 MEMORY_SLACK = 1 + 1e-9
+
+_SAME = 1e-9  # shares and times this close to one another differ by the last bits of the arithmetic
 
 
 class StageCost(NamedTuple):
@@ -24,23 +32,172 @@ class StageCost(NamedTuple):
     throughput: float  # tokens/s
     batch: tuple[float, ...]  # sequences on each GPU, on average
     memory_gb: tuple[float, ...]  # needed on each GPU
-    # GPUs that cut each layer among them (tensor parallelism); 1: each holds its layers whole
+    # GPUs that split each layer (tensor parallelism); 1: each GPU holds its layers whole.
     degree: int = 1
-    # of whole sequences (`turns`); None: tokens of a pass over the throughput
+    # Of one microbatch, in whole sequences; None: its tokens over the throughput.
     pass_seconds: float | None = None
 
 
-class StageTables(NamedTuple):
-    """Many candidate stages: C compositions (how many GPUs of each kind) times U kinds of span.
+@runtime_checkable
+class CostModel(Protocol):
+    """What a cost model must offer; anything that has these four members will do.
 
-    Where all layers are alike, U is the number of layers and column n-1 is n of them.
+    Layers may count through their number, `model.work(layers)` and `model.weight_gb(layers)`: the
+    engine asks once for all stages that agree in these. Optional members make it faster or its
+    reasons richer (`stage_tables`, `mixes_as_slowest`, `memory_parts`: `pipelab.engine.stage_tables`).
     """
 
-    throughput: np.ndarray  # (C, U) tokens/s
-    memory_gb: np.ndarray  # (C, K, U) needed on a GPU of kind K; 0 where the composition has none
-    pass_seconds: np.ndarray | None = None  # (C, U) as `StageCost.pass_seconds`
+    @property
+    def gpu_types(self) -> Sequence[str]:
+        """Names of the GPU types it knows."""
 
-    def fits(self, kinds: Sequence[GPU]) -> np.ndarray:
-        """Which candidates every GPU of theirs has the memory for; bool, shape (C, U)."""
-        limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-        return np.all(self.memory_gb <= limit, axis=1)
+    def check(self, problem: "Problem") -> None:
+        """Raise `InvalidValue` if the model has no answer for this problem."""
+
+    def stage(
+        self,
+        model: "ModelLike",
+        workload: "Workload",
+        gpus: Sequence[GPU],
+        layers: range,
+        batch_split: str,
+    ) -> StageCost:
+        """Rate, batch shares and memory of a stage of these GPUs that holds these layers."""
+
+    def link_throughput(self, problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
+        """Rate of links of these bandwidths, in the problem's `link_units` per second."""
+
+
+def whole_sequences(batch: Any) -> Any:
+    """Sequences that a GPU works on at a time, given its average share b of the batch: ⌈b⌉.
+
+    Two GPUs and one sequence make a share of ½ each. As a rate this is exact: the GPUs take turns
+    with whole sequences, and twice as many microbatches start. But no sequence is split, so one
+    microbatch takes as long as one GPU needs for ⌈b⌉ sequences: see `pass_time`.
+
+    >>> whole_sequences(np.array([0.0, 0.5, 2.0, 2.5])).tolist()
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    return np.ceil(np.maximum(0.0, batch - _SAME * np.maximum(1.0, batch)))
+
+
+def pass_time(interval: Any, longest: Any) -> Any:
+    """Seconds that one microbatch spends in a stage: the slowest GPU's, at least the interval.
+
+    The interval is tokens over rate: every so often the stage starts another microbatch. Numbers
+    or arrays, which broadcast. Only rounding, and synthetic rates, put `longest` below the interval.
+
+    >>> pass_time(0.5, 0.75).item(), pass_time(0.5, 0.5 + 1e-16).item()
+    (0.75, 0.5)
+    """
+    return np.where(longest > interval * (1 + _SAME), longest, interval)
+
+
+def link_rate(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
+    """Bandwidth over the size of the tensor, times the tokens it carries; GB/s over GiB, as the write-up has it."""
+    return python_value(bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer())
+
+
+@checked
+class LayerTimes:
+    """Times that add up: a stage takes the sum of its layers' times.
+
+    Parameters
+    ----------
+    ms_per_layer : mapping of GPU type to float
+        Milliseconds of one ordinary layer for one microbatch (the whole batch). The model's
+        `work_factors` say where a layer takes longer, such as the last one with the head.
+    reserved_gb : float
+        Memory of every GPU that weights cannot use: KV cache, activations, buffers.
+
+    Raises
+    ------
+    InvalidValue
+        A number is not finite, or too small.
+
+    Notes
+    -----
+    k GPUs of a stage share the batch. A share b of the batch B takes b/B of the time, so an even
+    split takes (time of the slowest GPU) / k, and a balanced split 1 / Σ (1 / time). Each GPU holds
+    all weights of the stage.
+    """
+
+    ms_per_layer: Mapping[str, Positive]
+    reserved_gb: NotNegative = 0.0
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types this model knows."""
+        return tuple(self.ms_per_layer)
+
+    def __hash__(self) -> int:
+        return hash((*self.ms_per_layer.items(), self.reserved_gb))
+
+    def check(self, problem: "Problem") -> None:
+        """Nothing is refused: the times hold for whatever microbatch they were given for.
+
+        Parameters
+        ----------
+        problem : Problem
+            What this model is to serve.
+        """
+
+    def link_throughput(self, problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
+        """Rate of links of these bandwidths.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose tensor and link units count.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s or transfers/s, see `Problem.link_units`.
+        """
+        return link_rate(problem, bandwidth_gb_per_s)
+
+    def stage(
+        self,
+        model: "ModelLike",
+        workload: "Workload",
+        gpus: Sequence[GPU],
+        layers: range,
+        batch_split: str,
+    ) -> StageCost:
+        """Rate, batch shares and memory of one stage.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range
+            Numbered from 0.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            In tokens/s, sequences and GB.
+        """
+        # Of the whole batch on one GPU.
+        seconds = [self.ms_per_layer[g.type] * model.work(layers) / 1000 for g in gpus]
+        if batch_split == "even":
+            share = [1 / len(gpus)] * len(gpus)
+        else:
+            share = [1 / s / sum(1 / t for t in seconds) for s in seconds]
+        interval = max(b * s for b, s in zip(share, seconds, strict=True))
+        batch = tuple(b * workload.batch_size for b in share)
+        whole = whole_sequences(np.array(batch)) / workload.batch_size
+        memory = model.weight_gb(layers) + self.reserved_gb
+        return StageCost(
+            workload.tokens / interval, batch, (memory,) * len(gpus),
+            pass_seconds=float(pass_time(interval, max(whole * seconds))),
+        )  # fmt: skip

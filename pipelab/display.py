@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DOES_NOT_FIT", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED", "Outcome",
-    "Table", "breakable", "counted", "duration", "ended", "listed", "named", "outcome_of", "outcome_of_row",
+    "Table", "breakable", "counted", "duration", "ended", "ending", "listed", "named", "outcome_of", "outcome_of_row",
     "proven_among", "show_table", "table",
 ]  # fmt: skip
 
@@ -88,6 +88,19 @@ def named(names: Sequence[str], one: str = "loses", several: str = "lose") -> st
     if len(names) == 2:
         return f"{names[0]} and {names[1]} {several}"
     return f"{names[0]}, {names[1]} and {len(names) - 2} more {several}"
+
+
+def ending(stopped_by: str | None) -> str:
+    """How a run ended before its proof, in words; nothing where it did not.
+
+    Examples
+    --------
+    >>> ending("time limit"), ending("stop"), ending(None)
+    ('stopped by time limit', 'stopped on request', '')
+    """
+    if stopped_by == "stop":
+        return "stopped on request"
+    return f"stopped by {stopped_by}" if stopped_by else ""
 
 
 # The class with which MathJax leaves an element alone: what stands between two dollars is no

@@ -31,7 +31,7 @@ class StageReport:
     memory_gb: tuple[float, ...]  # needed on each GPU
     memory_limit_gb: tuple[float, ...]  # offered by each GPU
     throughput: float  # tokens/s
-    # of one pass; more than tokens over throughput where GPUs take turns (`pipelab.costs_turns`)
+    # of one pass; more than tokens over throughput where GPUs take turns (`pipelab.costs`)
     seconds: float
     degree: int = 1  # GPUs that cut each layer among them; 1: each holds its layers whole
 
@@ -82,7 +82,7 @@ class Evaluation:
 
         In decode that is the time per output token of every stream, in prefill the time to the
         first token, where nothing waits. No sequence is shared: a stage whose GPUs share a batch
-        unevenly takes longer for a pass than its rate says (`pipelab.costs_turns`).
+        unevenly takes longer for a pass than its rate says (`pipelab.costs`).
 
         Raises
         ------
@@ -106,7 +106,7 @@ class Evaluation:
             One row per stage: `stage`, `layers`, `gpus`, `gpu_types`, `sequences_per_gpu`,
             `memory_needed_gb`, `memory_offered_gb`, `throughput_tokens_per_s` and `bottleneck`;
             where some stage cuts its layers also `gpus_per_layer`, and where a pass takes longer
-            than the rate says (`pipelab.costs_turns`) `seconds_per_pass`.
+            than the rate says (`pipelab.costs`) `seconds_per_pass`.
         """
         import pandas as pd
 

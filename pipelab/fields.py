@@ -6,12 +6,12 @@ stands in one place whether the value comes from code or from a file. A bad valu
 
 `checked_arguments` reads the same types at the parameters of a function. What depends on other
 values, or on a name that is made up, is asked by hand: `whole_number`, `numbered`, `real_number`,
-`true_or_false`, `instance`.
+`amounts`, `true_or_false`, `instance`.
 Each gives back what Python counts with, so that no number of numpy's overflows later on.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache, partial, wraps
 from math import isfinite
 from numbers import Real as AnyReal
@@ -58,6 +58,7 @@ __all__ = [
 ]
 __all__ += [
     "Later",
+    "amounts",
     "checked_arguments",
     "described",
     "given",
@@ -324,6 +325,29 @@ def real_number(
     if not is_real(value):
         raise InvalidValue(what, [(field, value, expected)])
     return float(value)
+
+
+def amounts(
+    what: str,
+    field: str,
+    values: Sequence[float],
+    length: int | None = None,
+    positive: bool = False,
+) -> list[float]:
+    """Finite numbers of at least 0, or above 0, as floats; so many of them, if `length` is given.
+
+    >>> amounts("split", "costs", [1, np.float32(0.5)])
+    [1.0, 0.5]
+    """
+    for i, value in enumerate(values):
+        if not (is_real(value) and value >= 0):
+            problem = (f"{field}[{i}]", value, "expected a finite number, at least 0")
+            raise InvalidValue(what, [problem])
+        if positive and value == 0:
+            raise InvalidValue(what, [(f"{field}[{i}]", float(value), "expected more than 0")])
+    if length is not None and len(values) != length:
+        raise InvalidValue(what, [(field, f"{len(values)} values", f"expected {length}")])
+    return [float(value) for value in values]
 
 
 def python_value(value: Any) -> Any:

@@ -7,20 +7,53 @@ once, so nothing further down needs to ask again whether a number is sensible.
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from pipelab.cluster import Cluster
 from pipelab.display import counted, table
-from pipelab.engine.layer_runs import Spans, spans_of
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import Count, Flag, Layers, Positive, checked, python_value
-from pipelab.hardware.transformer import Transformer
 
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
 
-__all__ = ["Model", "Problem", "Workload", "refuse_unlike_layers"]
+__all__ = ["Model", "ModelLike", "Problem", "Workload", "refuse_unlike_layers"]
+
+
+@runtime_checkable
+class ModelLike(Protocol):
+    """What a model must offer: `Model` does, and so does `pipelab.hardware`'s `Transformer`."""
+
+    @property
+    def name(self) -> str:
+        """For titles and messages."""
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers."""
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream, in elements."""
+
+    @property
+    def bytes_per_element(self) -> float:
+        """Of activations."""
+
+    @property
+    def layer_weight_gb(self) -> float:
+        """Weights of one ordinary layer."""
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all layers are identical."""
+
+    def weight_gb(self, layers: range) -> float:
+        """Weights of these layers."""
+
+    def work(self, layers: range) -> float:
+        """For how many ordinary layers these count in time."""
 
 
 @checked
@@ -77,14 +110,10 @@ class Model:
                 raise InvalidValue("Model", [problem])
 
     @cached_property
-    def spans(self) -> Spans:
-        """The different kinds of consecutive layers; U of them."""
-        return spans_of(self.layers, self.weight_factors, self.work_factors)
-
-    @property
     def uniform(self) -> bool:
-        """Whether all layers are alike."""
-        return self.spans.uniform
+        """Whether all layers are identical."""
+        given = (f for f in (self.weight_factors, self.work_factors) if f is not None)
+        return all(len(set(factors)) == 1 for factors in given)
 
     def weight_gb(self, layers: range) -> float:
         """Weights of these layers.
@@ -215,7 +244,7 @@ class Problem:
     """
 
     cluster: Cluster
-    model: Model | Transformer
+    model: Any
     workload: Workload
     costs: Any
     max_gpus_per_stage: Count = 1

@@ -1,23 +1,233 @@
-"""solve(problem, method): one door to every method, one kind of answer."""
+"""solve(problem): a placement, how good it is, and how far it may be from the best.
+
+The front ends here: `METHODS` and `OBJECTIVES` name the engine's function behind each word, and
+it is imported when it is first asked for.
+"""
 
 import inspect
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
 from importlib import import_module
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from pipelab.display import NO_FORMULAS, ended, ending
 from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
+from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
 
 if TYPE_CHECKING:
-    from pipelab.engine.solvers.solver_run import Progress
+    from pandas import DataFrame
 
-__all__ = ["METHODS", "Solving", "method_of", "solve", "solve_in_background"]
+    from pipelab.engine.objective import Objective
+
+__all__ = ["METHODS", "OBJECTIVES", "Result", "method_of", "placement_in", "solve"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What `solve` returns.
+
+    Attributes
+    ----------
+    problem : Problem
+        What was asked.
+    method : str
+        Who answered: a method of `solve`, "cheapest" or "quickest".
+    status : str
+        "optimal": proven, the bound equals the throughput (or the objective's value). "feasible": a
+        placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": no
+        placement was found, and it is not proven that there is none.
+    placement : Placement or None
+        The answer; None where there is none.
+    throughput : float or None
+        Of the placement as `evaluate` recomputes it, tokens/s.
+    bound : float or None
+        No placement is faster, tokens/s. None where something else was asked for: see `objective`.
+    seconds : float
+        From the call to the answer.
+    size : mapping of str to int
+        What the method worked on: allocations, connections, variables, rows, …
+    solver : str
+        Name and version; empty where none was called.
+    reason : str
+        Why there is no placement, or why its proof is missing; of "exhaustive", how many placements
+        were tried. Empty otherwise.
+    stopped_by : str or None
+        "time limit", "gap limit", "stop", "interrupt", … where it ended early.
+    details : mapping
+        What only this method has: build_seconds, nodes, root_bound, progress, …
+    objective : Objective or None
+        What was to be least, where it was not throughput that was to be greatest; with its own
+        bound.
+    """
+
+    problem: Problem
+    method: str
+    status: str
+    placement: Placement | None
+    throughput: float | None
+    bound: float | None
+    seconds: float
+    size: Mapping[str, int] = field(default_factory=dict)
+    solver: str = ""
+    reason: str = ""
+    stopped_by: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    objective: "Objective | None" = None
+
+    @property
+    def gap(self) -> float | None:
+        """By how much the best placement may be faster (or its objective lower), as a share of this one's.
+
+        None where there is no placement or no bound.
+        """
+        if self.objective is not None:
+            return self.objective.gap
+        if self.throughput is None or self.bound is None:
+            return None
+        return max(0.0, self.bound / self.throughput - 1)
+
+    @cached_property
+    def evaluation(self) -> Evaluation | None:
+        """Stages, links and bottleneck, recomputed from the raw data; None without a placement."""
+        return evaluate(self.problem, self.placement) if self.placement else None
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence; a second one where links are counted as the write-up counts them."""
+        mistaken = self.problem.link_units == "transfers" and len(self.problem.cluster) > 1
+        return self._answer + (
+            " Links count transfers/s here, as in the write-up." if mistaken else ""
+        )
+
+    @property
+    def _answer(self) -> str:
+        if self.status == "infeasible":
+            return f"No placement exists: {self.reason}."
+        if self.status == "unknown":
+            bound = f"; none can exceed {self.bound:.7g} tokens/s" if self.bound is not None else ""
+            if self.objective is not None and self.objective.bound:
+                goal = self.objective
+                bound = f"; none{goal.among} has less than {goal.bound:.7g} {goal.unit}"
+            before = f" before the {self.stopped_by}" if self.stopped_by else ""
+            return f"No placement was found{before}{bound}." + self._remark
+        why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
+        rate = f"{self.throughput:.7g} tokens/s"
+        if self.objective is not None:
+            return self._least(rate, why) + self._remark
+        if self.status == "optimal":
+            return f"{rate}, proven optimal in {self.seconds:.3g} s." + self._remark
+        far = (
+            f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:.7g})"
+            if self.bound
+            else ""
+        )
+        return f"{rate}, not proven optimal{why}{far}." + self._remark
+
+    def _least(self, rate: str, why: str) -> str:
+        goal = given(self.objective)
+        head = f"{goal.value:.7g} {goal.unit} at {rate}"
+        if self.status == "optimal":
+            return f"{head}, proven least{goal.among} in {self.seconds:.3g} s."
+        far = (
+            f"; the least may be up to {goal.gap:.2%} lower (bound {goal.bound:.7g})"
+            if goal.bound
+            else ""
+        )
+        return f"{head}, not proven least{goal.among}{why}{far}."
+
+    @property
+    def _remark(self) -> str:
+        return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
+
+    def as_dict(self) -> dict:
+        """Plain data for JSON, numbers unrounded.
+
+        Returns
+        -------
+        dict
+            The attributes, with units in the names where these have any; the placement as
+            `Placement.as_dict` has it.
+        """
+        return {
+            "problem": self.problem.name,
+            "method": self.method,
+            "status": self.status,
+            "throughput_tokens_per_s": self.throughput,
+            "bound_tokens_per_s": self.bound,
+            "gap": self.gap,
+            "stopped_by": self.stopped_by,
+            "reason": self.reason,
+            "seconds": self.seconds,
+            "link_units": self.problem.link_units,
+            "solver": self.solver,
+            "size": dict(self.size),
+            "placement": self.placement.as_dict() if self.placement else None,
+            "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
+        } | ({"objective": self.objective.as_dict()} if self.objective else {})
+
+    def frame(self) -> "DataFrame":
+        """The answer as a table of one row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            `problem`, `method`, `status`, `throughput_tokens_per_s`, `bound_tokens_per_s`, `gap`,
+            `seconds`, the objective if it is another, and `size`.
+        """
+        import pandas as pd
+
+        row = {
+            "problem": self.problem.name,
+            "method": self.method,
+            "status": self.status,
+            "throughput_tokens_per_s": self.throughput,
+            "bound_tokens_per_s": self.bound,
+            "gap": self.gap,
+            "seconds": round(self.seconds, 3),
+        }
+        goal = self.objective.as_dict() if self.objective else {}
+        return pd.DataFrame([row | goal | dict(self.size)])
+
+    def __str__(self) -> str:
+        head = f"{self.problem.name}, {self.method}: {self.sentence}"
+        return f"{head}\n{self.placement}" if self.placement else head
+
+    def _repr_html_(self) -> str:
+        name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
+        html = (
+            f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
+        )
+        return html + (self.evaluation._repr_html_() if self.evaluation else "")
+
+
+def placement_in(given: Any, what: str) -> Placement:
+    """The placement that a reader gave, or that is in the result a reader gave.
+
+    Raises
+    ------
+    InvalidValue
+        It is neither, or a result without a placement, whose reason is repeated.
+    """
+    if isinstance(given, Result):
+        if given.placement is None:
+            raise InvalidValue(
+                what,
+                [("placement", given.status, f"expected a result that has one. {given.sentence}")],
+            )
+        return given.placement
+    if not isinstance(given, Placement):
+        expected = "expected a Placement, such as Placement.of([(4, (0, 1))]), or a Result"
+        raise InvalidValue(what, [("placement", given, expected)])
+    return given
+
 
 # Where each method lives; it is imported when it is first asked for.
 METHODS = {
@@ -32,9 +242,18 @@ METHODS = {
     "joint": "pipelab.engine.methods.joint:solve_joint",
     "aggregated": "pipelab.engine.methods.aggregated:solve_aggregated",
 }
+# The aggregated search can prove other things than the greatest throughput.
+OBJECTIVES = {
+    "throughput": "",
+    "latency": "pipelab.engine.methods.latency:quickest",
+    "cost": "pipelab.engine.methods.cost:cheapest",
+    "throughput_in_flight": "pipelab.engine.methods.in_flight:solve_in_flight",
+}
 
 
-def solve(problem: Problem, method: str = "auto", **options: Any) -> Result:
+def solve(
+    problem: Problem, method: str = "auto", objective: str = "throughput", **options: Any
+) -> Any:
     """Find a placement.
 
     Parameters
@@ -47,6 +266,11 @@ def solve(problem: Problem, method: str = "auto", **options: Any) -> Result:
         "exhaustive": every placement. "single_gpu": the original MILP. "type_count": the
         heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
         "aggregated": the same optimum from counts over classes of interchangeable GPUs.
+    objective : {"throughput", "latency", "cost", "throughput_in_flight"}
+        What is proven best. "latency": the least time of one microbatch through all stages and
+        links. "cost": the least $ per million tokens. Both take `at_least`, a floor in tokens/s.
+        "throughput_in_flight": the greatest steady rate, where memory must hold every microbatch
+        in flight that this rate needs. These are proven by "aggregated", whatever the method.
     **options
         Those below, as far as the method takes them, and what only it knows; see its own docstring.
 
@@ -54,7 +278,7 @@ def solve(problem: Problem, method: str = "auto", **options: Any) -> Result:
     -------
     Result
         Its `method` names who answered. An infeasible problem is an answer with a reason, not an
-        error.
+        error. With "throughput_in_flight" an `InFlightResult`.
 
     Other Parameters
     ----------------
@@ -97,8 +321,10 @@ def solve(problem: Problem, method: str = "auto", **options: Any) -> Result:
     return function(problem, **options)
 
 
-def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Result]:
-    """The function behind a method's name, once it is known to take these options.
+def method_of(
+    method: str, options: Mapping[str, Any], objective: str = "throughput"
+) -> Callable[..., Any]:
+    """The function behind a method and an objective, once it is known to take these options.
 
     Raises
     ------
@@ -106,14 +332,21 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Result]:
     """
     if not isinstance(method, str) or method not in METHODS:
         raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
-    module, name = METHODS[method].split(":")
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
+        raise UnknownName(f"there is no objective {objective!r}; {nearest(objective, OBJECTIVES)}")
+    if OBJECTIVES[objective] and method not in ("auto", "aggregated"):
+        expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"
+        raise InvalidValue("solve", [("method", method, expected)])
+    module, name = (OBJECTIVES[objective] or METHODS[method]).split(":")
     function = getattr(import_module(module), name)
     known = _options(function)
     for option in options:
         if option not in known:
-            raise UnknownName(
-                f"method {method!r} has no option {option!r}; {_who_has(option, method, known)}"
+            who = f"objective {objective!r}" if OBJECTIVES[objective] else f"method {method!r}"
+            remedy = (
+                nearest(option, known) if OBJECTIVES[objective] else _who_has(option, method, known)
             )
+            raise UnknownName(f"{who} has no option {option!r}; {remedy}")
     _check_amounts(options)
     return function
 
@@ -139,131 +372,3 @@ def _check_amounts(options: Mapping[str, Any]) -> None:
             raise InvalidValue("solve", [(name, value, "expected a number, at least 0")])
         if name == "gap" and value == math.inf:
             raise InvalidValue("solve", [(name, value, "expected a finite number, at least 0")])
-
-
-class Solving:
-    """A solve that runs in the background while the kernel stays free; made by `solve_in_background`.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is solved.
-    method : str
-        As for `solve`.
-    options : dict
-        As for `solve`, without `stop`.
-
-    Attributes
-    ----------
-    problem : Problem
-        As given.
-    progress : list of Progress
-        Grows while it runs; the last entry is the newest.
-    """
-
-    def __init__(self, problem: Problem, method: str, options: dict) -> None:
-        self.problem = problem
-        self.progress: list = []
-        self._stop = threading.Event()
-        self._result: Result | None = None
-        self._failure: BaseException | None = None
-        options = {
-            **options,
-            "stop": self._stop,
-            "on_progress": self._note(options.get("on_progress")),
-        }
-        # an interrupted Thread.join would take the thread for finished
-        self._done = threading.Event()
-        threading.Thread(
-            target=self._work, args=(method, options), daemon=True, name="pipelab"
-        ).start()
-
-    def __repr__(self) -> str:
-        last = self.progress[-1] if self.progress else None
-        found = f"best {last.incumbent}, bound {last.bound}" if last else "nothing yet"
-        return f"<{'solving' if self.running else 'finished'} {self.problem.name}: {found}>"
-
-    @property
-    def running(self) -> bool:
-        """Whether it is still at work."""
-        return not self._done.is_set()
-
-    def stop(self) -> None:
-        """Ask it to end; the best placement so far is kept. Returns at once; the end takes a second at most."""
-        self._stop.set()
-
-    def result(self, timeout: float | None = None) -> Result:
-        """Wait for the answer; an error of the solve is raised here.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait at most; by default as long as it takes.
-
-        Returns
-        -------
-        Result
-            What `solve` returns.
-
-        Raises
-        ------
-        TimeoutError
-            It is still running after `timeout` seconds. It goes on running.
-        PipelabError
-            What `solve` raises.
-        """
-        deadline = math.inf if timeout is None else time.perf_counter() + timeout
-        # In small steps: a wait without end cannot be interrupted everywhere.
-        while not self._done.wait(max(0.0, min(0.1, deadline - time.perf_counter()))):
-            if time.perf_counter() < deadline:
-                continue
-            raise TimeoutError(
-                f"still solving {self.problem.name} after {timeout} s; call stop() to end it"
-            )
-        if self._failure is not None:
-            raise self._failure
-        return given(self._result)
-
-    def _note(self, also: Callable | None) -> Callable:
-        def note(moment: "Progress") -> None:
-            self.progress.append(moment)
-            if also is not None:
-                also(moment)
-
-        return note
-
-    def _work(self, method: str, options: dict) -> None:
-        try:
-            self._result = solve(self.problem, method, **options)
-        except BaseException as error:  # raised again by result(), in the caller's thread
-            self._failure = error
-        finally:
-            self._done.set()
-
-
-def solve_in_background(problem: Problem, method: str = "auto", **options: Any) -> Solving:
-    """Start `solve` in a thread and return at once.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is to be placed on what.
-    method : str
-        As for `solve`.
-    **options
-        As for `solve`, but `stop`.
-
-    Returns
-    -------
-    Solving
-        Its `progress` grows, `stop()` ends it, and `result()` waits for the answer or raises what
-        `solve` would.
-
-    Raises
-    ------
-    UnknownName
-        `stop` is among the options.
-    """
-    if "stop" in options:
-        raise UnknownName("solve_in_background makes its own stop; call .stop() on what it returns")
-    return Solving(problem, method, options)

@@ -12,7 +12,9 @@ import numpy as np
 
 import pipelab as pl
 import roofline_oracle
-from pipelab.costs import StageCost, StageTables
+from pipelab.costs import LayerTimes, StageCost
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_tables import StageTables
 
 
 def line(problem, gpu_type, layers):
@@ -81,6 +83,8 @@ def stage(problem, gpus, span):
         return roofline_oracle.stage(problem, [problem.cluster.gpus[g] for g in gpus], span)
     weight = sum(model.weight_factors[i] if model.weight_factors else 1.0 for i in span)
     layers = sum(model.work_factors[i] if model.work_factors else 1.0 for i in span)
+    if isinstance(problem.costs, LayerTimes):
+        return additive(problem, gpus, weight, layers)
     batch = shares(problem, gpus, layers)
     total = problem.workload.batch_size
     for g, b in zip(gpus, batch, strict=True):
@@ -94,6 +98,17 @@ def stage(problem, gpus, span):
     if problem.batch_split == "even":
         return max(1.0, problem.costs.efficiency * len(gpus) * min(rates))
     return max(1.0, problem.costs.efficiency * sum(rates))
+
+
+def additive(problem, gpus, weight, work):
+    """Times add up; an even share of the batch takes as even a share of the time."""
+    need = weight * problem.model.layer_weight_gb + problem.costs.reserved_gb
+    if any(need > problem.cluster.gpus[g].memory_gb * (1 + 1e-9) for g in gpus):
+        return None
+    alone = [work * problem.costs.ms_per_layer[problem.cluster.gpus[g].type] / 1000 for g in gpus]
+    if problem.batch_split == "even":
+        return tokens_of(problem.workload) * len(gpus) / max(alone)
+    return tokens_of(problem.workload) * sum(1 / seconds for seconds in alone)
 
 
 def tokens_of(load):
@@ -306,7 +321,7 @@ class TableCosts:
         return StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
 
     def stage_tables(self, model, workload, kinds, composition, batch_split):
-        s = model.spans
+        s = runs_of(model)
         spans = list(zip(s.layers.tolist(), s.weight.tolist(), s.work.tolist(), strict=True))
         mixtures = [
             tuple(sorted(t for k, n in zip(kinds, c, strict=True) for t in [k.type] * n))

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import oracle
 import pipelab as pl
+from pipelab.costs import LayerTimes
+from pipelab.engine.stage_tables import stage_tables
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_one_stage_and_many_stages_agree(seed, split):
     kinds = [pl.GPU(n, 10) for n in names]
     composition = rng.integers(0, 4, (5, 3))
     composition[composition.sum(axis=1) == 0, 0] = 1
-    tables = costs.stage_tables(model, workload, kinds, composition, split)
+    tables = stage_tables(costs, model, workload, kinds, composition, split)
     for c, row in enumerate(composition):
         gpus = [k for k, n in zip(kinds, row, strict=True) for _ in range(n)]
         for layers in (1, 6):
@@ -143,7 +145,57 @@ def test_balanced_shares_of_steep_gpus_stay_exact(base):
     gpus = [pl.GPU("A", 80)] * 2
     stage = costs.stage(pl.Model("m", 1, 1, 1, 0.5), pl.Workload(1, 1000), gpus, 1, "balanced")
     assert stage.batch == pytest.approx((500, 500), rel=1e-12)
-    tables = costs.stage_tables(
-        pl.Model("m", 1, 1, 1, 0.5), pl.Workload(1, 1000), gpus[:1], np.array([[2]]), "balanced"
+    tables = stage_tables(
+        costs,
+        pl.Model("m", 1, 1, 1, 0.5),
+        pl.Workload(1, 1000),
+        gpus[:1],
+        np.array([[2]]),
+        "balanced",
     )
     assert tables.throughput[0, 0] == pytest.approx(stage.throughput, rel=1e-12)
+
+
+def additive(seed):
+    """A random problem whose layers' times add up, the last layer with a head of its own."""
+    rng = np.random.default_rng(seed)
+    layers = int(rng.integers(2, 6))
+    head = (*[1.0] * (layers - 1), float(rng.choice([1.0, 1.7])))
+    model = pl.Model("m", layers, 64, 256, 2.0, weight_factors=head, work_factors=head)
+    types = ("A", "B", "C")
+    cluster = pl.Cluster.from_counts(
+        dict(zip(types, map(int, rng.integers(0, 3, 3) + [1, 0, 0]), strict=True)),
+        dict(zip(types, map(float, rng.uniform(3, 12, 3)), strict=True)), float(rng.uniform(1e-4, 1e-2)),
+    )  # fmt: skip
+    times = dict(zip(types, map(float, rng.uniform(1, 9, 3)), strict=True))
+    return pl.Problem(
+        cluster, model, pl.Workload(100, int(rng.integers(1, 5))), LayerTimes(times, reserved_gb=0.5),
+        max_gpus_per_stage=2, batch_split=str(rng.choice(["even", "balanced"])),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_times_that_add_up_are_solved_like_any_other(seed):
+    """No table of its own: the engine asks `stage`, once for all stages that agree."""
+    problem = additive(seed)
+    best, result = oracle.best(problem), pl.solve(problem)
+    assert result.status == ("infeasible" if best is None else "optimal")
+    if best is not None:
+        assert result.throughput == pytest.approx(best, rel=1e-9)
+
+
+def test_a_stage_takes_the_sum_of_its_layers_times():
+    model = pl.Model("m", 3, 64, 256, 1.0, work_factors=(1, 1, 1.5))
+    costs = LayerTimes({"A": 10.0, "B": 30.0}, reserved_gb=2)
+    a, b = pl.GPU("A", 8), pl.GPU("B", 8)
+    load = pl.Workload(100, 4)
+    assert costs.stage(model, load, [a], range(3), "even") == (
+        pytest.approx(400 / 0.035), (4,), (5,), 1, pytest.approx(0.035),
+    )  # fmt: skip
+    even = costs.stage(model, load, [a, b], range(2), "even")
+    assert (even.throughput, even.batch) == (pytest.approx(400 / 0.030), (2, 2))
+    balanced = costs.stage(model, load, [a, b], range(2), "balanced")
+    assert balanced.throughput == pytest.approx(400 / 0.015)
+    assert balanced.batch == pytest.approx((3, 1))
+    assert balanced.pass_seconds == pytest.approx(0.015)
+    assert costs.stage(model, pl.Workload(100, 1), [a, b], range(2), "even").pass_seconds == 0.06

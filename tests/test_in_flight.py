@@ -14,6 +14,7 @@ import pipelab as pl
 import roofline_oracle
 from pipelab.engine.in_flight_result import enough_in_flight, steady_rate
 from pipelab.engine.methods.in_flight import _AtBest
+from pipelab.engine.stage_tables import stage_tables
 
 
 def with_in_flight(problem, n):
@@ -139,7 +140,7 @@ def test_what_bounds_many_numbers_is_no_better_with_more_in_flight(seed):
     for n in (1, 2, 3, 5, 8):
         load = dataclasses.replace(problem.workload, in_flight=n)
         args = problem.model, load, kinds, composition, problem.batch_split
-        best, real = costs.stage_tables(*args), problem.costs.stage_tables(*args)
+        best, real = stage_tables(costs, *args), stage_tables(problem.costs, *args)
         fits = real.fits(kinds)
         assert (best.fits(kinds) == fits).all()
         assert best.pass_seconds is None

@@ -14,9 +14,9 @@ from pipelab.engine.formulations import joint, joint_tight, segment_rules, singl
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.forms import FORMS
 from pipelab.engine.methods import exact_proof as settling
+from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers import scip
 from pipelab.io.paths import notebooks_dir
-from pipelab.result import status_and_bound
 
 ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
 

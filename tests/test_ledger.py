@@ -23,7 +23,7 @@ from pipelab.course.ledger.comparisons import (
 from pipelab.course.ledger.shared_results import Desk
 from pipelab.engine.solvers import scip
 from pipelab.io.command_line import app
-from pipelab.linear import LinearThroughput
+from pipelab.linear_rates import LinearThroughput
 
 DESK = Desk()  # keeps what the honest ledger asked the solvers
 

@@ -167,7 +167,7 @@ def test_a_price_that_is_missing_is_refused_before_anything_is_computed(monkeypa
         raise Ended("time limit")
 
     medium = pl.load_case("medium")
-    for module in ("cheapest", "trade_off"):
+    for module in ("cost", "trade_offs"):
         monkeypatch.setattr(f"pipelab.engine.methods.{module}.rates_in_time", too_late)
     for call in (pl.cheapest, lambda p: pl.trade_off(p, "usd_per_million_tokens")):
         with pytest.raises(
@@ -520,7 +520,7 @@ def test_a_stop_keeps_what_was_found():
 
 def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     """The floor's question is answered, the program is not."""
-    from pipelab.engine.methods import quickest as module
+    from pipelab.engine.methods.latency import choice as module
 
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     best = pl.quickest(problem).objective.value

@@ -8,6 +8,8 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_tables import stage_tables
 
 
 def test_parameters_equal_the_published_totals():
@@ -63,8 +65,8 @@ def test_tables_are_the_stages(seed):
     from pipelab.engine.formulations.aggregated.rates import _mixtures
 
     model, kinds, mixtures = problem.model, problem.cluster.kinds, _mixtures(problem)
-    tables = problem.costs.stage_tables(
-        model, problem.workload, kinds, mixtures, problem.batch_split
+    tables = stage_tables(
+        problem.costs, model, problem.workload, kinds, mixtures, problem.batch_split
     )
     rng = np.random.default_rng(seed)
     for c in rng.permutation(len(mixtures))[:6]:
@@ -73,7 +75,7 @@ def test_tables_are_the_stages(seed):
         ]
         first = int(rng.integers(model.layers))
         for last in range(first + 1, model.layers + 1):
-            kind = model.spans.kind[first, last - first - 1]
+            kind = runs_of(model).kind[first, last - first - 1]
             cost = problem.costs.stage(
                 model, problem.workload, gpus, range(first, last), problem.batch_split
             )
@@ -116,7 +118,7 @@ def test_ends_alone_differ_and_links_bind(seed):
     factors = [tuple(float(x) for x in (e[0], *[1.0] * (m - 2), e[1])[:m]) for e in ends]
     model = dataclasses.replace(problem.model, weight_factors=factors[0], work_factors=factors[1])
     problem = dataclasses.replace(problem, model=model, batch_split="even")
-    assert model.spans.alike_inside
+    assert runs_of(model).alike_inside
     best, result = oracle.best(problem), pl.solve(problem, "aggregated")
     assert result.status == ("infeasible" if best is None else "optimal")
     assert best is None or result.throughput == pytest.approx(best, rel=1e-9)

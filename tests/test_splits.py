@@ -16,7 +16,7 @@ from pipelab.course.published_layer_assignment import (
 )
 from pipelab.course.published_orders import seed_by_flops, seed_even, smallest_failure
 from pipelab.course.rust_numbers import Panic
-from pipelab.engine.splits import (
+from pipelab.splits import (
     bottleneck,
     count_splits,
     split_bandwidth_aware,
@@ -303,7 +303,7 @@ BAD = {
     ),
     "one bandwidth short": (
         lambda: split_bandwidth_aware(3, [1, 1], [1]),
-        "expected 2, one per node",
+        "bandwidth = '1 values': expected 2",
     ),
     "layer without memory": (
         lambda: split_bandwidth_aware(2, [1, 1], [1, 1], layer_memory=0),

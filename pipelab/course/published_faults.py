@@ -23,8 +23,8 @@ from pipelab.course.published_orders import (
     seed_even,
 )
 from pipelab.engine.schedules import schedule
-from pipelab.engine.splits import bottleneck, split_minmax
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
+from pipelab.splits import bottleneck, split_minmax
 
 __all__ = ["FAULTS"]
 

@@ -8,8 +8,7 @@ from pipelab.display import REFUSED, STOPPED, Outcome, ended, outcome_of, table
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.problem import Problem
-from pipelab.result import Result
-from pipelab.solving import METHODS, solve
+from pipelab.solving import METHODS, Result, solve
 
 if TYPE_CHECKING:
     from pandas import DataFrame

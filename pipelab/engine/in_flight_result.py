@@ -6,8 +6,7 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipelab.display import NO_FORMULAS, ended, table
-from pipelab.engine.solvers.solver_run import ending
+from pipelab.display import NO_FORMULAS, ended, ending, table
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate

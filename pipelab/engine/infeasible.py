@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipelab.display import listed
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_tables import memory_parts
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
 
@@ -24,7 +26,7 @@ def why_no_layer_fits(problem: Problem) -> str:
     # Where layers differ, the lightest: if that one does not fit, none does.
     layer = min(range(model.layers), key=lambda i: model.weight_gb(range(i, i + 1)))
     layers = range(layer, layer + 1)
-    parts = problem.costs.memory_parts(problem, largest, layers)
+    parts = memory_parts(problem, largest, layers)
     named = [f"{value:.4g} GB of {name}" for name, value in parts.items()]
     text = (
         f"layer {layer + 1} alone needs {sum(parts.values()):.4g} GB on one GPU "
@@ -72,7 +74,7 @@ def why_not_all_layers_fit(
     GPU can count for bounds the layers of any placement; where that is already too few,
     the sum is the reason.
     """
-    layers = np.where(fits, problem.model.spans.layers, 0).max(axis=1)
+    layers = np.where(fits, runs_of(problem.model).layers, 0).max(axis=1)
     per_gpu = np.zeros(len(problem.cluster))
     for gpus, most in zip(sets, layers, strict=True):
         per_gpu[list(gpus)] = np.maximum(per_gpu[list(gpus)], most / len(gpus))

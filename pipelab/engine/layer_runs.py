@@ -5,13 +5,16 @@ for all M(M+1)/2 of them. Where layers differ, spans with the same number, weigh
 still behave alike and are computed once.
 """
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-__all__ = ["Spans", "spans_of"]
+from pipelab.problem import ModelLike
+
+__all__ = ["Spans", "runs_of", "spans_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,15 @@ class Spans:
     def uniform(self) -> bool:
         """Whether only the number of layers matters; kind n-1 is then n layers."""
         return len(self.layers) == len(self.kind)
+
+    @cached_property
+    def examples(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each kind, the first layer and the number of layers of one such span; two (U,) arrays."""
+        layers = len(self.kind)
+        start, size = np.meshgrid(np.arange(layers), np.arange(1, layers + 1), indexing="ij")
+        inside = start + size <= layers
+        _, first = np.unique(self.kind[inside], return_index=True)
+        return start[inside][first], size[inside][first]
 
     @cached_property
     def alike_inside(self) -> bool:
@@ -104,3 +116,20 @@ def _sums(
     for count, value in zip(before[:, last] - before[:, first], values, strict=True):
         total += count * value
     return total
+
+
+# Runs of models already seen, by identity: a model of 100,000 layers takes long to hash.
+_KNOWN: dict[int, tuple[weakref.ref, Spans]] = {}
+
+
+def runs_of(model: ModelLike) -> Spans:
+    """The different kinds of consecutive layers of a model; computed once per model."""
+    own = getattr(model, "spans", None)
+    if own is not None:
+        return own
+    key = id(model)
+    if key not in _KNOWN:
+        factors = (getattr(model, name, None) for name in ("weight_factors", "work_factors"))
+        spans = spans_of(model.layers, *factors)
+        _KNOWN[key] = weakref.ref(model, lambda _: _KNOWN.pop(key, None)), spans
+    return _KNOWN[key][1]

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from pipelab.engine.tolerances import PROVEN_WITHIN, SOLVER
+from pipelab.engine.tolerances import LAST_BITS, PROVEN_WITHIN, SOLVER
 from pipelab.errors import PipelabError
 
-__all__ = ["Objective", "status_and_least"]
+__all__ = ["Objective", "status_and_bound", "status_and_least"]
 
 
 @dataclass(frozen=True)
@@ -78,4 +78,30 @@ def status_and_least(value: float | None, bound: float | None) -> tuple[str, flo
         )
     if bound >= value * (1 - PROVEN_WITHIN):
         return "optimal", value
+    return "feasible", bound
+
+
+def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str, float | None]:
+    """The status that a placement and a proven bound amount to, and the bound to report.
+
+    Raises
+    ------
+    PipelabError
+        The bound lies below the placement's own throughput, so one of the two is wrong.
+
+    Examples
+    --------
+    >>> status_and_bound(100.0, 120.0), status_and_bound(100.0, 100.0), status_and_bound(None, 120.0)
+    (('feasible', 120.0), ('optimal', 100.0), ('unknown', 120.0))
+    """
+    if throughput is None:
+        return "unknown", bound
+    if bound is None:
+        return "feasible", None
+    if bound < throughput * (1 - SOLVER):
+        raise PipelabError(
+            f"a bound of {bound} was proved, but a placement yields {throughput}: one of them is wrong"
+        )
+    if bound <= throughput * (1 + LAST_BITS):
+        return "optimal", throughput
     return "feasible", bound

@@ -15,8 +15,7 @@ from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import checked_arguments, described, given
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
-from pipelab.result import Result, placement_in
-from pipelab.solving import solve
+from pipelab.solving import Result, placement_in, solve
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pipelab.cluster import Cluster
     from pipelab.engine.methods.proof import Certificate
-    from pipelab.result import Result
+    from pipelab.solving import Result
 
 __all__ = ["plot_classes", "plot_proof", "plot_run_times", "plot_search"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from pipelab.engine.comparison import Comparison
-    from pipelab.result import Result
+    from pipelab.solving import Result
 
 __all__ = ["plot_comparison", "plot_shares", "plot_split_costs"]
 

@@ -9,14 +9,19 @@ from pipelab.figures.plan import limited_by
 from pipelab.figures.theme import BOTTLENECK, GRID, colour_of_types, ink_on, plain, template
 from pipelab.placement import Placement, show_layers
 from pipelab.problem import Problem
-from pipelab.result import Result, placement_in
+from pipelab.solving import Result, placement_in
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from pipelab.evaluation import StageReport
 
-__all__ = ["plot_placement"]
+__all__ = ["plot_placement", "plot_result"]
+
+
+def plot_result(result: Result) -> "Figure":
+    """The placement of a result, as `plot_placement` draws it."""
+    return plot_placement(result.problem, result)
 
 
 def plot_placement(problem: Problem, placement: Placement | Result | None = None) -> "Figure":

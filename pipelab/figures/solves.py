@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.display import ended
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import TYPE_COLOURS, WRONG, plain, template
-from pipelab.result import Result
+from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

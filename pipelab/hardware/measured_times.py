@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import StageCost, StageTables
-from pipelab.costs_turns import pass_time, whole_sequences
+from pipelab.costs import CostModel, StageCost, pass_time, whole_sequences
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_tables import StageTables, memory_parts, mixes_as_slowest, stage_tables
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked
 from pipelab.hardware.roofline import Roofline
@@ -82,7 +83,7 @@ class Measured:
     -----
     Between measured points time is linear in layers and in batch. Beyond them nothing is guessed.
     A stage's rate comes from shares that need not be whole, the time of a pass from whole sequences
-    (`pipelab.costs_turns`); a stage of which either was not measured is not considered.
+    (`pipelab.costs`); a stage of which either was not measured is not considered.
 
     Examples
     --------
@@ -101,7 +102,7 @@ class Measured:
     beyond: Literal["refuse", "leave out"] = "refuse"
 
     def __post_init__(self) -> None:
-        if not (hasattr(self.needs, "stage_tables") and hasattr(self.needs, "memory_parts")):
+        if not isinstance(self.needs, CostModel):
             raise InvalidValue(
                 "Measured", [("needs", self.needs, "expected a cost model, such as Roofline()")]
             )
@@ -197,7 +198,7 @@ class Measured:
         dict of str to float
             In GB, by what it is for.
         """
-        return self.needs.memory_parts(problem, gpu, layers)
+        return memory_parts(replace(problem, costs=self.needs), gpu, layers)
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage is exactly as fast as the slowest pure one of its size.
@@ -212,7 +213,7 @@ class Measured:
         bool
             As `needs` has it.
         """
-        return self.needs.mixes_as_slowest(problem)
+        return mixes_as_slowest(replace(problem, costs=self.needs))
 
     def stage(
         self,
@@ -289,12 +290,14 @@ class Measured:
 
         def longest(b: np.ndarray) -> np.ndarray:
             seconds = np.stack(
-                [self._seconds(kind.type, model.spans.layers, b) for kind in kinds], axis=1
+                [self._seconds(kind.type, runs_of(model).layers, b) for kind in kinds], axis=1
             )
             return np.where(there, seconds, 0.0).max(axis=1)
 
         interval, passes = longest(share), longest(whole_sequences(share))
-        memory = self.needs.stage_tables(model, workload, kinds, composition, batch_split).memory_gb
+        memory = stage_tables(
+            self.needs, model, workload, kinds, composition, batch_split
+        ).memory_gb
         rate = np.where(np.isfinite(passes), workload.tokens / interval, 0.0)
         return StageTables(rate, memory, pass_time(interval, passes))
 

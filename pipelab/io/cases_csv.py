@@ -34,7 +34,7 @@ from pipelab.io.csv_cells import (
 from pipelab.io.layers_csv import read_layers, write_layers
 from pipelab.io.paths import data_dir
 from pipelab.io.whole_files import is_file, is_folder
-from pipelab.linear import Coefficients, LinearThroughput
+from pipelab.linear_rates import Coefficients, LinearThroughput
 from pipelab.problem import Model, Problem, Workload
 
 __all__ = ["author_settings", "cases", "load_case", "load_coefficients", "save_case"]

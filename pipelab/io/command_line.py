@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pipelab.course.ledger.book import Ledger
     from pipelab.problem import Problem
-    from pipelab.result import Result
+    from pipelab.solving import Result
 
 __all__ = ["app", "main"]
 
@@ -158,7 +158,7 @@ def solve(
 
     rules = {"max_gpus_per_stage": max_gpus, "same_type_stages": same_type}
     problem = _load(case, **rules, batch_split=batch_split, link_units=link_units)
-    options = {"form": form, "time_limit": time_limit, "gap": gap}
+    options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
     result = run(problem, method, **{k: v for k, v in options.items() if v is not None})
     if as_json:
         print(json.dumps(result.as_dict(), allow_nan=False))

@@ -23,7 +23,7 @@ from pipelab.io.solution_json import read_solution, solution
 from pipelab.io.whole_files import read_text
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
-from pipelab.result import Result, placement_in
+from pipelab.solving import Result, placement_in
 
 __all__ = ["VLLMSettings", "load_placement", "save_placement", "vllm_settings"]
 

@@ -13,8 +13,7 @@ from pipelab.fields import given
 from pipelab.figures.baselines import Row
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
-from pipelab.solving import solve
+from pipelab.solving import Result, solve
 from pipelab.widgets.mix_in_flight import InFlight, in_flight_of
 from pipelab.widgets.mix_values import Mix, problem_of
 

@@ -7,7 +7,7 @@ from pipelab.display import listed
 from pipelab.errors import InvalidValue
 from pipelab.hardware.roofline import Roofline
 from pipelab.io.cases_csv import load_coefficients
-from pipelab.linear import LinearThroughput
+from pipelab.linear_rates import LinearThroughput
 
 __all__ = ["LINEAR", "ROOFLINE", "code_of_costs", "costs_of", "knows"]
 

@@ -16,7 +16,7 @@ from pipelab.figures.plan import first_of, limited_by
 from pipelab.figures.theme import plain
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 from pipelab.widgets.mix_answer import Answer, Money, money, row_of, tightest
 from pipelab.widgets.mix_costs import LINEAR
 from pipelab.widgets.mix_pins import Pinned

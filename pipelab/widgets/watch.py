@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from pipelab.display import REFUSED, counted, ended, proven_among
+from pipelab.engine.background import solve_in_background
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
@@ -16,8 +17,7 @@ from pipelab.figures.progress import progress_parts
 from pipelab.figures.theme import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
-from pipelab.solving import solve_in_background
+from pipelab.solving import Result
 from pipelab.widgets.background import under_way
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.parts import Words, reload_note, shared

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from pipelab.engine.splits import split_minmax
+from pipelab.splits import split_minmax
 
 
 def seconds(layers: int, stages: int, repeats: int = 7) -> float:

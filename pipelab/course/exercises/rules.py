@@ -57,13 +57,13 @@ def _split(
     judged_at: Sequence[float] | None = None,
 ) -> float:
     """Bottleneck of the exact cut for some speeds, as it is at others."""
-    from pipelab.engine.splits import bottleneck, split_minmax
+    from pipelab.splits import bottleneck, split_minmax
 
     return bottleneck(given(split_minmax(_COSTS, stages, speeds=cut_for)), _COSTS, judged_at)
 
 
 def _split_by_flops() -> float:
-    from pipelab.engine.splits import bottleneck, split_by_flops
+    from pipelab.splits import bottleneck, split_by_flops
 
     return bottleneck(split_by_flops(_COSTS, 3), _COSTS)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pipelab.engine.schedules.schedule import Schedule

@@ -14,7 +14,7 @@ from pipelab.fields import given
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
     from pipelab.problem import Problem
-    from pipelab.result import Result
+    from pipelab.solving import Result
 
 __all__ = ["CLAIMS", "sets_meant"]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
     from pipelab.evaluation import Evaluation
     from pipelab.placement import Placement
-    from pipelab.result import Result
+    from pipelab.solving import Result
 
 __all__ = ["AS_RUN", "CLAIMS"]
 

@@ -13,7 +13,7 @@ from pipelab.fields import given
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
     from pipelab.evaluation import StageReport
-    from pipelab.result import Result
+    from pipelab.solving import Result
 
 __all__ = ["CLAIMS"]
 

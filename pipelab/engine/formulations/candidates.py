@@ -16,6 +16,8 @@ import numpy as np
 
 from pipelab.display import table
 from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_tables import stage_tables
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
@@ -188,7 +190,7 @@ def list_candidates(
     starts : int array
         First layers (from 0) at which an allocation may start.
     """
-    spans = problem.model.spans
+    spans = runs_of(problem.model)
     starts, parts = np.asarray(starts), []
     for first in starts:  # by first layer, then by number of layers, then by set
         kinds = spans.kind[first, : problem.model.layers - first]
@@ -222,13 +224,13 @@ def stage_rates(
         np.add.at(counts[i], problem.cluster.kind_of[list(gpus)], 1)
     # Sets with the same kinds of GPU behave alike: each composition is computed once.
     composition, which = np.unique(counts, axis=0, return_inverse=True)
-    rate, fits = np.empty((2, len(composition), len(problem.model.spans.layers)))
+    rate, fits = np.empty((2, len(composition), len(runs_of(problem.model).layers)))
     step = max(1, 1_000_000 // (len(kinds) * rate.shape[1]))  # in parts, none of which takes long
     for i in range(0, len(composition), step):
         deadline.check()
         part = composition[i : i + step]
-        tables = problem.costs.stage_tables(
-            problem.model, problem.workload, kinds, part, problem.batch_split
+        tables = stage_tables(
+            problem.costs, problem.model, problem.workload, kinds, part, problem.batch_split
         )
         rate[i : i + step], fits[i : i + step] = tables.throughput, tables.fits(kinds)
     which = which.reshape(-1)

@@ -16,8 +16,10 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_tables import stage_tables
 from pipelab.errors import TooLarge
-from pipelab.linear import LinearThroughput
+from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Problem
 
 __all__ = ["compositions", "count_candidates"]
@@ -62,8 +64,8 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     groups, members = _groups(problem)
     _refuse_if_too_many(problem, groups)
     composition = compositions(problem, groups, members)
-    tables = problem.costs.stage_tables(
-        problem.model, problem.workload, groups, composition, problem.batch_split
+    tables = stage_tables(
+        problem.costs, problem.model, problem.workload, groups, composition, problem.batch_split
     )
     fits = tables.fits(groups)  # (C, U) for every kind of span
     ways = _object([_ways(members, c) for c in composition])
@@ -101,7 +103,7 @@ def _refuse_if_too_many(problem: Problem, groups: Sequence[GPU]) -> None:
 
 def _starts_and_ends(problem: Problem, fits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Segments that fit, by the layer at which they start and by the layer after which they end; (C, M) each."""
-    kind, layers = problem.model.spans.kind, problem.model.layers
+    kind, layers = runs_of(problem.model).kind, problem.model.layers
     starts, ends = (np.zeros((len(fits), layers), dtype=np.int64) for _ in range(2))
     for first in range(layers):
         here = fits[:, kind[first, : layers - first]]

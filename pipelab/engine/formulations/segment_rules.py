@@ -8,8 +8,9 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
+from pipelab.engine.layer_runs import runs_of
 from pipelab.errors import NotApplicable
-from pipelab.linear import LinearThroughput
+from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
 
 __all__ = ["SegmentRules", "count_segments", "rules", "segments", "twins", "upper_bound", "usable"]
@@ -78,7 +79,7 @@ def count_segments(chosen: SegmentRules) -> dict[str, int]:
         np.zeros((gpus, layers + 1), dtype=np.int64),
     )
     for first in chosen.starts:
-        sizes = chosen.allowed[:, chosen.problem.model.spans.kind[first, : layers - first]]
+        sizes = chosen.allowed[:, runs_of(chosen.problem.model).kind[first, : layers - first]]
         starts[:, first] = sizes.sum(axis=1)
         ends[:, first + 1 :] += sizes
     # At a boundary every segment that ends meets every one that starts, but for its own GPU's.
@@ -129,7 +130,7 @@ def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | Non
     At a rate t, GPU g holds at most the most layers with which it still reaches t. The
     fastest t at which these add up to all layers is a bound, whatever the links.
     """
-    sizes = np.where(chosen.fits, chosen.problem.model.spans.layers, 0)
+    sizes = np.where(chosen.fits, runs_of(chosen.problem.model).layers, 0)
     rates = np.unique(chosen.rate[chosen.fits])[::-1]
     for t in rates:
         deadline.check()

@@ -26,7 +26,7 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.errors import NotApplicable
-from pipelab.linear import LinearThroughput
+from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
 
 __all__ = [

@@ -7,13 +7,15 @@ from dataclasses import replace
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.aggregated.rates import StageRates, number_of_mixtures, stage_rates
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.methods.search import Search
+from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers.choice import check_solver, solver_version
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result, status_and_bound
+from pipelab.solving import Result
 
 __all__ = ["first_search", "rates_in_time", "result_of", "solve_aggregated", "stand_in", "unlisted"]
 
@@ -123,7 +125,7 @@ def stand_in(problem: Problem, at_least: float = 0.0) -> Placement | None:
 
 
 def _many(problem: Problem) -> bool:
-    return number_of_mixtures(problem) * len(problem.model.spans.layers) > _MANY_CELLS
+    return number_of_mixtures(problem) * len(runs_of(problem.model).layers) > _MANY_CELLS
 
 
 def _nothing(problem: Problem, deadline: Deadline, reason: str) -> Result:

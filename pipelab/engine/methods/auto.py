@@ -9,7 +9,7 @@ from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["solve_auto"]
 

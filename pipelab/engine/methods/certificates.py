@@ -14,13 +14,14 @@ from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_ra
 from pipelab.engine.formulations.aggregated.recipes import Recipes, patterns_at
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.formulations.refutation import refute
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.proof import Certificate, program_of, recipes_of
 from pipelab.engine.methods.search import Search
 from pipelab.engine.solvers.choice import check_solver, run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.fields import given
-from pipelab.result import Result
+from pipelab.solving import Result
 
 if TYPE_CHECKING:
     pass
@@ -94,7 +95,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
-    if not problem.model.spans.alike_inside:
+    if not runs_of(problem.model).alike_inside:
         return _with_cases(_without_a_path(proof, rates, solver), rates)
     # Each step may leave out less; where mixtures are too many to list, the last one proves
     # nothing.

@@ -33,7 +33,7 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = [
     "cheapest",

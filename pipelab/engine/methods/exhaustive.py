@@ -9,12 +9,14 @@ import numpy as np
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.engine.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.aggregated import unlisted
+from pipelab.engine.objective import status_and_bound
 from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result, status_and_bound
+from pipelab.solving import Result
 
 __all__ = ["count_placements", "solve_exhaustive"]
 
@@ -189,7 +191,7 @@ class _Search:
         self.layers = problem.model.layers
         self.sets = sets
         self.rate = rate.tolist()  # [set][kind of span], negative where it does not fit
-        self.span = problem.model.spans.kind.tolist()  # [first layer][layers - 1]
+        self.span = runs_of(problem.model).kind.tolist()  # [first layer][layers - 1]
         self.link = links.tolist()
         self.top = self.enough = float(rate.max())
         self.mask = [sum(1 << g for g in s) for s in sets]

@@ -22,7 +22,7 @@ are halved. When none is left, the best pair is proven.
 In 1 and 2 placements of other n are spoken of. A stage that has several ways to run (`Roofline`:
 batch shared or layers cut) may run otherwise with less memory to spare. So there every stage counts
 with the greatest rate of its ways, and with no more time than that rate's interval
-(`pipelab.costs_turns`): both are no worse with fewer in flight, and no better than what any way
+(`pipelab.costs`): both are no worse with fewer in flight, and no better than what any way
 really has.
 """
 
@@ -31,7 +31,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pipelab.costs import StageCost, StageTables
+from pipelab.costs import StageCost
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.formulations.aggregated.rates import StageRates, stage_rates
 from pipelab.engine.in_flight_result import Round, SteadyResult, enough_in_flight, steady_rate
@@ -44,13 +44,14 @@ from pipelab.engine.methods.latency import (
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
+from pipelab.engine.stage_tables import StageTables, stage_tables
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import checked_arguments
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["solve_in_flight"]
 
@@ -139,7 +140,7 @@ class _AtBest:
         return self.costs.stage(*args)._replace(pass_seconds=None)
 
     def stage_tables(self, *args: Any) -> StageTables:
-        return self.costs.stage_tables(*args)._replace(pass_seconds=None)
+        return stage_tables(self.costs, *args)._replace(pass_seconds=None)
 
 
 @dataclass

@@ -21,13 +21,14 @@ from pipelab.engine.methods.exact_proof import (
     settled_without_rates,
 )
 from pipelab.engine.methods.joint_model import build_joint, joint_size, refuse_if_joint_too_large
+from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import NOT_SOLVED, SOLVER
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result, status_and_bound
+from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pipelab.engine.solvers.linear_program import LinearProgram

@@ -19,7 +19,7 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["BY_TOLERANCE", "quickest", "quickest_of", "refuse_transfers"]
 
@@ -44,7 +44,7 @@ def quickest(
 
     One pass takes a microbatch through all stages and links, one after another. In decode that is
     the time per output token of every stream, in prefill the time to the first token. No sequence
-    is shared in a pass (`pipelab.costs_turns`), so more GPUs that each hold a stage's layers whole
+    is shared in a pass (`pipelab.costs`), so more GPUs that each hold a stage's layers whole
     than there are sequences save no time. Each stage is run the way its cost model runs it
     everywhere: with `Roofline` the one of the greatest rate, whose pass need not be the shortest;
     `Roofline(prefer="time")` takes the shortest pass.

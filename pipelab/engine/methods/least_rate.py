@@ -12,7 +12,7 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["floor_index", "unfinished", "why_out_of_reach"]
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.rates import number_of_mixtures, stage_rates
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.search import Search
 from pipelab.problem import Problem
 
@@ -34,7 +35,7 @@ def bound_in_one_node(problem: Problem, deadline: Deadline) -> float | None:
         return None
     gpus = tuple(replace(g, node=g.node and "one", usd_per_hour=None) for g in problem.cluster.gpus)
     together = replace(problem, cluster=replace(problem.cluster, gpus=gpus))
-    if number_of_mixtures(together) * len(problem.model.spans.layers) > _MOST_CELLS:
+    if number_of_mixtures(together) * len(runs_of(problem.model).layers) > _MOST_CELLS:
         return None
     rates = stage_rates(together, deadline)
     highest = Search(rates, deadline=deadline).highest()

@@ -7,7 +7,7 @@ import numpy as np
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.tolerances import ONE_ANSWER, PROVEN_WITHIN
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["raise_floor"]
 

@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
-from pipelab.engine.splits import (
+from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.evaluation import evaluate
+from pipelab.placement import Placement, Stage
+from pipelab.problem import Problem
+from pipelab.solving import Result
+from pipelab.splits import (
     split_bandwidth_aware,
     split_by_flops,
     split_even,
     split_proportional,
 )
-from pipelab.errors import InvalidPlacement, InvalidValue
-from pipelab.evaluation import evaluate
-from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem
-from pipelab.result import Result
 
 __all__ = ["solve_bandwidth_aware", "solve_by_flops", "solve_even", "solve_proportional"]
 

@@ -14,6 +14,7 @@ from pipelab.engine.formulations.aggregated.order import number_of_sets
 from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.engine.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.engine.formulations.aggregated.usage import Limits, price_step
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.prices import whole_prices
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import LinearProgram
@@ -329,7 +330,7 @@ class Search:
         )
 
     def _form(self, found: Recipes) -> Counting | Layered:
-        alike = self.rates.problem.model.spans.alike_inside
+        alike = runs_of(self.rates.problem.model).alike_inside
         return Counting(found, self.limits) if alike else Layered(found, self.limits)
 
     def _check_limits(self, placement: Placement | None) -> None:

@@ -20,11 +20,12 @@ from pipelab.engine.methods.exact_proof import (
     settled_without_rates,
 )
 from pipelab.engine.methods.memory import refuse_if_too_large
+from pipelab.engine.objective import status_and_bound
 from pipelab.errors import InvalidPlacement, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.problem import Problem
-from pipelab.result import Result, status_and_bound
+from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pipelab.engine.formulations.candidates import Candidates

@@ -19,7 +19,7 @@ from pipelab.engine.solvers import choice
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import checked_arguments, described, given
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -19,7 +19,7 @@ from pipelab.errors import UnknownName, nearest
 from pipelab.fields import given
 from pipelab.placement import show_layers
 from pipelab.problem import Problem
-from pipelab.result import Result
+from pipelab.solving import Result
 
 __all__ = ["ROWS", "solve_type_count"]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipelab.placement import Placement
 
-__all__ = ["Progress", "SolverRun", "ending"]
+__all__ = ["Progress", "SolverRun"]
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,3 @@ class SolverRun:
     build_seconds: float
     solve_seconds: float
     progress: tuple[Progress, ...]
-
-
-def ending(stopped_by: str | None) -> str:
-    """How a run ended before its proof, in words; nothing where it did not.
-
-    Examples
-    --------
-    >>> ending("time limit"), ending("stop"), ending(None)
-    ('stopped by time limit', 'stopped on request', '')
-    """
-    if stopped_by == "stop":
-        return "stopped on request"
-    return f"stopped by {stopped_by}" if stopped_by else ""

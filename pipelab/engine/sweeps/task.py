@@ -8,12 +8,10 @@ from typing import Annotated, Any
 
 from annotated_types import Predicate
 
-from pipelab.display import OUTCOMES, REFUSED, outcome_of, proven_among
-from pipelab.engine.solvers.solver_run import ending
+from pipelab.display import OUTCOMES, REFUSED, ending, outcome_of, proven_among
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
-from pipelab.result import Result
-from pipelab.solving import method_of, solve
+from pipelab.solving import Result, method_of, solve
 
 __all__ = ["COLUMNS", "STATUSES", "Answer", "Task", "failed"]
 

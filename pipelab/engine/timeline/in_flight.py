@@ -7,7 +7,7 @@ closed loop. In prefill they are n places of an open stream. Both are one more e
 what waits for what.
 
 A lane may be free for the next microbatch before the last one is through: its GPUs take turns
-(`pipelab.costs_turns`), or the message is still on the wire. Such a wait (`StageCosts.comm`, and
+(`pipelab.costs`), or the message is still on the wire. Such a wait (`StageCosts.comm`, and
 `leaving` behind the last lane) delays the microbatch and keeps no other one from the lane.
 """
 

@@ -12,7 +12,7 @@ from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import instance, real_number, true_or_false
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.result import Result, placement_in
+from pipelab.solving import Result, placement_in
 
 __all__ = ["inference_costs", "timeline_of"]
 
@@ -22,7 +22,7 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
 
     Every link is a stage of its own here: it carries one microbatch at a time, just as a stage
     computes one, and can therefore be the bottleneck. `comm` is what a microbatch waits besides,
-    while the next one may begin: a stage whose GPUs take turns (`pipelab.costs_turns`) is through
+    while the next one may begin: a stage whose GPUs take turns (`pipelab.costs`) is through
     with it later than it is free. Of the last stage that is not in here, as nothing comes after it;
     `pl.timeline_of` and `seconds_per_pass` count it.
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.engine.layer_runs import runs_of
 from pipelab.hardware.transformer import Transformer
 
 __all__ = ["Hardware", "Span", "Table", "degrees"]
@@ -35,7 +36,7 @@ class Span:
     @classmethod
     def all(cls, model: Transformer) -> "Span":
         """Every kind of span of the model, in the order of `model.spans`."""
-        s = model.spans
+        s = runs_of(model)
         unit = model.layer_parameters() * model.weight_bytes / 1e9
         return cls(s.layers.astype(float), s.others["dense"], s.others["last"], s.weight * unit)
 

@@ -15,7 +15,8 @@ from annotated_types import Le, MinLen
 from pydantic import InstanceOf
 
 from pipelab.cluster import GPU
-from pipelab.costs import StageCost, StageTables
+from pipelab.costs import StageCost
+from pipelab.engine.stage_tables import StageTables
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import (
     Count,
@@ -101,7 +102,7 @@ class Roofline:
     Shares b need not be whole in the rate: GPUs that take turns at whole batches do at least as
     well in the long run, as T_stage(k·b) ≤ k·T_stage(b). No sequence is shared in a single pass
     without cutting layers, so a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups
-    of GPUs (`pipelab.costs_turns`). Both hold at once wherever T_stage is straight between ⌊b⌋ and
+    of GPUs (`pipelab.costs`). Both hold at once wherever T_stage is straight between ⌊b⌋ and
     ⌈b⌉; at the bend from reading to computing, a full pipeline may need turns at whole batches, and
     longer passes, for the rate. Memory is judged for b: with several microbatches in flight, turns
     even out.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, StageCost
-from pipelab.costs_turns import pass_time, whole_sequences
+from pipelab.costs import MEMORY_SLACK, StageCost, pass_time, whole_sequences
 from pipelab.hardware.roofline.arrays import Span, Table, degrees
 from pipelab.hardware.roofline.batch_shares import balanced_batches
 from pipelab.hardware.roofline.demand import Demand

@@ -33,6 +33,7 @@ from pipelab.engine.formulations.aggregated.read_back import assign, spread_laye
 from pipelab.engine.formulations.aggregated.recipes import Recipes
 from pipelab.engine.formulations.aggregated.usage import Limits, Usage
 from pipelab.engine.formulations.aggregated.walk import arrange, sequence, stages_by_kind, walk_rows
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.placement import Placement
 
@@ -63,7 +64,7 @@ class Counting:
         roles = (
             {INNER: np.arange(model.layers)}
             if model.uniform
-            else kinds_by_role(model.spans, model.layers)
+            else kinds_by_role(runs_of(model), model.layers)
         )
         for r, recipe in enumerate(self.found.recipes):
             self.found.deadline.check()

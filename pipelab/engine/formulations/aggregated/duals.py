@@ -21,7 +21,7 @@ import numpy as np
 
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.recipes import patterns_at
-from pipelab.engine.layer_runs import Spans
+from pipelab.engine.layer_runs import Spans, runs_of
 
 __all__ = ["DualPrices", "dual_prices"]
 
@@ -69,7 +69,7 @@ def _cost(rates: StageRates, prices: DualPrices) -> list[Fraction]:
 def _stages_at(rates: StageRates, threshold: float) -> _Stages:
     """What reaches the rate; of runs of layers that are all alike only the longest, which decides."""
     model = rates.problem.model
-    groups, spans_of_kind = _positions(model.layers, model.spans)
+    groups, spans_of_kind = _positions(model.layers, runs_of(model))
     draws, holds = [], []
     for parts, spans in patterns_at(rates, threshold):
         kept = np.unique(np.concatenate([spans_of_kind[int(s)] for s in spans]), axis=0)

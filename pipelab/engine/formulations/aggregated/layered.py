@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from pipelab.engine.formulations.aggregated.read_back import assign
 from pipelab.engine.formulations.aggregated.recipes import Recipes
 from pipelab.engine.formulations.aggregated.usage import Limits, Usage
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.placement import Placement
 
@@ -33,7 +34,10 @@ class Layered:
     @cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Recipe, first layer and the layer after the last of every candidate stage; shape (P,) each."""
-        spans, layers = self.found.rates.problem.model.spans, self.found.rates.problem.model.layers
+        spans, layers = (
+            runs_of(self.found.rates.problem.model),
+            self.found.rates.problem.model.layers,
+        )
         rows = []
         for first in range(layers):
             kinds = spans.kind[first, : layers - first]

@@ -21,6 +21,8 @@ from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_tables import mixes_as_slowest, stage_tables
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
@@ -104,7 +106,7 @@ class StageRates:
     def _shares(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Per kind of GPU: rates (negative, ascending), and the most layers per GPU at each of them or above."""
         sizes = np.arange(1, self.largest + 1)[:, None]
-        share, out = (self.problem.model.spans.layers / sizes).reshape(-1), []
+        share, out = (runs_of(self.problem.model).layers / sizes).reshape(-1), []
         for rate in self.fastest.reshape(len(self.fastest), -1):
             order = np.argsort(-rate, kind="stable")
             out.append((-rate[order], np.concatenate([[0.0], np.maximum.accumulate(share[order])])))
@@ -129,7 +131,7 @@ def stage_rates(problem: Problem, deadline: Deadline = NEVER, alone: bool = Fals
         Too many mixtures of too many kinds, where mixtures must be listed.
     """
     classes = find_classes(problem.cluster, deadline)
-    pure = not alone and bool(problem.costs.mixes_as_slowest(problem))
+    pure = not alone and bool(mixes_as_slowest(problem))
     mixtures = (
         _pure(problem) if pure else _alone(problem) if alone else _mixtures(problem, deadline)
     )
@@ -151,7 +153,7 @@ def stage_rates(problem: Problem, deadline: Deadline = NEVER, alone: bool = Fals
 
 def _rates(problem: Problem, mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
     """Tokens/s of each mixture with each kind of span; 0 where it does not fit."""
-    rate = np.zeros((len(mixtures), len(problem.model.spans.layers)))
+    rate = np.zeros((len(mixtures), len(runs_of(problem.model).layers)))
     for rows in _parts(mixtures, 4 * rate.shape[1]):
         deadline.check()
         rate[rows] = _rates_of(problem, problem.cluster.kinds, mixtures[rows])
@@ -160,7 +162,7 @@ def _rates(problem: Problem, mixtures: np.ndarray, deadline: Deadline) -> np.nda
 
 def _rates_alone(problem: Problem, mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
     """The same where each mixture is of one kind: without a column for every other kind."""
-    rate = np.zeros((len(mixtures), len(problem.model.spans.layers)))
+    rate = np.zeros((len(mixtures), len(runs_of(problem.model).layers)))
     for k, kind in enumerate(problem.cluster.kinds):
         deadline.check()
         rows = mixtures[:, k] > 0
@@ -169,15 +171,15 @@ def _rates_alone(problem: Problem, mixtures: np.ndarray, deadline: Deadline) -> 
 
 
 def _rates_of(problem: Problem, kinds: Sequence[GPU], mixtures: np.ndarray) -> np.ndarray:
-    tables = problem.costs.stage_tables(
-        problem.model, problem.workload, kinds, mixtures, problem.batch_split
+    tables = stage_tables(
+        problem.costs, problem.model, problem.workload, kinds, mixtures, problem.batch_split
     )
     return np.where(tables.fits(kinds), tables.throughput, 0.0)
 
 
 def number_of_mixtures(problem: Problem) -> int:
     """No more mixtures of kinds than these have to be listed; 0 where none has to."""
-    if problem.costs.mixes_as_slowest(problem):
+    if mixes_as_slowest(problem):
         return 0
     types = [kind.type if problem.same_type_stages else "any" for kind in problem.cluster.kinds]
     largest = _largest(problem)
@@ -323,7 +325,7 @@ def _mixtures(problem: Problem, deadline: Deadline = NEVER) -> np.ndarray:
 
 def _refuse_if_too_many(problem: Problem, kinds: int, largest: int) -> None:
     number = comb(kinds + largest, largest) - 1
-    if number * len(problem.model.spans.layers) > _MOST_CELLS and not problem.same_type_stages:
+    if number * len(runs_of(problem.model).layers) > _MOST_CELLS and not problem.same_type_stages:
         raise TooLarge(
             f"{problem.name} has up to {number:,} mixtures of {kinds} kinds of GPU in stages of up to {largest}; "
             "with batch_split='even', same_type_stages=True or a smaller max_gpus_per_stage they need not be listed",

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from pipelab.engine.formulations.latency.exactly import at_most
 from pipelab.engine.formulations.latency.sequence import named_gpus
 from pipelab.engine.formulations.latency.times import PassTimes
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.errors import TooLarge
 from pipelab.placement import Placement
@@ -39,7 +40,7 @@ class Path:
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Composition, first boundary and last boundary of every column of `n`; shape (P,) each."""
-        layers, kind = self.times.problem.model.layers, self.times.problem.model.spans.kind
+        layers, kind = self.times.problem.model.layers, runs_of(self.times.problem.model).kind
         rows = [np.zeros((3, 0), dtype=int)]
         for first in range(layers):
             self.times.deadline.check()
@@ -77,7 +78,7 @@ class Path:
         integer[c.slices["y"]] = self.quicker
         # y is whole where n is: one stage arrives at a boundary and one leaves
         integer[c.slices["n"]] = True
-        span = self.times.problem.model.spans.kind[first, last - first - 1]
+        span = runs_of(self.times.problem.model).kind[first, last - first - 1]
         cost[c.slices["n"]] = self.times.stage[composition, span]
         cost[c.slices["y"]] = self.times.hop[come, go]
         least = LinearProgram(

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from pipelab.engine.formulations.aggregated.walk import sequence
 from pipelab.engine.formulations.latency.exactly import at_most
 from pipelab.engine.formulations.latency.times import PassTimes
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.engine.tolerances import SOLVER, WHOLE_ARCS
 from pipelab.placement import Placement
@@ -55,7 +56,7 @@ class Sequence:
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
         """Composition and kind of span of every column of `n`; shape (P,) each."""
-        layers, sizes = self.times.problem.model.layers, self.times.problem.model.spans.layers
+        layers, sizes = self.times.problem.model.layers, runs_of(self.times.problem.model).layers
         starts = [np.arange(layers - n + 1) for n in sizes]
         around = np.array(
             [self.times.through(at, at + n).min() for at, n in zip(starts, sizes, strict=True)]
@@ -108,7 +109,7 @@ class Sequence:
 
     @property
     def _sizes(self) -> np.ndarray:
-        return self.times.problem.model.spans.layers[self.pieces[1]]
+        return runs_of(self.times.problem.model).layers[self.pieces[1]]
 
     def blocks(self) -> dict[str, RowBlock]:
         """The rows, by name."""

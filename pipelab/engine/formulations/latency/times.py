@@ -21,6 +21,8 @@ import numpy as np
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_tables import stage_tables
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
@@ -70,7 +72,7 @@ class PassTimes:
 
         As if there were GPUs without number and every hop were the quickest: nothing is quicker.
         """
-        kind, layers = self.problem.model.spans.kind, self.problem.model.layers
+        kind, layers = runs_of(self.problem.model).kind, self.problem.model.layers
         best, hop = self.stage.min(axis=0, initial=np.inf), self.hop.min(initial=np.inf)
         there, back = np.full((2, layers + 1), np.inf)
         there[0] = back[layers] = 0.0
@@ -131,7 +133,7 @@ def _refuse_if_too_many(problem: Problem, classes: Classes) -> None:
     if problem.same_type_stages:  # of one type each
         types = [classes.gpu(a).type for a in range(len(classes))]
         number = sum(comb(types.count(t) + largest, largest) - 1 for t in set(types))
-    if number > _MOST_COMPOSITIONS or number * len(problem.model.spans.layers) > _MOST_CELLS:
+    if number > _MOST_COMPOSITIONS or number * len(runs_of(problem.model).layers) > _MOST_CELLS:
         raise TooLarge(
             f"{problem.name} has up to {number:,} ways to compose a stage of up to {largest} GPUs from {len(classes)} "
             "classes; a smaller max_gpus_per_stage or same_type_stages=True leaves fewer",
@@ -146,14 +148,14 @@ def _stage_times(
     kinds = problem.cluster.kinds
     by_kind = composition @ (classes.kind[:, None] == np.arange(len(kinds))).astype(int)
     different, which = np.unique(by_kind, axis=0, return_inverse=True)
-    seconds = np.empty((len(different), len(problem.model.spans.layers)))
+    seconds = np.empty((len(different), len(runs_of(problem.model).layers)))
     # in parts, none of which takes long
     step = max(1, 1_000_000 // (len(kinds) * seconds.shape[1]))
     for i in range(0, len(different), step):
         deadline.check()
         part = different[i : i + step]
-        tables = problem.costs.stage_tables(
-            problem.model, problem.workload, kinds, part, problem.batch_split
+        tables = stage_tables(
+            problem.costs, problem.model, problem.workload, kinds, part, problem.batch_split
         )
         fine = tables.fits(kinds) & (tables.throughput > 0) & (tables.throughput >= floor)
         seconds[i : i + step] = problem.workload.tokens / np.where(fine, tables.throughput, 1.0)

@@ -1,8 +1,7 @@
 """The write-up's cost model: linear throughput, and its memory rule.
 
-The coefficients are synthetic: no measurement stands behind them, and throughput *rises* with the
-number of layers, which no real GPU does. They are kept because the write-up's numbers come from
-them.
+The coefficients are synthetic: no measurement stands behind them, and throughput *rises* with the number
+of layers, which no real GPU does. They are kept because the write-up's numbers come from them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import StageCost, StageTables
-from pipelab.costs_turns import pass_time, whole_sequences
+from pipelab.costs import StageCost, link_rate, pass_time, whole_sequences
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Number, Positive, Share, checked, python_value
-from pipelab.hardware.transformer import Transformer
-from pipelab.problem import Model, Problem, Workload
+from pipelab.problem import ModelLike, Problem, Workload
 
 __all__ = ["Coefficients", "LinearThroughput"]
 
@@ -90,7 +87,7 @@ class LinearThroughput:
     stage's layers in the first formula and their weight in the second.
 
     A pass takes tokens / throughput where all b_i are whole. Elsewhere it takes longer by as much
-    as the slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.costs_turns`):
+    as the slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.costs`):
     the write-up has no times, so this is one reading of its rates.
     """
 
@@ -150,7 +147,7 @@ class LinearThroughput:
     def __hash__(self) -> int:
         return hash((tuple(self.coefficients.items()), self.efficiency, self.activation_overhead))
 
-    def activation_gb(self, model: Model | Transformer, workload: Workload) -> float:
+    def activation_gb(self, model: Any, workload: Workload) -> float:
         """Activation memory of the whole batch, A.
 
         Parameters
@@ -216,9 +213,7 @@ class LinearThroughput:
         float or numpy.ndarray
             In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
         """
-        return python_value(
-            bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
-        )
+        return link_rate(problem, bandwidth_gb_per_s)
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
         """What these layers need on one GPU that works on the whole batch, by what it is for.
@@ -240,26 +235,9 @@ class LinearThroughput:
         activations = self.activation_gb(problem.model, problem.workload)
         return {"weights": problem.model.weight_gb(layers), "activations": activations}
 
-    def mixes_as_slowest(self, problem: Problem) -> bool:
-        """Whether a mixed stage of s GPUs is exactly as fast as the slowest stage of s GPUs of one of its kinds.
-
-        And fits where all of those fit. Then mixtures need not be listed to know their rates.
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose batch split counts.
-
-        Returns
-        -------
-        bool
-            True for an even split.
-        """
-        return problem.batch_split == "even"
-
     def stage(
         self,
-        model: Model,
+        model: ModelLike,
         workload: Workload,
         gpus: Sequence[GPU],
         layers: range | int,
@@ -304,60 +282,6 @@ class LinearThroughput:
         memory = tuple(weights + activation * (b / workload.batch_size) for b in batch)
         return StageCost(throughput, tuple(batch), memory, pass_seconds=float(passes))
 
-    def stage_tables(
-        self,
-        model: Model,
-        workload: Workload,
-        kinds: Sequence[GPU],
-        composition: np.ndarray,
-        batch_split: str,
-    ) -> StageTables:
-        """`stage` for every composition and every kind of span (`model.spans`) at once.
-
-        Parameters
-        ----------
-        model : Model or Transformer
-            With U kinds of span.
-        workload : Workload
-            What passes through them.
-        kinds : sequence of GPU
-            The K different GPUs.
-        composition : array of int, shape (C, K)
-            How many GPUs of each kind a candidate stage has; every row has at least one.
-        batch_split : {"even", "balanced"}
-            As in `Problem`.
-
-        Returns
-        -------
-        StageTables
-            `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
-        """
-        work, weight = model.spans.work, model.spans.weight
-        size = composition.sum(axis=1)
-        present = (composition > 0)[:, :, None]
-        if batch_split == "even":
-            batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
-        else:
-            batch = self._balanced_tables(workload, kinds, composition, work)
-        rate = np.stack(
-            [self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)],
-            axis=1,
-        )
-        slowest = np.where(present, rate, np.inf).min(axis=1)
-        if batch_split == "even":
-            total = size[:, None] * slowest
-        else:
-            total = (rate * composition[:, :, None]).sum(axis=1)
-        throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, self.efficiency * total))
-        turns = np.stack(
-            [self._turn(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1
-        )
-        longest = np.where(present, turns, 0.0).max(axis=1) * total / throughput
-        activation = self.activation_gb(model, workload)
-        memory = weight * model.layer_weight_gb + activation * (batch / workload.batch_size)
-        passes = pass_time(workload.tokens / throughput, longest)
-        return StageTables(throughput, np.where(present, memory, 0.0), passes)
-
     def _turn(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
         """Seconds of one GPU alone with the whole sequences of its share."""
         whole = whole_sequences(batch)
@@ -389,51 +313,24 @@ class LinearThroughput:
         )
 
         def surplus(x: float) -> float:
-            return _finished(x, base, slope, slope.max(), 1).sum() - workload.batch_size
+            return finished(x, base, slope, slope.max(), 1).sum() - workload.batch_size
 
         x = (
             low
             if surplus(low) <= 0
             else brentq(surplus, low, high * (1 + 1e-9), xtol=1e-300, rtol=1e-15)
         )
-        batch = _finished(x, base, slope, slope.max(), 1)
+        batch = finished(x, base, slope, slope.max(), 1)
         return (batch * (workload.batch_size / batch.sum())).tolist()
 
-    def _balanced_tables(
-        self, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, layers: np.ndarray
-    ) -> np.ndarray:
-        """Balanced batch per GPU, shape (C, K, M), by bisection on the common time."""
-        slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
-        base = np.stack(
-            [self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds]
-        )[None]
-        count = composition[:, :, None]
-        steepest = np.where(composition > 0, slope[:, :, 0], -np.inf).max(axis=1)[:, None, None]
-        at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0).max(
-            axis=1, keepdims=True
-        )
-        low = at_steepest / workload.batch_size
-        high = (count * np.maximum(base, 1.0)).sum(axis=1, keepdims=True) / workload.batch_size
-        # halves the bracket (of the logarithms) until neighbouring floats are left
-        for _ in range(200):
-            middle = np.sqrt(low * high)
-            too_much = (count * _finished(middle, base, slope, steepest, count)).sum(
-                axis=1, keepdims=True
-            )
-            enough = too_much >= workload.batch_size
-            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
-            if np.all(high <= low * (1 + 4e-16)):
-                break
-        batch = _finished(low, base, slope, steepest, count)
-        return batch * (workload.batch_size / (count * batch).sum(axis=1, keepdims=True))
 
-
-def _extremes(model: Model | Transformer) -> tuple[float, float]:
+def _extremes(model: ModelLike) -> tuple[float, float]:
     """The least and the most work that a stage can have, in ordinary layers."""
-    return float(model.spans.work.min()), float(model.spans.work.max())
+    one = (model.work(range(i, i + 1)) for i in range(1 if model.uniform else model.layers))
+    return min(one), model.work(range(model.layers))
 
 
-def _finished(
+def finished(
     x: np.ndarray | float,
     base: np.ndarray,
     slope: np.ndarray,

@@ -1,0 +1,145 @@
+"""A solve in a thread of its own, so that a notebook's kernel stays free."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pipelab.errors import UnknownName
+from pipelab.fields import given
+from pipelab.problem import Problem
+from pipelab.solving import Result, solve
+
+if TYPE_CHECKING:
+    from pipelab.engine.solvers.solver_run import Progress
+
+__all__ = ["Solving", "solve_in_background"]
+
+
+class Solving:
+    """A solve that runs in the background while the kernel stays free; made by `solve_in_background`.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is solved.
+    method : str
+        As for `solve`.
+    options : dict
+        As for `solve`, without `stop`.
+
+    Attributes
+    ----------
+    problem : Problem
+        As given.
+    progress : list of Progress
+        Grows while it runs; the last entry is the newest.
+    """
+
+    def __init__(self, problem: Problem, method: str, options: dict) -> None:
+        self.problem = problem
+        self.progress: list = []
+        self._stop = threading.Event()
+        self._result: Result | None = None
+        self._failure: BaseException | None = None
+        options = {
+            **options,
+            "stop": self._stop,
+            "on_progress": self._note(options.get("on_progress")),
+        }
+        # an interrupted Thread.join would take the thread for finished
+        self._done = threading.Event()
+        threading.Thread(
+            target=self._work, args=(method, options), daemon=True, name="pipelab"
+        ).start()
+
+    def __repr__(self) -> str:
+        last = self.progress[-1] if self.progress else None
+        found = f"best {last.incumbent}, bound {last.bound}" if last else "nothing yet"
+        return f"<{'solving' if self.running else 'finished'} {self.problem.name}: {found}>"
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still at work."""
+        return not self._done.is_set()
+
+    def stop(self) -> None:
+        """Ask it to end; the best placement so far is kept. Returns at once; the end takes a second at most."""
+        self._stop.set()
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the answer; an error of the solve is raised here.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; by default as long as it takes.
+
+        Returns
+        -------
+        Result
+            What `solve` returns.
+
+        Raises
+        ------
+        TimeoutError
+            It is still running after `timeout` seconds. It goes on running.
+        PipelabError
+            What `solve` raises.
+        """
+        deadline = math.inf if timeout is None else time.perf_counter() + timeout
+        # In small steps: a wait without end cannot be interrupted everywhere.
+        while not self._done.wait(max(0.0, min(0.1, deadline - time.perf_counter()))):
+            if time.perf_counter() < deadline:
+                continue
+            raise TimeoutError(
+                f"still solving {self.problem.name} after {timeout} s; call stop() to end it"
+            )
+        if self._failure is not None:
+            raise self._failure
+        return given(self._result)
+
+    def _note(self, also: Callable | None) -> Callable:
+        def note(moment: "Progress") -> None:
+            self.progress.append(moment)
+            if also is not None:
+                also(moment)
+
+        return note
+
+    def _work(self, method: str, options: dict) -> None:
+        try:
+            self._result = solve(self.problem, method, **options)
+        except BaseException as error:  # raised again by result(), in the caller's thread
+            self._failure = error
+        finally:
+            self._done.set()
+
+
+def solve_in_background(problem: Problem, method: str = "auto", **options: Any) -> Solving:
+    """Start `solve` in a thread and return at once.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be placed on what.
+    method : str
+        As for `solve`.
+    **options
+        As for `solve`, but `stop`.
+
+    Returns
+    -------
+    Solving
+        Its `progress` grows, `stop()` ends it, and `result()` waits for the answer or raises what
+        `solve` would.
+
+    Raises
+    ------
+    UnknownName
+        `stop` is among the options.
+    """
+    if "stop" in options:
+        raise UnknownName("solve_in_background makes its own stop; call .stop() on what it returns")
+    return Solving(problem, method, options)

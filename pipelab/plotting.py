@@ -1,0 +1,87 @@
+"""plot(x): the figure of whatever can be drawn.
+
+`FIGURES` names the function behind each type; it is imported when it is first asked for.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pipelab.errors import InvalidValue, UnknownName, nearest
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+__all__ = ["FIGURES", "plot"]
+
+# Type → kind → the function in `pipelab.figures`; the first kind is what is drawn by default.
+FIGURES = {
+    "Problem": {"placement": "placements:plot_placement"},
+    "Result": {
+        "placement": "placements:plot_result",
+        "progress": "solves:plot_progress",
+        "search": "aggregated:plot_search",
+    },
+    "Cluster": {"classes": "aggregated:plot_classes"},
+    "Certificate": {"proof": "aggregated:plot_proof"},
+    "Comparison": {"bars": "comparing:plot_comparison"},
+    "TradeOff": {"curve": "trade_off_chart:plot_trade_off"},
+    "Sweep": {"points": "sweep_charts:plot_sweep"},
+    "Timeline": {"gantt": "gantt_chart:gantt"},
+    "PlacedTimeline": {"gantt": "placed:placed_gantt", "in_flight": "placed:plot_in_flight"},
+    "TrainingTimeline": {"gantt": "training_charts:training_gantt"},
+    "DataFrame": {"against_measured": "predictions:plot_against_measured"},
+    "mapping of Timeline": {"timelines": "makespans:plot_timelines"},
+    "mapping of Comparison": {"shares": "comparing:plot_shares"},
+}
+
+
+def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
+    """Draw what can be drawn.
+
+    Parameters
+    ----------
+    x : Result, Problem, Cluster, Certificate, Comparison, TradeOff, Sweep, Timeline, \
+            PlacedTimeline, TrainingTimeline, table of `against_measured`, or mapping of these
+        A mapping of names to timelines or comparisons draws them side by side.
+    *others
+        What the figure needs besides: `plot(problem, placement)` draws a placement.
+    kind : str, optional
+        Which figure, where there are several: of a result "placement", "progress" or "search", of
+        a placed timeline "gantt" or "in_flight".
+    **options
+        As the figure's own function takes them; see `pipelab.figures`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Nothing is shown or set globally.
+
+    Raises
+    ------
+    InvalidValue
+        There is no figure of such a thing.
+    UnknownName
+        There is no such kind of figure of it.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> type(pl.plot(pl.simulate(pl.schedule("1F1B", 2, 4)))).__name__
+    'Figure'
+    """
+    kinds = _kinds(x)
+    if kind and kind not in kinds:
+        raise UnknownName(f"there is no kind {kind!r} of figure of this; {nearest(kind, kinds)}")
+    module, name = kinds[kind or next(iter(kinds))].split(":")
+    return getattr(import_module(f"pipelab.figures.{module}"), name)(x, *others, **options)
+
+
+def _kinds(x: Any) -> Mapping[str, str]:
+    inside = "mapping of " if isinstance(x, Mapping) and x else ""
+    shown = next(iter(x.values())) if inside else x
+    for cls in type(shown).__mro__:
+        if inside + cls.__name__ in FIGURES:
+            return FIGURES[inside + cls.__name__]
+    expected = f"expected one of {', '.join(FIGURES)}"
+    raise InvalidValue("plot", [("x", type(x).__name__, expected)])

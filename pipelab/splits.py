@@ -1,0 +1,399 @@
+"""Which layers on which stage: six ways to cut M layers into consecutive stages.
+
+A split gives every stage at least one layer and every layer to one stage. It says nothing about
+GPUs. A stage costs the sum of its layers' costs, divided by its speed. The slowest stage sets the
+pace of a pipeline, so the best split has the smallest bottleneck. Four rules of thumb come first,
+then the best split: found by trying all of them, and by dynamic programming.
+The rules are those of `gpipe_pp.rs` in trustformers-core 0.1.1 (even, by FLOPs) and of pmetal's
+`layer_assignment.rs` (proportional, bandwidth-aware), without their faults.
+"""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from itertools import accumulate, combinations, pairwise
+from math import comb, inf
+
+import numpy as np
+
+from pipelab.errors import InvalidValue, TooLarge
+from pipelab.fields import amounts, python_value, whole_number
+
+__all__ = [
+    "bottleneck", "count_splits", "split_bandwidth_aware", "split_by_flops", "split_even",
+    "split_exhaustive", "split_minmax", "split_proportional",
+]  # fmt: skip
+
+Split = tuple[range, ...]
+ROUNDING = 1 + 1e-9  # sums of the same numbers in another order may differ in their last bits
+
+
+def bottleneck(
+    split: Split, costs: Sequence[float], speeds: Sequence[float] | None = None
+) -> float:
+    """The cost of the slowest stage.
+
+    Parameters
+    ----------
+    split : sequence of range
+        Layers of each stage, numbered from 0.
+    costs : sequence of float, length M
+        Cost of every layer.
+    speeds : sequence of float, one per stage, optional
+        1 by default.
+
+    Returns
+    -------
+    float
+        In the unit of the costs over that of the speeds.
+
+    Raises
+    ------
+    InvalidValue
+        There are not as many speeds as stages, a speed is not above 0, or a layer has no cost.
+
+    Examples
+    --------
+    >>> bottleneck((range(0, 2), range(2, 3)), [4, 4, 1])
+    8.0
+    """
+    needed = max(part.stop for part in split)
+    if len(costs) < needed:
+        problem = ("costs", f"{len(costs)} values", f"expected at least {needed}")
+        raise InvalidValue("bottleneck", [problem])
+    stages = zip(split, _speeds(speeds, len(split)), strict=True)
+    return python_value(max(sum(costs[i] for i in part) / speed for part, speed in stages))
+
+
+def split_even(layers: int, stages: int) -> Split:
+    """Equally many layers per stage; the remainder goes to the first stages, one each.
+
+    Parameters
+    ----------
+    layers, stages : int
+        At least one layer for every stage.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        Fewer than one stage, or fewer layers than stages.
+
+    Examples
+    --------
+    >>> split_even(10, 3)
+    (range(0, 4), range(4, 7), range(7, 10))
+    """
+    _check_sizes(layers, stages)
+    share, remainder = divmod(layers, stages)
+    return _ranges(stage * share + min(stage, remainder) for stage in range(stages + 1))
+
+
+def split_proportional(layers: int, weights: Sequence[float]) -> Split:
+    """Layers in proportion to weights (memory, say); every stage keeps at least one.
+
+    Shares are rounded down, to at least 1. The layers left over go to the largest remainders.
+
+    Parameters
+    ----------
+    layers : int
+        At least one for every stage.
+    weights : sequence of float, one per stage
+        Finite and above 0, in any unit; only ratios count.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        A weight is no such number, or there are fewer layers than weights.
+
+    Examples
+    --------
+    >>> split_proportional(32, [48_000, 16_000])
+    (range(0, 24), range(24, 32))
+    """
+    _check_sizes(layers, len(weights))
+    relative = np.array(amounts("split", "weights", weights, positive=True))
+    relative /= relative.max()  # no sum can overflow
+    share = relative * (layers / relative.sum())
+    sizes = np.maximum(1, np.floor(share * ROUNDING)).astype(int)
+    while sizes.sum() < layers:
+        sizes[(share - sizes).argmax()] += 1
+    while sizes.sum() > layers:  # the minimum of one layer is paid for by the most favoured
+        sizes[np.where(sizes > 1, sizes - share, -inf).argmax()] -= 1
+    return _ranges(accumulate(sizes.tolist(), initial=0))
+
+
+def split_by_flops(flops: Sequence[float], stages: int) -> Split:
+    """Close a stage once it holds its fair share of the FLOPs, or when layers would run out.
+
+    Parameters
+    ----------
+    flops : sequence of float, length M
+        Of every layer, finite and at least 0, in any unit.
+    stages : int
+        At most M.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        An amount is no such number, or there are fewer layers than stages.
+
+    Examples
+    --------
+    >>> split_by_flops([4, 4, 1], 2)  # costs 8 | 1, where 4 | 5 is possible
+    (range(0, 2), range(2, 3))
+    """
+    flops = amounts("split", "flops", flops)
+    _check_sizes(len(flops), stages)
+    share, held, ends = sum(flops) / stages, 0.0, [0]
+    for layer, amount in enumerate(flops):
+        held += amount
+        layers_left, stages_left = len(flops) - layer - 1, stages - len(ends)
+        full = held * ROUNDING >= share and layers_left >= stages_left
+        if stages_left and (full or layers_left == stages_left):
+            ends.append(layer + 1)
+            held = 0.0
+    return _ranges([*ends, len(flops)])
+
+
+def split_bandwidth_aware(
+    layers: int,
+    memory: Sequence[float],
+    bandwidth: Sequence[float],
+    *,
+    layer_memory: float | None = None,
+) -> Split:
+    """The least of the largest layers / bandwidth, within what each node's memory holds.
+
+    Memory is a limit and no weight: however fast a node's link, it gets no more layers than fit.
+    Where the memory of a layer is not given, all layers together are taken to fill half of all
+    memory. A node then gets at most twice its share by memory, but at least one layer. It is a rule
+    of thumb: a message is as large after one layer as after ten, so layers / bandwidth is no time;
+    and where layers need less memory than is assumed, a split beyond the limits can be better.
+
+    Parameters
+    ----------
+    layers : int
+        At least one for every node.
+    memory, bandwidth : sequences of float, one per node
+        Finite and above 0, in any units; only ratios count.
+    layer_memory : float, optional
+        Memory that one layer needs, in the unit of `memory`; above 0.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each node, numbered from 0.
+
+    Raises
+    ------
+    InvalidValue
+        An amount is no such number, numbers are missing, or layers of this size do not fit.
+
+    Examples
+    --------
+    >>> split_bandwidth_aware(30, [1, 1000], [200, 100])  # no room on the first, whatever its link
+    (range(0, 1), range(1, 30))
+    """
+    _check_sizes(layers, len(memory))
+    memory = amounts("split", "memory", memory, positive=True)
+    bandwidth = amounts("split", "bandwidth", bandwidth, len(memory), positive=True)
+    most = _most_layers(layers, memory, layer_memory)
+    speeds = [Fraction(speed) for speed in bandwidth]  # quotients of floats may overflow
+    sizes = [1] * len(memory)
+    for _ in range(layers - len(memory)):  # the next layer goes where it costs least
+        with_room = [node for node in range(len(memory)) if sizes[node] < most[node]]
+        sizes[min(with_room, key=lambda node: (sizes[node] + 1) / speeds[node])] += 1
+    return _ranges(accumulate(sizes, initial=0))
+
+
+def count_splits(layers: int, stages: int) -> int:
+    """How many splits there are: a choice of stages - 1 of the layers - 1 boundaries.
+
+    Parameters
+    ----------
+    layers, stages : int
+        At least 1.
+
+    Returns
+    -------
+    int
+        Exact; 0 where there are more stages than layers.
+
+    Raises
+    ------
+    InvalidValue
+        A number is no whole number of at least 1.
+
+    Examples
+    --------
+    >>> count_splits(80, 8)
+    2898753715
+    """
+    boundaries = whole_number("count_splits", "layers", layers) - 1
+    return comb(boundaries, whole_number("count_splits", "stages", stages) - 1)
+
+
+def split_exhaustive(
+    costs: Sequence[float],
+    stages: int,
+    *,
+    speeds: Sequence[float] | None = None,
+    limit: int = 2_000_000,
+) -> Split:
+    """Try every split; the first of the best, earliest boundaries first.
+
+    Parameters
+    ----------
+    costs : sequence of float, length M
+        Of every layer, finite and at least 0.
+    stages : int
+        At most M.
+    speeds : sequence of float, one per stage, optional
+        1 by default.
+    limit : int
+        Most splits to try.
+
+    Returns
+    -------
+    tuple of range
+        Layers of each stage, numbered from 0.
+
+    Raises
+    ------
+    TooLarge
+        There are more than `limit`; the message says how many.
+    InvalidValue
+        A number or length does not fit.
+
+    Examples
+    --------
+    >>> split_exhaustive([4, 4, 1], 2)
+    (range(0, 1), range(1, 3))
+    """
+    costs = amounts("split", "costs", costs)
+    _check_sizes(len(costs), stages)
+    speed = np.array(_speeds(speeds, stages))
+    number = count_splits(len(costs), stages)
+    if number > limit:
+        found = f"{number:,} splits of {len(costs)} layers over {stages} stages"
+        raise TooLarge(f"{found}; split_minmax does not try them", {"splits": number})
+    cost_to = np.cumsum([0.0, *costs])
+    splits = ([0, *cuts, len(costs)] for cuts in combinations(range(1, len(costs)), stages - 1))
+    return _ranges(min(splits, key=lambda ends: (np.diff(cost_to[np.array(ends)]) / speed).max()))
+
+
+def split_minmax(
+    costs: Sequence[float],
+    stages: int,
+    *,
+    speeds: Sequence[float] | None = None,
+    memory: Sequence[float] | None = None,
+    limits: Sequence[float] | None = None,
+) -> Split | None:
+    """The split with the smallest bottleneck, exactly, by dynamic programming.
+
+    Let best[s][j] be the smallest bottleneck of the first j layers on the first s stages. If stage
+    s starts at layer i, what comes before it is a smaller problem of the same kind::
+
+        best[s][j] = min over i < j of max(best[s-1][i], (cost of layers i … j-1) / speed of s)
+
+    That takes M² · stages / 2 steps, a second for 1,000 layers on 64 stages.
+
+    Parameters
+    ----------
+    costs : sequence of float, length M
+        Cost of every layer, finite and at least 0.
+    stages : int
+        At most M.
+    speeds : sequence of float, one per stage, optional
+        1 by default.
+    memory : sequence of float, length M, optional
+        Memory that every layer needs.
+    limits : sequence of float, one per stage, optional
+        Memory that every stage offers, in the same unit; needs `memory`.
+
+    Returns
+    -------
+    tuple of range, or None
+        Layers of each stage, numbered from 0. None where the limits leave no split at all.
+
+    Raises
+    ------
+    InvalidValue
+        A number or length does not fit, or memory and limits do not come together.
+
+    Examples
+    --------
+    >>> split_minmax([1, 1, 1, 1], 2, speeds=[3, 1])
+    (range(0, 3), range(3, 4))
+    """
+    layers, costs = len(costs), amounts("split", "costs", costs)
+    _check_sizes(layers, stages)
+    if (memory is None) != (limits is None):
+        raise InvalidValue("split_minmax", [("limits", limits, "memory and limits go together")])
+    needs = [0.0] * layers if memory is None else amounts("split", "memory", memory, layers)
+    room = [inf] * stages if limits is None else amounts("split", "limits", limits, stages)
+    cost_to, need_to = np.cumsum([0.0, *costs]), np.cumsum([0.0, *needs])
+    best = np.where(np.arange(layers + 1) == 0, 0.0, inf)  # no stage holds no layer, and no other
+    starts = np.zeros((stages, layers + 1), dtype=int)
+    for stage, speed in enumerate(_speeds(speeds, stages)):
+        before, best = best, np.full(layers + 1, inf)
+        for j in range(stage + 1, layers + 1):
+            cost = np.maximum(before[:j], (cost_to[j] - cost_to[:j]) / speed)
+            cost[need_to[j] - need_to[:j] > room[stage] * ROUNDING] = inf
+            starts[stage, j] = cost.argmin()
+            best[j] = cost.min()
+    if best[layers] == inf:
+        return None
+    ends = [layers]  # the last stage ends at the last layer, each one before where the next starts
+    for start in starts[::-1]:
+        ends.append(int(start[ends[-1]]))
+    return _ranges(reversed(ends))
+
+
+def _ranges(ends: Iterable[int]) -> Split:
+    """Stages between neighbouring ends; the first end is 0."""
+    return tuple(range(a, b) for a, b in pairwise(ends))
+
+
+def _most_layers(layers: int, memory: Sequence[float], layer_memory: float | None) -> list[int]:
+    """How many layers each node holds; together at least `layers`. Fractions do not overflow."""
+    sizes, slack = [Fraction(size) for size in memory], Fraction(ROUNDING)
+    if layer_memory is None:
+        double_share = 2 * layers / sum(sizes) * slack
+        return [max(1, int(size * double_share)) for size in sizes]
+    (need,) = amounts("split", "layer_memory", [layer_memory], positive=True)
+    most = [min(layers, int(size / Fraction(need) * slack)) for size in sizes]
+    if min(most) < 1 or sum(most) < layers:
+        fit = ", ".join(map(str, most[:8])) + ", …" * (len(most) > 8)
+        expected = f"expected less: the nodes can hold {fit} of {layers} layers"
+        problem = ("layer_memory", layer_memory, f"{expected}; every node needs at least one")
+        raise InvalidValue("split_bandwidth_aware", [problem])
+    return most
+
+
+def _check_sizes(layers: int, stages: int) -> None:
+    whole_number("split", "layers", layers)
+    whole_number("split", "stages", stages)
+    if stages > layers:
+        expected = f"expected at most {layers}, so that every stage has a layer"
+        raise InvalidValue("split", [("stages", stages, expected)])
+
+
+def _speeds(speeds: Sequence[float] | None, stages: int) -> list[float]:
+    given = [1.0] * stages if speeds is None else speeds
+    return amounts("split", "speeds", given, stages, positive=True)
