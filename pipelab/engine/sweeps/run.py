@@ -90,13 +90,9 @@ class Sweep:
         import pandas as pd
 
         frame = pd.DataFrame(self.rows, columns=[*self.names, *COLUMNS])
-        empty = (
-            []
-            if frame["usd_per_hour"].notna().any()
-            else ["usd_per_hour", "usd_per_million_tokens"]
-        )
-        empty += [] if frame["proven_among"].any() else ["proven_among"]
-        return frame.drop(columns=empty)
+        if frame["usd_per_hour"].isna().all():
+            frame = frame.drop(columns=["usd_per_hour", "usd_per_million_tokens"])
+        return frame if frame["proven_among"].any() else frame.drop(columns="proven_among")
 
     def figure(self, x: str | None = None, y: str = "throughput_tokens_per_s") -> "Figure":
         """Every point a dot, the best ones joined.
@@ -303,25 +299,17 @@ def _keep(write: Callable[[Any], None], rows: Any, so_far: Callable[[], Sweep]) 
     try:
         write(rows)
     except InvalidData as error:
-        raise _not_kept(so_far(), error) from None
-
-
-def _not_kept(partial: Sweep, error: InvalidData) -> SweepFailed:
-    rows = f"{len(partial.rows):,} of {partial.asked:,} rows"
-    return SweepFailed(
-        f"{error}. {rows} are in this error's .sweep; the same call goes on from those on disk",
-        partial,
-    )
+        partial = so_far()
+        kept = f"{len(partial.rows):,} of {partial.asked:,} rows are in this error's .sweep"
+        message = f"{error}. {kept}; the same call goes on from those on disk"
+        raise SweepFailed(message, partial) from None
 
 
 def _refuse_all_failed(whole: Sweep, file: Any) -> None:
-    reasons = {row["reason"] for row in whole.rows}
-    if (
-        len(whole.rows) < 2
-        or len(reasons) > 1
-        or any(row["status"] != "failed" for row in whole.rows)
-    ):
+    ends = {(row["status"], row["reason"]) for row in whole.rows}
+    (status, reason), *others = ends
+    if len(whole.rows) < 2 or others or status != "failed":
         return
     call = 'the same call with again=("failed",)' if file else "the same call"
-    message = f"all {len(whole.rows):,} points failed with the same error: {reasons.pop()}. Once repaired, make {call}"
+    message = f"all {len(whole.rows):,} points failed with the same error: {reason}. Once repaired, make {call}"
     raise SweepFailed(message, whole)
