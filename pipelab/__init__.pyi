@@ -22,23 +22,6 @@ from .engine.schedules.closed_forms import closed_forms as closed_forms
 from .engine.schedules.lower_bounds import lower_bound as lower_bound
 from .engine.schedules.schedule import Schedule as Schedule
 from .engine.scoring import score as score
-
-# Splits of layers over stages
-from .engine.splits.exact import split_exhaustive as split_exhaustive
-from .engine.splits.exact import split_minmax as split_minmax
-from .engine.splits.rules import (
-    split_bandwidth_aware as split_bandwidth_aware,
-)
-from .engine.splits.rules import (
-    split_by_flops as split_by_flops,
-)
-from .engine.splits.rules import (
-    split_even as split_even,
-)
-from .engine.splits.rules import (
-    split_proportional as split_proportional,
-)
-from .engine.splits.split import bottleneck as bottleneck
 from .engine.sweeps.points import grid as grid
 from .engine.sweeps.points import mixes as mixes
 from .engine.sweeps.run import sweep as sweep
@@ -131,6 +114,29 @@ from .problem import Workload as Workload
 # Find the best placement, and prove it
 from .solving import Result as Result
 from .solving import solve as solve
+
+# Splits of layers over stages
+from .splits import (
+    bottleneck as bottleneck,
+)
+from .splits import (
+    split_bandwidth_aware as split_bandwidth_aware,
+)
+from .splits import (
+    split_by_flops as split_by_flops,
+)
+from .splits import (
+    split_even as split_even,
+)
+from .splits import (
+    split_exhaustive as split_exhaustive,
+)
+from .splits import (
+    split_minmax as split_minmax,
+)
+from .splits import (
+    split_proportional as split_proportional,
+)
 from .widgets.mix_explorer import explore_mix as explore_mix
 from .widgets.pipeline_explorer import explore_pipeline as explore_pipeline
 from .widgets.schedule_explorer import explore_schedules as explore_schedules

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, cast
+from numbers import Integral
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
-from pipelab.display import table
+from pipelab.display import show_ids, table
 from pipelab.errors import InvalidValue, nearest
-from pipelab.fields import Indices, Later, Matrix, Positive, checked
-from pipelab.links import between_types, check_bandwidth, check_groups, checked_latency, of_type
+from pipelab.fields import Indices, Later, Matrix, Positive, checked, is_real
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,13 +25,12 @@ class GPU:
     Parameters
     ----------
     type : str
-        Name under which the cost model knows it, such as `"A100"`.
+        Name the cost model knows it by, such as `"A100"`.
     memory_gb : float
         Memory available to a stage. The write-up says GB and computes in GiB (2^30 bytes).
     usd_per_hour : float, optional
-        What it costs to rent, in $ per hour. `solve` looks at it only where placements are equally
-        fast and have equally many GPUs and stages (method "aggregated"); `cheapest`, `trade_off`
-        and `sweep` count in it.
+        What it costs to rent, in $ per hour. `solve` breaks ties with it; the objective "cost",
+        `trade_off` and `sweep` count in it.
     node : str
         Name of the node it shares with others; empty where it stands alone. Only GPUs of one node
         can cut a layer among them (tensor parallelism), and only equal ones: where two of a node
@@ -43,8 +41,7 @@ class GPU:
     Raises
     ------
     InvalidValue
-        The type is empty, a number is not finite and above 0, or a node comes without its
-        bandwidth.
+        The type is empty, a number is not finite and above 0, or a node has no bandwidth.
     """
 
     type: str
@@ -57,10 +54,8 @@ class GPU:
         if not self.type.strip():
             raise InvalidValue("GPU", [("type", self.type, "expected text that is not empty")])
         if self.node and self.node_gb_per_s is None:
-            raise InvalidValue(
-                "GPU",
-                [("node_gb_per_s", None, f"expected the bandwidth inside node {self.node!r}")],
-            )
+            expected = f"expected the bandwidth inside node {self.node!r}"
+            raise InvalidValue("GPU", [("node_gb_per_s", None, expected)])
 
 
 @checked(eq=False)
@@ -72,12 +67,11 @@ class Cluster:
     gpus : tuple of GPU
         The GPU with id `i` is `gpus[i]`; at least one.
     bandwidth_gb_per_s : array of float, shape (G, G)
-        Entry (i, j) is the bandwidth from group i to group j in GB/s, sender first; finite and
-        above 0.
+        Entry (i, j) is the bandwidth from group i to group j in GB/s; finite and above 0.
     group : array of int, shape (N,), optional
         The row of each GPU in `bandwidth_gb_per_s`. By default every GPU has its own row
-        (G = N). Large clusters share rows, so that memory grows with the number of
-        groups and not with the square of the number of GPUs.
+        (G = N), and the diagonal is not read. Large clusters share rows: memory grows with the
+        square of the number of groups, not of GPUs.
     latency_ms : array of float, shape (G, G), or number, optional
         From the moment a byte is sent to the moment it is there, by the same rows; a number from 0
         to 10^9 holds for every link. By default 0. It delays a message and takes nothing from the
@@ -87,12 +81,7 @@ class Cluster:
     Raises
     ------
     InvalidValue
-        No GPU, a matrix that is not square or has no row for some GPU, or a link that is used and
-        has no such number.
-
-    Notes
-    -----
-    Without `group` the diagonal is never read: no GPU sends to itself.
+        No GPU, a matrix that is not square or lacks a GPU's row, or a used link without a number.
 
     Examples
     --------
@@ -111,15 +100,20 @@ class Cluster:
             raise InvalidValue("Cluster", [("gpus", (), "expected at least one GPU")])
         bandwidth = self.bandwidth_gb_per_s
         group = np.arange(len(self.gpus)) if self.group is None else self.group
-        check_groups(group, len(self.gpus), bandwidth.shape, own_rows=self.group is None)
-        several = np.bincount(group, minlength=len(bandwidth)) > 1
-        check_bandwidth(bandwidth, several)
-        latency = checked_latency(np.asarray(self.latency_ms), bandwidth.shape, several)
-        for name, array in (
-            ("bandwidth_gb_per_s", bandwidth),
-            ("group", group),
-            ("latency_ms", latency),
-        ):
+        _check_groups(group, len(self.gpus), bandwidth.shape, own_rows=self.group is None)
+        several = np.bincount(group, minlength=len(bandwidth)) > 1  # GPUs that share a row
+        _check_links("bandwidth_gb_per_s", bandwidth, bandwidth > 0, np.inf, several, "above 0")
+        latency = np.asarray(self.latency_ms)
+        if latency.ndim and latency.shape != bandwidth.shape:
+            expected = f"one number, or an array of shape {bandwidth.shape} like bandwidth_gb_per_s"
+            _refuse("latency_ms", f"shape {latency.shape}", expected)
+        latency = np.broadcast_to(latency, bandwidth.shape) + 0.0
+        expected = f"from 0 to {_MOST_LATENCY_MS:g}"
+        _check_links("latency_ms", latency, latency >= 0, _MOST_LATENCY_MS, several, expected)
+        # 0 on an unused diagonal, so that equal clusters are equal.
+        np.fill_diagonal(latency, np.where(several, np.diagonal(latency), 0.0))
+        fields = {"bandwidth_gb_per_s": bandwidth, "group": group, "latency_ms": latency}
+        for name, array in fields.items():
             array.setflags(write=False)
             object.__setattr__(self, name, array)
 
@@ -165,31 +159,26 @@ class Cluster:
         >>> [gpu.type for gpu in cluster.gpus]
         ['A100', 'A100', 'T4']
         """
-        bad: list[tuple[str, object, str]]
-        bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
-               if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
+        bad = _bad_counts(counts)
         tables = {"bandwidth_gb_per_s": bandwidth_gb_per_s, "latency_ms": latency_ms}
         for name, values in tables.items():
             named = [t for pair in values for t in pair] if isinstance(values, Mapping) else []
-            bad += [
-                (name, t, f"names no type; {nearest(t, counts)}") for t in named if t not in counts
-            ]
+            unknown = (t for t in named if t not in counts)
+            bad += [(name, t, f"names no type; {nearest(t, counts)}") for t in unknown]
         if bad:
             raise InvalidValue("Cluster.from_counts", bad)
         types = [t for t, n in counts.items() if n > 0]
-        memory = {t: of_type(memory_gb, t, "memory_gb") for t in types}
-        price = {t: of_type(usd_per_hour, t, "usd_per_hour") for t in types}
-        links, latency = (
-            np.array(
-                [[between_types(name, values, a, b, counts[a] > 1) for b in types] for a in types],
-                dtype=float,
-            )
-            for name, values in tables.items()
-        )
+        memory = {t: _entry("memory_gb", memory_gb, t) for t in types}
+        price = {t: _entry("usd_per_hour", usd_per_hour, t) for t in types}
+        # A type of one GPU needs no link to itself.
+        unused = {(t, t): 0.0 for t in types if counts[t] == 1}
+        pairs = [(a, b) for a in types for b in types]
+        links, latency = ([_entry(k, v, p, p[::-1], default=unused.get(p)) for p in pairs]
+                          for k, v in tables.items())  # fmt: skip
         gpus = tuple(gpu for t in types for gpu in (GPU(t, memory[t], price[t]),) * counts[t])
         group = np.repeat(np.arange(len(types)), [counts[t] for t in types])
         shape = len(types), len(types)
-        return cls(gpus, links.reshape(shape), group, latency.reshape(shape))
+        return cls(gpus, np.reshape(links, shape), group, np.reshape(latency, shape))
 
     def bandwidth_between(self, sender: int, receiver: int) -> float:
         """Bandwidth of the directed link from one GPU to another.
@@ -212,8 +201,7 @@ class Cluster:
         Returns
         -------
         numpy.ndarray
-            (N, N) array of floats in GB/s; the row sends, the column receives. The diagonal means
-            nothing.
+            (N, N), in GB/s; the row sends, the column receives. The diagonal means nothing.
         """
         return self.bandwidth_gb_per_s[np.ix_(self.group, self.group)]
 
@@ -238,8 +226,7 @@ class Cluster:
         Returns
         -------
         numpy.ndarray
-            (N, N) array of floats in ms; the row sends, the column receives. The diagonal means
-            nothing.
+            (N, N), in ms; the row sends, the column receives. The diagonal means nothing.
         """
         return self.latency_ms[np.ix_(self.group, self.group)]
 
@@ -261,10 +248,9 @@ class Cluster:
         InvalidValue
             The factor is no such number.
         """
-        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < factor < np.inf:
-            raise InvalidValue(
-                "scaled_bandwidth", [("factor", factor, "expected a finite number above 0")]
-            )
+        if not (is_real(factor) and factor > 0):
+            problem = ("factor", factor, "expected a finite number above 0")
+            raise InvalidValue("scaled_bandwidth", [problem])
         return replace(self, bandwidth_gb_per_s=self.bandwidth_gb_per_s * factor)
 
     def with_counts(self, counts: Mapping[str, int]) -> "Cluster":
@@ -285,38 +271,31 @@ class Cluster:
         Raises
         ------
         InvalidValue
-            A count is no whole number of at least 0, a type is not in this cluster, or no GPU is
-            left.
+            A count is not a whole number, a type is not in this cluster, or no GPU is left.
 
         Examples
         --------
-        >>> pair = Cluster.from_counts({"A100": 1, "T4": 2}, 80, {("A100", "T4"): 50, ("T4", "T4"): 20})
+        >>> links = {("A100", "T4"): 50, ("T4", "T4"): 20}
+        >>> pair = Cluster.from_counts({"A100": 1, "T4": 2}, 80, links)
         >>> other = pair.with_counts({"A100": 1, "T4": 4})
         >>> len(other), other.bandwidth_between(0, 4), other.bandwidth_between(3, 4)
         (5, 50.0, 20.0)
         """
-        places = {
-            gpu.type: [i for i, g in enumerate(self.gpus) if g.type == gpu.type]
-            for gpu in self.kinds
-        }
-        bad: list[tuple[str, object, str]]
-        bad = [(t, n, "expected a whole number, at least 0") for t, n in counts.items()
-               if isinstance(n, bool) or not isinstance(n, Integral) or n < 0]  # fmt: skip
-        bad += [
-            ("type", t, f"is not in this cluster; {nearest(t, places)}")
-            for t in counts
-            if t not in places
-        ]
+        places: dict[str, list[int]] = {}
+        for i, gpu in enumerate(self.gpus):
+            places.setdefault(gpu.type, []).append(i)
+        absent = (t for t in counts if t not in places)
+        bad = _bad_counts(counts)
+        bad += [("type", t, f"is not in this cluster; {nearest(t, places)}") for t in absent]
         if bad:
             raise InvalidValue("with_counts", bad)
-        chosen = [places[t][k % len(places[t])] for t in places for k in range(counts.get(t, 0))]
-        return replace(
-            self, gpus=tuple(self.gpus[i] for i in chosen), group=self.group[np.array(chosen, int)]
-        )
+        chosen = [p[k % len(p)] for t, p in places.items() for k in range(counts.get(t, 0))]
+        gpus = tuple(self.gpus[i] for i in chosen)
+        return replace(self, gpus=gpus, group=self.group[np.array(chosen, int)])
 
     @cached_property
     def kinds(self) -> tuple[GPU, ...]:
-        """The different GPUs (type, memory, price, node), in order of first appearance; K of them."""
+        """The K different GPUs (type, memory, price, node), in order of first appearance."""
         return tuple(dict.fromkeys(self.gpus))
 
     @cached_property
@@ -341,10 +320,10 @@ class Cluster:
 
     def _key(self) -> tuple:
         return self.gpus, *(
-            array.tobytes() for array in (self.bandwidth_gb_per_s, self.group, self.latency_ms)
+            a.tobytes() for a in (self.bandwidth_gb_per_s, self.group, self.latency_ms)
         )
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The cluster as a table, one row per kind of GPU.
 
         Returns
@@ -355,24 +334,64 @@ class Cluster:
         import pandas as pd
 
         ids = [np.flatnonzero(self.kind_of == k) for k in range(len(self.kinds))]
-        return pd.DataFrame(
-            {
-                "type": [kind.type for kind in self.kinds],
-                "count": [len(i) for i in ids],
-                "memory_gb": [kind.memory_gb for kind in self.kinds],
-                "gpu_ids": [show_ids(i) for i in ids],
-            }
-        )
+        rows = [
+            (g.type, len(i), g.memory_gb, show_ids(i)) for g, i in zip(self.kinds, ids, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["type", "count", "memory_gb", "gpu_ids"])
 
     def _repr_html_(self) -> str:
-        return table(self.frame())
+        return table(self.to_frame())
 
 
-def show_ids(ids: np.ndarray) -> str:
-    """Ids, ascending, as people write them.
+_MOST_LATENCY_MS = 1e9  # eleven days
 
-    >>> show_ids(np.array([0, 1, 2, 3, 7]))
-    '0–3, 7'
-    """
-    runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
-    return ", ".join(f"{r[0]}–{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+
+def _refuse(field: str, value: object, expected: str) -> None:
+    raise InvalidValue("Cluster", [(field, value, f"expected {expected}")])
+
+
+def _bad_counts(counts: Mapping[str, int]) -> list[tuple[str, object, str]]:
+    """Numbers of GPUs that are no whole numbers of at least 0."""
+    expected = "expected a whole number, at least 0"
+    fine = (isinstance(n, Integral) and not isinstance(n, bool) and n >= 0 for n in counts.values())
+    return [(t, n, expected) for (t, n), ok in zip(counts.items(), fine, strict=True) if not ok]
+
+
+def _entry(name: str, values: Any, *keys: Any, default: float | None = None) -> Any:
+    """A number that holds for all, or a mapping's entry under the first of the keys it has."""
+    if not isinstance(values, Mapping):
+        return values
+    for key in keys:
+        if key in values:
+            return values[key]
+    if default is None:
+        problem = (name, dict(values), f"nothing is given for {keys[0]!r}")
+        raise InvalidValue("Cluster.from_counts", [problem])
+    return default
+
+
+def _check_groups(group: np.ndarray, gpus: int, shape: tuple[int, ...], own_rows: bool) -> None:
+    """The matrix is square, and every GPU has a row of it."""
+    if len(shape) != 2 or shape[0] != shape[1]:
+        _refuse("bandwidth_gb_per_s", f"shape {shape}", "a square matrix")
+    if own_rows and shape[0] != gpus:
+        _refuse("bandwidth_gb_per_s", f"shape {shape}", f"a row for each of the {gpus} GPUs")
+    if group.shape != (gpus,) or group.dtype.kind not in "iu":
+        _refuse(
+            "group", f"shape {group.shape} of {group.dtype}", f"{gpus} whole numbers, one per GPU"
+        )
+    if group.min() < 0 or group.max() >= shape[0]:
+        expected = f"rows of the bandwidth matrix, 0 … {shape[0] - 1}"
+        _refuse("group", f"{group.min()} … {group.max()}", expected)
+
+
+def _check_links(
+    name: str, values: np.ndarray, enough: np.ndarray, most: float, several: np.ndarray, range_: str
+) -> None:
+    """Every link that can be used has a number; the diagonal is one only where GPUs share a row."""
+    used = ~np.eye(len(values), dtype=bool) | np.diag(several)
+    bad = np.argwhere(used & ~(enough & np.isfinite(values) & (values <= most)))
+    if len(bad):
+        i, j = bad[0]
+        number = "a number" if np.isfinite(most) else "a finite number"
+        _refuse(f"{name}[{i}, {j}]", float(values[i, j]), f"{number} {range_}")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pipelab.problem import ModelLike, Problem, Workload
 
 __all__ = [
-    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "link_rate", "pass_time", "whole_sequences",
+    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "link_rate", "pass_time",
+    "whole_sequences",
 ]  # fmt: skip
 
 # A stage that needs exactly the memory there is fits, whatever the last bit of the sum says.
@@ -44,7 +45,8 @@ class CostModel(Protocol):
 
     Layers may count through their number, `model.work(layers)` and `model.weight_gb(layers)`: the
     engine asks once for all stages that agree in these. Optional members make it faster or its
-    reasons richer (`stage_tables`, `mixes_as_slowest`, `memory_parts`: `pipelab.engine.stage_tables`).
+    reasons richer: `stage_tables`, `mixes_as_slowest`, `memory_parts`, all explained in
+    `pipelab.engine.stage_tables`.
     """
 
     @property
@@ -52,7 +54,13 @@ class CostModel(Protocol):
         """Names of the GPU types it knows."""
 
     def check(self, problem: "Problem") -> None:
-        """Raise `InvalidValue` if the model has no answer for this problem."""
+        """Raise `InvalidValue` if the model has no answer for this problem.
+
+        Parameters
+        ----------
+        problem : Problem
+            Called when it is made.
+        """
 
     def stage(
         self,
@@ -62,10 +70,42 @@ class CostModel(Protocol):
         layers: range,
         batch_split: str,
     ) -> StageCost:
-        """Rate, batch shares and memory of a stage of these GPUs that holds these layers."""
+        """Rate, batch shares and memory of a stage.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range
+            Numbered from 0.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            In tokens/s, sequences and GB.
+        """
 
     def link_throughput(self, problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
-        """Rate of links of these bandwidths, in the problem's `link_units` per second."""
+        """Rate of links.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose tensor and link units count.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In the problem's `link_units` per second.
+        """
 
 
 def whole_sequences(batch: Any) -> Any:
@@ -85,7 +125,7 @@ def pass_time(interval: Any, longest: Any) -> Any:
     """Seconds that one microbatch spends in a stage: the slowest GPU's, at least the interval.
 
     The interval is tokens over rate: every so often the stage starts another microbatch. Numbers
-    or arrays, which broadcast. Only rounding, and synthetic rates, put `longest` below the interval.
+    or arrays, which broadcast. Only rounding and synthetic rates put `longest` below it.
 
     >>> pass_time(0.5, 0.75).item(), pass_time(0.5, 0.5 + 1e-16).item()
     (0.75, 0.5)
@@ -94,7 +134,7 @@ def pass_time(interval: Any, longest: Any) -> Any:
 
 
 def link_rate(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
-    """Bandwidth over the size of the tensor, times the tokens it carries; GB/s over GiB, as the write-up has it."""
+    """Bandwidth over tensor size (GB/s over GiB, as in the write-up), times its tokens."""
     return python_value(bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer())
 
 

@@ -8,19 +8,24 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "DOES_NOT_FIT", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED", "Outcome",
-    "Table", "breakable", "counted", "duration", "ended", "ending", "listed", "named", "outcome_of", "outcome_of_row",
-    "proven_among", "show_table", "table",
+    "DOES_NOT_FIT", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED",
+    "Outcome", "Table", "breakable", "counted", "duration", "ended", "ending", "listed", "named",
+    "outcome_of", "outcome_of_row",
+    "proven_among", "show_ids", "show_table", "table",
 ]  # fmt: skip
 
 _YEAR = 365.25 * 24 * 3600
 # Up to so many seconds, a length of time is told in units of so many seconds.
-_UNITS = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "minutes"), (172_800, 3600, "hours"),
-          (2 * _YEAR, 86_400, "days"))  # fmt: skip
+_UNITS = (
+    (1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "minutes"),
+    (172_800, 3600, "hours"), (2 * _YEAR, 86_400, "days"),
+)  # fmt: skip
 
 
 def counted(number: int, noun: str) -> str:
@@ -90,6 +95,16 @@ def named(names: Sequence[str], one: str = "loses", several: str = "lose") -> st
     return f"{names[0]}, {names[1]} and {len(names) - 2} more {several}"
 
 
+def show_ids(ids: np.ndarray) -> str:
+    """Ids, ascending, as people write them.
+
+    >>> show_ids(np.array([0, 1, 2, 3, 7]))
+    '0–3, 7'
+    """
+    runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+    return ", ".join(f"{r[0]}–{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+
+
 def ending(stopped_by: str | None) -> str:
     """How a run ended before its proof, in words; nothing where it did not.
 
@@ -115,7 +130,7 @@ class Table:
     data: "DataFrame"
     digits: int = 7
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The data frame."""
         return self.data
 
@@ -139,7 +154,7 @@ def show_table(rows: Any, digits: int = 7) -> Table:
     Returns
     -------
     Table
-        Shows itself as HTML in a notebook; `frame()` has the data frame.
+        Shows itself as HTML in a notebook; `to_frame()` has the data frame.
     """
     import pandas as pd
 
@@ -183,7 +198,7 @@ def table(
 
 
 def breakable(name: object) -> str:
-    """A name as HTML that may go on in the next line after an underscore; on a narrow page columns are cut off else."""
+    """A name as HTML that may wrap after an underscore, so that tables fit a narrow page."""
     return escape(str(name)).replace("_", "_<wbr>")
 
 
@@ -269,7 +284,7 @@ _BY_WORD = {outcome.word: outcome for outcome in OUTCOMES}
 
 
 def proven_among(result: Any) -> str:
-    """The placements that a proof speaks of where these are not all, such as "one GPU per stage"; else empty.
+    """The placements a proof covers if not all, such as "one GPU per stage"; else empty.
 
     Examples
     --------

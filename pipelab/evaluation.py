@@ -1,4 +1,4 @@
-"""The judge: what a placement really yields, recomputed from the raw data.
+"""The independent evaluator: what a placement yields, recomputed from the raw data.
 
 It shares no code with any formulation, so that every solver answers to it.
 """
@@ -38,7 +38,7 @@ class StageReport:
 
 @dataclass(frozen=True)
 class LinkReport:
-    """The link between two neighbouring stages: its slowest pair of GPUs counts, for the rate and for the time."""
+    """The link between two neighbouring stages; its slowest pair of GPUs sets rate and time."""
 
     sender: int
     receiver: int
@@ -91,13 +91,14 @@ class Evaluation:
             tokens.
         """
         if self.links and self.link_unit != "tokens":
-            expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
+            remedy = "dataclasses.replace(problem, link_units='tokens')"
+            expected = f"expected 'tokens', so that links have a time: {remedy}"
             raise InvalidValue(
                 "seconds_per_pass", [("problem.link_units", self.link_unit, expected)]
             )
         return math.fsum(part.seconds for parts in (self.stages, self.links) for part in parts)
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The stages as a table.
 
         Returns
@@ -164,19 +165,19 @@ class Evaluation:
         return "◀" if name in self.bottlenecks else ""
 
     def _repr_html_(self) -> str:
-        html = table(self.frame())
+        html = table(self.to_frame())
         return html + table(self.links_frame()) if self.links else html
 
 
 def evaluate(problem: Problem, placement: Placement) -> Evaluation:
-    """Judge a placement: check every rule, then recompute every rate from the raw data.
+    """Check every rule a placement must keep, then recompute every rate from the raw data.
 
     Parameters
     ----------
     problem : Problem
         Whose rules and rates count.
     placement : Placement
-        To be judged.
+        What is evaluated.
 
     Returns
     -------
@@ -188,9 +189,9 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     InvalidPlacement
         A layer left out or covered twice, a GPU used twice or not in the cluster, too many or
         unlike GPUs in a stage, memory exceeded, or a stage without a rate. All defects are listed;
-        memory is judged only where there is no other.
+        memory is checked only if there is no other.
     InvalidValue
-        What is given is no problem or no placement.
+        `problem` is no Problem, or `placement` no Placement.
 
     Examples
     --------
@@ -225,7 +226,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
 
 
 def broken_rules(problem: Problem, placement: Placement) -> list[str]:
-    """Every rule that a placement breaks besides memory; while there is one, memory is not judged."""
+    """Every rule a placement breaks besides memory, which is checked only if there is none."""
     return [*_layer_defects(problem, placement), *_gpu_defects(problem, placement)]
 
 
@@ -235,20 +236,23 @@ def _layer_defects(problem: Problem, placement: Placement) -> list[str]:
     for i, stage in enumerate(placement.stages):
         layers = stage.layers
         if layers.start < 0 or layers.stop > total:
-            defects.append(
-                f"stage {i + 1} has {named_layers(layers)}; the model has {named_layers(range(total))}"
-            )
+            all_layers = named_layers(range(total))
+            defects.append(f"stage {i + 1} has {named_layers(layers)}; the model has {all_layers}")
         elif layers.start > expected:
-            defects.append(
-                f"nobody holds {named_layers(range(expected, layers.start))}, left out before stage {i + 1}"
-            )
+            gap = _unassigned(range(expected, layers.start))
+            defects.append(f"{gap}, left out before stage {i + 1}")
         elif layers.start < expected:
             twice = range(layers.start, min(expected, layers.stop))
             defects.append(f"stage {i + 1} covers {named_layers(twice)} once more")
         expected = max(expected, layers.stop)
     if expected < total:
-        defects.append(f"nobody holds {named_layers(range(expected, total))}, left out at the end")
+        defects.append(f"{_unassigned(range(expected, total))}, left out at the end")
     return defects
+
+
+def _unassigned(layers: range) -> str:
+    verb = "is" if len(layers) == 1 else "are"
+    return f"{named_layers(layers)} {verb} not assigned to any stage"
 
 
 def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
@@ -282,7 +286,8 @@ def _cost(problem: Problem, stage: Stage) -> StageCost:
     )
     # A cost model of the reader's own may count with numpy; what is reported are Python's numbers.
     return StageCost(
-        float(cost.throughput), tuple(map(float, cost.batch)), tuple(map(float, cost.memory_gb)), int(cost.degree),
+        float(cost.throughput), tuple(map(float, cost.batch)), tuple(map(float, cost.memory_gb)),
+        int(cost.degree),
         None if cost.pass_seconds is None else float(cost.pass_seconds),
     )  # fmt: skip
 

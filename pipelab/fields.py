@@ -182,7 +182,8 @@ def checked(cls: type | None = None, *, eq: bool = True) -> Any:
             problems = [p for one in error.errors() for p in _problems(one, fields)]
             raise InvalidValue(cls.__name__, problems) from None
 
-    setattr(made, "__init__", __init__)  # noqa: B010 - a type checker takes assignment for a mistake
+    # By name, since a type checker takes the assignment for a mistake.
+    setattr(made, "__init__", __init__)  # noqa: B010
     return made
 
 
@@ -292,7 +293,7 @@ def numbered(what: str, field: str, value: Any, count: int, noun: str) -> int:
 
 
 def is_list(value: Any) -> bool:
-    """Whether `value` holds several values in an order; text, mappings and sets do not, nor does a single number.
+    """Whether `value` holds several values in an order: no text, mapping, set or single number.
 
     >>> is_list((1, 2)), is_list("ab"), is_list(np.array(3))
     (True, False, False)
@@ -351,7 +352,7 @@ def amounts(
 
 
 def python_value(value: Any) -> Any:
-    """A number of numpy's as Python's own, which prints as a number and fits into JSON; all else as it is.
+    """A numpy number as Python's own, which prints as a number and fits into JSON.
 
     >>> python_value(np.float64(0.1)), python_value(None)
     (0.1, None)
@@ -378,7 +379,7 @@ def given(value: _Class | None) -> _Class:
     """
     if value is None:
         raise PipelabError(
-            "a value is missing that is always there: a mistake in pipelab, not in what it was given"
+            "a value is missing that is always there: a mistake in pipelab, not in your input"
         )
     return value
 

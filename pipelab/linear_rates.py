@@ -1,7 +1,7 @@
 """The write-up's cost model: linear throughput, and its memory rule.
 
-The coefficients are synthetic: no measurement stands behind them, and throughput *rises* with the number
-of layers, which no real GPU does. They are kept because the write-up's numbers come from them.
+The coefficients are synthetic: no measurement supports them, and throughput *rises* with the number
+of layers, as on no real GPU. They are kept because the write-up's numbers come from them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,7 +117,7 @@ class LinearThroughput:
             would take less time than a shorter one.
         """
         if problem.workload.phase != "prefill":
-            expected = "expected 'prefill': LinearThroughput has one rate for a whole pass over the sequences"
+            expected = "expected 'prefill': LinearThroughput has one rate, for whole sequences"
             raise InvalidValue("Problem", [("workload.phase", problem.workload.phase, expected)])
         self._check_size(problem)
         if problem.batch_split == "even":
@@ -128,7 +128,8 @@ class LinearThroughput:
             noise = 1e-9 * (abs(c.per_token) * problem.workload.sequence_length + abs(c.constant))
             if min(ends) <= noise or c.per_sequence < 0:
                 expected = (
-                    f"a balanced split needs per_token·L + per_layer·n + constant > 0 and per_sequence ≥ 0; "
+                    f"a balanced split needs per_token·L + per_layer·n + constant > 0 "
+                    f"and per_sequence ≥ 0; "
                     f"for {kind} the first is {min(ends):g}; use batch_split='even'"
                 )
                 raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
@@ -141,7 +142,8 @@ class LinearThroughput:
                     self.gpu_throughput(name, problem.workload, problem.workload.batch_size, layers)
                 )
                 if not rate < 1e15:
-                    expected = f"expected rates below 1e15 tokens/s; {name} has {rate:g} with {layers} layers"
+                    found = f"{name} has {rate:g} with {layers} layers"
+                    expected = f"expected rates below 1e15 tokens/s; {found}"
                     raise InvalidValue("Problem", [("costs", "coefficients", expected)])
 
     def __hash__(self) -> int:
@@ -199,7 +201,7 @@ class LinearThroughput:
         return python_value(np.maximum(1.0, linear))
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
-        """Bandwidth over size of the tensor (GB/s over GiB, as the write-up has it), times the tokens it carries.
+        """Bandwidth over tensor size (GB/s over GiB, as in the write-up), times its tokens.
 
         Parameters
         ----------
@@ -337,7 +339,7 @@ def finished(
     steepest: np.ndarray | float,
     count: Any,
 ) -> np.ndarray:
-    """Sequences b that a GPU finishes in the time 1 / (x + steepest): b = time · max(1, base + slope·b).
+    """Sequences b finished in the time 1 / (x + steepest): b = time · max(1, base + slope·b).
 
     x, not the time, is what is searched for: 1 - time·slope would cancel where base is small.
     Absent GPUs (count 0) finish nothing.

@@ -50,7 +50,7 @@ class Stage:
     Notes
     -----
     A stage may be wrong for a problem (a GPU that does not exist, say): only `evaluate`
-    knows the problem, and only it judges.
+    knows the problem and can say so.
     """
 
     layers: range
@@ -130,7 +130,7 @@ class Placement:
         parts = [f"layers {show_layers(s.layers)} on {list(s.gpus)}" for s in self.stages]
         return " → ".join(parts)
 
-    def as_dict(self) -> dict:
+    def to_dict(self) -> dict:
         """Plain data for JSON.
 
         Returns
@@ -150,7 +150,7 @@ class Placement:
             ]
         }
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The placement as a table, one row per stage.
 
         Returns
@@ -171,4 +171,4 @@ class Placement:
         )
 
     def _repr_html_(self) -> str:
-        return table(self.frame())
+        return table(self.to_frame())

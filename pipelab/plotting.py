@@ -27,7 +27,7 @@ FIGURES = {
     "Comparison": {"bars": "comparing:plot_comparison"},
     "TradeOff": {"curve": "trade_off_chart:plot_trade_off"},
     "Sweep": {"points": "sweep_charts:plot_sweep"},
-    "Timeline": {"gantt": "gantt_chart:gantt"},
+    "Timeline": {"gantt": "gantt_chart:gantt", "live": "gantt_resample:gantt_widget"},
     "PlacedTimeline": {"gantt": "placed:placed_gantt", "in_flight": "placed:plot_in_flight"},
     "TrainingTimeline": {"gantt": "training_charts:training_gantt"},
     "DataFrame": {"against_measured": "predictions:plot_against_measured"},
@@ -47,8 +47,9 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
     *others
         What the figure needs besides: `plot(problem, placement)` draws a placement.
     kind : str, optional
-        Which figure, where there are several: of a result "placement", "progress" or "search", of
-        a placed timeline "gantt" or "in_flight".
+        Which figure, where there are several: of a result "placement", "progress" or "search"; of a
+        timeline "gantt" or "live" (bars appear as you zoom in); of a placed one "gantt" or
+        "in_flight".
     **options
         As the figure's own function takes them; see `pipelab.figures`.
 
@@ -67,7 +68,8 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
     Examples
     --------
     >>> import pipelab as pl
-    >>> type(pl.plot(pl.simulate(pl.schedule("1F1B", 2, 4)))).__name__
+    >>> costs = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
+    >>> type(pl.plot(pl.simulate(pl.schedule("1F1B", 2, 4), costs))).__name__
     'Figure'
     """
     kinds = _kinds(x)

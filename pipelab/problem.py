@@ -190,7 +190,7 @@ class Workload:
 
     @property
     def tokens(self) -> float:
-        """Tokens that one pass of a microbatch counts for: of the prompts in prefill, else new ones."""
+        """Tokens that one microbatch counts for: of the prompts in prefill, else new ones."""
         return float(self.batch_size * (self.sequence_length if self.phase == "prefill" else 1))
 
     @property
@@ -262,7 +262,8 @@ class Problem:
         known = self.costs.gpu_types
         unknown = dict.fromkeys(g.type for g in self.cluster.kinds if g.type not in known)
         if unknown:
-            expected = "not a GPU type the cost model knows (give costs=LinearThroughput({…}) for others); "
+            remedy = "give costs=LinearThroughput({…}) for others"
+            expected = f"not a GPU type the cost model knows ({remedy}); "
             raise InvalidValue(
                 "Problem", [("gpu_type", t, expected + nearest(t, known)) for t in unknown]
             )
@@ -330,7 +331,7 @@ class Problem:
             self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000
         )
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The problem as a table of names and values.
 
         Returns
@@ -344,7 +345,8 @@ class Problem:
             ("model", f"{self.model.name}, {counted(self.model.layers, 'layer')}"),
             ("weights of one layer", f"{self.model.layer_weight_gb:g} GB"
              + ("" if self.model.uniform else ", more or less where layers differ")),
-            ("batch × sequence", f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"
+            ("batch × sequence",
+             f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"
              + ("" if self.workload.phase == "prefill" else f", {self.workload.phase}")),
             ("tensor between stages", f"{self.tensor_gib():g} GiB"),
             ("GPUs", ", ".join(f"{c} × {t} ({m:g} GB)" for t, c, m in self._pool())),
@@ -356,15 +358,15 @@ class Problem:
         return pd.DataFrame(rows, columns=[self.name, "value"])
 
     def _pool(self) -> Iterator[tuple[str, int, float]]:
-        frame = self.cluster.frame()
+        frame = self.cluster.to_frame()
         return zip(frame["type"], frame["count"], frame["memory_gb"], strict=True)
 
     def _repr_html_(self) -> str:
-        return table(self.frame())
+        return table(self.to_frame())
 
 
 def refuse_unlike_layers(problem: Problem, method: str) -> None:
-    """Raise `NotApplicable` where a method that takes all layers for alike is asked about others."""
+    """Raise `NotApplicable` for a method that needs identical layers, if they are not."""
     if not problem.model.uniform:
         expected = (
             "expected layers that are all alike; 'aggregated', 'joint' and 'single_gpu' take others"

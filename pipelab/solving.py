@@ -84,7 +84,7 @@ class Result:
 
     @property
     def gap(self) -> float | None:
-        """By how much the best placement may be faster (or its objective lower), as a share of this one's.
+        """How much faster the best placement may be (or lower its objective), as a share.
 
         None where there is no placement or no bound.
         """
@@ -101,7 +101,7 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence; a second one where links are counted as the write-up counts them."""
+        """The answer in one sentence, and a second one if links count transfers/s."""
         mistaken = self.problem.link_units == "transfers" and len(self.problem.cluster) > 1
         return self._answer + (
             " Links count transfers/s here, as in the write-up." if mistaken else ""
@@ -147,14 +147,14 @@ class Result:
     def _remark(self) -> str:
         return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
 
-    def as_dict(self) -> dict:
+    def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.
 
         Returns
         -------
         dict
             The attributes, with units in the names where these have any; the placement as
-            `Placement.as_dict` has it.
+            `Placement.to_dict` has it.
         """
         return {
             "problem": self.problem.name,
@@ -169,11 +169,11 @@ class Result:
             "link_units": self.problem.link_units,
             "solver": self.solver,
             "size": dict(self.size),
-            "placement": self.placement.as_dict() if self.placement else None,
+            "placement": self.placement.to_dict() if self.placement else None,
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
-        } | ({"objective": self.objective.as_dict()} if self.objective else {})
+        } | ({"objective": self.objective.to_dict()} if self.objective else {})
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The answer as a table of one row.
 
         Returns
@@ -193,7 +193,7 @@ class Result:
             "gap": self.gap,
             "seconds": round(self.seconds, 3),
         }
-        goal = self.objective.as_dict() if self.objective else {}
+        goal = self.objective.to_dict() if self.objective else {}
         return pd.DataFrame([row | goal | dict(self.size)])
 
     def __str__(self) -> str:
@@ -356,7 +356,7 @@ def _options(function: Callable) -> list[str]:
 
 
 def _who_has(option: str, method: str, known: list[str]) -> str:
-    """Of an option unknown to "auto": the methods that have it, since a reader may have named none."""
+    """If "auto" does not know an option: the methods that do."""
     others = [
         name for name in METHODS if method == "auto" and option in _options(method_of(name, {}))
     ]
@@ -364,7 +364,7 @@ def _who_has(option: str, method: str, known: list[str]) -> str:
 
 
 def _check_amounts(options: Mapping[str, Any]) -> None:
-    """Times, shares and sizes are numbers of at least 0, or None; an infinite gap would call every bound a proof."""
+    """Times, shares and sizes are at least 0, or None; an infinite gap would prove anything."""
     for name in ("time_limit", "gap", "memory_limit_gb", "limit"):
         value = options.get(name)
         number = isinstance(value, Real) and not isinstance(value, bool)

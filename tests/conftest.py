@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+from collections import Counter
 
 import pytest
 
@@ -12,10 +13,27 @@ build_iri_grammar_when_asked()  # before nbformat is imported, in every process 
 
 from lab_server import lab_server  # noqa: E402
 from lab_session import one_page  # noqa: E402
+from slow_tests import FIXTURES, RANDOM_PROBLEMS, SLOW  # noqa: E402
 
 # as in a job that a shell's script runs in the background
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _mark_slow(items):
+    """Give the marker `slow` to the tests that slow_tests.py describes."""
+    cases = Counter()
+    for item in items:
+        name, _, case = item.nodeid.partition("[")
+        file, _, test = name.partition("::")
+        cases[name] += 1
+        all_quick = RANDOM_PROBLEMS if case.rstrip("]").isdecimal() else cases[name]
+        quick = SLOW.get(file, {}).get(test, all_quick)
+        waits = item.get_closest_marker("browser") or FIXTURES & set(
+            getattr(item, "fixturenames", ())
+        )
+        if waits or cases[name] > quick:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(items):
@@ -25,6 +43,7 @@ def pytest_collection_modifyitems(items):
     end. So two browsers share the cores only at the end, if at all, and what a file sets up once is
     set up once.
     """
+    _mark_slow(items)
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
 
 

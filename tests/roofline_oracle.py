@@ -10,6 +10,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 import pipelab as pl
+from pipelab.hardware.known_gpus import GPUFacts
+from pipelab.hardware.transformer import LatentAttention
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
 
@@ -215,7 +217,7 @@ def random_model(rng, layers):
         dense_layers=int(rng.integers(0, 2)) if experts > 1 and layers > 2 else 0,
         qkv_bias=bool(rng.random() < 0.3), router_bias=bool(rng.random() < 0.3),
         tied_embeddings=bool(rng.random() < 0.3),
-        latent=pl.LatentAttention(256, 128, 32, 128) if rng.random() < 0.3 else None,
+        latent=LatentAttention(256, 128, 32, 128) if rng.random() < 0.3 else None,
         precision=str(rng.choice(["bf16", "fp8", "int4"])), kv_precision=str(rng.choice(["bf16", "fp8"])),
     )  # fmt: skip
 
@@ -232,7 +234,7 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
     )  # fmt: skip
     room = float(model.weight_gb(range(m)))
     facts = {
-        name: pl.GPUFacts(
+        name: GPUFacts(
             room, *map(float, (rng.uniform(300, 3000), rng.uniform(30, 900), rng.uniform(0.3, 0.7)))
         )
         for name in ("A", "B", "C")

@@ -8,6 +8,7 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.formulations.aggregated.counting import Counting
 from pipelab.engine.formulations.aggregated.order import link_order
 from pipelab.engine.formulations.aggregated.rates import stage_rates
@@ -175,7 +176,7 @@ def test_the_trade_off_is_the_pareto_front(against, seed):
     front = {p for p in paid if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in paid)}
     curve = pl.trade_off(problem, against)
     assert curve.complete
-    frame = curve.frame()
+    frame = curve.to_frame()
     found = (
         list(zip(frame[against], frame["throughput_tokens_per_s"], strict=True))
         if curve.points
@@ -206,8 +207,8 @@ def test_a_trade_off_that_is_stopped_keeps_its_points():
 
 
 def test_classes_of_the_cases():
-    assert pl.gpu_classes(pl.load_case("demo").cluster).names == ("H100", "A10", "T4")
-    small = pl.gpu_classes(pl.load_case("small").cluster)
+    assert gpu_classes(pl.load_case("demo").cluster).names == ("H100", "A10", "T4")
+    small = gpu_classes(pl.load_case("small").cluster)
     assert sorted(small.count.tolist()) == [2, 2, 2, 4]
 
 
@@ -215,8 +216,8 @@ def test_classes_do_not_depend_on_how_a_cluster_is_written_down():
     rows = np.array([[300.0, 100, 100], [100, 300, 100], [100, 100, 50]])
     group = np.array([0, 0, 1, 1, 2, 2, 2])
     pool = tuple(pl.GPU("A", 80) for _ in group)
-    short = pl.gpu_classes(pl.Cluster(pool, rows, group))
-    long = pl.gpu_classes(pl.Cluster(pool, rows[np.ix_(group, group)]))
+    short = gpu_classes(pl.Cluster(pool, rows, group))
+    long = gpu_classes(pl.Cluster(pool, rows[np.ix_(group, group)]))
     for classes in (short, long):
         assert [m.tolist() for m in classes.members] == [[0, 1], [2, 3], [4, 5, 6]]
     assert (short.bandwidth_gb_per_s == long.bandwidth_gb_per_s).all()
@@ -224,35 +225,35 @@ def test_classes_do_not_depend_on_how_a_cluster_is_written_down():
 
 def test_a_link_that_differs_in_one_direction_parts_two_gpus():
     links = np.full((3, 3), 100.0)
-    assert len(pl.gpu_classes(pl.Cluster((pl.GPU("A", 80),) * 3, links))) == 1
+    assert len(gpu_classes(pl.Cluster((pl.GPU("A", 80),) * 3, links))) == 1
     links[0, 1] = 90.0
-    assert len(pl.gpu_classes(pl.Cluster((pl.GPU("A", 80),) * 3, links))) == 3
+    assert len(gpu_classes(pl.Cluster((pl.GPU("A", 80),) * 3, links))) == 3
     priced_pool = (pl.GPU("A", 80), pl.GPU("A", 80, usd_per_hour=1.0))
-    assert len(pl.gpu_classes(pl.Cluster(priced_pool, np.full((2, 2), 100.0)))) == 2
+    assert len(gpu_classes(pl.Cluster(priced_pool, np.full((2, 2), 100.0)))) == 2
 
 
 def test_gpus_whose_links_differ_in_latency_are_of_different_classes():
     pool, fast = (pl.GPU("A", 80),) * 4, np.full((4, 4), 100.0)
     node = np.array([0, 0, 1, 1])
     late = np.where(node[:, None] == node, 0.0, 20.0)
-    classes = pl.gpu_classes(pl.Cluster(pool, fast, None, late))
+    classes = gpu_classes(pl.Cluster(pool, fast, None, late))
     assert [m.tolist() for m in classes.members] == [[0, 1], [2, 3]]
     assert classes.latency_ms.tolist() == [[0, 20], [20, 0]]
     assert classes.bandwidth_gb_per_s.tolist() == [[100, 100], [100, 100]]
     late[3, 0] = 21  # one way from one GPU to one other
-    assert [m.tolist() for m in pl.gpu_classes(pl.Cluster(pool, fast, None, late)).members] == [
+    assert [m.tolist() for m in gpu_classes(pl.Cluster(pool, fast, None, late)).members] == [
         [0],
         [1],
         [2],
         [3],
     ]
-    assert len(pl.gpu_classes(pl.Cluster(pool, fast, None, 20.0))) == 1
+    assert len(gpu_classes(pl.Cluster(pool, fast, None, 20.0))) == 1
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_swapping_gpus_of_a_class_changes_no_throughput(seed):
     problem = oracle.random_problem(seed, gpus=6, twins=True)
-    classes = pl.gpu_classes(problem.cluster)
+    classes = gpu_classes(problem.cluster)
     matrix = problem.cluster.bandwidth_matrix()
     for members in classes.members:
         for other in members[1:]:

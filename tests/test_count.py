@@ -4,6 +4,9 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.formulations.candidates import enumerate_candidates
+from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.methods.joint_model import joint_size
 
 # allocations, connections, variables, rows of tiny by max GPUs per stage
 TINY = {
@@ -25,20 +28,20 @@ BY_CASE = {
 
 @pytest.mark.parametrize("k", TINY)
 def test_tiny(k):
-    size = pl.joint_size(pl.load_case("tiny", max_gpus_per_stage=k))
+    size = joint_size(pl.load_case("tiny", max_gpus_per_stage=k))
     assert size["segments"] == 10
     assert (size["allocations"], size["connections"], size["variables"], size["rows"]) == TINY[k]
 
 
 @pytest.mark.parametrize(("case", "k"), BY_CASE)
 def test_sizes_of_the_cases(case, k):
-    size = pl.joint_size(pl.load_case(case, max_gpus_per_stage=k))
+    size = joint_size(pl.load_case(case, max_gpus_per_stage=k))
     assert (size["allocations"], size["connections"], size["variables"]) == BY_CASE[case, k]
 
 
 def test_stages_of_one_type_are_not_enough_for_the_demo():
     sizes = [
-        pl.joint_size(pl.load_case("demo", max_gpus_per_stage=k, same_type_stages=True))
+        joint_size(pl.load_case("demo", max_gpus_per_stage=k, same_type_stages=True))
         for k in (2, 3)
     ]
     assert [s["allocations"] for s in sizes] == [13_485, 45_765]
@@ -46,11 +49,11 @@ def test_stages_of_one_type_are_not_enough_for_the_demo():
 
 
 def test_numbers_beyond_64_bits_stay_exact():
-    size = pl.joint_size(pl.load_case("medium", max_gpus_per_stage=8))
+    size = joint_size(pl.load_case("medium", max_gpus_per_stage=8))
     assert size["connections"] > 2**63
     smaller = pl.load_case("tiny", max_gpus_per_stage=2)
     assert size["variables"] == 2 * (size["allocations"] + size["connections"]) + 1
-    assert isinstance(pl.joint_size(smaller)["connections"], int)
+    assert isinstance(joint_size(smaller)["connections"], int)
 
 
 def test_every_case_is_counted_without_listing():
@@ -59,7 +62,7 @@ def test_every_case_is_counted_without_listing():
 
     tracemalloc.start()
     for case in pl.cases():
-        pl.joint_size(pl.load_case(case, max_gpus_per_stage=4))
+        joint_size(pl.load_case(case, max_gpus_per_stage=4))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50e6
@@ -68,7 +71,7 @@ def test_every_case_is_counted_without_listing():
 @pytest.mark.parametrize("seed", range(150))
 def test_counting_equals_listing(seed):
     problem = oracle.random_problem(seed, layers=6, gpus=6)
-    counts, listed = pl.count_candidates(problem), pl.enumerate_candidates(problem)
+    counts, listed = count_candidates(problem), enumerate_candidates(problem)
     assert counts["allocations"] == len(listed.start)
     assert counts["connections"] == len(listed.tail)
     assert counts["with_successor"] == len(set(listed.tail.tolist()))
@@ -79,11 +82,11 @@ def test_types_of_equal_memory_that_need_different_amounts_are_counted_apart():
     # of three types with 40 GB each, the first cannot hold the layer
     problem = oracle.wild_problem(2)
     assert len({gpu.memory_gb for gpu in problem.cluster.gpus}) == 1
-    assert pl.joint_size(problem)["allocations"] == len(pl.enumerate_candidates(problem).start) == 2
+    assert joint_size(problem)["allocations"] == len(enumerate_candidates(problem).start) == 2
     for seed in range(40):
         problem = oracle.wild_problem(seed)
-        candidates = pl.enumerate_candidates(problem)
-        size = pl.joint_size(problem)
+        candidates = enumerate_candidates(problem)
+        size = joint_size(problem)
         assert (size["allocations"], size["connections"]) == (
             len(candidates.start),
             len(candidates.tail),

@@ -76,9 +76,9 @@ def test_a_notebook_asks_shows_changes_fails_and_closes(path):
     found = [heading for heading in _headings(path) if heading in HEADINGS]
     assert found == HEADINGS
     assert any("pl.guess(" in source for source in code), "nothing to predict"
-    assert any(
-        re.search(r"pl\.(plot_|gantt\()|\.figure\(\)|\.gantt\(", source) for source in code
-    ), "nothing to see"
+    assert any(re.search(r"pl\.(plot|gantt)\(|course\.plot_", source) for source in code), (
+        "nothing to see"
+    )
     cells = nbformat.read(path, as_version=4).cells
     begin = next(i for i, c in enumerate(cells) if c.source.startswith("## Change it"))
     widget = r"interact\b|interactive_output|pl\.(explore|watch)_"
@@ -96,8 +96,7 @@ def test_every_figure_has_a_sentence_under_it(path):
     drawn = [
         (cell.source, below)
         for cell, below in itertools.pairwise(cells)
-        if cell.cell_type == "code"
-        and re.search(r"pl\.(plot_|gantt\()|\.figure\(\)|\.gantt\(", cell.source)
+        if cell.cell_type == "code" and re.search(r"pl\.(plot|gantt)\(|course\.plot_", cell.source)
         if not re.search(r"\b(def|import) ", cell.source)
     ]
     assert drawn

@@ -19,6 +19,9 @@ from pipelab.engine.formulations.aggregated.rates import distinct, stage_rates
 from pipelab.engine.formulations.candidates import all_candidates
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.formulations.latency.times import pass_times
+from pipelab.engine.methods.cost import cheapest
+from pipelab.engine.methods.in_flight import solve_in_flight
+from pipelab.engine.methods.latency import quickest
 from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
@@ -87,9 +90,9 @@ def many_mixtures(seconds=0.02):
 
 GOALS = {
     "aggregated": lambda problem, **options: pl.solve(problem, "aggregated", **options),
-    "quickest": pl.quickest,
-    "cheapest": pl.cheapest,
-    "in flight": pl.solve_in_flight,
+    "quickest": quickest,
+    "cheapest": cheapest,
+    "in flight": solve_in_flight,
 }
 
 

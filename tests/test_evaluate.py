@@ -53,7 +53,10 @@ def test_equal_bottlenecks_are_all_named(two_stages):
 
 
 REFUSED = {
-    "layer left out at the end": ([(3, (0,))], "nobody holds layer 4, left out at the end"),
+    "layer left out at the end": (
+        [(3, (0,))],
+        "layer 4 is not assigned to any stage, left out at the end",
+    ),
     "layers beyond the model": ([(5, (0,))], "stage 1 has layers 1–5; the model has layers 1–4"),
     "gpu twice": ([(2, (0,)), (2, (0,))], r"GPU 0 is used more than once"),
     "gpu twice in a stage": ([(4, (0, 0))], r"GPU 0 is used more than once"),
@@ -61,7 +64,7 @@ REFUSED = {
     "negative id": ([(4, (-1,))], r"uses GPU -1"),
     "too many gpus": ([(4, (0, 1, 2))], "stage 1 has 3 GPUs, more than max_gpus_per_stage = 2"),
     "no gpu": ([(4, ())], "stage 1 has no GPU"),
-    "no stage": ([], "nobody holds layers 1–4, left out at the end"),
+    "no stage": ([], "layers 1–4 are not assigned to any stage, left out at the end"),
 }
 
 
@@ -74,7 +77,9 @@ def test_a_wrong_placement_is_refused(name, tiny):
 
 def test_layers_left_out_or_covered_twice_inside_are_refused(tiny):
     gap = pl.Placement((pl.Stage(range(0, 1), (0,)), pl.Stage(range(2, 4), (1,))))
-    with pytest.raises(pl.InvalidPlacement, match="nobody holds layer 2, left out before stage 2"):
+    with pytest.raises(
+        pl.InvalidPlacement, match="layer 2 is not assigned to any stage, left out before stage 2"
+    ):
         pl.evaluate(tiny, gap)
     twice = pl.Placement((pl.Stage(range(0, 3), (0,)), pl.Stage(range(2, 4), (1,))))
     with pytest.raises(pl.InvalidPlacement, match="stage 2 covers layer 3 once more"):

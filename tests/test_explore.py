@@ -9,9 +9,11 @@ import pytest
 
 import pipelab as pl
 from pipelab.course.exercises import EXERCISES
+from pipelab.display import show_table
 from pipelab.engine.schedules import RULES
 from pipelab.figures.gantt_chart import gantt_parts
 from pipelab.figures.live import as_json
+from pipelab.figures.makespans import plot_makespans, plot_timelines
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.schedule_explorer import ScheduleValues, timeline_for
 from pipelab.widgets.schedule_sentences import Measure, measures, measures_html
@@ -111,7 +113,7 @@ def test_costs_that_cannot_be_cut_are_refused():
 
 def test_charts_below_each_other_share_the_time_axis_and_the_legend():
     two = [run("1F1B"), run("ZBH1")]
-    figure = pl.plot_timelines(two)
+    figure = plot_timelines(two)
     single = [pl.gantt(t) for t in two]
     assert len(figure.data) == sum(len(f.data) for f in single)
     assert [t.name for t in figure.data if t.showlegend] == [
@@ -127,45 +129,44 @@ def test_charts_below_each_other_share_the_time_axis_and_the_legend():
         == "<b>ZBH1</b>: makespan 27, longest span 27, 11.1% idle, at most 4 3 2 1 in flight"
     )
     known = run("ZBH1", pl.StageCosts(1, 1, 1, weight_activation=32 / 34))
-    captions = [note.text for note in pl.plot_timelines([run("1F1B"), known]).layout.annotations]
+    captions = [note.text for note in plot_timelines([run("1F1B"), known]).layout.annotations]
     assert captions[0].endswith("at most 4 3 2 1 held")
     assert captions[1].endswith("at most 4 3.941 3.882 3.824 held")
 
 
 def test_the_title_says_who_ends_first():
     assert (
-        pl.plot_timelines([run("GPipe"), run("1F1B")]).layout.title.text
-        == "GPipe and 1F1B end at 33"
+        plot_timelines([run("GPipe"), run("1F1B")]).layout.title.text == "GPipe and 1F1B end at 33"
     )
-    assert pl.plot_timelines([run("GPipe")]).layout.title.text == "GPipe ends at 33"
+    assert plot_timelines([run("GPipe")]).layout.title.text == "GPipe ends at 33"
     slow = {
         f"rank {r}": run("1F1B", pl.StageCosts(*3 * [[1 + (i == r) for i in range(4)]]))
         for r in (0, 3)
     }
-    assert pl.plot_timelines(slow).layout.title.text == "rank 0 ends at 51, 11% before rank 3"
-    assert pl.plot_timelines(slow, finding="seen").layout.title.text == "seen"
+    assert plot_timelines(slow).layout.title.text == "rank 0 ends at 51, 11% before rank 3"
+    assert plot_timelines(slow, finding="seen").layout.title.text == "seen"
     with pytest.raises(pl.InvalidValue, match=r"0 timelines.*expected 1 to 6"):
-        pl.plot_timelines([])
+        plot_timelines([])
     for wrong in (3, [3], {"a": 3}, "ab"):
         with pytest.raises(
             pl.InvalidValue,
             match=r"plot_timelines: timelines = .*: expected Timelines, or a mapping",
         ):
-            pl.plot_timelines(wrong)
+            plot_timelines(wrong)
     with pytest.raises(
         pl.InvalidValue, match=r"'1F1B': two timelines have this name; expected a mapping of label"
     ):
-        pl.plot_timelines([run("1F1B"), run("1F1B", microbatches=4)])
+        plot_timelines([run("1F1B"), run("1F1B", microbatches=4)])
     with pytest.raises(pl.InvalidValue, match="plot_timelines: finding = 3: expected text"):
-        pl.plot_timelines([run("1F1B")], finding=3)
+        plot_timelines([run("1F1B")], finding=3)
     with pytest.raises(
         pl.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"
     ):
-        pl.plot_timelines([run("1F1B")], memory=True)
+        plot_timelines([run("1F1B")], memory=True)
 
 
 def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end():
-    figure = pl.plot_makespans(
+    figure = plot_makespans(
         [0, 1], {"a": [1, 3], "b": [2, 4], "c": [1, 3], "lower bound": [1, 1]}, "x"
     )
     assert [t.name for t in figure.data] == ["b", "a", "c", "lower bound"]
@@ -181,11 +182,11 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
         == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
     )
     with pytest.raises(pl.InvalidValue, match=r"10 schedules.*at most 9 lines"):
-        pl.plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
+        plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
     with pytest.raises(
         pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"
     ):
-        pl.plot_makespans([0, 1], {"a": [1]}, "x")
+        plot_makespans([0, 1], {"a": [1]}, "x")
     for values, makespans, axis, finding in (
         (3, {"a": [1]}, "x", None), ([0], 3, "x", None), ([0], {"a": 1}, "x", None), ([0], {"a": ["1"]}, "x", None),
         ([0], {"a": [-1]}, "x", None),
@@ -195,12 +196,12 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
             pl.InvalidValue,
             match=r"plot_makespans: (values|makespans.*|axis|finding) = .*: expected",
         ):
-            pl.plot_makespans(values, makespans, axis, finding=finding)
+            plot_makespans(values, makespans, axis, finding=finding)
     # where all costs are 0
-    still = pl.plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text
+    still = plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text
     assert still == "x 0: a is fastest; x 0: a is, and b takes 2"
     with pytest.raises(pl.InvalidValue, match="at least one line that is no bound"):
-        pl.plot_makespans([0], {"lower bound": [1]}, "x")
+        plot_makespans([0], {"lower bound": [1]}, "x")
 
 
 def test_a_gantt_chart_can_be_given_its_finding():
@@ -209,13 +210,13 @@ def test_a_gantt_chart_can_be_given_its_finding():
 
 
 def test_a_column_of_text_shows_its_numbers_like_all_others():
-    table = pl.show_table(
+    table = show_table(
         [{"value": 33.0}, {"value": None}, {"value": (8, "<8>")}], digits=3
     )._repr_html_()
     assert ">33<" in table
     assert ">–<" in table
     assert "&lt;8&gt;" in table
-    assert ">0.273<" in pl.show_table([{"x": 3 / 11}], digits=3)._repr_html_()
+    assert ">0.273<" in show_table([{"x": 3 / 11}], digits=3)._repr_html_()
 
 
 # the explorer

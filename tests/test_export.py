@@ -9,6 +9,7 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.io.placements import save_placement
 
 HALVES = pl.Placement.of([(2, (0,)), (2, (1,))])
 
@@ -23,7 +24,7 @@ def test_a_score_says_how_far_from_the_proven_optimum(tiny):
         == "213.52 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.784."
     )
     assert found.sentence in found._repr_html_()
-    assert list(found.frame()["stage"]) == [1, 2]
+    assert list(found.to_frame()["stage"]) == [1, 2]
     best = pl.score(tiny, pl.solve(tiny, "joint"))
     assert best.share == 1
     assert best.sentence.endswith(": the proven optimum.")
@@ -49,7 +50,7 @@ def test_a_misfit_is_an_answer_with_every_number(two_stages):
     assert misfit.needed_gb == pytest.approx(need)
     assert misfit.deficit_gb == pytest.approx(need - misfit.offered_gb)
     assert "GB too much; 1 layer would fit there" in found.sentence
-    row = found.frame().iloc[0]
+    row = found.to_frame().iloc[0]
     assert (row["stage"], row["layers"], row["gpu"], row["layers_that_fit"]) == (1, 3, 2, 1)
     assert row["deficit_gb"] == pytest.approx(need - misfit.offered_gb)
     assert "<li>stage 1" in found._repr_html_()
@@ -147,13 +148,13 @@ def test_placements_come_back_from_their_files(name, tmp_path):
         )
         path = tmp_path / "new" / name
         try:
-            assert pl.save_placement(problem, placement, path) == path
+            assert save_placement(problem, placement, path) == path
         except pl.InvalidPlacement:
             continue
         assert pl.load_placement(str(path)) == placement, seed
         kept += len(placement) > 1
     result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
-    assert result.save(str(path)) == path
+    assert pl.save(result, str(path)) == path
     assert pl.load_placement(path) == result.placement
     assert kept > 20
     # replaced whole, nothing left over
@@ -162,7 +163,7 @@ def test_placements_come_back_from_their_files(name, tmp_path):
 
 def test_json_holds_everything_with_its_units(two_stages, tmp_path):
     result = pl.solve(two_stages, "aggregated")
-    document = json.loads(result.save(tmp_path / "plan.json").read_text(encoding="utf-8"))
+    document = json.loads(pl.save(result, tmp_path / "plan.json").read_text(encoding="utf-8"))
     judged = result.evaluation
     assert (
         document["throughput_tokens_per_s"] == document["bound_tokens_per_s"] == judged.throughput
@@ -181,14 +182,14 @@ def test_json_holds_everything_with_its_units(two_stages, tmp_path):
         judged.links[0].receiver,
     ]
     own = json.loads(
-        pl.save_placement(two_stages, result.placement, tmp_path / "own.json").read_text("utf-8")
+        save_placement(two_stages, result.placement, tmp_path / "own.json").read_text("utf-8")
     )
     assert "status" not in own  # a placement alone proves nothing
 
 
 def test_csv_has_a_row_per_stage(tiny, tmp_path):
     placement = pl.Placement.of([(2, (0, 2)), (2, (1,))])
-    frame = pd.read_csv(pl.save_placement(tiny, placement, tmp_path / "plan.csv"))
+    frame = pd.read_csv(save_placement(tiny, placement, tmp_path / "plan.csv"))
     assert list(frame.columns) == [
         "stage", "first_layer", "last_layer", "gpus", "gpu_types", "sequences_per_gpu", "gpus_per_layer",
         "throughput_tokens_per_s", "memory_needed_gb", "memory_offered_gb", "plan_throughput_tokens_per_s",
@@ -213,7 +214,7 @@ def test_a_plan_has_the_shares_that_its_rate_needs(name, tmp_path):
     problem = _balanced()
     result = pl.solve(problem, "aggregated")
     assert result.throughput == pytest.approx(443.85, abs=0.005)
-    path = result.save(tmp_path / name)
+    path = pl.save(result, tmp_path / name)
     if name == "plan.json":
         document = json.loads(path.read_text(encoding="utf-8"))
         shares, under = document["stages"][0]["sequences_per_gpu"], document["conditions"]
@@ -245,7 +246,7 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
         if result.placement is None:
             continue
         unequal += any(len(set(stage.batch)) > 1 for stage in result.evaluation.stages)
-        path = pl.save_placement(
+        path = save_placement(
             problem, result.placement, tmp_path / ("plan.json" if seed % 2 else "plan.csv")
         )
         assert pl.load_placement(path, problem) == result.placement, seed
@@ -272,7 +273,7 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
 
 def test_a_plan_of_another_rule_is_refused_with_the_remedy(tmp_path):
     problem = _balanced()
-    path = pl.solve(problem, "aggregated").save(tmp_path / "plan.json")
+    path = pl.save(pl.solve(problem, "aggregated"), tmp_path / "plan.json")
     even = dataclasses.replace(problem, batch_split="even")
     told = "made with batch_split = 'balanced'; the problem has batch_split = 'even'"
     with pytest.raises(
@@ -311,7 +312,7 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
     )
     placement = pl.Placement.of([(16, (0, 1)), (16, (2, 3))])
     document = json.loads(
-        pl.save_placement(problem, placement, tmp_path / "plan.json").read_text(encoding="utf-8")
+        save_placement(problem, placement, tmp_path / "plan.json").read_text(encoding="utf-8")
     )
     judged = pl.evaluate(problem, placement)
     assert [stage["gpus_per_layer"] for stage in document["stages"]] == [
@@ -338,7 +339,7 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
 
 def test_the_writeups_own_fields(tiny, tmp_path):
     """As it prints them for tiny: GPUs 0 and 1, eight sequences each."""
-    path = pl.save_placement(
+    path = save_placement(
         tiny, pl.solve(tiny, "aggregated"), tmp_path / "solution.json", layout="write-up"
     )
     (allocation,) = json.loads(path.read_text(encoding="utf-8"))["allocations"]
@@ -355,24 +356,24 @@ def test_the_writeups_own_fields(tiny, tmp_path):
         result = pl.solve(problem, "aggregated")
         if result.placement is None:
             continue
-        pl.save_placement(problem, result, path, layout="write-up")
+        save_placement(problem, result, path, layout="write-up")
         assert pl.load_placement(path) == pl.load_placement(path, problem) == result.placement, seed
     with pytest.raises(
         pl.NotApplicable, match=r"stage 1, sequences per GPU = '4\.97.*: expected equal shares"
     ):
-        pl.save_placement(_balanced(), pl.solve(_balanced(), "aggregated"), path, layout="write-up")
+        save_placement(_balanced(), pl.solve(_balanced(), "aggregated"), path, layout="write-up")
     with pytest.raises(pl.InvalidValue, match=r"ends in \.json: the write-up's fields are nested"):
-        pl.save_placement(tiny, HALVES, tmp_path / "solution.csv", layout="write-up")
+        save_placement(tiny, HALVES, tmp_path / "solution.csv", layout="write-up")
     with pytest.raises(
         pl.InvalidValue, match="layout = 'author': expected 'pipelab' or 'write-up'"
     ):
-        pl.save_placement(tiny, HALVES, path, layout="author")
+        save_placement(tiny, HALVES, path, layout="author")
 
 
 def test_a_plan_in_the_writeups_layout_is_compared_with_its_problem(tmp_path):
     """Its links, too: by the rate of the plan and by what they count, where the file has these."""
     problem = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
-    path = pl.save_placement(problem, HALVES, tmp_path / "solution.json", layout="write-up")
+    path = save_placement(problem, HALVES, tmp_path / "solution.json", layout="write-up")
     assert pl.load_placement(path, problem) == HALVES
     slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e-6))
     told = r"213\.5.*: the cluster, model or cost model differs from the plan's\. Omit problem= to read only the stages"
@@ -422,18 +423,18 @@ def test_a_bad_solution_is_refused_at_its_allocation(name, tmp_path):
 
 
 def test_what_cannot_be_saved_is_refused_and_leaves_the_old_file(tiny, tmp_path):
-    path = pl.save_placement(tiny, HALVES, tmp_path / "plan.json")
+    path = save_placement(tiny, HALVES, tmp_path / "plan.json")
     before = path.read_text(encoding="utf-8")
-    with pytest.raises(pl.InvalidPlacement, match="nobody holds layer 4"):
-        pl.save_placement(tiny, pl.Placement.of([(3, (0,))]), path)
+    with pytest.raises(pl.InvalidPlacement, match="layer 4 is not assigned to any stage"):
+        save_placement(tiny, pl.Placement.of([(3, (0,))]), path)
     assert path.read_text(encoding="utf-8") == before
     with pytest.raises(
         pl.InvalidValue, match=r"plan\.xlsx'?: expected a name that ends in \.json or \.csv"
     ):
-        pl.save_placement(tiny, HALVES, tmp_path / "plan.xlsx")
+        save_placement(tiny, HALVES, tmp_path / "plan.xlsx")
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
     with pytest.raises(pl.InvalidValue, match="expected a result that has one"):
-        pl.solve(heavy, "aggregated").save(path)
+        pl.save(pl.solve(heavy, "aggregated"), path)
 
 
 BAD_CSV = {
@@ -542,5 +543,5 @@ def test_vllm_has_one_tensor_parallel_size(tiny):
         pl.InvalidValue, match="stage 2 has 2 where 2 of 3 stages have 1; solve with max_gpus"
     ):
         pl.vllm_settings(tiny, pl.Placement.of([(1, (0,)), (2, (1, 2)), (1, (3,))]))
-    with pytest.raises(pl.InvalidPlacement, match="nobody holds layer 4"):
+    with pytest.raises(pl.InvalidPlacement, match="layer 4 is not assigned to any stage"):
         pl.vllm_settings(tiny, pl.Placement.of([(3, (0,))]))

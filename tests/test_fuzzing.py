@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import pipelab as pl
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.io.paths import data_dir
+from pipelab.io.placements import save_placement
 
 DEEP = int(os.environ.get("PIPELAB_FUZZ", "0"))
 LOOK = settings(
@@ -208,7 +209,7 @@ PLANNED = pl.Placement.of([(2, (0, 2)), (2, (1,))])
 
 
 def _planned_text(name: str) -> str:
-    return pl.save_placement(BALANCED, PLANNED, Path(tempfile.mkdtemp()) / name).read_text(
+    return save_placement(BALANCED, PLANNED, Path(tempfile.mkdtemp()) / name).read_text(
         encoding="utf-8"
     )
 

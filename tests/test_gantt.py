@@ -7,6 +7,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.figures.gantt_chart import MOST_BARS
+from pipelab.figures.gantt_resample import gantt_widget
 from pipelab.figures.raster import busiest_kind
 from pipelab.figures.theme import KIND_COLOURS
 
@@ -301,7 +302,7 @@ def test_options_that_are_neither_true_nor_false_are_refused(name):
 
 
 def test_what_is_no_timeline_is_not_drawn():
-    for draw in (pl.gantt, pl.gantt_widget):
+    for draw in (pl.gantt, gantt_widget):
         for value in (3, None, pl.schedule("1F1B", 2, 2)):
             with pytest.raises(
                 pl.InvalidValue,
@@ -312,7 +313,7 @@ def test_what_is_no_timeline_is_not_drawn():
         with pytest.raises(
             pl.InvalidValue, match=rf"gantt_widget: {option} = .*: the zoom decides"
         ):
-            pl.gantt_widget(timeline(), **{option: True})
+            gantt_widget(timeline(), **{option: True})
     with pytest.raises(pl.InvalidValue, match="gantt: finding = 3: expected text"):
         pl.gantt(timeline(), finding=3)
 
@@ -330,7 +331,7 @@ def test_costs_of_zero_and_small_numbers_of_numpy_are_drawn():
 
 def test_the_widget_changes_to_bars_and_back_with_the_zoom():
     found = timeline("ZBH1", 16, 256)
-    widget = pl.gantt_widget(found)
+    widget = gantt_widget(found)
     assert [t.type for t in widget.data] == ["heatmap"]
     widget.layout.xaxis.range = (100, 120)
     near = [t.type for t in widget.data]

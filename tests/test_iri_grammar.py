@@ -16,7 +16,7 @@ def _said(*lines):
 
 def test_a_figure_is_shown_without_it():
     tiny = "tiny = pl.load_case('tiny')"
-    figure = "figure = pl.plot_placement(tiny, pl.Placement.of([(4, (0,))]))"
+    figure = "figure = plot_placement(tiny, pl.Placement.of([(4, (0,))]))"
     said = _said(
         tiny, figure, "figure._repr_mimebundle_()", "print('nbformat' in sys.modules)", _IS_BUILT
     )

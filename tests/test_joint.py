@@ -11,9 +11,18 @@ import oracle
 import pipelab as pl
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations import joint, joint_tight, segment_rules, single_gpu
-from pipelab.engine.formulations.candidates import Candidates
+from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
+from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.forms import FORMS
+from pipelab.engine.formulations.joint_cvxpy import state_joint
+from pipelab.engine.formulations.readable import joint_formulation
 from pipelab.engine.methods import exact_proof as settling
+from pipelab.engine.methods.joint_model import (
+    joint_capacity,
+    joint_lp_bound,
+    joint_program,
+    joint_size,
+)
 from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers import scip
 from pipelab.io.paths import notebooks_dir
@@ -73,16 +82,16 @@ def test_small_with_one_gpu_per_stage():
 
 
 def test_root_bounds(tiny):
-    assert pl.joint_lp_bound(tiny, big_m="as_written") == pytest.approx(329.0797, abs=5e-5)
-    assert pl.joint_lp_bound(tiny, form="tight") == pytest.approx(301.784, abs=1e-6)
+    assert joint_lp_bound(tiny, big_m="as_written") == pytest.approx(329.0797, abs=5e-5)
+    assert joint_lp_bound(tiny, form="tight") == pytest.approx(301.784, abs=1e-6)
     # A valid M for links is smaller here than the write-up's, and so is the bound.
-    assert pl.joint_lp_bound(tiny) < pl.joint_lp_bound(tiny, big_m="as_written")
+    assert joint_lp_bound(tiny) < joint_lp_bound(tiny, big_m="as_written")
 
 
 @pytest.mark.parametrize(("k", "bound"), [(1, 236.7093), (3, 330.0185), (4, 377.4368)])
 def test_root_bounds_of_the_write_up(k, bound):
     problem = pl.load_case("tiny", max_gpus_per_stage=k)
-    assert pl.joint_lp_bound(problem, big_m="as_written") == pytest.approx(bound, abs=5e-5)
+    assert joint_lp_bound(problem, big_m="as_written") == pytest.approx(bound, abs=5e-5)
 
 
 def test_heavy_layers_leave_the_tight_bound_the_better_one(two_stages):
@@ -90,8 +99,8 @@ def test_heavy_layers_leave_the_tight_bound_the_better_one(two_stages):
         two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=20)
     )
     assert pl.solve(heavy, "joint").throughput == pytest.approx(213.52)
-    assert pl.joint_lp_bound(heavy, big_m="as_written") == pytest.approx(318.67, abs=0.005)
-    assert pl.joint_lp_bound(heavy, form="tight") == pytest.approx(241.94, abs=0.005)
+    assert joint_lp_bound(heavy, big_m="as_written") == pytest.approx(318.67, abs=0.005)
+    assert joint_lp_bound(heavy, form="tight") == pytest.approx(241.94, abs=0.005)
 
 
 def test_the_write_ups_m_proves_220_where_301_784_is_right(tiny):
@@ -130,7 +139,7 @@ def test_the_big_m_that_is_shown_is_the_one_that_is_built(tiny):
             symbol.meaning for symbol in module.SYMBOLS if symbol.code == "big_m_stage"
         ).split(":")[0]
 
-    candidates = pl.enumerate_candidates(tiny)
+    candidates = enumerate_candidates(tiny)
     fastest = candidates.throughput.max()
     assert shown(joint) == "1.1 · max θ"
     assert joint.build(candidates).blocks["stage_bottleneck"].upper == pytest.approx(1.1 * fastest)
@@ -157,7 +166,7 @@ def test_values_of_m_are_those_of_the_authors_code(tiny):
 
 
 def test_a_smaller_m_than_ours_cuts_off_the_best_placement(tiny):
-    candidates = pl.enumerate_candidates(tiny)
+    candidates = enumerate_candidates(tiny)
     x, _ = _point(candidates, "written", pl.Placement.of([(4, (0, 1))]))
     program = joint.build(candidates)
     assert violations(program, x) == {}
@@ -174,10 +183,10 @@ def test_a_smaller_m_than_ours_cuts_off_the_best_placement(tiny):
 @pytest.mark.parametrize("seed", range(40))
 def test_the_registry_counts_the_rows_that_are_built(seed, form):
     problem = oracle.random_problem(seed)
-    if pl.count_candidates(problem)["allocations"] == 0:
+    if count_candidates(problem)["allocations"] == 0:
         pytest.skip("no layer fits any GPU")
-    program, _ = pl.joint_program(problem, form)
-    counts = pl.count_candidates(problem)
+    program, _ = joint_program(problem, form)
+    counts = count_candidates(problem)
     assert {f.name: f.count(counts) for f in FORMS[form].FAMILIES} == {
         n: len(b) for n, b in program.blocks.items()
     }
@@ -189,8 +198,8 @@ def test_the_registry_counts_the_rows_that_are_built(seed, form):
 def test_cvxpy_and_the_rows_say_the_same_of_every_family(form, two_stages):
     """Both readings of a family are held against each other at random points."""
     module = FORMS[form]
-    candidates = pl.enumerate_candidates(two_stages)
-    program, (_, variables) = module.build(candidates), pl.state_joint(candidates, form)
+    candidates = enumerate_candidates(two_stages)
+    program, (_, variables) = module.build(candidates), state_joint(candidates, form)
     matrices, rng = module.incidence(candidates), np.random.default_rng(0)
     x = rng.uniform(0, 2, program.columns.total)
     for group, variable in variables.items():
@@ -251,7 +260,7 @@ BROKEN_BY = {
     ("form", "family"), [(n, f.name) for n, m in FORMS.items() for f in m.FAMILIES]
 )
 def test_every_family_accepts_a_placement_and_refuses_its_own_violation(form, family, two_stages):
-    candidates = pl.enumerate_candidates(two_stages)
+    candidates = enumerate_candidates(two_stages)
     program = FORMS[form].build(candidates)
     x, slices = _point(candidates, form, pl.Placement.of([(2, (0,)), (2, (1,))]))
     assert violations(program, x) == {}
@@ -278,11 +287,11 @@ def test_joint_tight_cvxpy_and_brute_force_agree(seed):
         assert pl.evaluate(problem, result.placement).throughput == result.throughput
     if seed % 3:
         return
-    candidates = pl.enumerate_candidates(problem)
+    candidates = enumerate_candidates(problem)
     if not len(candidates.start):
         assert best is None
         return
-    program, _ = pl.state_joint(candidates, ["written", "tight"][seed % 2])
+    program, _ = state_joint(candidates, ["written", "tight"][seed % 2])
     value = program.solve(solver="HIGHS")
     if best is None:
         assert program.status.startswith("infeasible")
@@ -302,7 +311,7 @@ def test_the_random_problems_are_worth_solving():
 @pytest.mark.parametrize("solver", ["SCIP", "HIGHS"])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_cvxpy_statement_gives_the_write_ups_number(solver, form, tiny):
-    program, _ = pl.state_joint(pl.enumerate_candidates(tiny), form)
+    program, _ = state_joint(enumerate_candidates(tiny), form)
     assert program.solve(solver=solver) == pytest.approx(301.784, abs=1e-4)
 
 
@@ -365,7 +374,7 @@ def test_options_that_do_not_exist_name_the_nearest(tiny):
 
 
 def test_the_tight_form_fixes_what_nothing_can_follow():
-    candidates = pl.enumerate_candidates(pl.load_case("tiny", max_gpus_per_stage=4))
+    candidates = enumerate_candidates(pl.load_case("tiny", max_gpus_per_stage=4))
     program = joint_tight.build(candidates)
     all_gpus = [a for a, s in enumerate(candidates.set_of) if len(candidates.sets[s]) == 4]
     whole = [a for a in all_gpus if candidates.size[a] == 4]
@@ -394,7 +403,7 @@ def test_links_far_faster_than_any_stage_do_not_drown_it(form, fast):
         d_hidden=4096,
         workload=(2048, 3),
     )
-    program, _ = pl.joint_program(problem, form)
+    program, _ = joint_program(problem, form)
     run = scip.run(program)
     assert (run.status, run.objective) == ("optimal", pytest.approx(31.607))
     result = pl.solve(problem, "joint", form=form)
@@ -406,7 +415,7 @@ def test_links_far_faster_than_any_stage_do_not_drown_it(form, fast):
 
 def test_what_a_tolerance_leaves_open_is_settled_by_logic(tiny):
     """From any placement, however bad, the program without big-M climbs to the proven optimum."""
-    candidates = pl.enumerate_candidates(tiny)
+    candidates = enumerate_candidates(tiny)
     for parts in ([(4, (2,))], [(1, (0,)), (1, (1,)), (1, (2,)), (1, (3,))]):
         settled = settling.settle(candidates, pl.Placement.of(parts), Deadline())
         assert settled.bound == settled.throughput == pytest.approx(301.784, rel=1e-12)
@@ -418,7 +427,7 @@ def test_what_a_tolerance_leaves_open_is_settled_by_logic(tiny):
 
 
 def test_the_last_proof_keeps_to_the_time_limit_and_the_stop(tiny):
-    candidates, start = pl.enumerate_candidates(tiny), pl.Placement.of([(4, (2,))])
+    candidates, start = enumerate_candidates(tiny), pl.Placement.of([(4, (2,))])
     stop = threading.Event()
     stop.set()
     for deadline, why in ((Deadline(0), "time limit"), (Deadline(None, stop), "stop")):
@@ -451,7 +460,7 @@ def test_an_optimum_without_its_last_proof_is_not_called_optimal(tiny, form, mon
 def test_a_bound_of_scip_that_is_refuted_is_dropped(tiny, monkeypatch):
     """SCIP calls 217.52 optimal; the last proof finds better, and then has no time left."""
     tiny, real = dataclasses.replace(tiny, max_gpus_per_stage=2), scip.run
-    candidates = pl.enumerate_candidates(tiny)
+    candidates = enumerate_candidates(tiny)
 
     def too_low(program, **options):
         run = real(program, **options)
@@ -478,7 +487,7 @@ def test_more_mixtures_than_can_be_paired_are_refused():
     cluster = pl.Cluster(pool, [[1e3]], [0] * len(pool))
     problem = dataclasses.replace(pl.load_case("tiny"), cluster=cluster, max_gpus_per_stage=6)
     with pytest.raises(pl.TooLarge, match="mixtures of 24 kinds of GPU"):
-        pl.joint_size(problem)
+        joint_size(problem)
     assert pl.solve(problem).status == "optimal"
 
 
@@ -562,8 +571,8 @@ def test_memory_at_the_limit_is_judged_listed_and_counted_alike(tiny, share):
     cluster = pl.Cluster.from_counts({"A100": 1}, need * share, {})
     exact = dataclasses.replace(tiny, cluster=cluster)
     fits = share > 1 - 1e-9
-    assert (4 in pl.enumerate_candidates(exact).size) == fits
-    assert pl.count_candidates(exact)["allocations"] == (10 if fits else 9)
+    assert (4 in enumerate_candidates(exact).size) == fits
+    assert count_candidates(exact)["allocations"] == (10 if fits else 9)
     if fits:
         pl.evaluate(exact, pl.Placement.of([(4, (0,))]))
     else:
@@ -573,15 +582,15 @@ def test_memory_at_the_limit_is_judged_listed_and_counted_alike(tiny, share):
 
 def test_programs_that_are_too_large_are_refused_before_they_are_listed():
     with pytest.raises(pl.TooLarge, match="9,887,608,011 variables"):
-        pl.joint_program(pl.load_case("demo", max_gpus_per_stage=3))
+        joint_program(pl.load_case("demo", max_gpus_per_stage=3))
 
 
 def test_forms_with_a_typo_are_refused_everywhere(tiny):
     for call in (
-        lambda: pl.state_joint(pl.enumerate_candidates(tiny), "tigth"),
-        lambda: pl.joint_formulation(tiny, "tigth"),
-        lambda: pl.joint_capacity("tigth"),
-        lambda: pl.joint_lp_bound(tiny, "tigth"),
+        lambda: state_joint(enumerate_candidates(tiny), "tigth"),
+        lambda: joint_formulation(tiny, "tigth"),
+        lambda: joint_capacity("tigth"),
+        lambda: joint_lp_bound(tiny, "tigth"),
     ):
         with pytest.raises(pl.UnknownName, match="did you mean 'tight'"):
             call()

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import pipelab as pl
 from pipelab.course import published_layer_assignment, published_orders, published_scheduler
+from pipelab.course.figures.ledger import plot_verdicts
 from pipelab.course.ledger import KINDS, VERDICTS, Claim, claims, clock, writeup_lessons
 from pipelab.course.ledger.book import FAILED, enter
 from pipelab.course.ledger.claims import reading, shown
@@ -21,6 +22,8 @@ from pipelab.course.ledger.comparisons import (
     Trial,
 )  # fmt: skip
 from pipelab.course.ledger.shared_results import Desk
+from pipelab.engine.methods.joint_model import joint_size
+from pipelab.engine.schedules.closed_forms import PipelineBubbleStats
 from pipelab.engine.solvers import scip
 from pipelab.io.command_line import app
 from pipelab.linear_rates import LinearThroughput
@@ -264,7 +267,7 @@ def _other_seeds(
 
 
 def _other_schedules(monkeypatch):
-    honest, stats = pl.schedule, pl.PipelineBubbleStats
+    honest, stats = pl.schedule, PipelineBubbleStats
     monkeypatch.setattr(pl, "schedule", lambda name, p, m, *rest: honest(name, 2 * p, 2 * m, *rest))
     monkeypatch.setattr(pl, "PipelineBubbleStats", lambda p, m, *rest: stats(p, 2 * m, *rest))
 
@@ -300,7 +303,7 @@ def _a_joint_ilp_that_is_wrong(monkeypatch):
 
 
 def _other_sizes(monkeypatch):
-    honest = pl.joint_size
+    honest = joint_size
     monkeypatch.setattr(
         pl, "joint_size", lambda *a, **k: {name: n * n for name, n in honest(*a, **k).items()}
     )
@@ -507,7 +510,7 @@ def test_csv_and_html_hold_every_row(ledger):
 
 
 def test_every_document_has_its_bar(ledger):
-    figure = pl.plot_verdicts(ledger)
+    figure = plot_verdicts(ledger)
     assert sum(sum(trace.x) for trace in figure.data) == len(ledger)
     wrong, fails, kinds = ledger.totals["wrong"], ledger.totals["does not hold"], ledger.kinds
     assert figure.layout.title.text.startswith(
@@ -521,7 +524,7 @@ def test_a_row_that_could_not_be_computed_is_in_the_figure(ledger):
     broken = replace(
         ledger, entries=tuple(replace(e, verdict=FAILED) for e in ledger.only("wrong"))
     )
-    (bar,) = pl.plot_verdicts(broken).data
+    (bar,) = plot_verdicts(broken).data
     assert (bar.name, sum(bar.x)) == (FAILED, len(broken))
 
 

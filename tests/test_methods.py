@@ -13,7 +13,11 @@ from pipelab.engine.formulations import segment_rules, single_gpu
 from pipelab.engine.formulations.type_count import build as build_type_count
 from pipelab.engine.formulations.type_count import list_options, most_layers
 from pipelab.engine.methods.exact_proof import settle
+from pipelab.engine.methods.exhaustive import count_placements
+from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solvers import scip
+from pipelab.figures.comparing import plot_split_costs
+from pipelab.figures.search_growth import plot_search_growth
 
 
 def test_every_method_returns_one_kind_of_answer(tiny):
@@ -26,7 +30,7 @@ def test_every_method_returns_one_kind_of_answer(tiny):
 
 def test_tiny_has_340_placements():
     problem = pl.load_case("tiny", max_gpus_per_stage=2)
-    assert pl.count_placements(problem) == {1: 10, 2: 126, 3: 180, 4: 24}
+    assert count_placements(problem) == {1: 10, 2: 126, 3: 180, 4: 24}
     assert pl.solve(problem, "exhaustive").size["placements"] == 340
 
 
@@ -47,7 +51,7 @@ def test_counting_placements_equals_listing_them(seed):
             count(done + n, used | set(s)) for s in free for n in range(1, layers - done + 1)
         )
 
-    assert sum(pl.count_placements(problem).values()) == count(0, frozenset())
+    assert sum(count_placements(problem).values()) == count(0, frozenset())
 
 
 @pytest.mark.parametrize("seed", range(500))
@@ -148,10 +152,10 @@ def test_a_stopped_search_says_how_far_it_came():
 
 
 def test_the_authors_run_on_medium_is_counted_to_the_row():
-    size = pl.single_gpu_size(pl.load_case("medium"), segments="as_run")
+    size = single_gpu_size(pl.load_case("medium"), segments="as_run")
     assert (size["segments"], size["connections"]) == (5_740, 312_210)
     assert (size["variables"], size["rows"]) == (630_291, 1_568_029)
-    tiny = pl.single_gpu_size(pl.load_case("tiny"), segments="as_run")
+    tiny = single_gpu_size(pl.load_case("tiny"), segments="as_run")
     assert (tiny["segments"], tiny["connections"], tiny["variables"]) == (40, 120, 289)
 
 
@@ -511,12 +515,12 @@ def test_no_rule_beats_the_proven_optimum(method):
 
 def test_a_comparison_is_one_table_and_one_figure(tiny):
     both = pl.compare(tiny, joint={"form": "tight"})
-    frame = both.frame().set_index("method")
+    frame = both.to_frame().set_index("method")
     assert frame.loc["joint", "outcome"] == frame.loc["exhaustive", "outcome"] == "proven"
     assert frame.loc["even", "outcome"] == "not proven"
     assert both.optimum == pytest.approx(301.784)
     assert both.shares()["even"] == pytest.approx(133.116 / 301.784)
-    figure = both.figure()
+    figure = pl.plot(both)
     names = figure.layout.yaxis.ticktext
     drawn = {
         names[y]: x for trace in figure.data[:5] for y, x in zip(trace.y, trace.x, strict=True)
@@ -533,7 +537,7 @@ def test_a_comparison_of_an_infeasible_problem_says_so():
         model=dataclasses.replace(pl.load_case("tiny").model, layer_weight_gb=90),
     )
     both = pl.compare(heavy, ["even", "exhaustive", "joint"])
-    assert "infeasible, proven by exhaustive and joint" in both.figure().layout.title.text
+    assert "infeasible, proven by exhaustive and joint" in pl.plot(both).layout.title.text
 
 
 def test_an_interrupt_ends_a_comparison_and_keeps_what_there_is(tiny, monkeypatch):
@@ -564,15 +568,17 @@ def test_comparisons_refuse_what_they_do_not_understand(tiny):
 
 
 def test_what_is_too_large_to_compare_is_a_row_with_its_reason():
-    frame = pl.compare(pl.load_case("demo", max_gpus_per_stage=3), ["exhaustive", "joint"]).frame()
+    frame = pl.compare(
+        pl.load_case("demo", max_gpus_per_stage=3), ["exhaustive", "joint"]
+    ).to_frame()
     assert frame["outcome"].tolist() == ["refused", "refused"]
     assert "9,887,608,011 variables" in frame["remark"][1]
 
 
 def test_search_growth_and_split_costs_are_drawn_as_given():
-    growth = pl.plot_search_growth([1, 2], {"splits": [1, 10**20]}, 1e6, "layers")
+    growth = plot_search_growth([1, 2], {"splits": [1, 10**20]}, 1e6, "layers")
     assert "beyond a year of search from 2 layers on" in growth.layout.title.text
-    costs = pl.plot_split_costs(
+    costs = plot_split_costs(
         [4, 4, 1], {"rule": (range(2), range(2, 3)), "exact": (range(1), range(1, 3))}
     )
     assert "rule has a bottleneck 60% above exact's" in costs.layout.title.text

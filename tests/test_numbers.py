@@ -13,6 +13,13 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.course.papers import published_bubbles
+from pipelab.engine.methods.cost import cheapest
+from pipelab.engine.methods.exhaustive import count_placements
+from pipelab.engine.methods.in_flight import solve_in_flight
+from pipelab.engine.methods.joint_model import joint_size
+from pipelab.engine.methods.latency import quickest
+from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.solving import METHODS
 
 NO_VALUES = ("DataFrame", "Series", "Figure", "ndarray", "Index")
@@ -58,7 +65,7 @@ def _numpy_in_object(value: Any, place: str, seen: dict[int, Any], deep: bool) -
         yield from numpy_in(item, f"{place}.{name}", seen, deep=False)
         if isinstance(item, str) and "np." in item:
             yield f"{place}.{name} says {item!r}"
-    for name in ("as_dict", "row"):
+    for name in ("to_dict", "row"):
         if callable(getattr(value, name, None)):
             yield from numpy_in(getattr(value, name)(), f"{place}.{name}()", seen, deep=False)
     for text in (repr(value), str(value)):
@@ -69,8 +76,8 @@ def _numpy_in_object(value: Any, place: str, seen: dict[int, Any], deep: bool) -
 def check(value: Any, place: str) -> None:
     found = list(numpy_in(value, place))
     assert not found, "\n".join(found[:20])
-    if callable(getattr(value, "as_dict", None)):
-        json.dumps(value.as_dict(), allow_nan=False)
+    if callable(getattr(value, "to_dict", None)):
+        json.dumps(value.to_dict(), allow_nan=False)
 
 
 def test_the_walk_finds_what_it_is_for():
@@ -134,15 +141,15 @@ def test_answers_of_every_method(name):
 def test_other_objectives_and_proofs(name):
     problem = PROBLEMS[name]
     asked = {
-        "quickest": lambda: pl.quickest(problem),
-        "cheapest": lambda: pl.cheapest(problem),
+        "quickest": lambda: quickest(problem),
+        "cheapest": lambda: cheapest(problem),
         "trade_off": lambda: pl.trade_off(problem),
         "trade_off, time": lambda: pl.trade_off(problem, "seconds_per_pass"),
-        "in flight": lambda: pl.solve_in_flight(problem),
+        "in flight": lambda: solve_in_flight(problem),
         "certificate": lambda: pl.certificate(pl.solve(problem, "aggregated")),
         "compare": lambda: pl.compare(problem),
-        "count": lambda: pl.count_placements(problem),
-        "size": lambda: (pl.joint_size(problem), pl.single_gpu_size(problem)),
+        "count": lambda: count_placements(problem),
+        "size": lambda: (joint_size(problem), single_gpu_size(problem)),
     }
     for what, ask in asked.items():
         with contextlib.suppress(pl.NotApplicable, pl.InvalidValue):
@@ -176,7 +183,7 @@ def test_sweeps_splits_and_schedules():
         check(pl.simulate(schedule, times), f"{name}, timeline")
         check(pl.closed_forms(schedule, times), f"{name}, closed forms")
         check(pl.lower_bound(2, 4, times), f"{name}, lower bound")
-    check(pl.published_bubbles(), "published_bubbles")
+    check(published_bubbles(), "published_bubbles")
 
 
 def test_facts_and_costs():

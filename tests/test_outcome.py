@@ -17,9 +17,17 @@ from pipelab.display import (
     outcome_of,
     outcome_of_row,
 )
+from pipelab.engine.methods.in_flight import solve_in_flight
+from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.engine.sweeps.task import _answer
+from pipelab.figures.aggregated import plot_classes, plot_run_times, plot_search
 from pipelab.figures.baselines import Row, rival_parts
+from pipelab.figures.comparing import plot_shares, plot_split_costs
+from pipelab.figures.makespans import plot_makespans
+from pipelab.figures.placements import plot_placement
+from pipelab.figures.search_growth import plot_search_growth
+from pipelab.figures.solves import plot_claims, plot_growth, plot_progress
 from pipelab.widgets.mix_answer import answer
 from pipelab.widgets.mix_values import beginning
 
@@ -67,7 +75,7 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
     both = pl.compare(tiny, ["single_gpu", "exhaustive"])
     assert both.results["single_gpu"].details["solver_status"] == "optimal"
     assert both.outcomes == {"single_gpu": PROVEN, "exhaustive": PROVEN}
-    figure = both.figure()
+    figure = pl.plot(both)
     solid = next(trace for trace in figure.data if trace.name == str(PROVEN))
     assert len(solid.y) == 2
     assert not solid.marker.pattern.shape
@@ -75,7 +83,7 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
     alone = both.results["single_gpu"]
     for html in (alone._repr_html_(), both._repr_html_()):
         assert f"{PROVEN.html} for one GPU per stage" in html
-    assert "✓ proven for one GPU per stage; " in pl.plot_progress(alone).layout.title.text
+    assert "✓ proven for one GPU per stage; " in plot_progress(alone).layout.title.text
     rows = pl.sweep(
         lambda k: pl.load_case("tiny", max_gpus_per_stage=k),
         [{"k": 2}],
@@ -84,10 +92,10 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
         progress=False,
     )
     assert [outcome_of_row(row) for row in rows.rows] == [PROVEN]
-    assert rows.frame()["proven_among"].to_list() == ["one GPU per stage"]
+    assert rows.to_frame()["proven_among"].to_list() == ["one GPU per stage"]
     assert f"{PROVEN.html} for one GPU per stage" in rows._repr_html_()
-    assert "; ✓ proven for one GPU per stage: 1" in rows.figure().layout.title.text
-    assert rows.figure().data[0].text == ("k = 2, ✓ proven for one GPU per stage",)
+    assert "; ✓ proven for one GPU per stage: 1" in pl.plot(rows).layout.title.text
+    assert pl.plot(rows).data[0].text == ("k = 2, ✓ proven for one GPU per stage",)
     early = pl.solve(tiny, "single_gpu", time_limit=0)
     assert outcome_of(early) == STOPPED
     real = scip.run
@@ -167,8 +175,8 @@ def looks(figure):
 
 def test_all_figures_draw_an_outcome_in_the_same_way(five):
     wanted = {str(o): (o.fill, o.pattern) for o in OUTCOMES}
-    assert looks(five.figure()) == wanted
-    assert looks(pl.plot_shares({"small": five})) == wanted
+    assert looks(pl.plot(five)) == wanted
+    assert looks(plot_shares({"small": five})) == wanted
     rivals = rival_parts([Row(o.word, 1.0, o) for o in OUTCOMES], 1.0)
     assert {
         t["name"]: (t["marker"]["color"], t["marker"]["pattern"]["shape"])
@@ -180,7 +188,7 @@ def test_all_figures_draw_an_outcome_in_the_same_way(five):
 def test_a_grid_of_shares_tells_what_does_not_fit_from_what_is_refused_and_a_time_out_from_quality(
     five,
 ):
-    figure = pl.plot_shares({"heavy": five})
+    figure = plot_shares({"heavy": five})
     said = dict(zip(five.outcomes, figure.data[5].text, strict=True))
     assert said["even"] == "✗ does not fit"
     assert said["exhaustive"] == "⊘ refused"
@@ -195,13 +203,13 @@ def test_a_grid_of_shares_tells_what_does_not_fit_from_what_is_refused_and_a_tim
 
 
 def test_a_comparison_says_why_a_bar_is_missing_and_blames_no_time_out(five):
-    figure = five.figure()
+    figure = pl.plot(five)
     names, notes = figure.layout.yaxis.ticktext, figure.data[5]
     missing = {names[y]: text for y, text in zip(notes.y, notes.text, strict=True)}
     assert missing["even"].startswith("✗ does not fit: ")
     assert missing["exhaustive"].startswith("⊘ refused: small has ")
     assert "proportional loses" in figure.layout.title.text
-    assert five.frame().set_index("method")["outcome"].to_dict() == {
+    assert five.to_frame().set_index("method")["outcome"].to_dict() == {
         m: o.word for m, o in five.outcomes.items()
     }
     html = five._repr_html_()
@@ -240,7 +248,7 @@ def test_points_of_a_sweep_look_as_they_ended():
     answers = pl.sweep(make, points, "joint", jobs=1, progress=False)
     ended = [outcome_of_row(row) for row in answers.rows]
     assert ended == [STOPPED, PROVEN, DOES_NOT_FIT]
-    figure = answers.figure()
+    figure = pl.plot(answers)
     assert set(figure.data[0].marker.symbol) == {PROVEN.marker, STOPPED.marker}
     assert "◔ stopped early: 1; ✗ does not fit: 1" in figure.layout.title.text
     assert [o.html in answers._repr_html_() for o in ended] == [True] * 3
@@ -256,7 +264,7 @@ def test_saved_run_times_do_not_count_a_time_out_as_solved():
     frame = pd.DataFrame(
         rows, columns=["series", "value", "seed", "seconds", "status", "variables"]
     )
-    figure = pl.plot_run_times(frame, ["s"])
+    figure = plot_run_times(frame, ["s"])
     assert figure.layout.title.text.startswith(
         "3 problems, the slowest solved in 3 s, 1 stopped early after 60 s (◔)<br>"
     )
@@ -268,7 +276,7 @@ def test_a_search_that_was_stopped_draws_no_proof():
     medium = pl.load_case("medium", max_gpus_per_stage=2)
     early = pl.solve(medium, "aggregated", gap=0.5)
     assert (early.status, outcome_of(early)) == ("feasible", STOPPED)
-    texts = [note.text for note in pl.plot_search(early).layout.annotations]
+    texts = [note.text for note in plot_search(early).layout.annotations]
     assert texts == [f"◔ stopped early: {early.throughput:.6g}"]
 
 
@@ -296,12 +304,12 @@ def test_no_name_is_taken_for_html():
     placed = pl.timeline_of(problem, result)
     both = pl.compare(problem, ["even", "joint"])
     figures = [
-        watched.progress.figure, watched.chart.figure, pl.plot_placement(problem, result.placement),
-        pl.plot_placement(problem), pl.plot_progress(result), pl.plot_search(counted), both.figure(),
-        pl.plot_shares({ODD: both}), pl.trade_off(problem).figure(), placed.figure(), placed.gantt(),
-        pl.plot_growth({ODD: pl.joint_size(problem)}), pl.plot_classes(problem.cluster),
-        pl.plot_claims([1.0], {ODD: [5.0]}, [5.0]), pl.plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
-        pl.plot_split_costs([1, 2], {ODD: (range(1), range(1, 2))}), pl.plot_makespans([0], {ODD: [1]}, "x"),
+        watched.progress.figure, watched.chart.figure, plot_placement(problem, result.placement),
+        plot_placement(problem), plot_progress(result), plot_search(counted), pl.plot(both),
+        plot_shares({ODD: both}), pl.plot(pl.trade_off(problem)), pl.plot(placed, kind="in_flight"), pl.plot(placed),
+        plot_growth({ODD: joint_size(problem)}), plot_classes(problem.cluster),
+        plot_claims([1.0], {ODD: [5.0]}, [5.0]), plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
+        plot_split_costs([1, 2], {ODD: (range(1), range(1, 2))}), plot_makespans([0], {ODD: [1]}, "x"),
     ]  # fmt: skip
     for i, figure in enumerate(figures):
         text = json.dumps(
@@ -311,13 +319,13 @@ def test_no_name_is_taken_for_html():
             assert tag not in text, (i, tag)
     assert "&lt;b&gt;x&lt;/b&gt; &amp;" in watched.progress.layout.title.text
     pages = [result, counted, both, placed, pl.score(problem, result), problem, problem.cluster, result.evaluation,
-             pl.trade_off(problem), pl.certificate(counted), pl.solve_in_flight(problem)]  # fmt: skip
+             pl.trade_off(problem), pl.certificate(counted), solve_in_flight(problem)]  # fmt: skip
     for page in pages:
         html = page._repr_html_()
         assert "<b>x</b>" not in html
         assert "<i>" not in html
     # nor "$1 or $2" for a formula
-    for page in (result, counted, placed, pl.solve_in_flight(problem)):
+    for page in (result, counted, placed, solve_in_flight(problem)):
         assert "<p class='tex2jax_ignore mathjax_ignore'>" in page._repr_html_()
 
 

@@ -232,11 +232,11 @@ def test_a_stage_whose_gpus_take_turns_keeps_the_promise_and_hands_on_later():
         assert lane.seconds == pytest.approx(1 / report.throughput)
         assert lane.seconds + lane.wait == pytest.approx(report.seconds)
         assert lane.wait > 0
-    frame = placed.frame()
+    frame = placed.to_frame()
     assert list(frame["handed_on_after_seconds"]) == pytest.approx(
         [lane.seconds + lane.wait for lane in placed.lanes]
     )
-    assert "handed_on_after_seconds" not in pl.timeline_of(problem, single).frame()
+    assert "handed_on_after_seconds" not in pl.timeline_of(problem, single).to_frame()
     few = pl.timeline_of(problem, turns, in_flight=1)
     assert few.steady_rate == pytest.approx(1 / judged.seconds_per_pass)
 
@@ -308,7 +308,7 @@ def test_lanes_and_sentences_say_what_works_where(decode):
         "link 1→2",
         "stage 2: 1 layer on 1 × V100",
     ]
-    frame = placed.frame()
+    frame = placed.to_frame()
     assert list(frame["bottleneck"]) == ["", "", "◀", "", "◀"]
     assert list(frame["busy_when_full"].round(9))[::2] == [0.5, 1.0, 1.0]
     assert placed.sentence.startswith(
@@ -321,7 +321,7 @@ def test_lanes_and_sentences_say_what_works_where(decode):
 
 def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     placed = pl.timeline_of(decode, PARTS)
-    figure = placed.gantt(follow=1)
+    figure = pl.plot(placed, follow=1)
     assert list(figure.layout.yaxis.ticktext)[2:5] == [
         "<b>stage 2: 1 layer on 1 × V100 ◀</b>", "link 2→3", "<b>stage 3: 1 layer on 1 × V100 ◀</b>",
     ]  # fmt: skip
@@ -350,16 +350,16 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     with pytest.raises(
         pl.InvalidValue, match="follow = 3: expected None or a microbatch from 0 to 2"
     ):
-        placed.gantt(follow=3)
-    assert len(placed.gantt(follow=None).data) == 4
-    long = pl.timeline_of(decode, PARTS, microbatches=1000).gantt()
+        pl.plot(placed, follow=3)
+    assert len(pl.plot(placed, follow=None).data) == 4
+    long = pl.plot(pl.timeline_of(decode, PARTS, microbatches=1000))
     assert len(long.data[1].x) == 3 * 120
     assert "the first 120 of 1000 shown" in long.layout.title.text
 
 
 def test_the_gantt_can_leave_out_links(decode):
     placed = pl.timeline_of(decode, PARTS)
-    figure = placed.gantt(follow=1, links=False)
+    figure = pl.plot(placed, follow=1, links=False)
     bars = {trace.name: trace for trace in figure.data}
     assert list(bars) == ["idle", "stage computes", "way of microbatch 1", "bottleneck"]
     assert [label.split(":")[0] for label in figure.layout.yaxis.ticktext] == [
@@ -370,7 +370,7 @@ def test_the_gantt_can_leave_out_links(decode):
     assert list(bars["idle"].y) == [0, 1, 2]
     assert sorted({round(y) for y in bars["bottleneck"].y if y == y}) == [1, 2]
     # The same bars as with links, one row after the other.
-    with_links = placed.gantt().data[1]
+    with_links = pl.plot(placed).data[1]
     assert list(bars["stage computes"].base) == list(with_links.base)
     assert [2 * row for row in bars["stage computes"].y] == list(with_links.y)
     busiest = (
@@ -385,7 +385,7 @@ def test_the_gantt_can_leave_out_links(decode):
 
 def test_a_lane_has_numbers_where_any_of_them_fits_or_none(decode):
     def numbers(placed):
-        bars = placed.gantt().data[1]
+        bars = pl.plot(placed).data[1]
         return [
             {text for text, row in zip(bars.text, bars.y, strict=True) if row == lane}
             for lane in (0, 2, 4)
@@ -396,7 +396,7 @@ def test_a_lane_has_numbers_where_any_of_them_fits_or_none(decode):
     assert few == [{""}, {str(i) for i in range(12)}, {str(i) for i in range(12)}]
     many = pl.timeline_of(decode, PARTS, microbatches=120, in_flight=12)
     assert numbers(many) == [{""}] * 3
-    assert "each bar is a microbatch" in many.gantt().layout.title.text
+    assert "each bar is a microbatch" in pl.plot(many).layout.title.text
 
 
 def test_a_pipeline_too_long_for_bars_is_a_raster(decode):
@@ -406,7 +406,7 @@ def test_a_pipeline_too_long_for_bars_is_a_raster(decode):
         decode, cluster=cluster, model=dataclasses.replace(decode.model, layers=layers)
     )
     placed = pl.timeline_of(problem, pl.Placement.of([(1, (g,)) for g in range(layers)]))
-    figure = placed.gantt()
+    figure = pl.plot(placed)
     assert [trace.type for trace in figure.data] == ["heatmap"]
     assert figure.data[0].z.shape[0] == 139
     assert "each pixel shows" in figure.layout.title.text
@@ -416,14 +416,16 @@ def test_a_pipeline_too_long_for_bars_is_a_raster(decode):
 
 
 def test_the_figure_shows_how_many_it_takes(decode):
-    figure = pl.timeline_of(decode, PARTS).figure()
+    figure = pl.plot(pl.timeline_of(decode, PARTS), kind="in_flight")
     assert "3 microbatches in flight reach 400 tokens/s" in figure.layout.title.text
     assert figure.layout.annotations[0].text == "3 needed"
     points = next(trace for trace in figure.data if trace.name == "simulated")
     assert list(points.y)[2] == pytest.approx(400)
     bound = figure.data[0]
     assert bound.x[1] == pytest.approx(400 * pl.timeline_of(decode, PARTS).latency_s / 16)
-    one = pl.timeline_of(pl.load_case("tiny"), pl.Placement.of([(4, (0,))])).figure()
+    one = pl.plot(
+        pl.timeline_of(pl.load_case("tiny"), pl.Placement.of([(4, (0,))])), kind="in_flight"
+    )
     assert "1 microbatch in flight reaches 217.52 tokens/s" in one.layout.title.text
 
 
@@ -461,9 +463,9 @@ def test_training_runs_every_schedule_over_the_stages(decode, name):
         # between the last stage of the way down and the next: none in a V, the way home else
         middle = comm[2]
         assert (middle == 0) == (name in ("ZBV", "DualPipeV"))
-    assert step.gantt().layout.yaxis.ticktext[0] == "stage 1: 2 layers on 2 × A100"
-    assert name in step.gantt().layout.title.text
-    frame = step.frame()
+    assert pl.plot(step).layout.yaxis.ticktext[0] == "stage 1: 2 layers on 2 × A100"
+    assert name in pl.plot(step).layout.title.text
+    frame = step.to_frame()
     assert np.allclose(frame["forward_s"], forward)
     assert np.allclose(frame["backward_s"], 2 * forward)
 
@@ -555,7 +557,7 @@ def test_training_asks_what_a_weight_gradient_needs_where_memory_is_shown():
     )
     options = {"microbatches": 8, "training": True, "schedule": "ZBH1"}
     with pytest.raises(pl.InvalidValue, match="weight_activation = None: ZBH1 splits its backward"):
-        pl.timeline_of(tiny, halves, **options).gantt(memory=True)
+        pl.plot(pl.timeline_of(tiny, halves, **options), memory=True)
     step = pl.timeline_of(tiny, halves, **options, weight_activation=0.5)
     assert step.timeline.peak_memory == (2, 1.5)
     with pytest.raises(

@@ -5,7 +5,13 @@ import dataclasses
 import pytest
 
 import pipelab as pl
+from pipelab.display import show_table
+from pipelab.engine.formulations.ablation import leave_out
+from pipelab.engine.formulations.readable import joint_formulation, single_gpu_formulation
+from pipelab.engine.methods.joint_model import joint_size
+from pipelab.figures.placements import plot_placement
 from pipelab.figures.plan import limited_by
+from pipelab.figures.solves import plot_claims, plot_growth, plot_progress
 from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, ink_on
 
 
@@ -19,7 +25,7 @@ def _bars(figure):
 
 
 def test_a_placement_is_drawn_layer_by_layer_and_gpu_by_gpu(tiny):
-    figure = pl.plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
+    figure = plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
     # GPU type, row, first layer counted from 1, number of layers
     assert _bars(figure) == {("A100", 0, 1, 3), ("A100", 1, 1, 3), ("V100", 2, 4, 1)}
     assert figure.layout.yaxis.ticktext == (
@@ -31,7 +37,7 @@ def test_a_placement_is_drawn_layer_by_layer_and_gpu_by_gpu(tiny):
 
 
 def test_the_bottleneck_stage_is_framed_and_named(tiny):
-    figure = pl.plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
+    figure = plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
     assert [(s.x0, s.x1) for s in figure.layout.shapes] == [(3.5, 4.5)]
     assert "133.116 tokens/s in 2 stages" in figure.layout.title.text
     assert "limited by stage 2 (framed);" in figure.layout.title.text
@@ -39,7 +45,7 @@ def test_the_bottleneck_stage_is_framed_and_named(tiny):
 
 def test_a_bottleneck_link_is_drawn_between_its_gpus(two_stages):
     slow = dataclasses.replace(two_stages, cluster=two_stages.cluster.scaled_bandwidth(0.05))
-    figure = pl.plot_placement(slow, pl.Placement.of([(2, (0,)), (2, (1,))]))
+    figure = plot_placement(slow, pl.Placement.of([(2, (0,)), (2, (1,))]))
     line = figure.data[-1]
     assert (list(line.x[:2]), list(line.y[:2])) == ([2.5, 2.5], [0, 1])
     assert not figure.layout.shapes
@@ -59,12 +65,12 @@ def test_titles_say_how_the_bottleneck_is_marked():
 
 def test_the_number_of_traces_does_not_depend_on_the_placement(tiny):
     placements = [[(4, (0,))], [(2, (0,)), (2, (2,))], [(1, (g,)) for g in range(4)]]
-    counts = {len(pl.plot_placement(tiny, pl.Placement.of(p)).data) for p in placements}
+    counts = {len(plot_placement(tiny, pl.Placement.of(p)).data) for p in placements}
     assert counts == {3}  # two types and the bottleneck links
 
 
 def test_an_empty_cluster_can_be_drawn(tiny):
-    figure = pl.plot_placement(tiny)
+    figure = plot_placement(tiny)
     assert "4 GPUs, 4 layers to place" in figure.layout.title.text
     assert all("idle" in text for text in figure.layout.yaxis.ticktext)
 
@@ -72,7 +78,7 @@ def test_an_empty_cluster_can_be_drawn(tiny):
 def test_a_large_cluster_shows_the_gpus_in_use():
     medium = pl.load_case("medium")
     parts = [(8, (0,)), *[(9, (25 + i,)) for i in range(8)]]
-    figure = pl.plot_placement(medium, pl.Placement.of(parts))
+    figure = plot_placement(medium, pl.Placement.of(parts))
     assert len(figure.layout.yaxis.ticktext) == 9
     assert "56 GPUs without a stage are not shown" in figure.layout.annotations[0].text
     assert "264.236 tokens/s in 9 stages" in figure.layout.title.text
@@ -82,7 +88,7 @@ def test_the_narrowest_blocks_have_their_number_beside_them():
     cluster = pl.Cluster.from_counts({"A100": 17}, 800, 400)
     problem = dataclasses.replace(pl.load_case("medium"), cluster=cluster)
     sizes = [60, 6, *[1] * 14]
-    figure = pl.plot_placement(problem, pl.Placement.of([(n, (i,)) for i, n in enumerate(sizes)]))
+    figure = plot_placement(problem, pl.Placement.of([(n, (i,)) for i, n in enumerate(sizes)]))
     assert list(figure.data[0].text[:4]) == ["stage 1", "stage 2", "3", "4"]
     assert list(figure.data[0].textposition) == ["inside", "inside", *["outside"] * 14]
     assert figure.layout.annotations[0].text == "1 GPU without a stage is not shown"
@@ -90,7 +96,7 @@ def test_the_narrowest_blocks_have_their_number_beside_them():
 
 def test_progress_shows_bound_and_incumbent(two_stages):
     result = pl.solve(two_stages, "joint")
-    bound, found = pl.plot_progress(result).data[:2]
+    bound, found = plot_progress(result).data[:2]
     assert list(bound.y) == sorted(bound.y, reverse=True)
     assert bound.y[-1] == pytest.approx(found.y[-1])
     assert bound.x[-1] == found.x[-1] == result.details["solve_seconds"]
@@ -98,26 +104,24 @@ def test_progress_shows_bound_and_incumbent(two_stages):
 
 def test_progress_of_a_solve_stopped_at_once_shows_what_there_is(two_stages):
     result = pl.solve(two_stages, "joint", time_limit=0)
-    assert "tiny: 185.497 tokens/s after" in pl.plot_progress(result).layout.title.text
+    assert "tiny: 185.497 tokens/s after" in plot_progress(result).layout.title.text
 
 
 def test_growth_draws_the_counted_numbers():
-    sizes = {
-        f"tiny, {k}": pl.joint_size(pl.load_case("tiny", max_gpus_per_stage=k)) for k in (1, 2)
-    }
-    figure = pl.plot_growth(sizes, limit=1000)
+    sizes = {f"tiny, {k}": joint_size(pl.load_case("tiny", max_gpus_per_stage=k)) for k in (1, 2)}
+    figure = plot_growth(sizes, limit=1000)
     assert [list(t.y) for t in figure.data] == [[40, 100], [120, 420], [321, 1041]]
     assert "4 for each allocation of tiny, 2" in figure.layout.title.text
 
 
 def test_claims_name_the_worst_and_where_it_begins():
-    figure = pl.plot_claims([0.1, 1.0], {"their M": [50.0, 100.0]}, [100.0, 100.0])
+    figure = plot_claims([0.1, 1.0], {"their M": [50.0, 100.0]}, [100.0, 100.0])
     assert "50% of the truth" in figure.layout.title.text
     assert "their M: too low at 1/10 of the bandwidth" in figure.layout.title.text
 
 
 def test_true_claims_are_called_true():
-    assert "Every claim is true" in pl.plot_claims([1.0], {"M": [5.0]}, [5.0]).layout.title.text
+    assert "Every claim is true" in plot_claims([1.0], {"M": [5.0]}, [5.0]).layout.title.text
 
 
 def test_text_on_every_colour_has_contrast():
@@ -151,15 +155,15 @@ def test_a_type_has_one_colour_whatever_the_order_of_its_gpus():
 
 
 def test_tables_keep_text_left_and_escape_it(tiny):
-    html = pl.show_table([{"name": "<b>x</b>", "rate": 1.23456789}])._repr_html_()
+    html = show_table([{"name": "<b>x</b>", "rate": 1.23456789}])._repr_html_()
     assert "&lt;b&gt;x" in html
     assert "1.234568" in html
     assert "text-align: left" in html
 
 
 def test_the_formulation_is_shown_from_the_registry(tiny):
-    shown = pl.joint_formulation(tiny)
-    frame = shown.frame()
+    shown = joint_formulation(tiny)
+    frame = shown.to_frame()
     assert list(frame["family"]) == [f.name for f in shown.families]
     assert frame["rows here"].sum() == 2010
     lines = dict(zip(frame["family"], frame["in cvxpy"], strict=True))
@@ -172,16 +176,16 @@ def test_the_formulation_is_shown_from_the_registry(tiny):
 def test_long_names_in_tables_may_be_broken(tiny):
     judged = pl.evaluate(tiny, pl.Placement.of([(4, (0,))]))._repr_html_()
     assert "memory_<wbr>needed_<wbr>gb" in judged
-    assert "<code>link_<wbr>needs_<wbr>sender</code>" in pl.joint_formulation(tiny)._repr_html_()
-    assert "&lt;b&gt;" in pl.show_table([{"<b>": 1}])._repr_html_()
+    assert "<code>link_<wbr>needs_<wbr>sender</code>" in joint_formulation(tiny)._repr_html_()
+    assert "&lt;b&gt;" in show_table([{"<b>": 1}])._repr_html_()
 
 
 def test_the_original_program_is_told_in_segments(tiny):
-    shown = pl.single_gpu_formulation(tiny)
-    words = " ".join([*shown.frame()["one row says"], *shown.frame()["how many rows"]])
+    shown = single_gpu_formulation(tiny)
+    words = " ".join([*shown.to_frame()["one row says"], *shown.to_frame()["how many rows"]])
     assert "segment" in words
-    assert "allocation" not in words + " ".join(shown.symbols.frame()["meaning"])
-    letters = " ".join(shown.symbols.frame()["symbol"])
+    assert "allocation" not in words + " ".join(shown.symbols.to_frame()["meaning"])
+    letters = " ".join(shown.symbols.to_frame()["symbol"])
     for letter in (r"u_g", r"\tau_g", r"\bar t", r"M_{\mathrm{stage}}", r"\rho_{ab}"):
         assert letter in letters
     assert r"\tau_a" not in letters
@@ -195,14 +199,14 @@ def test_leaving_out_exclusivity_is_found_out_by_the_judge(tiny):
     hard = dataclasses.replace(
         tiny, cluster=three, model=dataclasses.replace(tiny.model, layer_weight_gb=25)
     )
-    whole, without = pl.leave_out(hard), pl.leave_out(hard, "gpu_exclusivity")
+    whole, without = leave_out(hard), leave_out(hard, "gpu_exclusivity")
     assert (whole.promised_tokens_per_s, whole.verdict) == (pytest.approx(48, abs=1e-4), "holds")
     assert without.promised_tokens_per_s > 133
     assert "used more than once" in without.verdict
-    forgotten = pl.leave_out(hard, "successor", "predecessor")
+    forgotten = leave_out(hard, "successor", "predecessor")
     assert forgotten.verdict == "it yields only 48 tokens/s"
     with pytest.raises(pl.UnknownName, match="no family 'sucessor'; did you mean 'successor'"):
-        pl.leave_out(hard, "sucessor")
+        leave_out(hard, "sucessor")
 
 
 def test_a_guess_is_folded_and_escaped():

@@ -212,7 +212,7 @@ def test_rules_refuse_values_that_do_not_exist(tiny):
 
 
 def test_tables_have_units_in_their_columns(tiny):
-    assert list(tiny.cluster.frame().columns) == ["type", "count", "memory_gb", "gpu_ids"]
+    assert list(tiny.cluster.to_frame().columns) == ["type", "count", "memory_gb", "gpu_ids"]
     assert "2 × A100 (80 GB), 2 × V100 (32 GB)" in tiny._repr_html_()
 
 
@@ -238,5 +238,5 @@ def test_a_result_says_when_links_count_transfers(tiny):
         assert result.sentence.endswith(remark)
         assert remark in str(result)
         assert remark in result._repr_html_()
-        assert result.as_dict()["link_units"] == "transfers"
+        assert result.to_dict()["link_units"] == "transfers"
         assert remark not in pl.solve(real, method).sentence

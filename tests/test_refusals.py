@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.course.figures.ledger import plot_verdicts
+from pipelab.course.ledger.book import Ledger
+from pipelab.engine.methods.cost import cheapest
+from pipelab.engine.methods.latency import quickest
+from pipelab.figures.aggregated import plot_proof, plot_search
+from pipelab.figures.comparing import plot_shares, plot_split_costs
+from pipelab.figures.placements import plot_placement
+from pipelab.figures.search_growth import plot_search_growth
+from pipelab.figures.solves import plot_growth
+from pipelab.hardware.known_gpus import load_gpus
 from pipelab.io.paths import data_dir
+from pipelab.io.placements import save_placement
+from pipelab.splits import count_splits
 
 ODD = (
     None,
@@ -49,16 +61,16 @@ def _nothing(**point):
 
 
 DOORS = {
-    "cheapest": lambda p, odd: pl.cheapest(odd),
-    "quickest": lambda p, odd: pl.quickest(odd),
+    "cheapest": lambda p, odd: cheapest(odd),
+    "quickest": lambda p, odd: quickest(odd),
     "trade_off": lambda p, odd: pl.trade_off(odd),
     "trade_off, against": lambda p, odd: pl.trade_off(p, odd),
-    "cheapest, solver": lambda p, odd: pl.cheapest(p, solver=odd),
+    "cheapest, solver": lambda p, odd: cheapest(p, solver=odd),
     "score": lambda p, odd: pl.score(odd, PLAN),
     "score, placement": lambda p, odd: pl.score(p, odd),
     "timeline_of": lambda p, odd: pl.timeline_of(odd, PLAN),
     "vllm_settings": lambda p, odd: pl.vllm_settings(odd, PLAN),
-    "save_placement": lambda p, odd: pl.save_placement(p, PLAN, odd),
+    "save_placement": lambda p, odd: save_placement(p, PLAN, odd),
     "load_placement": lambda p, odd: pl.load_placement(odd),
     "load_model": lambda p, odd: pl.load_model(odd),
     "load_cluster": lambda p, odd: pl.load_cluster(odd),
@@ -80,8 +92,8 @@ DOORS = {
 }
 # Where None stands for "not given", or text for a name.
 OPTIONAL = {
-    "cheapest, floor": lambda p, odd: pl.cheapest(p, odd),
-    "quickest, stop": lambda p, odd: pl.quickest(p, stop=odd),
+    "cheapest, floor": lambda p, odd: cheapest(p, odd),
+    "quickest, stop": lambda p, odd: quickest(p, stop=odd),
     "trade_off, on_point": lambda p, odd: pl.trade_off(p, on_point=odd),
     "score, best": lambda p, odd: pl.score(p, PLAN, odd),
     "load_cluster, gpus": lambda p, odd: pl.load_cluster("helix-single24", gpus=odd),
@@ -206,8 +218,8 @@ def test_no_latency_is_no_warning(problem):
 
 
 def test_a_saved_placement_keeps_what_it_was_judged_by(problem, tmp_path):
-    result = pl.cheapest(problem)
-    path = pl.save_placement(problem, result, tmp_path / "plan.json")
+    result = cheapest(problem)
+    path = save_placement(problem, result, tmp_path / "plan.json")
     saved = json.loads(path.read_text())
     assert (
         saved["usd_per_million_tokens"]
@@ -217,7 +229,7 @@ def test_a_saved_placement_keeps_what_it_was_judged_by(problem, tmp_path):
     (tmp_path / "file").write_text("")
     for name in ("plan.json", "plan.csv"):
         with pytest.raises(pl.InvalidData, match="cannot be written"):
-            pl.save_placement(problem, result, tmp_path / "file" / name)
+            save_placement(problem, result, tmp_path / "file" / name)
 
 
 @pytest.mark.filterwarnings("error")
@@ -231,7 +243,7 @@ def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, num
         pl.InvalidValue,
         match=r"expected prices in whole millionths of a dollar, .* round GPU\.usd_per_hour to cents",
     ):
-        pl.cheapest(many)
+        cheapest(many)
 
 
 @pytest.mark.filterwarnings("error")
@@ -240,7 +252,7 @@ def test_prices_in_cents_over_a_thousand_gpus_are_no_obstacle(problem):
         {"H100-SXM": 500, "L4": 500}, 24, 10, {"H100-SXM": 2.99, "L4": 1.29}
     )
     many = pl.Problem(pool, problem.model, problem.workload, problem.costs, 32, link_units="tokens")
-    result = pl.cheapest(many)
+    result = cheapest(many)
     assert (result.status, result.objective.bound) == ("optimal", result.objective.value)
 
 
@@ -275,7 +287,7 @@ MISTAKES = {
         r"costs\[0\] = 'a': expected a finite number",
     ),
     "no layers to count": (
-        lambda: pl.count_splits(0, 1),
+        lambda: count_splits(0, 1),
         "layers = 0: expected a whole number of at least 1",
     ),
     "a speed too few": (
@@ -292,24 +304,24 @@ MISTAKES = {
     ),
     "no facts": (lambda: _layer_times("L44"), "no facts of GPU type 'L44'; did you mean 'L4'"),
     "a search without questions": (
-        lambda: pl.plot_search(RESULT),
+        lambda: plot_search(RESULT),
         "expected a result of method 'aggregated'",
     ),
     "nothing to prove": (
-        lambda: pl.plot_proof(pl.certificate(pl.solve(TINY, "aggregated"))),
+        lambda: plot_proof(pl.certificate(pl.solve(TINY, "aggregated"))),
         "expected one with a rate",
     ),
     "shares of no comparison": (
-        lambda: pl.plot_shares({"a": {"even": None}}),
+        lambda: plot_shares({"a": {"even": None}}),
         "expected a mapping of name to Comparison",
     ),
     "no shares": (
-        lambda: pl.plot_shares({"a": pl.compare(TINY, ["even"])}),
+        lambda: plot_shares({"a": pl.compare(TINY, ["even"])}),
         "expected at least one known share",
     ),
-    "no sizes": (lambda: pl.plot_growth({}), "expected at least one"),
-    "no entries": (lambda: pl.plot_verdicts(pl.Ledger(())), "expected at least one"),
-    "no placement to draw": (lambda: pl.plot_placement(TINY, 3), "expected a Placement, such as"),
+    "no sizes": (lambda: plot_growth({}), "expected at least one"),
+    "no entries": (lambda: plot_verdicts(Ledger(())), "expected at least one"),
+    "no placement to draw": (lambda: plot_placement(TINY, 3), "expected a Placement, such as"),
     "a batch in words": (
         lambda: pl.explore_mix("tiny", batch="x"),
         "batch = 'x': expected a whole number",
@@ -365,26 +377,24 @@ def test_what_is_wrong_with_an_argument_is_not_blamed_on_the_file(tmp_path):
 
 
 def test_figures_draw_everything_and_take_results():
-    figure = pl.plot_split_costs([1, 2, 3], {str(i): pl.split_even(3, 2) for i in range(7)})
+    figure = plot_split_costs([1, 2, 3], {str(i): pl.split_even(3, 2) for i in range(7)})
     assert len(figure.data) == 7
-    growth = pl.plot_search_growth([1, 2], {str(i): [1, 2] for i in range(9)}, 10.0, "layers")
+    growth = plot_search_growth([1, 2], {str(i): [1, 2] for i in range(9)}, 10.0, "layers")
     assert len(growth.data) == 9
-    assert (
-        pl.plot_placement(TINY, RESULT).layout == pl.plot_placement(TINY, RESULT.placement).layout
-    )
+    assert plot_placement(TINY, RESULT).layout == plot_placement(TINY, RESULT.placement).layout
 
 
 def test_a_cluster_names_its_ids_and_no_others():
     gpus = (pl.GPU("A100", 80), pl.GPU("T4", 16), pl.GPU("A100", 80), pl.GPU("A100", 80))
     cluster = pl.Cluster(gpus, [[100.0]], [0] * 4)
-    assert cluster.frame()["gpu_ids"].tolist() == ["0, 2–3", "1"]
+    assert cluster.to_frame()["gpu_ids"].tolist() == ["0, 2–3", "1"]
 
 
 def test_arguments_are_checked_like_fields_but_text_is_no_number():
     with pytest.raises(pl.InvalidValue, match="at_least = '3': expected tokens/s") as caught:
-        pl.cheapest(pl.load_case("tiny"), at_least="3", time_limit=True, stop=print)
+        cheapest(pl.load_case("tiny"), at_least="3", time_limit=True, stop=print)
     assert {field for field, _, _ in caught.value.problems} == {"at_least", "time_limit", "stop"}
-    facts = dict(pl.load_gpus(), L4=3)  # the part that does not fit is named, not the whole
+    facts = dict(load_gpus(), L4=3)  # the part that does not fit is named, not the whole
     with pytest.raises(pl.InvalidValue, match=r"load_cluster: gpus\.L4 = 3: expected GPUFacts"):
         pl.load_cluster("helix-single24", gpus=facts)
     assert pl.mixes({"L4": 2}, gpus=np.int8(1)) == [{"L4": 1}]

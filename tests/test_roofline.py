@@ -9,7 +9,12 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.methods.cost import cheapest
+from pipelab.engine.methods.latency import quickest
 from pipelab.engine.stage_tables import stage_tables
+from pipelab.figures.layers import plot_layer_times, plot_stage_rates
+from pipelab.figures.predictions import plot_against_measured
+from pipelab.hardware.known_gpus import GPUFacts
 
 
 def test_parameters_equal_the_published_totals():
@@ -164,9 +169,9 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
         assert shared.stages[0].degree == 1
         assert shared.throughput > alone.throughput
         assert shared.seconds_per_pass == pytest.approx(alone.seconds_per_pass, rel=1e-9)
-        assert pl.quickest(fewer).placement.gpus == (0,)
-        assert list(shared.frame()["seconds_per_pass"]) == [shared.seconds_per_pass]
-        assert "seconds_per_pass" not in alone.frame()
+        assert quickest(fewer).placement.gpus == (0,)
+        assert list(shared.to_frame()["seconds_per_pass"]) == [shared.seconds_per_pass]
+        assert "seconds_per_pass" not in alone.to_frame()
     # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take
     # turns.
     quick = tuple(dataclasses.replace(g, node_gb_per_s=100.0) for g in gpus)
@@ -176,7 +181,7 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
     assert (by_rate.stages[0].degree, by_time.stages[0].degree) == (1, 2)
     assert by_time.seconds_per_pass < 0.7 * by_rate.seconds_per_pass
     assert by_time.throughput < by_rate.throughput
-    assert pl.quickest(timely).placement.gpus == (0, 1)
+    assert quickest(timely).placement.gpus == (0, 1)
     placed = pl.timeline_of(timely, both)
     assert placed.in_flight_needed == 1
     assert placed.latency_s == pytest.approx(by_time.seconds_per_pass)
@@ -204,7 +209,7 @@ BAD = {
     "memory of light's own speed": (
         lambda: _problem(
             costs=pl.Roofline(
-                {t: pl.GPUFacts(40, 1e300, 1e300) for t in ("A100-SXM-40", "L4", "T4")},
+                {t: GPUFacts(40, 1e300, 1e300) for t in ("A100-SXM-40", "L4", "T4")},
                 layer_overhead_s=0,
             )
         ),
@@ -212,7 +217,7 @@ BAD = {
     ),
     "memory that stands still": (
         lambda: _problem(
-            costs=pl.Roofline({t: pl.GPUFacts(40, 1e-300, 1) for t in ("A100-SXM-40", "L4", "T4")})
+            costs=pl.Roofline({t: GPUFacts(40, 1e-300, 1) for t in ("A100-SXM-40", "L4", "T4")})
         ),
         "expected rates from 1e-9 to 1e15 tokens/s; A100-SXM-40 has",
     ),
@@ -318,7 +323,7 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
         x.seconds for x in there.evaluation.links
     ]
     assert "seconds_per_message" not in here.evaluation.links_frame()
-    hover = there.gantt().data[1].hovertext
+    hover = pl.plot(there).data[1].hovertext
     assert any(
         text.endswith("handed on by link 1→2, 0.05 s after that was free again") for text in hover
     )
@@ -344,7 +349,7 @@ def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physica
 
 
 def test_the_figure_marks_what_is_missed():
-    figure = pl.plot_against_measured(pl.against_measured())
+    figure = plot_against_measured(pl.against_measured())
     assert "1 of 12 is off by more than 20%" in figure.layout.title.text
     assert list(figure.data[1].y) == ["Llama-3-8B, one stream: A100 PCIe"]
     assert "eager kernels" in [a.text for a in figure.layout.annotations]
@@ -355,10 +360,10 @@ def test_a_report_says_which_stages_cut_their_layers():
     result = pl.solve(problem, "aggregated")
     degrees = [stage.degree for stage in result.evaluation.stages]
     assert max(degrees) == 4
-    assert result.evaluation.frame()["gpus_per_layer"].tolist() == degrees
+    assert result.evaluation.to_frame()["gpus_per_layer"].tolist() == degrees
     alone = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
     slower = pl.solve(alone, "aggregated")
-    assert "gpus_per_layer" not in slower.evaluation.frame()
+    assert "gpus_per_layer" not in slower.evaluation.to_frame()
     assert slower.throughput < result.throughput
 
 
@@ -415,7 +420,7 @@ def test_cheapest_and_quickest_equal_brute_force(seed):
     top = max((rate for rate, _, _ in every), default=1.0)
     for floor in (0.0, 0.7 * top):
         left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
-        cheap, quick = pl.cheapest(problem, floor), pl.quickest(problem, floor)
+        cheap, quick = cheapest(problem, floor), quickest(problem, floor)
         assert cheap.status == quick.status == ("optimal" if left else "infeasible")
         if left:
             dollars = (
@@ -445,7 +450,7 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     llama, gpu = pl.load_model("Llama-3-70B"), pl.GPU("A100-SXM-40", 40)
     decode = [pl.Workload(4096, 2**i, "decode") for i in range(11)]
     prefill = [pl.Workload(n, 1) for n in range(1, 400)]
-    figure = pl.plot_layer_times(
+    figure = plot_layer_times(
         pl.Roofline(), llama, {"prefill": (gpu, prefill), "decode": (gpu, decode)}
     )
     assert len(figure.data) == 8
@@ -454,11 +459,11 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     assert "overtakes reading at 165 new tokens (prefill)" in figure.layout.title.text
     # with 4,096 tokens of context, decode reads throughout
     assert "only" not in figure.layout.title.text
-    alone = pl.plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
+    alone = plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
     assert alone.layout.title.text == "Reading takes longer than computing throughout"
 
 
 def test_the_figure_of_stage_rates_compares_with_the_first():
-    figure = pl.plot_stage_rates([1, 2, 4], {"up": [100.0, 110.0, 120.0], "down": [8.0, 4.0, 2.0]})
+    figure = plot_stage_rates([1, 2, 4], {"up": [100.0, 110.0, 120.0], "down": [8.0, 4.0, 2.0]})
     assert figure.layout.title.text == "4 layers on a GPU instead of 1: up +20%, down -75%"
     assert list(figure.data[1].y) == [1, 0.5, 0.25]

@@ -601,7 +601,7 @@ def test_a_schedule_shows_itself():
     assert 'title="(0F3;3B1)OVERLAP_F_B">0F3+3B1<' in schedule._repr_html_()
     assert ">·<" in pl.schedule("1F1B", 2, 2).with_idle()._repr_html_()
     assert repr(schedule) == "<Schedule DualPipeV: 2 ranks, 4 microbatches, 37 actions>"
-    frame = pl.schedule("1F1B", 2, 2).frame()
+    frame = pl.schedule("1F1B", 2, 2).to_frame()
     assert list(frame["action"]) == ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"]
     assert list(frame["position"]) == [0, 1, 2, 3] * 2
 

@@ -803,7 +803,7 @@ def test_numbers_of_numpy_become_pythons(tmp_path):
 
 def test_tables_and_pictures(tmp_path):
     sweep = quiet(make, POINTS)
-    frame = sweep.frame()
+    frame = sweep.to_frame()
     assert list(frame["A100"]) == [point["A100"] for point in POINTS]
     assert "usd_per_million_tokens" in frame
     assert "11 points in" in sweep._repr_html_()
@@ -811,20 +811,20 @@ def test_tables_and_pictures(tmp_path):
     free = quiet(
         lambda gpus: dataclasses.replace(TINY, max_gpus_per_stage=gpus), pl.grid(gpus=(1, 2))
     )
-    assert "usd_per_hour" not in free.frame()
-    assert free.figure().layout.xaxis.title.text == "GPUs in use"
+    assert "usd_per_hour" not in free.to_frame()
+    assert pl.plot(free).layout.xaxis.title.text == "GPUs in use"
     with pytest.raises(pl.UnknownName, match=r"no column 'usd_per_hour'; no GPU has a price"):
-        free.figure("usd_per_hour")
+        pl.plot(free, "usd_per_hour")
     with pytest.raises(pl.UnknownName, match="did you mean 'stages'"):
-        free.figure("stagess")
+        pl.plot(free, "stagess")
     with pytest.raises(pl.InvalidValue, match="column = 'status': expected one that holds numbers"):
-        free.figure("status")
+        pl.plot(free, "status")
 
 
 def test_the_picture_joins_what_none_beats():
     sweep = quiet(make, POINTS)
     answered = [row for row in sweep.rows if row["throughput_tokens_per_s"]]
-    everything, front = sweep.figure().data
+    everything, front = pl.plot(sweep).data
     assert len(everything.x) == len(answered)
     pairs = {(row["usd_per_hour"], row["throughput_tokens_per_s"]) for row in answered}
     unbeaten = {
@@ -834,7 +834,7 @@ def test_the_picture_joins_what_none_beats():
     }
     assert set(zip(front.x, front.y, strict=True)) == unbeaten
     top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
-    title = sweep.figure().layout.title.text
+    title = pl.plot(sweep).layout.title.text
     assert title.startswith(
         f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2"
     )
@@ -844,9 +844,9 @@ def test_the_picture_joins_what_none_beats():
     )
     beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
     with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), asked=13)
-    assert with_beaten.figure().data[1].x == front.x
-    assert "; 1 not reached" in with_beaten.figure().layout.title.text
-    cheap = sweep.figure("A100", "usd_per_million_tokens")
+    assert pl.plot(with_beaten).data[1].x == front.x
+    assert "; 1 not reached" in pl.plot(with_beaten).layout.title.text
+    cheap = pl.plot(sweep, "A100", "usd_per_million_tokens")
     least = {x: min(r["usd_per_million_tokens"] for r in answered if r["A100"] == x) for x in (0, 1, 2)
              if any(r["A100"] == x for r in answered)}  # fmt: skip
     assert dict(zip(cheap.data[1].x, cheap.data[1].y, strict=True)) == least
@@ -854,7 +854,7 @@ def test_the_picture_joins_what_none_beats():
         f"{min(least.values()):,.4g} $ per million tokens at least"
     )
     none = quiet(make, [point for point in POINTS if point == {"A100": 0, "V100": 1}])
-    assert "None of 1 points has a placement" in none.figure().layout.title.text
+    assert "None of 1 points has a placement" in pl.plot(none).layout.title.text
 
 
 def test_the_progress_bar_is_there_when_asked_for(capsys):

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 import pipelab as pl
 from pipelab.course import published_orders as published
-from pipelab.course.papers import published_interleaved_rate
+from pipelab.course.papers import published_bubbles, published_interleaved_rate
 from pipelab.course.published_clock import PipelineClock
 from pipelab.course.rust_numbers import Panic
 from pipelab.engine.schedules import RULES
+from pipelab.engine.schedules.closed_forms import PipelineBubbleStats
+from pipelab.io.chrome_trace import save_chrome_trace
 from schedule_oracle import Circle, slow_blocking, slow_times
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
@@ -228,7 +230,7 @@ def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
     """Half a pair where data is needed, the pair where the rank was busy; named alike everywhere."""
     schedule, costs = case
     timeline = pl.simulate(schedule, costs)
-    frame, place, needed = timeline.frame(), whole_actions(schedule), all_sources(schedule)
+    frame, place, needed = timeline.to_frame(), whole_actions(schedule), all_sources(schedule)
     end = dict(zip(frame["action"], timeline.end, strict=True))
     bars = {e["name"]: e for e in timeline.chrome_trace()["traceEvents"] if e["ph"] == "X"}
     for text, name, start in zip(frame["action"], frame["waited_for"], timeline.start, strict=True):
@@ -325,7 +327,7 @@ def test_the_half_of_a_pair_that_is_meant_is_named(lines, waits):
     timeline = pl.simulate(
         pl.Schedule.of("pairs", [line.split() for line in lines]), pl.StageCosts([2, 1], 2, 1)
     )
-    frame = timeline.frame().set_index("action")["waited_for"].to_dict()
+    frame = timeline.to_frame().set_index("action")["waited_for"].to_dict()
     assert {text: frame[text] for text in waits} == waits
     waited = {str(timeline.schedule.action(i)): int(j) for i, j in enumerate(timeline.waited_for)}
     for text, name in waits.items():
@@ -352,7 +354,7 @@ def test_blocking_transfers_hold_both_ranks():
     timeline = run("GPipe", 2, 2, costs, transfers="blocking")
     # rank 0: F0 to 1, send to 1.5, F1 to 2.5, send to 3; rank 1: F0 1.5 to 2.5, receives F1 to 3,
     # F1 to 4, B0 to 6 …
-    start = dict(zip(timeline.frame()["action"], timeline.start, strict=True))
+    start = dict(zip(timeline.to_frame()["action"], timeline.start, strict=True))
     assert [start[a] for a in ("0F1", "1F0", "1RECV_F1", "1F1", "1B0", "1SEND_B0", "0B0", "1B1")] == [
         1.5, 1.5, 2.5, 3.0, 4.0, 6.0, 6.5, 6.5,
     ]  # fmt: skip
@@ -380,7 +382,7 @@ def test_rendezvous_refuses_a_fixed_order_of_messages():
 # published and known numbers
 
 
-@pytest.mark.parametrize("row", pl.published_bubbles(), ids=lambda r: f"{r.model}-{r.microbatches}")
+@pytest.mark.parametrize("row", published_bubbles(), ids=lambda r: f"{r.model}-{r.microbatches}")
 def test_zero_bubble_table_5(row):
     got = {
         name: round(
@@ -392,7 +394,7 @@ def test_zero_bubble_table_5(row):
 
 
 @pytest.mark.parametrize(
-    ("row", "exact"), list(zip(pl.published_bubbles(), EXACT_INTERLEAVED, strict=True))
+    ("row", "exact"), list(zip(published_bubbles(), EXACT_INTERLEAVED, strict=True))
 )
 def test_the_interleaved_column_comes_out_only_without_most_of_the_way_back(row, exact):
     p, m, chunks = row.ranks, row.microbatches, row.chunks
@@ -408,7 +410,7 @@ def test_the_interleaved_column_comes_out_only_without_most_of_the_way_back(row,
 @pytest.mark.parametrize("as_printed", [True, False])
 def test_the_interleaved_column_by_the_second_simulator(as_printed):
     """The smallest setting; the wait from the last rank back to the first dropped as the column has it, or kept."""
-    row = min(pl.published_bubbles(), key=lambda r: r.ranks * r.microbatches)
+    row = min(published_bubbles(), key=lambda r: r.ranks * r.microbatches)
     p, m, chunks, costs = row.ranks, row.microbatches, row.chunks, row.costs.split(row.chunks)
 
     def drops(stage, kind, batch):
@@ -426,7 +428,7 @@ def test_the_interleaved_column_by_the_second_simulator(as_printed):
         spans.append(max(end for _, end in mine) - min(start for start, _ in mine))
     ideal = m * chunks * sum(each[i][0] for i in range(3))
     rate = (max(spans) - ideal) / max(spans)
-    exact = EXACT_INTERLEAVED[pl.published_bubbles().index(row)]
+    exact = EXACT_INTERLEAVED[published_bubbles().index(row)]
     assert round(rate, 4) == (row.rates["1F1B-I"] if as_printed else exact)
     assert rate == pytest.approx(
         published_interleaved_rate(p, m, chunks, costs, as_printed=as_printed)
@@ -759,7 +761,7 @@ def test_while_somebody_still_works_the_wait_is_not_the_networks():
     timeline = pl.simulate(pl.Schedule.of("pairs", rows), costs)
     # Rank 1: 1F0 from 13 to 14, the pair from 16: 0F1 has travelled since 6, but 2B0 ended at 15.5
     # only.
-    assert timeline.frame().set_index("action")["start"][["1F0", "1F1", "1B0"]].tolist() == [
+    assert timeline.to_frame().set_index("action")["start"][["1F0", "1F1", "1B0"]].tolist() == [
         13,
         16,
         16,
@@ -800,7 +802,7 @@ def test_scheduler_formula_of_1f1b_against_the_clock():
     ):
         assert published.scheduler_bubble_fraction_1f1b(p, m) == pytest.approx(theirs)
         assert run("1F1B", p, m).bubble_fraction == pytest.approx(ours)
-        assert float(pl.PipelineBubbleStats(p, m).bubble_fraction_1f1b) == pytest.approx(ours)
+        assert float(PipelineBubbleStats(p, m).bubble_fraction_1f1b) == pytest.approx(ours)
     assert (
         published.scheduler_bubble_fraction_1f1b(4, 0),
         published.scheduler_bubble_fraction_1f1b(2, 0),
@@ -865,13 +867,11 @@ def test_a_gradient_sent_after_its_backward_deadlocks_as_they_order_it():
 
 def test_scheduler_memory_and_microbatches():
     assert published.scheduler_memory_ratio(1, 8) == 9 / 8
-    assert pl.PipelineBubbleStats(1, 8).memory_ratio_1f1b == Fraction(1, 8)
-    assert (
-        max(run("1F1B", 4, 8).peak_in_flight) / 8 == pl.PipelineBubbleStats(4, 8).memory_ratio_1f1b
-    )
+    assert PipelineBubbleStats(1, 8).memory_ratio_1f1b == Fraction(1, 8)
+    assert max(run("1F1B", 4, 8).peak_in_flight) / 8 == PipelineBubbleStats(4, 8).memory_ratio_1f1b
     theirs = published.scheduler_microbatches(8)
     assert run("1F1B", 8, theirs).bubble_fraction == pytest.approx(7 / 39)
-    ours = pl.PipelineBubbleStats(8, 1).microbatches_for(0.1)
+    ours = PipelineBubbleStats(8, 1).microbatches_for(0.1)
     assert ours == 63
     assert run("1F1B", 8, ours).bubble_fraction <= 0.1 < run("1F1B", 8, ours - 1).bubble_fraction
 
@@ -1077,8 +1077,8 @@ NO_WHOLE = (0, -1, 2.5, True, "a", None, math.nan, math.inf, 10**30)
         (lambda: pl.lower_bound(2, 2, ONE, in_flight=[1, 2.5]), r"in_flight\[1\] = 2.5: expected a whole number"),
         *((lambda v=v: pl.lower_bound(v, 2, ONE), "lower_bound: ranks = ") for v in (*NO_WHOLE, 10**8)),
         *((lambda v=v: pl.lower_bound(2, v, ONE), "lower_bound: microbatches = ") for v in NO_WHOLE),
-        *((lambda v=v: pl.PipelineBubbleStats(v, 8), "PipelineBubbleStats: ranks = ") for v in NO_WHOLE),
-        *((lambda v=v: pl.PipelineBubbleStats(4, 8).microbatches_for(v), "bubble_fraction = .*: expected between 0 and")
+        *((lambda v=v: PipelineBubbleStats(v, 8), "PipelineBubbleStats: ranks = ") for v in NO_WHOLE),
+        *((lambda v=v: PipelineBubbleStats(4, 8).microbatches_for(v), "bubble_fraction = .*: expected between 0 and")
           for v in (math.nan, math.inf, None, True, "abc", "0.1", 0, 1, -0.5, [])),
         *((lambda v=v: ONE.split(v), "StageCosts.split: chunks = ") for v in NO_WHOLE),
         (lambda: pl.lower_bound(2, 2, 3), "lower_bound: costs = 3: expected StageCosts"),
@@ -1091,7 +1091,7 @@ NO_WHOLE = (0, -1, 2.5, True, "a", None, math.nan, math.inf, 10**30)
         (lambda: ONE.tables(None), "StageCosts.tables: schedule = None: expected a Schedule"),
         (lambda: run("1F1B", 2, 2).memory(True), "memory: rank = True: expected a rank from 0 to 1"),
         (lambda: run("1F1B", 2, 2, synchronous_optimizer=1), "synchronous_optimizer = 1: expected True or False"),
-        (lambda: pl.save_chrome_trace(3, "t.json"), "save_chrome_trace: timeline = 3: expected a Timeline; make one"),
+        (lambda: save_chrome_trace(3, "t.json"), "save_chrome_trace: timeline = 3: expected a Timeline; make one"),
         (lambda: run("1F1B", 2, 2).save_chrome_trace(3), "save_chrome_trace: path = 3: expected a path"),
         (lambda: pl.inference_costs(3, 4, 5), "inference_costs: problem = 3: expected a Problem"),
     ],
@@ -1115,8 +1115,8 @@ def test_small_numbers_of_numpy_do_not_overflow():
     assert pl.lower_bound(4, 8, ONE, in_flight=np.full(4, 200, np.uint8)) == pl.lower_bound(
         4, 8, ONE
     )
-    stats = pl.PipelineBubbleStats(np.int64(4), np.int8(100))
-    assert stats == pl.PipelineBubbleStats(4, 100)
+    stats = PipelineBubbleStats(np.int64(4), np.int8(100))
+    assert stats == PipelineBubbleStats(4, 100)
     assert stats.bubble_fraction_gpipe == Fraction(3, 103)
     assert stats.microbatches_for(np.float32(0.1)) == stats.microbatches_for(Fraction(1, 10)) == 27
     assert run("1F1B", 2, 2).memory(np.int8(1)).amount.max() == 1
@@ -1177,7 +1177,7 @@ def test_costs_of_zero_give_no_division_by_zero():
 
 def test_a_timeline_shows_itself():
     timeline = pl.simulate(pl.schedule("1F1B", 2, 2), pl.StageCosts(1, 1, 1, comm=0.5, unit="ms"))
-    frame = timeline.frame()
+    frame = timeline.to_frame()
     assert list(frame.columns) == [
         "rank",
         "action",
@@ -1198,14 +1198,14 @@ def test_a_timeline_shows_itself():
 
 def test_of_two_that_end_together_the_one_on_the_same_rank_was_waited_for():
     frame = (
-        pl.simulate(pl.schedule("Inference", 2, 2), pl.StageCosts(1)).frame().set_index("action")
+        pl.simulate(pl.schedule("Inference", 2, 2), pl.StageCosts(1)).to_frame().set_index("action")
     )
     assert frame["waited_for"].to_dict() == {"0F0": "", "0F1": "0F0", "1F0": "0F0", "1F1": "1F0"}
 
 
 def test_the_chrome_trace_holds_every_action_and_message(tmp_path):
     timeline = pl.simulate(pl.schedule("1F1B", 2, 3), pl.StageCosts(1, 1, 1, comm=0.5, unit="ms"))
-    pl.save_chrome_trace(timeline, tmp_path / "t.json")
+    save_chrome_trace(timeline, tmp_path / "t.json")
     timeline.save_chrome_trace(tmp_path / "u.json")
     assert (tmp_path / "t.json").read_text() == (tmp_path / "u.json").read_text()
     events = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"]

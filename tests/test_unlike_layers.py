@@ -6,6 +6,8 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.formulations.candidates import enumerate_candidates
+from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.layer_runs import spans_of
 
 
@@ -30,7 +32,7 @@ def test_every_exact_method_knows_them(seed):
 @pytest.mark.parametrize("seed", range(40))
 def test_counting_equals_listing(seed):
     problem = oracle.random_problem(seed, unlike=True)
-    counts, listed = pl.count_candidates(problem), pl.enumerate_candidates(problem)
+    counts, listed = count_candidates(problem), enumerate_candidates(problem)
     assert (counts["allocations"], counts["connections"]) == (len(listed.start), len(listed.tail))
 
 
@@ -67,7 +69,7 @@ def test_single_gpu_knows_them(seed):
     best, result = oracle.best(problem), pl.solve(problem, "single_gpu")
     assert result.status == ("infeasible" if best is None else "optimal")
     assert best is None or result.throughput == pytest.approx(best, rel=1e-9)
-    assert result.size["segments"] == len(pl.enumerate_candidates(problem).start)
+    assert result.size["segments"] == len(enumerate_candidates(problem).start)
 
 
 def test_spans_with_the_same_layers_in_another_order_are_one_kind():

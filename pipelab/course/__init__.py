@@ -1,14 +1,51 @@
-"""The ten notebooks as a course: what their heads say of them, and which way through them is whose."""
+"""The ten notebooks as a course: what their heads say of them, and which way through them is whose.
+
+Names that the notebooks use and nothing else does are here, too, such as `course.show_table`.
+"""
 
 import json
 import re
 from dataclasses import dataclass
 from functools import cache
 
+import lazy_loader
+
 from pipelab.errors import InvalidData
 from pipelab.io.paths import notebooks_dir
 
-__all__ = ["WAYS", "Notebook", "Way", "notebooks_of_the_course"]
+__getattr__, _, COURSE_NAMES = lazy_loader.attach(
+    "pipelab",
+    submod_attrs={
+        "course.figures.course": ["plot_course"],
+        "course.figures.ledger": ["plot_verdicts"],
+        "course.papers": ["published_bubbles"],
+        "display": ["duration", "show_table"],
+        "engine.formulations.ablation": ["leave_out"],
+        "engine.formulations.aggregated.classes": ["gpu_classes"],
+        "engine.formulations.candidates": ["enumerate_candidates"],
+        "engine.formulations.count": ["count_candidates"],
+        "engine.formulations.joint_cvxpy": ["state_joint"],
+        "engine.formulations.readable": ["joint_formulation", "single_gpu_formulation"],
+        "engine.methods.exhaustive": ["count_placements"],
+        "engine.methods.joint_model": [
+            "joint_capacity",
+            "joint_lp_bound",
+            "joint_program",
+            "joint_size",
+        ],
+        "engine.methods.single_gpu": ["single_gpu_size"],
+        "engine.schedules.closed_forms": ["PipelineBubbleStats"],
+        "figures.aggregated": ["plot_run_times"],
+        "figures.comparing": ["plot_split_costs"],
+        "figures.layers": ["plot_layer_times", "plot_stage_rates"],
+        "figures.makespans": ["plot_makespans"],
+        "figures.search_growth": ["plot_search_growth"],
+        "figures.solves": ["plot_claims", "plot_growth"],
+        "io.csv_cells": ["saved_run"],
+        "splits": ["count_splits"],
+    },
+)
+__all__ = ["WAYS", "Notebook", "Way", "notebooks_of_the_course", *COURSE_NAMES]
 
 
 @dataclass(frozen=True)

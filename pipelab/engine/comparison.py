@@ -12,7 +12,6 @@ from pipelab.solving import METHODS, Result, solve
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from plotly.graph_objects import Figure
 
 __all__ = ["Comparison", "compare"]
 
@@ -67,7 +66,7 @@ class Comparison:
             m: STOPPED if why == _NOT_ASKED else REFUSED for m, why in self.refused.items()
         }
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The comparison as a table, one row per method.
 
         Returns
@@ -98,20 +97,8 @@ class Comparison:
         ]
         return pd.DataFrame(rows)
 
-    def figure(self) -> "Figure":
-        """Throughput by method; the look of a bar says how the method ended.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
-            See `plot_comparison`.
-        """
-        from pipelab.figures.comparing import plot_comparison
-
-        return plot_comparison(self)
-
     def _repr_html_(self) -> str:
-        frame = self.frame()
+        frame = self.to_frame()
         shown = {method: ended(result, html=True) for method, result in self.results.items()}
         frame["outcome"] = [
             shown.get(method, outcome.html) for method, outcome in self.outcomes.items()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline import PlacedTimeline, TrainingTimeline
 
-__all__ = ["Round", "SteadyResult", "enough_in_flight", "steady_rate"]
+__all__ = ["InFlightResult", "Round", "enough_in_flight", "steady_rate"]
 
 
 def steady_rate(judged: Evaluation, in_flight: int) -> float:
@@ -54,8 +54,8 @@ class Round(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SteadyResult:
-    """What `pl.solve_in_flight` returns.
+class InFlightResult:
+    """What `pl.solve(problem, objective="throughput_in_flight")` returns.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class SteadyResult:
         """What the answer is the most of: another batch size is another problem."""
         return f" of all placements and numbers in flight with a batch of {self.problem.workload.batch_size}"
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The questions as a table, one row each.
 
         Returns
@@ -193,4 +193,4 @@ class SteadyResult:
         html = (
             f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
         )
-        return html + (table(self.evaluation.frame()) if self.evaluation else "")
+        return html + (table(self.evaluation.to_frame()) if self.evaluation else "")

@@ -46,7 +46,7 @@ class Objective:
             f" among placements of at least {self.at_least:.7g} tokens/s" if self.at_least else ""
         )
 
-    def as_dict(self) -> dict:
+    def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded."""
         return {
             self.name: self.value,

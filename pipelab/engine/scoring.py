@@ -141,8 +141,8 @@ class Score:
             return f"{text}: the proven optimum."
         return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:.7g}."
 
-    def frame(self) -> "DataFrame":
-        """One row per stage (`Evaluation.frame`) of a valid placement; otherwise one per overloaded stage.
+    def to_frame(self) -> "DataFrame":
+        """One row per stage (`Evaluation.to_frame`) of a valid placement; otherwise one per overloaded stage.
 
         Returns
         -------
@@ -153,7 +153,7 @@ class Score:
         import pandas as pd
 
         if self.valid:
-            return given(self.evaluation).frame()
+            return given(self.evaluation).to_frame()
         columns = (
             "stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb", "layers_that_fit",
         )  # fmt: skip
@@ -181,7 +181,7 @@ class Score:
             return head + given(self.evaluation)._repr_html_()
         listed = "".join(f"<li>{escape(reason)}</li>" for reason in self.reasons)
         html = f"{head}<ul>{listed}</ul>"
-        return html + table(self.frame()) if self.misfits else html
+        return html + table(self.to_frame()) if self.misfits else html
 
 
 @checked_arguments
@@ -225,7 +225,7 @@ def score(
     >>> print(pl.score(tiny, pl.Placement.of([(2, (0,)), (2, (1,))])).sentence)
     213.52 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.784.
     >>> print(pl.score(tiny, pl.Placement.of([(3, (0,))])).sentence)
-    This placement is not valid: nobody holds layer 4, left out at the end.
+    This placement is not valid: layer 4 is not assigned to any stage, left out at the end.
     """
     placement = placement_in(placement, "score")
     broken: tuple[str, ...] = tuple(broken_rules(problem, placement))

@@ -40,7 +40,7 @@ def gantt_widget(timeline: "Timeline", **options: Any) -> "FigureWidget":
     --------
     >>> import pipelab as pl
     >>> timeline = pl.simulate(pl.schedule("1F1B", 4, 8), pl.StageCosts(1, 1, 1))
-    >>> type(pl.gantt_widget(timeline)).__name__
+    >>> type(gantt_widget(timeline)).__name__
     'FigureWidget'
     """
     import plotly.graph_objects as go

@@ -62,7 +62,7 @@ def plot_timelines(
     >>> import pipelab as pl
     >>> costs = pl.StageCosts(1, 1, 1)
     >>> two = [pl.simulate(pl.schedule(name, 4, 8), costs) for name in ("1F1B", "ZBH1")]
-    >>> pl.plot_timelines(two).layout.title.text
+    >>> plot_timelines(two).layout.title.text
     'ZBH1 ends at 27, 18% before 1F1B'
     """
     import plotly.graph_objects as go
@@ -206,7 +206,7 @@ def plot_makespans(
     Examples
     --------
     >>> import pipelab as pl
-    >>> pl.plot_makespans([0, 1], {"GPipe": [33, 39], "1F1B": [33, 49], "bound": [33, 39]}, "comm").layout.title.text
+    >>> plot_makespans([0, 1], {"GPipe": [33, 39], "1F1B": [33, 49], "bound": [33, 39]}, "comm").layout.title.text
     'comm 0: GPipe and 1F1B are fastest; comm 1: GPipe is, and 1F1B takes 1.26 times as long'
     """
     import plotly.graph_objects as go

@@ -59,7 +59,7 @@ def plot_sweep(
     """
     import plotly.graph_objects as go
 
-    frame = sweep.frame()
+    frame = sweep.to_frame()
     x = x or ("usd_per_hour" if "usd_per_hour" in frame else "gpus_used")
     _check_columns(frame, x, y)
     known = frame.dropna(subset=[x, y])

@@ -37,7 +37,7 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
     """
     import plotly.graph_objects as go
 
-    frame = curve.frame().sort_values(curve.against) if curve.points else curve.frame()
+    frame = curve.to_frame().sort_values(curve.against) if curve.points else curve.to_frame()
     unit = _UNITS[curve.against]
     x, y = (
         frame[c].tolist() if len(frame) else [] for c in (curve.against, "throughput_tokens_per_s")

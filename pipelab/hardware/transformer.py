@@ -315,9 +315,9 @@ class Transformer:
     def _repr_html_(self) -> str:
         from pipelab.display import table
 
-        return table(self.frame())
+        return table(self.to_frame())
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """Dimensions, parameters and sizes as a table.
 
         Returns

@@ -74,7 +74,7 @@ def save_chrome_trace(timeline: Timeline, path: str | Path) -> None:
     >>> import pipelab as pl, tempfile, pathlib
     >>> timeline = pl.simulate(pl.schedule("GPipe", 2, 2), pl.StageCosts(1, 1, 1, unit="ms"))
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "trace.json"
-    >>> pl.save_chrome_trace(timeline, file); file.exists()
+    >>> save_chrome_trace(timeline, file); file.exists()
     True
     """
     instance(

@@ -106,7 +106,7 @@ def cases() -> None:
     for name in names():
         problem = load_case(name)
         pool = ", ".join(
-            f"{row.count} × {row.type}" for row in problem.cluster.frame().itertuples()
+            f"{row.count} × {row.type}" for row in problem.cluster.to_frame().itertuples()
         )
         print(
             f"{name:<13} {problem.model.layers:>3} layers, {len(problem.cluster):>2} GPUs: {pool}"
@@ -161,7 +161,7 @@ def solve(
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
     result = run(problem, method, **{k: v for k, v in options.items() if v is not None})
     if as_json:
-        print(json.dumps(result.as_dict(), allow_nan=False))
+        print(json.dumps(result.to_dict(), allow_nan=False))
     else:
         _print_result(result)
     if result.placement is None:
@@ -173,7 +173,7 @@ def _print_result(result: "Result") -> None:
     print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
     if result.evaluation:
         print()
-        print(_table(result.evaluation.frame()))
+        print(_table(result.evaluation.to_frame()))
     if result.evaluation and result.evaluation.links:
         print()
         print(_table(result.evaluation.links_frame()))

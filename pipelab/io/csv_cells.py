@@ -211,7 +211,7 @@ def saved_run(name: str) -> "DataFrame":
     Examples
     --------
     >>> import pipelab as pl
-    >>> pl.saved_run("aggregated_runs")["method"].iloc[0]
+    >>> saved_run("aggregated_runs")["method"].iloc[0]
     'aggregated'
     """
     import pandas as pd

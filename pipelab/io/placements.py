@@ -73,7 +73,7 @@ def save_placement(
     --------
     >>> import pipelab as pl, tempfile, pathlib
     >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
-    >>> path = pl.save_placement(tiny, pl.solve(tiny, "aggregated"), pathlib.Path(tempfile.mkdtemp()) / "plan.csv")
+    >>> path = save_placement(tiny, pl.solve(tiny, "aggregated"), pathlib.Path(tempfile.mkdtemp()) / "plan.csv")
     >>> print(path.read_text().splitlines()[1][:50])
     1,1,4,0 1,2 × A100,8 8,1,301.784,2.817578125,80,30
     """
@@ -157,7 +157,7 @@ def _document(problem: Problem, judged: Evaluation, result: Result | None) -> di
             "status": result.status,
             "bound_tokens_per_s": result.bound,
         }
-        solved |= result.objective.as_dict() if result.objective else {}
+        solved |= result.objective.to_dict() if result.objective else {}
     links = [
         {
             "link": f"{i + 1}→{i + 2}",

@@ -8,6 +8,7 @@ import ipywidgets as widgets
 from pipelab.engine.timeline import PlacedTimeline, timeline_of
 from pipelab.errors import PipelabError
 from pipelab.fields import given
+from pipelab.figures.placed import placed_gantt, plot_in_flight
 from pipelab.figures.plan import plan_parts
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.mix_explorer import MixExplorer
@@ -66,8 +67,8 @@ class PipelineExplorer(widgets.VBox):
             return
         self.in_flight.max = max(self.in_flight.max, self.placed.in_flight_needed)
         self.words.say(self.placed.sentence)
-        self.gantt.put(self.placed.gantt())
-        self.rate.put(self.placed.figure())
+        self.gantt.put(placed_gantt(self.placed))
+        self.rate.put(plot_in_flight(self.placed))
 
     def _run(self) -> PlacedTimeline | None:
         placement = self.mix.placement

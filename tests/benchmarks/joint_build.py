@@ -22,10 +22,11 @@ RUNS = [
 def measure(case: str, gpus: int, form: str, limit: float) -> dict:
     """Build and solve one model in this process."""
     import pipelab as pl
+    from pipelab.engine.methods.joint_model import joint_program
 
     began = time.perf_counter()
     problem = pl.load_case(case, max_gpus_per_stage=gpus)
-    pl.joint_program(problem, form)
+    joint_program(problem, form)
     arrays = time.perf_counter() - began
     result = pl.solve(problem, "joint", form=form, time_limit=limit, memory_limit_gb=1000)
     return {

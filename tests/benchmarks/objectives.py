@@ -15,6 +15,8 @@ import pandas as pd
 from aggregated import all_unlike, by_nodes, by_types
 
 import pipelab as pl
+from pipelab.engine.methods.cost import cheapest
+from pipelab.engine.methods.latency import quickest
 from pipelab.io.whole_files import write_whole
 
 LIMIT = 60.0  # seconds for each question
@@ -64,7 +66,7 @@ def rows():
         problem = priced(problem)
         top = pl.solve(problem, "aggregated").throughput
         for floor in (0.0, 0.5, 0.9):
-            for goal in (pl.cheapest, pl.quickest):
+            for goal in (cheapest, quickest):
                 result = goal(problem, floor * top, time_limit=LIMIT)
                 yield {
                     "problem": name, "floor": floor, "goal": goal.__name__, "status": result.status,
@@ -82,7 +84,7 @@ def rows():
 
 
 def main(path=None):
-    pl.quickest(pl.load_case("tiny", link_units="tokens"))  # solvers loaded
+    quickest(pl.load_case("tiny", link_units="tokens"))  # solvers loaded
     out = []
     for row in rows():
         out.append(row)

@@ -179,7 +179,7 @@ class Ledger:
                 return entry
         raise UnknownName(f"no entry says {says!r}")
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The ledger as a table, one row per entry.
 
         Returns

@@ -11,6 +11,7 @@ from pipelab.course import published_scheduler as program
 from pipelab.course.ledger.claims import FAILS, HOLDS, TRIED, Claim, shown
 from pipelab.course.ledger.comparisons import AT_LEAST, EVERY, QUOTIENT, UNLIKE, Trial, tried
 from pipelab.course.rust_numbers import Panic
+from pipelab.engine.schedules.closed_forms import PipelineBubbleStats
 
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
@@ -189,7 +190,7 @@ CLAIMS = (
     Claim(
         STATS, "memory_footprint_ratio … (p + m) / (p * m)", "1F1B's microbatches in flight over GPipe's",
         lambda desk: _by_size(lambda p, m: (
-            published.scheduler_memory_ratio(p, m), float(pl.PipelineBubbleStats(p, m).memory_ratio_1f1b),
+            published.scheduler_memory_ratio(p, m), float(PipelineBubbleStats(p, m).memory_ratio_1f1b),
         )),
         "the formula, and the most microbatches in flight; 2 to 6 ranks, up to 8 microbatches", FAILS, EVERY,
         note="On one rank it exceeds 1.",
@@ -245,7 +246,7 @@ CLAIMS = (
     Claim(TESTS, "let expected = 12.0f32 / 32.0", "12.0 / 32.0",
           lambda desk: published.scheduler_memory_ratio(P, M), "its own formula, 4 ranks and 8 microbatches", "exact",
           QUOTIENT, note="The formula against itself. Counted, 1F1B keeps {} of GPipe's microbatches.",
-          known=lambda desk: (float(pl.PipelineBubbleStats(P, M).memory_ratio_1f1b),)),
+          known=lambda desk: (float(PipelineBubbleStats(P, M).memory_ratio_1f1b),)),
     Claim(TESTS, "assert_eq!(stats.optimal_num_micro_batches(), 32)", "32",
           lambda desk: published.scheduler_microbatches(8), "its own formula, 8 ranks", "exact"),
     Claim(TESTS, "assert!(sched_first.is_first_stage()) … assert!(!sched_first.is_last_stage()) … "

@@ -5,6 +5,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pipelab as pl
+from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.methods.joint_model import joint_size
+from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
@@ -70,15 +73,15 @@ class Desk:
 
     def size(self, name: str, per_stage: int = 1, **rules: Any) -> dict[str, int]:
         """What the joint ILP of a case would consist of."""
-        return self.once(pl.joint_size, self.case(name, per_stage, **rules))
+        return self.once(joint_size, self.case(name, per_stage, **rules))
 
     def counts(self, name: str, per_stage: int = 1) -> dict[str, int]:
         """The same and more, from `count_candidates`."""
-        return self.once(pl.count_candidates, self.case(name, per_stage))
+        return self.once(count_candidates, self.case(name, per_stage))
 
     def original(self, segments: str = "as_run") -> dict[str, int]:
         """What the original MILP of medium consists of, as its author ran it or as the text has it."""
-        return self.once(pl.single_gpu_size, self.case("medium"), segments)
+        return self.once(single_gpu_size, self.case("medium"), segments)
 
     def rate(self, name: str, gpu_type: str, layers: int, gpus: int = 1) -> float:
         """tokens/s of one stage of so many GPUs of a type."""

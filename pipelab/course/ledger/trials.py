@@ -12,6 +12,7 @@ import numpy as np
 
 import pipelab as pl
 from pipelab.course.ledger.comparisons import Trial, tried
+from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.fields import given
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _accepted(problem: "Problem", candidates: "Candidates", pair: tuple[int, int
 def _rows(desk: "Desk", by_layers: bool) -> Trial:
     """Where the other demand is met: pairs of tiny's allocations that a row allows exactly if the evaluator does."""
     problem = desk.tiny
-    candidates = desk.once(pl.enumerate_candidates, problem)
+    candidates = desk.once(enumerate_candidates, problem)
     sets = [set(candidates.sets[s]) for s in candidates.set_of]
     every = list(range(candidates.layers))
     found = []
@@ -132,7 +133,7 @@ def rows_separate_gpus(desk: "Desk") -> Trial:
 def links_of_neighbours(desk: "Desk") -> Trial:
     """Placements of tiny with two stages: the one connection between chosen allocations is the link of the two."""
     problem = desk.tiny
-    candidates = desk.once(pl.enumerate_candidates, problem)
+    candidates = desk.once(enumerate_candidates, problem)
     found = []
     for a, b in _pairs(candidates):
         if _accepted(problem, candidates, (a, b)):
@@ -150,7 +151,7 @@ def exact_pairs(desk: "Desk", per_stage: int) -> Trial:
     problem = desk.case("small", per_stage)
     problem = replace(problem, model=replace(cast(pl.Model, problem.model), layers=2))
     candidates, matrix = (
-        desk.once(pl.enumerate_candidates, problem),
+        desk.once(enumerate_candidates, problem),
         problem.cluster.bandwidth_matrix(),
     )
     found = []

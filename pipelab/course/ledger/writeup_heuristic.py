@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pipelab as pl
 from pipelab.course.ledger.claims import ASSUMED, FAILS, HOLDS, Claim, reading
 from pipelab.course.ledger.comparisons import ABOVE, EQUAL, NUMBERS, TEXT, UNLIKE
+from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.formulations.type_count import average_link
 from pipelab.fields import given
 
@@ -47,7 +48,7 @@ def _classes_of(desk: "Desk", gpu_type: str) -> dict[str, int]:
         cluster = desk.case(name).cluster
         mine = [i for i, gpu in enumerate(cluster.gpus) if gpu.type == gpu_type]
         if name != "demo" and len(mine) >= 3:  # the demo's links were never published
-            found[name] = len({int(c) for c in pl.gpu_classes(cluster).of[mine]})
+            found[name] = len({int(c) for c in gpu_classes(cluster).of[mine]})
     return found
 
 

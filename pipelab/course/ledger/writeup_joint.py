@@ -22,6 +22,10 @@ from pipelab.course.ledger.trials import (
     sizes_agree,
     slowest_type_counts,
 )  # fmt: skip
+from pipelab.engine.formulations.ablation import leave_out
+from pipelab.engine.formulations.candidates import enumerate_candidates
+from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.methods.joint_model import joint_lp_bound, joint_size
 from pipelab.engine.methods.memory import gigabytes
 from pipelab.fields import given
 
@@ -57,14 +61,14 @@ def _one_layer(desk: "Desk") -> tuple[int, int]:
     """Layers + GPUs + connections of the demo with a single layer, and its rows there."""
     demo = desk.case("demo", 3)
     flat = replace(demo, model=replace(cast(pl.Model, demo.model), layers=1))
-    counts, size = pl.count_candidates(flat), pl.joint_size(flat)
+    counts, size = count_candidates(flat), joint_size(flat)
     return counts["layers"] + counts["gpus"] + counts["connections"], size["rows"]
 
 
 def _without_connectivity(desk: "Desk") -> tuple[float, float]:
     """The LP bound of tiny, as a linear program, and SCIP's proven optimum below it."""
     tiny = desk.tiny
-    return desk.once(pl.joint_lp_bound, tiny, "written", "as_written"), given(
+    return desk.once(joint_lp_bound, tiny, "written", "as_written"), given(
         desk.joint(tiny).throughput
     )
 
@@ -80,7 +84,7 @@ def limitless(desk: "Desk", per_stage: int) -> int:
     roomy = replace(
         demo, model=replace(cast(pl.Model, demo.model), layers=1, layer_weight_gb=0.001)
     )
-    return desk.once(pl.count_candidates, roomy)["allocations"]
+    return desk.once(count_candidates, roomy)["allocations"]
 
 
 def efficiency(desk: "Desk", efficiency: float) -> float:
@@ -108,7 +112,7 @@ def three_unlike(desk: "Desk") -> "Problem":
 
 def left_out(desk: "Desk", *families: str) -> "LeftOut":
     """Those, by the joint ILP in cvxpy without some families of rows."""
-    return pl.leave_out(three_unlike(desk), *families)
+    return leave_out(three_unlike(desk), *families)
 
 
 CLAIMS = (
@@ -125,7 +129,7 @@ CLAIMS = (
     Claim(
         IDEA, "This eliminates the nonlinearity because each allocation has a pre-computed throughput value",
         "one rate for each allocation",
-        lambda desk: (len(pl.enumerate_candidates(desk.tiny).throughput), desk.size("tiny", 2)["allocations"]),
+        lambda desk: (len(enumerate_candidates(desk.tiny).throughput), desk.size("tiny", 2)["allocations"]),
         "rates listed for tiny, and its allocations", HOLDS, EQUAL,
     ),
     Claim(

@@ -14,7 +14,9 @@ from pipelab.course.ledger.trials import (
 )
 from pipelab.course.ledger.writeup_heuristic import sets_meant
 from pipelab.course.ledger.writeup_joint import efficiency, left_out, three_unlike, with_ms
+from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.formulations.type_count import average_link
+from pipelab.engine.methods.joint_model import joint_program, joint_size
 from pipelab.fields import given
 from pipelab.io.cases_csv import author_settings
 
@@ -43,7 +45,7 @@ def _half_the_demo(desk: "Desk") -> int:
     half = pl.Cluster.from_counts(
         {k.type: 5 for k in kinds}, {k.type: k.memory_gb for k in kinds}, 400
     )
-    return pl.joint_size(replace(demo, cluster=half))["variables"]
+    return joint_size(replace(demo, cluster=half))["variables"]
 
 
 def _gaps(desk: "Desk") -> tuple[float, float]:
@@ -68,7 +70,7 @@ def _average(desk: "Desk") -> tuple[float, float]:
 
 def _classes(desk: "Desk", name: str) -> int:
     """Classes of interchangeable GPUs in a case."""
-    return len({int(c) for c in pl.gpu_classes(desk.case(name).cluster).of})
+    return len({int(c) for c in gpu_classes(desk.case(name).cluster).of})
 
 
 def _twice_the_allocations(desk: "Desk") -> tuple[int, int]:
@@ -86,7 +88,7 @@ def _widest(desk: "Desk") -> tuple[int, int]:
 
 def _kinds_of_variables(desk: "Desk") -> tuple[int, int]:
     """Whole-number and continuous variables of tiny's joint ILP."""
-    program, _ = desk.once(pl.joint_program, desk.tiny)
+    program, _ = desk.once(joint_program, desk.tiny)
     whole = int(sum(program.integer))
     return whole, len(program.integer) - whole
 

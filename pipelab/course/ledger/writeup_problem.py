@@ -7,6 +7,7 @@ import pipelab as pl
 from pipelab.course.ledger.claims import ASSUMED, FAILS, HOLDS, TRIED, Claim, reading
 from pipelab.course.ledger.comparisons import ABOVE, AT_LEAST, EQUAL, EVERY, NUMBERS, TEXT, UNLIKE
 from pipelab.course.ledger.trials import each_gpu_by_itself
+from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.fields import given
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _doubled(desk: "Desk") -> tuple[int, int]:
     }
     memory = {kind.type: kind.memory_gb for kind in medium.cluster.kinds}
     twice = replace(medium, cluster=pl.Cluster.from_counts(counts, memory, 600))
-    return 2 * desk.original("all")["variables"], pl.single_gpu_size(twice)["variables"]
+    return 2 * desk.original("all")["variables"], single_gpu_size(twice)["variables"]
 
 
 def _as_a_v100(desk: "Desk") -> float:

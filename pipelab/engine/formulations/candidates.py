@@ -79,7 +79,7 @@ class Candidates:
         """True where a GPU belongs to a set; shape (S, N)."""
         return _membership(self.sets, self.gpus)
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """One row per allocation: layers (counted from 1), GPUs, rate, number of possible successors."""
         import pandas as pd
 
@@ -99,7 +99,7 @@ class Candidates:
 
     def _repr_html_(self) -> str:
         return f"<p>{len(self.start):,} allocations, the first of them:</p>" + table(
-            self.frame().head(10)
+            self.to_frame().head(10)
         )
 
     def placement(self, chosen: np.ndarray) -> Placement:
@@ -158,7 +158,7 @@ def enumerate_candidates(problem: Problem) -> Candidates:
     Returns
     -------
     Candidates
-        A allocations and E connections as arrays, rates in tokens/s; `frame()` has the allocations
+        A allocations and E connections as arrays, rates in tokens/s; `to_frame()` has the allocations
         as a table.
     """
     return all_candidates(problem, NEVER)

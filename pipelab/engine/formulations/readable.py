@@ -29,7 +29,7 @@ class Symbols:
 
     symbols: tuple[Symbol, ...]
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """One row per symbol."""
         import pandas as pd
 
@@ -37,7 +37,7 @@ class Symbols:
         return pd.DataFrame(rows, columns=["symbol", "in code", "meaning", "unit"])
 
     def _repr_html_(self) -> str:
-        return table(self.frame(), raw=True)
+        return table(self.to_frame(), raw=True)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Formulation:
     counts: Mapping[str, int]
     symbols: Symbols
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """One row per family: name, group, sentence, formula, cvxpy line, rows."""
         import pandas as pd
 
@@ -76,7 +76,7 @@ class Formulation:
         )
 
     def _repr_html_(self) -> str:
-        frame = self.frame()
+        frame = self.to_frame()
         frame["in cvxpy"] = [f"<code>{escape(line)}</code>" for line in frame["in cvxpy"]]
         frame["family"] = [f"<code>{breakable(name)}</code>" for name in frame["family"]]
         frame["rows here"] = [f"{n:,}" for n in frame["rows here"]]

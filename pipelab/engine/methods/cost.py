@@ -93,10 +93,10 @@ def cheapest(
     ...                                 usd_per_hour={"A100": 1.8, "V100": 0.6})
     >>> import dataclasses
     >>> problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=rented)
-    >>> result = pl.cheapest(problem)
+    >>> result = cheapest(problem)
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 1.2111, (2,))
-    >>> pl.cheapest(problem, at_least=300).placement.gpus
+    >>> cheapest(problem, at_least=300).placement.gpus
     (0, 1)
     """
     refuse_unpriced(problem, "cheapest")

@@ -34,7 +34,7 @@ from typing import Any, cast
 from pipelab.costs import StageCost
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.formulations.aggregated.rates import StageRates, stage_rates
-from pipelab.engine.in_flight_result import Round, SteadyResult, enough_in_flight, steady_rate
+from pipelab.engine.in_flight_result import InFlightResult, Round, enough_in_flight, steady_rate
 from pipelab.engine.methods.aggregated import first_search, result_of, stand_in
 from pipelab.engine.methods.latency import (
     BY_TOLERANCE,
@@ -67,7 +67,7 @@ def solve_in_flight(
     solver: choice.Solver = "scip",
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
-) -> SteadyResult:
+) -> InFlightResult:
     """The placement, and the number in flight, with the greatest steady rate among those that fit in memory.
 
     `solve` promises the rate of a full pipeline, judges memory for `Workload.in_flight`
@@ -89,7 +89,7 @@ def solve_in_flight(
 
     Returns
     -------
-    SteadyResult
+    InFlightResult
         `problem` is the given one with `Workload.in_flight` as found. "optimal" means proven to two
         parts in 10^9, over all placements and all numbers in flight with the given batch size;
         another batch size may yield more.
@@ -116,7 +116,7 @@ def solve_in_flight(
     >>> cluster = pl.Cluster.from_counts({"L4": 4}, 24, 1.0)
     >>> load = pl.Workload(8192, 8, "decode")
     >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), link_units="tokens")
-    >>> promised, best = pl.solve(problem, "aggregated"), pl.solve_in_flight(problem)
+    >>> promised, best = pl.solve(problem, "aggregated"), solve_in_flight(problem)
     >>> best.status, best.in_flight, round(best.steady_rate / promised.throughput, 2)
     ('optimal', 4, 1.0)
     """
@@ -340,13 +340,13 @@ class _Hunt:
     def _note(self, first: int, last: float, asked: str, bound: float) -> None:
         self.rounds.append(Round(first, last, asked, bound, self.rate))
 
-    def result(self) -> SteadyResult:
+    def result(self) -> InFlightResult:
         """What is known when the search has ended."""
         most = max([self.rate, *self.left, *(-run[0] for run in self.open)])
         status, bound = "feasible" if self.best else "unknown", None if most == math.inf else most
         if most <= self.rate * _MORE * _MORE:
             status, bound = ("optimal", self.rate) if self.best else ("infeasible", None)
-        return SteadyResult(
+        return InFlightResult(
             self._with(self.in_flight) if self.best else self.problem, status, self.best, self.in_flight or None,
             self.rate or None, bound, self.deadline.spent,
             tuple(self.rounds), self.reason if status == "infeasible" else "",

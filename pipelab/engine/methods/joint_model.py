@@ -44,7 +44,7 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     Examples
     --------
     >>> import pipelab as pl
-    >>> pl.joint_size(pl.load_case("demo", max_gpus_per_stage=3))["variables"]
+    >>> joint_size(pl.load_case("demo", max_gpus_per_stage=3))["variables"]
     9887608011
     """
     counts = count_candidates(problem)

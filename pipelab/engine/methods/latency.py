@@ -92,7 +92,7 @@ def quickest(
     --------
     >>> import pipelab as pl
     >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
-    >>> result = pl.quickest(tiny)
+    >>> result = quickest(tiny)
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 108.581, (0, 1))
     """

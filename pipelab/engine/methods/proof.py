@@ -171,7 +171,7 @@ class Certificate:
         ]
         return list(zip(self.problem.cluster.kind_count.tolist(), names, self.prices, strict=True))
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """One row per kind of GPU: how many there are, the price of each in layers at the next rate, and together."""
         import pandas as pd
 
@@ -296,7 +296,7 @@ class Certificate:
         from html import escape
 
         return f"<p>{escape(self.sentence)}</p>" + (
-            table(self.frame()) if self.rate is not None else ""
+            table(self.to_frame()) if self.rate is not None else ""
         )
 
 

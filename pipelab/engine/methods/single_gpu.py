@@ -73,7 +73,7 @@ def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
     Examples
     --------
     >>> import pipelab as pl
-    >>> size = pl.single_gpu_size(pl.load_case("medium"), segments="as_run")
+    >>> size = single_gpu_size(pl.load_case("medium"), segments="as_run")
     >>> size["segments"], size["connections"], size["rows"]
     (5740, 312210, 1568029)
     """

@@ -23,7 +23,6 @@ from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from plotly.graph_objects import Figure
 
 __all__ = ["TradeOff", "trade_off"]
 
@@ -53,7 +52,7 @@ class TradeOff:
     complete: bool
     seconds: float
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """One row per point: GPUs, price, throughput, stages, bottleneck, placement."""
         import pandas as pd
 
@@ -76,14 +75,8 @@ class TradeOff:
             else frame.drop(columns="usd_per_hour", errors="ignore")
         )
 
-    def figure(self) -> "Figure":
-        """Throughput against what it costs, as steps: between two points nothing better exists."""
-        from pipelab.figures.trade_off_chart import plot_trade_off
-
-        return plot_trade_off(self)
-
     def _repr_html_(self) -> str:
-        return table(self.frame().drop(columns="placement", errors="ignore"))
+        return table(self.to_frame().drop(columns="placement", errors="ignore"))
 
 
 def _under_limit(result: Result, limits: Limits, against: str) -> Result:
@@ -134,7 +127,7 @@ def trade_off(
     Returns
     -------
     TradeOff
-        Its `points` are Results, the fastest first; `frame()` has them as a table, `figure()` as a
+        Its `points` are Results, the fastest first; `to_frame()` has them as a table, `pl.plot` as a
         curve.
 
     Raises

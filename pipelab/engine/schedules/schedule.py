@@ -418,7 +418,7 @@ class Schedule:
 
         return from_csv(source, **known)
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The actions as a table, one row each, in order.
 
         Returns

@@ -28,7 +28,6 @@ from pipelab.fields import Flag, checked_arguments, described
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from plotly.graph_objects import Figure
 
 __all__ = ["Sweep", "sweep"]
 
@@ -78,7 +77,7 @@ class Sweep:
         open_points = f"; {missing:,} not reached" if missing else ""
         return f"{self.asked:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The rows as a table.
 
         Returns
@@ -94,30 +93,6 @@ class Sweep:
             frame = frame.drop(columns=["usd_per_hour", "usd_per_million_tokens"])
         return frame if frame["proven_among"].any() else frame.drop(columns="proven_among")
 
-    def figure(self, x: str | None = None, y: str = "throughput_tokens_per_s") -> "Figure":
-        """Every point a dot, the best ones joined.
-
-        Parameters
-        ----------
-        x, y : str
-            Columns of numbers; see `plot_sweep`.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
-            See `plot_sweep`.
-
-        Raises
-        ------
-        UnknownName
-            There is no such column.
-        InvalidValue
-            A column does not hold numbers.
-        """
-        from pipelab.figures.sweep_charts import plot_sweep
-
-        return plot_sweep(self, x, y)
-
     def __str__(self) -> str:
         return f"{self.method}: {self.sentence}"
 
@@ -127,7 +102,7 @@ class Sweep:
     def _repr_html_(self) -> str:
         more = f" The first {_SHOWN_ROWS} rows:" if len(self.rows) > _SHOWN_ROWS else ""
         left_out = ["status", "proven_among", "bound_tokens_per_s", "placement"]
-        shown = self.frame().head(_SHOWN_ROWS).drop(columns=left_out, errors="ignore")
+        shown = self.to_frame().head(_SHOWN_ROWS).drop(columns=left_out, errors="ignore")
         shown["reason"] = [
             textwrap.shorten(reason, _SHOWN_REASON, placeholder=" …") for reason in shown["reason"]
         ]

@@ -33,7 +33,7 @@ class Idle(NamedTuple):
         """All idle time of every rank."""
         return self.warm_up + self.steady + self.cool_down + self.network
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """One row per rank."""
         import pandas as pd
 
@@ -44,7 +44,7 @@ class Idle(NamedTuple):
     def _repr_html_(self) -> str:
         from pipelab.display import table
 
-        return table(self.frame())
+        return table(self.to_frame())
 
 
 def idle(timeline: "Timeline") -> Idle:

@@ -18,7 +18,6 @@ from pipelab.problem import Problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from plotly.graph_objects import Figure
 
 __all__ = ["Lane", "PlacedTimeline", "lanes_of", "placed_timeline", "stage_label"]
 
@@ -190,7 +189,7 @@ class PlacedTimeline:
             text += f" Memory was judged for Workload.in_flight = {counted}."
         return text
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The lanes as a table, one row each.
 
         Returns
@@ -218,49 +217,13 @@ class PlacedTimeline:
             )
         return frame
 
-    def gantt(self, *, follow: int | None = 0, links: bool = True) -> "Figure":
-        """When every stage and link works on which microbatch, the bottleneck framed.
-
-        Parameters
-        ----------
-        follow : int or None
-            A microbatch whose way is drawn as a line.
-        links : bool
-            Whether links have lanes of their own.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
-            See `placed_gantt`.
-
-        Raises
-        ------
-        InvalidValue
-            There is no such microbatch.
-        """
-        from pipelab.figures.placed import placed_gantt
-
-        return placed_gantt(self, follow=follow, links=links)
-
-    def figure(self) -> "Figure":
-        """The steady rate against microbatches in flight, and how many keep the promise.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
-            See `plot_in_flight`.
-        """
-        from pipelab.figures.placed import plot_in_flight
-
-        return plot_in_flight(self)
-
     def __repr__(self) -> str:
         return f"<PlacedTimeline {self.problem.name}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
         return (
             f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>"
-            + table(self.frame())
+            + table(self.to_frame())
         )
 
 

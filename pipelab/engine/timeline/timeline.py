@@ -244,7 +244,7 @@ class Timeline:
         Parameters
         ----------
         path : str or Path
-            See `pl.save_chrome_trace`.
+            See `pipelab.io.chrome_trace`.
 
         Raises
         ------
@@ -270,7 +270,7 @@ class Timeline:
 
         return chrome_trace(self)
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The actions as a table, one row each.
 
         Returns
@@ -281,7 +281,7 @@ class Timeline:
         """
         from pipelab.engine.timeline.critical_path import names_waited_for
 
-        frame = self.schedule.frame().drop(columns="position")
+        frame = self.schedule.to_frame().drop(columns="position")
         unit = f"_{self.costs.unit}" if self.costs.unit else ""
         frame["start" + unit], frame["end" + unit] = self.start, self.end
         frame["waited_for"] = names_waited_for(self, np.arange(len(self.schedule)))

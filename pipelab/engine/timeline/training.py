@@ -20,7 +20,6 @@ from pipelab.problem import Problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from plotly.graph_objects import Figure
 
 __all__ = ["TrainingTimeline", "training_timeline"]
 
@@ -85,31 +84,7 @@ class TrainingTimeline:
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
-    def gantt(self, **options: Any) -> "Figure":
-        """`pl.gantt` of the step, its ranks named by what they hold.
-
-        Parameters
-        ----------
-        **options
-            As for `pl.gantt`.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
-            See `training_gantt`.
-
-        Raises
-        ------
-        InvalidValue
-            An option's value does not fit.
-        TypeError
-            There is no such option.
-        """
-        from pipelab.figures.training_charts import training_gantt
-
-        return training_gantt(self, **options)
-
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """The ranks as a table, one row each.
 
         Returns
@@ -144,7 +119,7 @@ class TrainingTimeline:
     def _repr_html_(self) -> str:
         return (
             f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}.</p>"
-            + table(self.frame())
+            + table(self.to_frame())
         )
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.cluster import GPU, Cluster, show_ids
-from pipelab.display import table
+from pipelab.cluster import GPU, Cluster
+from pipelab.display import show_ids, table
 from pipelab.engine.deadline import NEVER, Deadline
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Classes:
         """What every GPU of class `a` is."""
         return self.cluster.kinds[self.kind[a]]
 
-    def frame(self) -> "DataFrame":
+    def to_frame(self) -> "DataFrame":
         """One row per class: type, memory, number of GPUs, their ids, bandwidth among themselves."""
         import pandas as pd
 
@@ -92,7 +92,7 @@ class Classes:
         )
 
     def _repr_html_(self) -> str:
-        return table(self.frame())
+        return table(self.to_frame())
 
 
 def gpu_classes(cluster: Cluster) -> Classes:
@@ -115,7 +115,7 @@ def gpu_classes(cluster: Cluster) -> Classes:
     Examples
     --------
     >>> import pipelab as pl
-    >>> classes = pl.gpu_classes(pl.load_case("demo").cluster)
+    >>> classes = gpu_classes(pl.load_case("demo").cluster)
     >>> classes.names, classes.count.tolist()
     (('H100', 'A10', 'T4'), [10, 10, 10])
     """
