@@ -4,17 +4,29 @@ The rules are the field types (`memory_gb: Positive`), read by pydantic, so that
 stands in one place whether the value comes from code or from a file. A bad value raises
 `InvalidValue` with the field, the value and what was expected.
 
-The same for arguments of functions: `whole_number`, `numbered`, `real_number`,
+`checked_arguments` reads the same types at the parameters of a function. What depends on other
+values, or on a name that is made up, is asked by hand: `whole_number`, `numbered`, `real_number`,
 `amounts`, `true_or_false`, `instance`.
-Each returns what Python counts with, so that no number of numpy's overflows later on.
+Each gives back what Python counts with, so that no number of numpy's overflows later on.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from math import isfinite
-from numbers import Real
+from numbers import Real as AnyReal
 from types import UnionType
-from typing import Annotated, Any, TypeVar, dataclass_transform, overload
+from typing import (
+    Annotated,
+    Any,
+    ParamSpec,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    overload,
+)
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -23,6 +35,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     StrictBool,
+    TypeAdapter,
     ValidationError,
     WrapValidator,
 )
@@ -46,6 +59,8 @@ __all__ = [
 __all__ += [
     "Later",
     "amounts",
+    "checked_arguments",
+    "described",
     "given",
     "instance",
     "is_list",
@@ -58,12 +73,14 @@ __all__ += [
 ]
 
 _Class = TypeVar("_Class")
+_Parameters = ParamSpec("_Parameters")
+_Returned = TypeVar("_Returned")
 
-_Real = Annotated[float, BeforeValidator(lambda value: _no_flag(value, "expected a number"))]
-Number = Annotated[_Real, AllowInfNan(False)]
-Positive = Annotated[_Real, Gt(0), AllowInfNan(False)]
-Share = Annotated[_Real, Gt(0), Le(1), AllowInfNan(False)]
-NotNegative = Annotated[_Real, Ge(0), AllowInfNan(False)]
+Real = Annotated[float, BeforeValidator(lambda value: _no_flag(value, "expected a number"))]
+Number = Annotated[Real, AllowInfNan(False)]
+Positive = Annotated[Real, Gt(0), AllowInfNan(False)]
+Share = Annotated[Real, Gt(0), Le(1), AllowInfNan(False)]
+NotNegative = Annotated[Real, Ge(0), AllowInfNan(False)]
 Count = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(10**9)]
 Natural = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(0), Le(10**9)]
 Layers = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(100_000)]
@@ -114,6 +131,8 @@ def _expected(error: Mapping[str, Any]) -> str:
         return f"expected at least {context['ge']:g}"
     if kind == "less_than_equal":
         return f"expected at most {context['le']:g}"
+    if kind == "dataclass_exact_type":
+        return f"expected {context['class_name']}"
     if kind == "literal_error":
         return f"expected {context['expected']}"
     if kind == "value_error":
@@ -168,6 +187,83 @@ def checked(cls: type | None = None, *, eq: bool = True) -> Any:
     return made
 
 
+def described(words: str) -> WrapValidator:
+    """In `Annotated`, last: what is expected in words, whichever of the rules before is broken.
+
+    Where a part of the value breaks one, such as an entry of a mapping, that part is named instead.
+    """
+
+    def check(value: Any, rules: Callable[[Any], Any]) -> Any:
+        try:
+            return rules(value)
+        except ValidationError as error:
+            if any(one["loc"] for one in error.errors()):
+                raise
+            raise ValueError(f"expected {words}") from None
+
+    return WrapValidator(check)
+
+
+def _plain_type(annotation: Any) -> Any:
+    """An annotation as readers of a signature want it: without the rules for pydantic."""
+    origin = get_origin(annotation)
+    parts = tuple(map(_plain_type, get_args(annotation)))
+    if origin is Annotated:
+        return parts[0]
+    if origin in (Union, UnionType):
+        return Union[parts]  # noqa: UP007 - made here
+    return origin[parts] if hasattr(origin, "__class_getitem__") else annotation
+
+
+def checked_arguments(
+    function: Callable[_Parameters, _Returned],
+) -> Callable[_Parameters, _Returned]:
+    """Check a function's arguments when it is called, as `checked` does a class's fields.
+
+    Only parameters whose annotation is one of the types above, or another `Annotated`, are looked
+    at; defaults are taken as they are. No value comes from a file here: "3" is no number.
+
+    Raises
+    ------
+    InvalidValue
+        Of the function returned, with all arguments that do not fit.
+
+    Examples
+    --------
+    >>> @checked_arguments
+    ... def mean(total: Number, count: Count = 1) -> float:
+    ...     return total / count
+    >>> mean(np.float32(3), count=np.int8(2))
+    1.5
+    >>> mean(3, count="2")
+    Traceback (most recent call last):
+    pipelab.errors.InvalidValue: mean: count = '2': expected a whole number
+    """
+    signature = inspect.signature(function)
+    annotations = {name: one.annotation for name, one in signature.parameters.items()}
+    plain = {name: _plain_type(annotation) for name, annotation in annotations.items()}
+    looked_at = {name for name in plain if plain[name] != annotations[name]}
+    rules = cache(lambda name: TypeAdapter(annotations[name]))
+
+    @wraps(function)
+    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
+        bound, problems = signature.bind(*args, **kwargs), []
+        for name in [name for name in bound.arguments if name in looked_at]:
+            value = python_value(bound.arguments[name])
+            try:
+                bound.arguments[name] = rules(name).validate_python(value, strict=True)
+            except ValidationError as error:
+                for one in error.errors():
+                    problems += _problems({**one, "loc": (name, *one["loc"])}, ())
+        if problems:
+            raise InvalidValue(function.__name__, problems)
+        return function(*bound.args, **bound.kwargs)
+
+    shown = [one.replace(annotation=plain[name]) for name, one in signature.parameters.items()]
+    setattr(call, "__signature__", signature.replace(parameters=shown))  # noqa: B010 - as above
+    return call
+
+
 def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 10**18) -> int:
     """`value` as an int; True, 2.5, "3" and None are no whole numbers.
 
@@ -214,7 +310,7 @@ def is_real(value: Any) -> bool:
     (True, False, False)
     """
     try:
-        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+        return isinstance(value, AnyReal) and not isinstance(value, bool) and isfinite(value)
     except OverflowError:  # an int beyond all floats
         return False
 

@@ -523,7 +523,7 @@ def test_a_stop_keeps_what_was_found():
 
 def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     """The floor's question is answered, the program is not."""
-    from pipelab.engine.methods import latency as module
+    from pipelab.engine.methods.latency import choice as module
 
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     best = quickest(problem).objective.value
@@ -724,7 +724,7 @@ def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
         claims.append(run.objective)
         return dataclasses.replace(run, objective=-run.objective, bound=-run.objective)
 
-    monkeypatch.setattr("pipelab.engine.methods.latency.run_program", slowest)
+    monkeypatch.setattr("pipelab.engine.methods.latency.choice.run_program", slowest)
     result = quickest(problem)
     assert claims
     assert (result.status, result.objective.value) == ("optimal", pytest.approx(least, rel=1e-10))

@@ -20,7 +20,7 @@ from pipelab.display import (
 from pipelab.engine.methods.in_flight import solve_in_flight
 from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.solvers import scip
-from pipelab.engine.sweeps.task import _row
+from pipelab.engine.sweeps.task import _answer
 from pipelab.figures.aggregated import plot_classes, plot_run_times, plot_search
 from pipelab.figures.baselines import Row, rival_parts
 from pipelab.figures.comparing import plot_shares, plot_split_costs
@@ -104,12 +104,16 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
     )
     # at its bound when time ran out
     late = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "single_gpu")
-    assert (outcome_of(late), outcome_of_row(_row(late)), late.stopped_by) == (PROVEN, PROVEN, None)
+    assert (outcome_of(late), outcome_of_row(vars(_answer(late))), late.stopped_by) == (
+        PROVEN,
+        PROVEN,
+        None,
+    )
     monkeypatch.undo()
     as_run = pl.solve(pl.load_case("medium"), "single_gpu", segments="as_run")
     # the best of that run by SCIP's word
     assert (as_run.status, outcome_of(as_run)) == ("feasible", NOT_PROVEN)
-    assert outcome_of_row(_row(as_run)) == NOT_PROVEN
+    assert outcome_of_row(vars(_answer(as_run))) == NOT_PROVEN
 
 
 def test_what_ends_without_a_placement_says_whether_it_was_stopped_does_not_fit_or_is_refused():
@@ -153,7 +157,7 @@ def test_a_result_and_its_row_in_a_sweep_end_alike_and_only_a_proof_says_that_no
         "a rule": NOT_PROVEN,
         "an optimum": PROVEN,
     }
-    assert {what: outcome_of_row(_row(result)) for what, result in results.items()} == {
+    assert {what: outcome_of_row(vars(_answer(result))) for what, result in results.items()} == {
         what: outcome_of(result) for what, result in results.items()
     }
     first = results["one GPU per stage does not do"]

@@ -1,7 +1,9 @@
 """Every door of the part about real GPUs refuses what it cannot use with one error of pipelab's own."""
 
+import inspect
 import json
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from pipelab.figures.comparing import plot_shares, plot_split_costs
 from pipelab.figures.placements import plot_placement
 from pipelab.figures.search_growth import plot_search_growth
 from pipelab.figures.solves import plot_growth
+from pipelab.hardware.known_gpus import load_gpus
 from pipelab.io.paths import data_dir
 from pipelab.io.placements import save_placement
 from pipelab.splits import count_splits
@@ -385,3 +388,15 @@ def test_a_cluster_names_its_ids_and_no_others():
     gpus = (pl.GPU("A100", 80), pl.GPU("T4", 16), pl.GPU("A100", 80), pl.GPU("A100", 80))
     cluster = pl.Cluster(gpus, [[100.0]], [0] * 4)
     assert cluster.to_frame()["gpu_ids"].tolist() == ["0, 2–3", "1"]
+
+
+def test_arguments_are_checked_like_fields_but_text_is_no_number():
+    with pytest.raises(pl.InvalidValue, match="at_least = '3': expected tokens/s") as caught:
+        cheapest(pl.load_case("tiny"), at_least="3", time_limit=True, stop=print)
+    assert {field for field, _, _ in caught.value.problems} == {"at_least", "time_limit", "stop"}
+    facts = dict(load_gpus(), L4=3)  # the part that does not fit is named, not the whole
+    with pytest.raises(pl.InvalidValue, match=r"load_cluster: gpus\.L4 = 3: expected GPUFacts"):
+        pl.load_cluster("helix-single24", gpus=facts)
+    assert pl.mixes({"L4": 2}, gpus=np.int8(1)) == [{"L4": 1}]
+    shown = inspect.signature(pl.mixes).parameters["usd_per_hour"].annotation
+    assert shown == Mapping[str, float | None] | None

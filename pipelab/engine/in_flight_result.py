@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipelab.display import NO_FORMULAS, ended, ending, table
+from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.placement import Placement
@@ -39,7 +40,7 @@ def steady_rate(judged: Evaluation, in_flight: int) -> float:
 def enough_in_flight(judged: Evaluation) -> int:
     """The fewest in flight with which the steady rate is the throughput (to one part in 10^9)."""
     passes = judged.throughput * judged.seconds_per_pass / judged.tokens
-    return max(1, -int(-(passes * (1 - 1e-9)) // 1))
+    return max(1, -int(-(passes * (1 - ONE_ANSWER)) // 1))
 
 
 class Round(NamedTuple):
@@ -143,7 +144,7 @@ class InFlightResult:
             return f"No placement was found{why}{f'; none exceeds {self.bound:.7g} tokens/s' if self.bound else ''}."
         several = "microbatches" if self.in_flight > 1 else "microbatch"
         text = f"{self.steady_rate:.7g} tokens/s with {self.in_flight} {several} in flight, all of which fit"
-        if self.steady_rate < judged.throughput * (1 - 1e-6):
+        if self.steady_rate < judged.throughput * (1 - SOLVER):
             text += f" ({self.steady_rate / judged.throughput:.1%} of what {enough_in_flight(judged)} would yield)"
         if self.status == "optimal":
             return f"{text}; proven the most{self._among}, in {self.seconds:.3g} s."

@@ -7,6 +7,7 @@ import numpy as np
 from pipelab.display import listed
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_tables import memory_parts
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
 
 __all__ = ["why_no_layer_fits", "why_not_all_layers_fit", "why_too_few"]
@@ -82,7 +83,7 @@ def why_not_all_layers_fit(
 
 def why_too_few(problem: Problem, holdable: float, solver: str) -> str:
     """The same where it is known that all GPUs together hold at most `holdable` layers."""
-    total, need = int(holdable + 1e-9), problem.model.layers
+    total, need = int(holdable + ONE_ANSWER), problem.model.layers
     if total < need:
         return f"all GPUs together can hold at most {total} of the {need} layers"
     return (

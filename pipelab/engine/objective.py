@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 
+from pipelab.engine.tolerances import LAST_BITS, PROVEN_WITHIN, SOLVER
 from pipelab.errors import PipelabError
 
-__all__ = ["PROVEN_WITHIN", "Objective", "status_and_bound", "status_and_least"]
-
-# A solver's bound that comes this close to the value (as a share) is a proof: the rest is its
-# arithmetic.
-PROVEN_WITHIN = 1e-9
+__all__ = ["Objective", "status_and_bound", "status_and_least"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def status_and_least(value: float | None, bound: float | None) -> tuple[str, flo
         return "unknown", bound
     if bound is None:
         return "feasible", None
-    if bound > value * (1 + 1e-6):
+    if bound > value * (1 + SOLVER):
         raise PipelabError(
             f"a least value of {bound} was proved, but a placement has {value}: one of them is wrong"
         )
@@ -101,10 +98,10 @@ def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str
         return "unknown", bound
     if bound is None:
         return "feasible", None
-    if bound < throughput * (1 - 1e-6):
+    if bound < throughput * (1 - SOLVER):
         raise PipelabError(
             f"a bound of {bound} was proved, but a placement yields {throughput}: one of them is wrong"
         )
-    if bound <= throughput * (1 + 1e-12):  # equal but for the last bits of the arithmetic
+    if bound <= throughput * (1 + LAST_BITS):
         return "optimal", throughput
     return "feasible", bound

@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import InstanceOf
 
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
+from pipelab.engine.solvers import choice
+from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
-from pipelab.fields import given, instance
+from pipelab.fields import checked_arguments, described, given
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in, solve
@@ -99,7 +103,7 @@ class Score:
             return REFUSED if self.broken else DOES_NOT_FIT
         return (
             PROVEN
-            if self.best.status == "optimal" and given(self.share) >= 1 - 1e-9
+            if self.best.status == "optimal" and given(self.share) >= 1 - ONE_ANSWER
             else NOT_PROVEN
         )
 
@@ -133,7 +137,7 @@ class Score:
             return f"{text}; nothing is proven about the optimum."
         if self.best.status != "optimal":
             return f"{text}: at least {self.share:.1%} of the optimum, which is not above {self.best.bound:.7g}."
-        if self.share >= 1 - 1e-9:
+        if self.share >= 1 - ONE_ANSWER:
             return f"{text}: the proven optimum."
         return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:.7g}."
 
@@ -180,10 +184,13 @@ class Score:
         return html + table(self.to_frame()) if self.misfits else html
 
 
+@checked_arguments
 def score(
-    problem: Problem,
+    problem: choice.AskedProblem,
     placement: Placement | Result,
-    best: Result | None = None,
+    best: Annotated[
+        InstanceOf[Result] | None, described("a Result, such as pl.solve(problem)")
+    ] = None,
     *,
     time_limit: float | None = 60,
 ) -> Score:
@@ -220,12 +227,7 @@ def score(
     >>> print(pl.score(tiny, pl.Placement.of([(3, (0,))])).sentence)
     This placement is not valid: layer 4 is not assigned to any stage, left out at the end.
     """
-    instance("score", "problem", problem, Problem, "a Problem, such as load_case('tiny')")
     placement = placement_in(placement, "score")
-    if best is not None and not isinstance(best, Result):
-        raise InvalidValue(
-            "score", [("best", best, "expected a Result, such as pl.solve(problem)")]
-        )
     broken: tuple[str, ...] = tuple(broken_rules(problem, placement))
     misfits = _misfits(problem, placement)
     judged = None
@@ -245,7 +247,7 @@ def score(
 
 def _refuse_other_problem(judged: Evaluation, best: Result) -> None:
     beyond = best.status == "infeasible" or (
-        best.bound is not None and judged.throughput > best.bound * (1 + 1e-6)
+        best.bound is not None and judged.throughput > best.bound * (1 + SOLVER)
     )
     if beyond:
         claim = (

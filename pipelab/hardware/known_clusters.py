@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidData, UnknownName, nearest
 from pipelab.fields import (
     Count,
+    Flag,
     NotNegative,
     Positive,
     checked,
-    instance,
-    real_number,
-    true_or_false,
+    checked_arguments,
+    described,
 )
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.io.csv_cells import frame_of, number, path_of, place, read_rows, refuse_misspelt
@@ -58,12 +58,15 @@ class _Node:
     outside: float
 
 
+@checked_arguments
 def load_cluster(
     name: str,
     *,
-    gpus: dict[str, GPUFacts] | None = None,
-    network_gbit_per_s: float | None = None,
-    nodes: bool = True,
+    gpus: Annotated[
+        Mapping[str, GPUFacts] | None, described("GPUFacts by type, such as load_gpus()")
+    ] = None,
+    network_gbit_per_s: Annotated[Positive | None, described("a number above 0")] = None,
+    nodes: Flag = True,
     file: str | Path | None = None,
 ) -> Cluster:
     """A cluster of `data/clusters.csv`, or of your own file with the same columns.
@@ -109,10 +112,7 @@ def load_cluster(
     >>> len(cluster), cluster.bandwidth_between(0, 23), cluster.latency_between(0, 23)
     (24, 1.0, 1.0)
     """
-    nodes = true_or_false("load_cluster", "nodes", nodes)
-    facts = load_gpus() if gpus is None else _checked_facts(gpus)
-    if network_gbit_per_s is not None:
-        network_gbit_per_s = _positive(network_gbit_per_s)
+    facts = load_gpus() if gpus is None else gpus
     path = data_dir() / "clusters.csv" if file is None else path_of("load_cluster", file, "file")
     table = _read(path)
     if not isinstance(name, str) or name not in table:
@@ -140,21 +140,6 @@ def _read(path: Path) -> dict[str, list[_Nodes]]:
         }
         found.setdefault(row.cells["cluster"], []).append(place(row, {}, partial(_Nodes, **values)))
     return found
-
-
-def _checked_facts(gpus: Any) -> Mapping[str, GPUFacts]:
-    instance("load_cluster", "gpus", gpus, Mapping, "GPUFacts by type, such as load_gpus()")
-    for name, facts in gpus.items():
-        instance("load_cluster", f"gpus[{name!r}]", facts, GPUFacts, "GPUFacts")
-    return gpus
-
-
-def _positive(network: Any) -> float:
-    expected = "expected a number above 0"
-    value = real_number("load_cluster", "network_gbit_per_s", network, expected)
-    if value <= 0:
-        raise InvalidValue("load_cluster", [("network_gbit_per_s", network, expected)])
-    return value
 
 
 def _nodes(

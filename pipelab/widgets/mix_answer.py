@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pipelab.display import outcome_of
+from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
@@ -131,12 +132,10 @@ def one_more(
 
 def money(problem: Problem, placement: Placement | None, throughput: float | None) -> Money:
     """Price per hour of the GPUs in use, and per million tokens."""
-    prices = [problem.cluster.gpus[g].usd_per_hour for g in placement.gpus] if placement else [None]
-    known = [price for price in prices if price is not None]
-    if len(known) < len(prices):
-        return Money(None, None)
-    per_hour = float(sum(known))
-    return Money(per_hour, per_hour / throughput / 3600 * 1e6 if throughput else None)
+    per_hour = None if placement is None else price_per_hour(problem, placement)
+    if per_hour is None or not throughput:
+        return Money(per_hour, None)
+    return Money(per_hour, usd_per_million_tokens(per_hour, throughput))
 
 
 def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:

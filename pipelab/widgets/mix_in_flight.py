@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from pipelab.engine.in_flight_result import enough_in_flight
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.placement import Placement
@@ -71,4 +72,4 @@ def in_flight_of(problem: Problem, placement: Placement, judged: Evaluation) -> 
         )
     except InvalidPlacement:
         return InFlight(checked, needed, False)
-    return InFlight(checked, needed, more.throughput >= judged.throughput * (1 - 1e-9))
+    return InFlight(checked, needed, more.throughput >= judged.throughput * (1 - ONE_ANSWER))

@@ -7,6 +7,7 @@ from html import escape
 
 from pipelab.display import counted, listed, outcome_of
 from pipelab.engine.scoring import Score
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, tally
 from pipelab.fields import given
@@ -141,11 +142,11 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
     text = ""
     if known:
         best = max(known, key=known.__getitem__)
-        if known[best] <= now * (1 + 1e-9):
+        if known[best] <= now * (1 + ONE_ANSWER):
             which = f"of {', '.join(known)}" if open_ or late else "of any type"
             text = f"One GPU more {which} brings nothing."
         else:
-            tied = [t for t, rate in known.items() if rate >= known[best] * (1 - 1e-9)]
+            tied = [t for t, rate in known.items() if rate >= known[best] * (1 - ONE_ANSWER)]
             others = [f"{t} {_gain(rate, now)}" for t, rate in known.items() if t not in tied]
             behind = f" Others: {', '.join(others)}." if others else ""
             brings = f"{known[best]:.6g} tokens/s ({_gain(known[best], now)})"
@@ -160,7 +161,7 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
 def _gain(rate: float, now: float) -> str:
     if not now:
         return "where there is none now" if rate else "still none"
-    return f"+{rate / now - 1:.1%}" if rate > now * (1 + 1e-9) else "±0%"
+    return f"+{rate / now - 1:.1%}" if rate > now * (1 + ONE_ANSWER) else "±0%"
 
 
 def rows_of(found: Answer, extra: Sequence[Row] = ()) -> list[Row]:

@@ -57,22 +57,19 @@ def _sequences_for(factor: float, layers: range = range(1, 2)) -> float:
 @cache
 def _prices(precision: str) -> tuple[tuple[float, float], ...]:
     """Tokens/s and dollars per million of them, for every compromise between rate and dollars per hour."""
-    from pipelab.engine.methods.trade_offs import price_per_hour, trade_off
+    from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
+    from pipelab.engine.methods.trade_offs import trade_off
     from pipelab.hardware import load_cluster, load_model
     from pipelab.hardware.roofline import Roofline
     from pipelab.problem import Problem, Workload
 
-    llama, load = (
-        load_model("Llama-3-70B", precision=precision),
-        Workload(2048, 16, "decode", in_flight=21),
-    )
+    llama = load_model("Llama-3-70B", precision=precision)
+    load = Workload(2048, 16, "decode", in_flight=21)
     problem = Problem(load_cluster("helix-single24"), llama, load, Roofline(), link_units="tokens")
     points = trade_off(problem, "usd_per_hour").points
+    prices = [given(price_per_hour(problem, given(p.placement))) for p in points]
     rates = [given(p.throughput) for p in points]
-    return tuple(
-        (r, given(price_per_hour(problem, p)) / (3600 * r) * 1e6)
-        for p, r in zip(points, rates, strict=True)
-    )
+    return tuple(zip(rates, map(usd_per_million_tokens, prices, rates), strict=True))
 
 
 def _cheapest(at_least: float = 0) -> float:

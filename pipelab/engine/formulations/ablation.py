@@ -7,6 +7,7 @@ import numpy as np
 
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.joint_cvxpy import state_joint
+from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.problem import Problem
@@ -56,7 +57,7 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
         true = evaluate(problem, candidates.placement(chosen)).throughput
     except (InvalidPlacement, InvalidValue) as error:
         return LeftOut(name, float(program.value), str(error))
-    right = abs(true - program.value) <= 1e-5 * true
+    right = abs(true - program.value) <= NOT_SOLVED * true
     return LeftOut(
         name, float(program.value), "holds" if right else f"it yields only {true:.6g} tokens/s"
     )

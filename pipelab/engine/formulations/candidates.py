@@ -18,6 +18,7 @@ from pipelab.display import table
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
 
@@ -120,7 +121,7 @@ class Candidates:
         rates = np.concatenate([self.throughput, self.link_throughput])
         top = self.throughput.max()  # no placement beats its fastest stage
         if proven is not None:
-            top = min(top, proven * (1 + 1e-6))
+            top = min(top, proven * (1 + SOLVER))
         return float(rates[rates <= top].max(initial=rates.min()))
 
     def next_rate(self, rate: float) -> float:
@@ -128,7 +129,7 @@ class Candidates:
         rates = np.concatenate([self.throughput, self.link_throughput])
         top = self.throughput.max()
         return float(
-            rates[(rates > rate * (1 + 1e-12)) & (rates <= top)].min(initial=max(top, rate))
+            rates[(rates > rate * (1 + LAST_BITS)) & (rates <= top)].min(initial=max(top, rate))
         )
 
     def chosen(self, placement: Placement) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.solvers.linear_program import LinearProgram
+from pipelab.engine.tolerances import FEASIBLE, SOLVER
 
 __all__ = ["Branch", "Leaf", "check_refutation", "leaves_of", "refute"]
 
@@ -182,12 +183,12 @@ class _Search:
         if self.leaves > _MOST_LEAVES or time.perf_counter() > self.until:
             return None
         short, x, weights = self._relaxed(self.rows + path)
-        if short > 1e-7:
+        if short > FEASIBLE:
             return self._leaf(weights, self.rows + path)
         columns = self._fractional(x)
         if columns is None:
             return None  # whole: this is a solution
-        at = int(np.floor(x[list(columns)].sum() + 1e-7))
+        at = int(np.floor(x[list(columns)].sum() + FEASIBLE))
         sides = _sides(columns, at)
         below = self.tree([*path, sides[0]])
         above = self.tree([*path, sides[1]]) if below else None
@@ -199,10 +200,10 @@ class _Search:
             where = self.program.columns.slices.get(group)
             if where is not None and self.program.integer[where].all() and where.stop > where.start:
                 total = x[where].sum()
-                if abs(total - round(total)) > 1e-6:
+                if abs(total - round(total)) > SOLVER:
                     return tuple(range(where.start, where.stop))
         away = np.where(self.program.integer, np.abs(x - np.round(x)), 0.0)
-        return (int(away.argmax()),) if away.max(initial=0.0) > 1e-6 else None
+        return (int(away.argmax()),) if away.max(initial=0.0) > SOLVER else None
 
     def _relaxed(self, rows: list[_Row]) -> tuple[float, Any, np.ndarray]:
         """By how much the rows must be broken at least, where that is, and the weight of every row."""

@@ -9,7 +9,6 @@ rate left" that is answered no settles everything above t.
 
 import heapq
 import math
-import threading
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,13 +18,19 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
-from pipelab.engine.methods.prices import MOST_PRICE_UNITS, whole_prices
+from pipelab.engine.methods.prices import (
+    MOST_PRICE_UNITS,
+    price_per_hour,
+    usd_per_million_tokens,
+    whole_prices,
+)
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import Objective, status_and_least
-from pipelab.engine.solvers.choice import check_asked, solver_version
+from pipelab.engine.solvers import choice
+from pipelab.engine.tolerances import ONE_RATIO
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
-from pipelab.fields import given
+from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
@@ -35,19 +40,17 @@ __all__ = [
     "cheapest_of",
     "prices_or_refuse",
     "refuse_unpriced",
-    "usd_per_million_tokens",
 ]
 
-_CLOSE = 1 - 1e-11  # ratios this close are one ratio
 
-
+@checked_arguments
 def cheapest(
-    problem: Problem,
-    at_least: float = 0.0,
+    problem: choice.AskedProblem,
+    at_least: choice.Floor = 0.0,
     *,
-    solver: str = "scip",
-    time_limit: float | None = None,
-    stop: threading.Event | None = None,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
 ) -> Result:
     """The placement with the least $ per million tokens among those of at least so many tokens/s.
 
@@ -96,7 +99,6 @@ def cheapest(
     >>> cheapest(problem, at_least=300).placement.gpus
     (0, 1)
     """
-    check_asked("cheapest", problem, solver, time_limit, at_least, stop)
     refuse_unpriced(problem, "cheapest")
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
@@ -162,15 +164,6 @@ def refuse_unpriced(problem: Problem, what: str) -> None:
         raise InvalidValue(what, [("problem.cluster", problem.name, expected)])
 
 
-def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
-    """Price of a million tokens at so many tokens/s.
-
-    >>> round(usd_per_million_tokens(3.6, 1000), 9)
-    1.0
-    """
-    return usd_per_hour / (3600 * throughput) * 1_000_000
-
-
 def _dollars_per_unit(rates: StageRates, prices: tuple[int, ...]) -> float:
     """What one of the whole units of price is worth."""
     return given(rates.classes.gpu(0).usd_per_hour) / prices[0]
@@ -224,7 +217,7 @@ class _Search:
         """The first rate of a run at which such a price would be a lower ratio than the best."""
         if self.best is None:
             return first
-        slowest = price / (self.ratio * _CLOSE)
+        slowest = price / (self.ratio * (1 - ONE_RATIO))
         return max(first, int(np.searchsorted(self.search.thresholds, slowest, side="right")))
 
     def _middle(self, first: int, last: int) -> int:
@@ -238,7 +231,7 @@ class _Search:
         search = self.search
         most = None
         if self.best is not None:
-            most = math.ceil(self.ratio * _CLOSE * float(search.thresholds[last])) - 1
+            most = math.ceil(self.ratio * (1 - ONE_RATIO) * float(search.thresholds[last])) - 1
         search.limits = replace(search.limits, price=most)
         placement, settled = search.least("price", middle)
         if placement is not None:
@@ -260,13 +253,12 @@ def _found(problem: Problem, best: Placement | None, at_least: float) -> Objecti
     """Of a placement about which nothing is proven."""
     value = None
     if best is not None:
-        value = usd_per_million_tokens(_per_hour(problem, best), evaluate(problem, best).throughput)
+        value = _per_million(problem, best, evaluate(problem, best).throughput)
     return _objective(value, None, at_least)
 
 
-def _per_hour(problem: Problem, placement: Placement) -> float:
-    """What the GPUs of a placement cost."""
-    return math.fsum(given(problem.cluster.gpus[g].usd_per_hour) for g in placement.gpus)
+def _per_million(problem: Problem, placement: Placement, throughput: float) -> float:
+    return usd_per_million_tokens(given(price_per_hour(problem, placement)), throughput)
 
 
 def _objective(value: float | None, bound: float | None, at_least: float) -> Objective:
@@ -283,7 +275,7 @@ def _result(state: _Search, at_least: float, explain: bool) -> Result:
     value = throughput = None
     if state.best is not None:
         throughput = evaluate(problem, state.best).throughput
-        value = usd_per_million_tokens(_per_hour(problem, state.best), throughput)
+        value = _per_million(problem, state.best, throughput)
     status, bound = status_and_least(value, bound)
     stopped, reason = search.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
@@ -309,5 +301,5 @@ def _result(state: _Search, at_least: float, explain: bool) -> Result:
     }  # fmt: skip
     return Result(
         problem, "cheapest", status, state.best, throughput, None, search.deadline.spent, size,
-        solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
+        choice.solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from pipelab.display import counted
 from pipelab.engine.deadline import Deadline, Ended, waited_for
 from pipelab.engine.formulations import threshold
 from pipelab.engine.formulations.candidates import Candidates
+from pipelab.engine.tolerances import LAST_BITS, NOT_SOLVED
 from pipelab.errors import NotApplicable, PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
@@ -24,7 +25,6 @@ __all__ = [
     "Settled", "bound_after", "chosen_rows", "out_of_reach", "refuse_out_of_reach", "settle", "settled_without_rates",
 ]  # fmt: skip
 
-_SAME = 1 + 1e-12  # rates closer than this differ by the last bits of the arithmetic
 # SCIP keeps rows to within 1e-6 of their largest entry, here the fastest rate: a rate smaller than
 # that share of it disappears. Below 1e-9 it sees zero, and from 1e15 on it does not compute. Within
 # these limits its bound is believed as long as it is not yet settled.
@@ -125,9 +125,11 @@ def settle(
     problem, questions = candidates.problem, 0
     throughput = None if placement is None else evaluate(problem, placement).throughput
     rates = _rates(candidates)
-    open_above = 0.0 if throughput is None else throughput * _SAME
+    open_above = 0.0 if throughput is None else throughput * (1 + LAST_BITS)
     left = np.unique(
-        rates[(rates > open_above) & (rates <= (np.inf if bound is None else bound * _SAME))]
+        rates[
+            (rates > open_above) & (rates <= (np.inf if bound is None else bound * (1 + LAST_BITS)))
+        ]
     )
     low, high = 0, len(left)  # left[:low] are reached, left[high:] are not
     ask = 0
@@ -150,7 +152,7 @@ def settle(
             yields = evaluate(problem, found).throughput
             if throughput is None or yields > throughput:
                 placement, throughput = found, yields
-            reached_to = int(np.searchsorted(left, yields * _SAME, side="right"))
+            reached_to = int(np.searchsorted(left, yields * (1 + LAST_BITS), side="right"))
             if reached_to <= ask:
                 raise PipelabError(
                     f"a solver returned {yields} tokens/s where {left[ask]} are asked for"
@@ -170,7 +172,7 @@ def bound_after(settled: Settled, candidates: Candidates, before: float, claimed
         it optimal, and what its tolerance leaves open ends at the next rate.
     """
     # something faster was found, so SCIP is not to be believed
-    if given(settled.throughput) > before * _SAME:
+    if given(settled.throughput) > before * (1 + LAST_BITS):
         return given(settled.bound)
     return min(given(settled.bound), claimed if claimed != before else candidates.next_rate(before))
 
@@ -183,7 +185,7 @@ def chosen_rows(z: np.ndarray) -> np.ndarray:
     PipelabError
         Some value is not whole.
     """
-    if np.abs(z - z.round()).max(initial=0.0) > 1e-5:
+    if np.abs(z - z.round()).max(initial=0.0) > NOT_SOLVED:
         raise PipelabError("SCIP returned a z that is not whole")
     return np.flatnonzero(z > 0.5)
 

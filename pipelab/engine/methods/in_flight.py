@@ -28,7 +28,6 @@ really has.
 
 import heapq
 import math
-import threading
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -39,33 +38,35 @@ from pipelab.engine.in_flight_result import InFlightResult, Round, enough_in_fli
 from pipelab.engine.methods.aggregated import first_search, result_of, stand_in
 from pipelab.engine.methods.latency import (
     BY_TOLERANCE,
-    CLAIMED_WITHIN,
     quickest_of,
     refuse_transfers,
 )
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import Objective
-from pipelab.engine.solvers.choice import check_asked
+from pipelab.engine.solvers import choice
 from pipelab.engine.stage_tables import StageTables, stage_tables
+from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
+from pipelab.fields import checked_arguments
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
 __all__ = ["solve_in_flight"]
 
-_MORE = 1 + 1e-9  # rates this close are one rate
+_MORE = 1 + ONE_ANSWER  # times a rate: what is more
 _MOST_IN_FLIGHT = 1_000_000
 _BY_HAND = 6  # rounds of solving for what the last answer needs, before ranges are looked at
 
 
+@checked_arguments
 def solve_in_flight(
-    problem: Problem,
+    problem: choice.AskedProblem,
     *,
-    solver: str = "scip",
-    time_limit: float | None = None,
-    stop: threading.Event | None = None,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
 ) -> InFlightResult:
     """The placement, and the number in flight, with the greatest steady rate among those that fit in memory.
 
@@ -119,7 +120,6 @@ def solve_in_flight(
     >>> best.status, best.in_flight, round(best.steady_rate / promised.throughput, 2)
     ('optimal', 4, 1.0)
     """
-    check_asked("solve_in_flight", problem, solver, time_limit, stop=stop)
     refuse_transfers(problem, "solve_in_flight")
     with deadline_of(time_limit, stop) as deadline:
         hunt = _Hunt(problem, solver, deadline)
@@ -285,7 +285,7 @@ class _Hunt:
             bound = self._bound(answer, last, bound)
             claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
             more = self.rate * _MORE
-            if not claimed or not more < bound <= more * (1 + 3 * CLAIMED_WITHIN):
+            if not claimed or not more < bound <= more * (1 + 3 * SOLVER):
                 break
         return answer.status in ("optimal", "infeasible") or (claimed and not exact), bound
 

@@ -23,6 +23,7 @@ from pipelab.engine.methods.exact_proof import (
 from pipelab.engine.methods.joint_model import build_joint, joint_size, refuse_if_joint_too_large
 from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers.solver_run import Progress
+from pipelab.engine.tolerances import NOT_SOLVED, SOLVER
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
@@ -185,7 +186,7 @@ def _read(
     problem, valid = candidates.problem, joint.big_m_is_valid(candidates, big_m)
     placement, throughput, reason = _better(candidates, program, run, valid)
     believed = valid and close and run.bound is not None
-    if believed and throughput is not None and given(run.bound) < throughput * (1 - 1e-6):
+    if believed and throughput is not None and given(run.bound) < throughput * (1 - SOLVER):
         believed = False  # the placement itself refutes it
     status, bound = status_and_bound(
         throughput, candidates.rate_at_most(run.bound if believed else None)
@@ -235,7 +236,7 @@ def _better(
     if run.x is not None:
         found = candidates.placement(chosen_rows(run.x[program.columns.slices["z"]]))
         yields = evaluate(problem, found).throughput
-        if yields < given(run.objective) * (1 - 1e-5):
+        if yields < given(run.objective) * (1 - NOT_SOLVED):
             reason = f"SCIP's tolerance is too coarse for rates so far apart: it predicted {run.objective:.7g}"
         if not valid or throughput is None or yields >= throughput:
             placement, throughput = found, yields

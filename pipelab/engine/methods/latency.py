@@ -1,7 +1,6 @@
 """Lowest time of one pass above a floor of throughput: one program for a sum of stages and hops."""
 
 import math
-import threading
 from dataclasses import dataclass, field, replace
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
@@ -10,37 +9,36 @@ from pipelab.engine.formulations.latency.path import Path
 from pipelab.engine.formulations.latency.sequence import Sequence
 from pipelab.engine.formulations.latency.times import PassTimes, pass_times
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
-from pipelab.engine.methods.least_rate import REACHED, floor_index, unfinished, why_out_of_reach
+from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
 from pipelab.engine.methods.search import Search
-from pipelab.engine.objective import PROVEN_WITHIN, Objective, status_and_least
-from pipelab.engine.solvers.choice import check_asked, run_program, solver_version
+from pipelab.engine.objective import Objective, status_and_least
+from pipelab.engine.solvers import choice
+from pipelab.engine.tolerances import PROVEN_WITHIN, REACHED, SOLVER
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluation import evaluate
-from pipelab.fields import given
+from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["BY_TOLERANCE", "CLAIMED_WITHIN", "quickest", "quickest_of", "refuse_transfers"]
+__all__ = ["BY_TOLERANCE", "quickest", "quickest_of", "refuse_transfers"]
 
 # Solvers compare objectives within about 1e-6; counted in units of which the answer has this many,
 # that is 1e-10 of it.
 _UNITS = 10_000.0
-# taken off what a solver claims, in units: an answer of far fewer units is not proven by that
-_TOLERANCE = 2e-6
 BY_TOLERANCE = "the solver's tolerance"  # what ended it where the last question was not answered
-CLAIMED_WITHIN = 1e-6  # and off a bound that no last question has confirmed, as a share
 _LAST_SECONDS = 5.0  # for the last question: on rare clusters it is far harder than all others
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
 
 
+@checked_arguments
 def quickest(
-    problem: Problem,
-    at_least: float = 0.0,
+    problem: choice.AskedProblem,
+    at_least: choice.Floor = 0.0,
     *,
-    solver: str = "scip",
-    time_limit: float | None = None,
-    stop: threading.Event | None = None,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
 ) -> Result:
     """The placement with the lowest time per pass among those of at least so many tokens/s.
 
@@ -98,7 +96,6 @@ def quickest(
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 108.581, (0, 1))
     """
-    check_asked("quickest", problem, solver, time_limit, at_least, stop)
     refuse_transfers(problem, "quickest")
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
@@ -175,7 +172,7 @@ class _Hunt:
             if not self._reach_the_floor():
                 self.impossible = True
                 return
-            floor = self.at_least * REACHED
+            floor = self.at_least * (1 - REACHED)
             times = made_in_time(
                 lambda until: pass_times(self.rates.problem, floor, until), self.deadline
             )
@@ -245,12 +242,13 @@ class _Hunt:
                 "compositions": len(form.times.composition),
                 "groups": len(form.times.hop),
             }
-            run = run_program(self.solver, program, deadline=self.deadline)
+            run = choice.run_program(self.solver, program, deadline=self.deadline)
             self.nodes += run.nodes
             if run.status == "infeasible":
                 return math.inf
             if run.bound is not None and not form.quicker:
-                least = max(least, (-run.bound - _TOLERANCE) * form.unit)
+                # in units: an answer of far fewer units is not proven by that
+                least = max(least, (-run.bound - 2 * SOLVER) * form.unit)
             self.stopped = run.stopped_by
             if run.x is None:
                 return least
@@ -292,7 +290,7 @@ class _Hunt:
     def keep(self, placement: Placement) -> None:
         """Take a placement that reaches the floor, if it is the best."""
         judged = evaluate(self.rates.problem, placement)
-        if judged.throughput < self.at_least * REACHED * REACHED:
+        if judged.throughput < self.at_least * (1 - REACHED) ** 2:
             raise PipelabError(
                 f"a solver returned {judged.throughput} tokens/s where {self.at_least} are asked for"
             )
@@ -316,7 +314,7 @@ def _result(hunt: _Hunt, explain: bool) -> Result:
     problem = hunt.rates.problem
     status, bound = status_and_least(hunt.seconds, hunt.bound)
     if hunt.claimed and hunt.seconds is not None:  # by a solver's tolerance only
-        status, bound = "feasible", min(given(hunt.bound), hunt.seconds) * (1 - CLAIMED_WITHIN)
+        status, bound = "feasible", min(given(hunt.bound), hunt.seconds) * (1 - SOLVER)
     stopped, reason = hunt.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
         stopped = BY_TOLERANCE if hunt.claimed or not hunt.deadline.limited else "time limit"
@@ -328,6 +326,6 @@ def _result(hunt: _Hunt, explain: bool) -> Result:
     throughput = evaluate(problem, hunt.best).throughput if hunt.best else None
     return Result(
         problem, "quickest", status, hunt.best, throughput, None, hunt.deadline.spent,
-        {"classes": len(hunt.rates.classes)} | hunt.size, solver_version(hunt.solver), reason,
+        {"classes": len(hunt.rates.classes)} | hunt.size, choice.solver_version(hunt.solver), reason,
         stopped if status != "optimal" else None, details, _objective(hunt.seconds, bound, hunt.at_least),
     )  # fmt: skip

@@ -7,22 +7,19 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.methods.aggregated import result_of
 from pipelab.engine.methods.search import Search
 from pipelab.engine.objective import Objective
+from pipelab.engine.tolerances import REACHED
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["REACHED", "floor_index", "unfinished", "why_out_of_reach"]
-
-# A rate that misses the floor by the last bits of the arithmetic reaches it: rates so close are one
-# rate (`StageRates.thresholds`).
-REACHED = 1 - 1e-10
+__all__ = ["floor_index", "unfinished", "why_out_of_reach"]
 
 
 def floor_index(rates: StageRates, at_least: float) -> int:
     """Index of the lowest possible rate that reaches the floor; the number of rates where none does."""
-    return int(np.searchsorted(rates.thresholds, at_least * REACHED))
+    return int(np.searchsorted(rates.thresholds, at_least * (1 - REACHED)))
 
 
 def unfinished(

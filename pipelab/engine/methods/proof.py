@@ -21,6 +21,7 @@ from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, leaves_of
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.solvers.linear_program import LinearProgram
+from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.fields import given
 from pipelab.problem import Problem
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Certificate", "program_of", "recipes_of"]
 
 _MOST_STAGES_CHECKED = 300_000
-_SAME = 1 + 1e-12  # rates closer than this differ by the last bits of the arithmetic
 _BY_STAGES = ("no stage", "no faster stage", "dual prices")
 
 
@@ -236,13 +236,13 @@ class Certificate:
             if self.by == "no stage":
                 broken = cost.throughput > 0
             elif self.rate is None:
-                broken = cost.throughput > given(self.throughput) * _SAME
+                broken = cost.throughput > given(self.throughput) * (1 + LAST_BITS)
             else:
                 price = sum(
                     (self.prices[self.problem.cluster.kinds.index(g)] for g in gpus), Fraction(0)
                 )
                 value = sum(self.values[layers.start : layers.stop], Fraction(0))
-                broken = cost.throughput * _SAME >= self.rate and value > price
+                broken = cost.throughput * (1 + LAST_BITS) >= self.rate and value > price
             if broken:
                 raise PipelabError(
                     f"{[g.type for g in gpus]} with {len(layers)} layers contradict the certificate"

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.objective import PROVEN_WITHIN
+from pipelab.engine.tolerances import ONE_ANSWER, PROVEN_WITHIN
 from pipelab.solving import Result
 
 __all__ = ["raise_floor"]
@@ -48,6 +48,7 @@ def raise_floor(
         if answer.status != "optimal" or deadline.reason is not None:
             return tuple(points), answer.status == "infeasible"
         pending = answer
-        # Rates closer than this are one rate: a point would be given out twice.
-        higher = np.searchsorted(rates.thresholds, answer.throughput * (1 + 1e-9), side="right")
+        higher = np.searchsorted(
+            rates.thresholds, answer.throughput * (1 + ONE_ANSWER), side="right"
+        )
         floor = float(rates.thresholds[higher]) if higher < len(rates.thresholds) else np.inf

@@ -20,6 +20,7 @@ from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.engine.solvers.subproblem import Question
+from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
@@ -105,7 +106,7 @@ class Search:
             holdable = self.rates.holdable(self.thresholds[middle : middle + 1])[0]
             low, high = (
                 (middle, high)
-                if holdable >= self.rates.problem.model.layers - 1e-6
+                if holdable >= self.rates.problem.model.layers - SOLVER
                 else (low, middle - 1)
             )
         return low

@@ -1,10 +1,9 @@
 """The whole trade-off in one call: throughput against GPUs, dollars per hour or per token, or time per pass."""
 
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.display import table
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
@@ -13,12 +12,12 @@ from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
 from pipelab.engine.methods.cost import cheapest_of, prices_or_refuse, refuse_unpriced
 from pipelab.engine.methods.latency import quickest_of, refuse_transfers
-from pipelab.engine.methods.prices import whole_prices
+from pipelab.engine.methods.prices import price_per_hour, whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.search import Search
-from pipelab.engine.solvers.choice import check_asked
-from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import given
+from pipelab.engine.solvers import choice
+from pipelab.errors import UnknownName, nearest, shown
+from pipelab.fields import checked_arguments, described, given
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
@@ -61,7 +60,7 @@ class TradeOff:
             ({r.objective.name: r.objective.value} if r.objective else {})
             | {
                 "gpus": len(given(r.placement).gpus),
-                "usd_per_hour": price_per_hour(self.problem, r),
+                "usd_per_hour": price_per_hour(self.problem, given(r.placement)),
                 "throughput_tokens_per_s": r.throughput,
                 "stages": len(given(r.placement)),
                 "bottleneck": ", ".join(given(r.evaluation).bottlenecks[:2]),
@@ -93,21 +92,15 @@ def _under_limit(result: Result, limits: Limits, against: str) -> Result:
     return replace(result, reason=reason, details={**result.details, "under_limit": under})
 
 
-def price_per_hour(problem: Problem, result: Result) -> float | None:
-    """What the GPUs of a placement cost per hour; None where one of them has no price."""
-    prices = [problem.cluster.gpus[g].usd_per_hour for g in given(result.placement).gpus]
-    known = [price for price in prices if price is not None]
-    return round(sum(known), 6) if len(known) == len(prices) else None
-
-
+@checked_arguments
 def trade_off(
-    problem: Problem,
+    problem: choice.AskedProblem,
     against: str = "gpus",
     *,
-    solver: str = "scip",
-    time_limit: float | None = None,
-    stop: threading.Event | None = None,
-    on_point: Callable | None = None,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
+    on_point: Annotated[Callable | None, described("a function of a Result, or None")] = None,
 ) -> TradeOff:
     """Every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
 
@@ -154,14 +147,9 @@ def trade_off(
     >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
-    check_asked("trade_off", problem, solver, time_limit, stop=stop)
     if not isinstance(against, str) or against not in (*_AGAINST, *_LEAST):
         raise UnknownName(
             f"there is no against={shown(against)}; {nearest(against, (*_AGAINST, *_LEAST))}"
-        )
-    if not (on_point is None or callable(on_point)):
-        raise InvalidValue(
-            "trade_off", [("on_point", on_point, "expected a function of a Result, or None")]
         )
     if against == "seconds_per_pass":
         refuse_transfers(problem, "trade_off")

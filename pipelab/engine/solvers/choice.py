@@ -1,16 +1,28 @@
 """Who answers the aggregated form's small programs, and with which settings."""
 
 from importlib import import_module
-from numbers import Real
-from typing import Any
+from threading import Event
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from pydantic import BeforeValidator, InstanceOf
 
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import SolverRun
-from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.fields import instance, real_number
+from pipelab.errors import UnknownName, nearest
+from pipelab.fields import NotNegative, Real, described
 from pipelab.problem import Problem
 
-__all__ = ["check_asked", "check_solver", "run_program", "solver_version"]
+__all__ = [
+    "AskedProblem",
+    "Floor",
+    "Solver",
+    "Stop",
+    "TimeLimit",
+    "check_solver",
+    "run_program",
+    "solver_version",
+]
 
 # Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's
 # time.
@@ -31,34 +43,12 @@ def check_solver(solver: str) -> str:
     return solver
 
 
-def check_asked(
-    what: str,
-    problem: Any,
-    solver: str,
-    time_limit: Any = None,
-    at_least: Any = 0.0,
-    stop: Any = None,
-) -> None:
-    """Refuse what is no problem, limits and floors that are no numbers of at least 0, and a stop that is no event.
-
-    Raises
-    ------
-    InvalidValue, UnknownName
-    """
-    instance(what, "problem", problem, Problem, "a Problem, such as load_case('tiny')")
-    check_solver(solver)
-    number = (
-        isinstance(time_limit, Real) and not isinstance(time_limit, bool) and float(time_limit) >= 0
-    )
-    if not (time_limit is None or number):
-        raise InvalidValue(
-            what, [("time_limit", time_limit, "expected seconds, at least 0, or None")]
-        )
-    expected = "expected tokens/s, a finite number of at least 0"
-    if real_number(what, "at_least", at_least, expected) < 0:
-        raise InvalidValue(what, [("at_least", at_least, expected)])
-    if not (stop is None or hasattr(stop, "is_set")):
-        raise InvalidValue(what, [("stop", stop, "expected a threading.Event, or None")])
+# What a method is asked, as `checked_arguments` reads it.
+AskedProblem = Annotated[Problem, InstanceOf(), described("a Problem, such as load_case('tiny')")]
+Solver = Annotated[str, BeforeValidator(check_solver)]
+TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at least 0, or None")]
+Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
+Stop = Annotated[InstanceOf[Event] | None, described("a threading.Event, or None")]
 
 
 def run_program(solver: str, program: LinearProgram, **limits: Any) -> SolverRun:

@@ -5,16 +5,24 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
+from annotated_types import MinLen
 
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue, TooLarge, nearest
-from pipelab.fields import given, real_number
+from pipelab.fields import NotNegative, checked_arguments, described, python_value
 
-__all__ = ["cell", "grid", "mixes", "plain", "plain_points", "value_of"]
+__all__ = ["cell", "grid", "listed", "mixes", "plain", "plain_points", "value_of"]
 
 _MOST_POINTS = 1_000_000
+_Amount = Annotated[NotNegative, described("a finite number, at least 0")]
+_Most = Annotated[
+    Mapping[str, Any], MinLen(1), described("numbers by type, such as {'H100': 4, 'L4': 8}")
+]
+_Prices = Annotated[
+    Mapping[str, _Amount | None] | None, described("prices by type, such as {'H100': 3.0}")
+]
 
 
 def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
@@ -46,24 +54,15 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     >>> len(grid(mixes({"H100": 2, "L4": 4}), batch=(8, 16)))
     28
     """
+    lists, expected = [], "expected points, such as those of mixes(…)"
     for i, part in enumerate(parts):
-        if isinstance(part, str | bytes | Mapping) or not isinstance(part, Iterable):
-            raise InvalidValue(
-                "grid", [(f"part {i + 1}", part, "expected points, such as those of mixes(…)")]
-            )
-    lists = [list(part) for part in parts]
-    for i, part in enumerate(lists):
-        for point in part:
+        lists.append(listed("grid", f"part {i + 1}", part, expected))
+        for point in lists[-1]:
             if not isinstance(point, Mapping):
-                raise InvalidValue(
-                    "grid", [(f"part {i + 1}", point, "expected points, such as those of mixes(…)")]
-                )
+                raise InvalidValue("grid", [(f"part {i + 1}", point, expected)])
     for name, values in axes.items():
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-            raise InvalidValue(
-                "grid", [(name, values, f"expected several values, such as ({values!r},)")]
-            )
-        lists.append([{name: value} for value in values])
+        several = listed("grid", name, values, f"expected several values, such as ({values!r},)")
+        lists.append([{name: value} for value in several])
     number: int = math.prod(len(part) for part in lists)
     _refuse_too_many("grid", number)
     names = [name for part in lists for name in (part[0] if part else ())]
@@ -75,12 +74,13 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     ]
 
 
+@checked_arguments
 def mixes(
-    most: Mapping[str, int | Iterable[int]],
+    most: _Most,
     *,
-    gpus: int | None = None,
-    usd_per_hour: Mapping[str, float] | None = None,
-    budget: float | None = None,
+    gpus: _Amount | None = None,
+    usd_per_hour: _Prices = None,
+    budget: _Amount | None = None,
 ) -> list[dict[str, int]]:
     """Every mix of GPUs with at least one of them: one point per mix, one name per type.
 
@@ -114,37 +114,26 @@ def mixes(
     >>> mixes({"H100": 1, "L4": (0, 4)}, usd_per_hour={"H100": 3.0, "L4": 0.8}, budget=3.0)
     [{'H100': 1, 'L4': 0}]
     """
-    if not isinstance(most, Mapping) or not most:
-        raise InvalidValue(
-            "mixes", [("most", most, "expected numbers by type, such as {'H100': 4, 'L4': 8}")]
-        )
     numbers = {name: _numbers(name, n) for name, n in most.items()}
     price = dict.fromkeys(most, 0.0)
-    if not (usd_per_hour is None or isinstance(usd_per_hour, Mapping)):
-        raise InvalidValue(
-            "mixes",
-            [("usd_per_hour", usd_per_hour, "expected prices by type, such as {'H100': 3.0}")],
-        )
     if budget is not None:
-        _check_amount("budget", budget)
+        known = usd_per_hour or {}
         for name in most:
-            if name not in (usd_per_hour or {}):
+            each = known.get(name)
+            if each is None:
                 expected = f"nothing is given for {name!r}; a budget needs a price for every type"
                 raise InvalidValue("mixes", [("usd_per_hour", usd_per_hour, expected)])
-            price[name] = float(_check_amount(f"usd_per_hour[{name!r}]", given(usd_per_hour)[name]))
-    if gpus is not None:
-        _check_amount("gpus", gpus)
+            price[name] = each
     if gpus is None and budget is None:
         _refuse_too_many("mixes", math.prod(map(len, numbers.values())))
     found = _mixes(
         numbers,
         price,
         math.inf if gpus is None else gpus,
-        math.inf if budget is None else budget + 1e-9,
+        math.inf if budget is None else budget + ONE_ANSWER,
     )
-    points = list(
-        itertools.islice((point for point in found if any(point.values())), _MOST_POINTS + 1)
-    )
+    with_a_gpu = (point for point in found if any(point.values()))
+    points = list(itertools.islice(with_a_gpu, _MOST_POINTS + 1))
     _refuse_too_many("mixes", len(points))
     return points
 
@@ -164,28 +153,23 @@ def _mixes(
 
 
 def _numbers(name: str, most: Any) -> list[int]:
-    whole = int(most) if isinstance(most, Integral) and not isinstance(most, bool) else None
-    if whole is not None and whole > _MOST_POINTS:
-        _refuse_too_many("mixes", whole)
-    choices = most if whole is None else range(whole + 1)
-    choices = (
-        list(choices)
-        if isinstance(choices, Iterable) and not isinstance(choices, str | bytes)
-        else [None]
-    )
+    whole = isinstance(most, Integral) and not isinstance(most, bool)
+    if whole:
+        _refuse_too_many("mixes", most)
+    expected = "expected a whole number of at least 0, or several of them"
+    choices = list(range(most + 1)) if whole else listed("mixes", f"most[{name!r}]", most, expected)
     if not choices or any(
         isinstance(n, bool) or not isinstance(n, Integral) or n < 0 for n in choices
     ):
-        expected = "expected a whole number of at least 0, or several of them"
         raise InvalidValue("mixes", [(f"most[{name!r}]", most, expected)])
     return [int(n) for n in choices]
 
 
-def _check_amount(name: str, value: Any) -> float:
-    expected = "expected a finite number, at least 0"
-    if real_number("mixes", name, value, expected) < 0:
-        raise InvalidValue("mixes", [(name, value, expected)])
-    return value
+def listed(what: str, field: str, values: Any, expected: str) -> list:
+    """Several values as a list; text and mappings are one value each."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidValue(what, [(field, values, expected)])
+    return list(values)
 
 
 def _refuse_too_many(what: str, number: int) -> None:
@@ -205,30 +189,20 @@ def plain_points(
     ----------
     taken : names that a sweep's own columns have
     """
-    if isinstance(points, Mapping | str) or not isinstance(points, Iterable):
-        expected = "expected a list of points, such as grid(batch=(8, 16))"
-        raise InvalidValue("sweep", [("points", points, expected)])
     found: list[dict] = []
-    for i, point in enumerate(points):
-        if (
-            not isinstance(point, Mapping)
-            or not point
-            or not all(isinstance(name, str) for name in point)
-        ):
-            raise InvalidValue(
-                "sweep",
-                [(f"points[{i}]", point, "expected names and values, such as {'batch': 8}")],
-            )
+    expected = "expected a list of points, such as grid(batch=(8, 16))"
+    for i, point in enumerate(listed("sweep", "points", points, expected)):
+        if not (isinstance(point, Mapping) and point and all(isinstance(n, str) for n in point)):
+            expected = "expected names and values, such as {'batch': 8}"
+            raise InvalidValue("sweep", [(f"points[{i}]", point, expected)])
         if found and point.keys() != found[0].keys():
             expected = f"expected the names of the first point: {', '.join(found[0])}"
             raise InvalidValue("sweep", [(f"points[{i}]", dict(point), expected)])
         names = found[0] if found else point
         found.append({name: plain(point[name], f"points[{i}][{name!r}]") for name in names})
     if not found:
-        raise InvalidValue(
-            "sweep",
-            [("points", [], "expected at least one; an iterator that was used up is empty")],
-        )
+        expected = "expected at least one; an iterator that was used up is empty"
+        raise InvalidValue("sweep", [("points", [], expected)])
     clash = [name for name in found[0] if name in taken]
     if clash:
         expected = f"is a column of the answer; call it something else. {nearest(clash[0], taken)}"
@@ -238,8 +212,7 @@ def plain_points(
 
 def plain(value: Any, where: str) -> Any:
     """The value as JSON knows it; numpy's numbers become Python's."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = python_value(value)
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -260,12 +233,7 @@ def cell(value: Any) -> str:
     >>> cell(8), cell("fp8"), cell("8"), cell(None), cell({"H100": 2})
     ('8', 'fp8', '"8"', 'null', '{"H100": 2}')
     """
-    if (
-        isinstance(value, str)
-        and value.isprintable()
-        and isinstance(value_of(value), str)
-        and value_of(value) == value
-    ):
+    if isinstance(value, str) and value.isprintable() and value_of(value) == value:
         return value
     return json.dumps(value)
 

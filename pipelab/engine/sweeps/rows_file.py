@@ -15,17 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipelab.display import OUTCOMES, outcome_of_status
+from pipelab.display import outcome_of_status
 from pipelab.engine.sweeps.points import cell, value_of
-from pipelab.engine.sweeps.task import COLUMNS, STATUSES, TEXTS, is_answer
+from pipelab.engine.sweeps.task import COLUMNS, Answer
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.io.csv_cells import path_of, write_to
+from pipelab.io.csv_cells import Row, path_of, write_to
 from pipelab.io.whole_files import is_folder, is_special, refused
 
 __all__ = ["RowsFile", "key_of"]
 
 _ADDED = ("outcome", "proven_among")  # columns that files of earlier versions do not have
-_WORDS = tuple(outcome.word for outcome in OUTCOMES)
 _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
 
@@ -84,10 +83,8 @@ class RowsFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # what cannot be written may still be read: `check` is for those who add
+        # what cannot be written may still be read: `check` is for those who add
+        except (OSError, ValueError) as error:
             self._why_not = refused(self.path, "write", error)
             return True
         try:
@@ -196,11 +193,8 @@ class RowsFile:
         """
         if os.name == "nt":  # no open file is replaced there, and there is no lock to keep
             self.close()
-        write_to(
-            "sweep",
-            self.path,
-            b"".join([_line(self.header), *(_line(self._cells(row)) for row in rows)]),
-        )
+        lines = [self.header, *map(self._cells, rows)]
+        write_to("sweep", self.path, b"".join(map(_line, lines)))
 
     def _open(self) -> io.BufferedWriter:
         """For appending, after the last whole line."""
@@ -238,39 +232,23 @@ class RowsFile:
             raise InvalidData(
                 f"{self.path}, row {number}: {len(cells)} cells, expected {len(header)}; remove it"
             )
-        texts = dict.fromkeys(_ADDED, "") | dict(zip(header, cells, strict=True))
+        line = Row(self.path, number, dict(zip(header, cells, strict=True)))
         for name, own in self.settings.items():
-            if _without_time(texts[name]) != _without_time(own):
-                raise self._foreign(f"row {number} says {name} {texts[name]}, this sweep has {own}")
-        row = {name: value_of(texts[name]) for name in self.names}
-        for name in COLUMNS:
-            value = value_of(texts[name])
-            row[name] = value if name in TEXTS else None if value == "" else value
-            if not (isinstance(row[name], str) if name in TEXTS else is_answer(name, row[name])):
-                raise InvalidData(
-                    f"{self.path}, row {number}, column {name!r}: {texts[name]!r}: not of a sweep"
-                )
-        if row["status"] in ("optimal", "feasible") and row["throughput_tokens_per_s"] is None:
-            expected = f"expected a number where the status is {row['status']}; remove the row"
-            raise InvalidData(
-                f"{self.path}, row {number}, column 'throughput_tokens_per_s': empty: {expected}"
-            )
-        if row["status"] not in STATUSES:
-            expected = f"expected one of {', '.join(STATUSES)}"
-            raise InvalidData(
-                f"{self.path}, row {number}, column 'status': {row['status']!r}: {expected}"
-            )
-        # it tells what was stopped by its reason, as `solver_run.ending` has it
+            text = line.cells[name]
+            if _without_time(text) != _without_time(own):
+                raise self._foreign(f"row {number} says {name} {text}, this sweep has {own}")
+        values = {name: value_of(text) for name, text in line.cells.items() if text}
+        # a file of an earlier version tells what was stopped by its reason, as
+        # `solver_run.ending` has it
         if self._is_earlier:
-            row["outcome"] = outcome_of_status(
-                row["status"], stopped=row["reason"].startswith("stopped ")
-            ).word
-        if row["outcome"] not in _WORDS:
-            expected = f"expected one of {', '.join(_WORDS)}"
-            raise InvalidData(
-                f"{self.path}, row {number}, column 'outcome': {row['outcome']!r}: {expected}"
-            )
-        return row
+            stopped = str(values.get("reason", "")).startswith("stopped ")
+            values["outcome"] = outcome_of_status(line.cells["status"], stopped=stopped).word
+        try:
+            answer = Answer(**{name: values[name] for name in COLUMNS if name in values})
+        except InvalidValue as error:
+            column, _, expected = error.problems[0]
+            raise line.error(column, line.cells.get(column), expected) from None
+        return {name: value_of(line.cells[name]) for name in self.names} | vars(answer)
 
     def _foreign(self, why: str) -> InvalidData:
         return InvalidData(
@@ -313,8 +291,6 @@ def _line(cells: Sequence[str]) -> bytes:
 def _without_time(text: str) -> Hashable:
     """A setting without its time limit: a row says what it says, however long it may have taken."""
     value = value_of(text)
-    return (
-        text
-        if not isinstance(value, dict)
-        else json.dumps({k: v for k, v in value.items() if k != "time_limit"})
-    )
+    if not isinstance(value, dict):
+        return text
+    return json.dumps({k: v for k, v in value.items() if k != "time_limit"})

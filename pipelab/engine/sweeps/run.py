@@ -8,14 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.display import NO_FORMULAS, ended_row, table
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.engine.sweeps.points import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.engine.sweeps.task import COLUMNS, STATUSES, Task
-from pipelab.engine.sweeps.workers import answers, check_jobs
+from pipelab.engine.sweeps.workers import Jobs, answers
 from pipelab.errors import (
     InvalidData,
     InvalidValue,
@@ -24,6 +24,7 @@ from pipelab.errors import (
     UnknownName,
     nearest,
 )
+from pipelab.fields import Flag, checked_arguments, described
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -88,13 +89,9 @@ class Sweep:
         import pandas as pd
 
         frame = pd.DataFrame(self.rows, columns=[*self.names, *COLUMNS])
-        empty = (
-            []
-            if frame["usd_per_hour"].notna().any()
-            else ["usd_per_hour", "usd_per_million_tokens"]
-        )
-        empty += [] if frame["proven_among"].any() else ["proven_among"]
-        return frame.drop(columns=empty)
+        if frame["usd_per_hour"].isna().all():
+            frame = frame.drop(columns=["usd_per_hour", "usd_per_million_tokens"])
+        return frame if frame["proven_among"].any() else frame.drop(columns="proven_among")
 
     def __str__(self) -> str:
         return f"{self.method}: {self.sentence}"
@@ -114,15 +111,16 @@ class Sweep:
         return head + table(shown, html=("outcome",))
 
 
+@checked_arguments
 def sweep(
-    make: Callable,
+    make: Annotated[Callable, described("a function that turns a point's values into a Problem")],
     points: Iterable[Mapping[str, Any]],
     method: str | Callable = "aggregated",
     *,
     file: str | Path | None = None,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     time_limit: float | None = None,
-    progress: bool = True,
+    progress: Flag = True,
     again: Iterable[str] = (),
     **options: Any,
 ) -> Sweep:
@@ -185,9 +183,6 @@ def sweep(
     [(1, 'optimal', 217.52), (2, 'optimal', 301.78), (4, 'optimal', 345.49)]
     """
     began = time.perf_counter()
-    check_jobs(jobs)
-    if not isinstance(progress, bool):
-        raise InvalidValue("sweep", [("progress", progress, "expected True or False")])
     limit = {} if time_limit is None else {"time_limit": time_limit}
     task = Task(make, method, plain({**options, **limit}, "options"))
     again = _statuses(again)
@@ -279,25 +274,17 @@ def _keep(write: Callable[[Any], None], rows: Any, so_far: Callable[[], Sweep]) 
     try:
         write(rows)
     except InvalidData as error:
-        raise _not_kept(so_far(), error) from None
-
-
-def _not_kept(partial: Sweep, error: InvalidData) -> SweepFailed:
-    rows = f"{len(partial.rows):,} of {partial.asked:,} rows"
-    return SweepFailed(
-        f"{error}. {rows} are in this error's .sweep; the same call goes on from those on disk",
-        partial,
-    )
+        partial = so_far()
+        kept = f"{len(partial.rows):,} of {partial.asked:,} rows are in this error's .sweep"
+        message = f"{error}. {kept}; the same call goes on from those on disk"
+        raise SweepFailed(message, partial) from None
 
 
 def _refuse_all_failed(whole: Sweep, file: Any) -> None:
-    reasons = {row["reason"] for row in whole.rows}
-    if (
-        len(whole.rows) < 2
-        or len(reasons) > 1
-        or any(row["status"] != "failed" for row in whole.rows)
-    ):
+    ends = {(row["status"], row["reason"]) for row in whole.rows}
+    (status, reason), *others = ends
+    if len(whole.rows) < 2 or others or status != "failed":
         return
     call = 'the same call with again=("failed",)' if file else "the same call"
-    message = f"all {len(whole.rows):,} points failed with the same error: {reasons.pop()}. Once repaired, make {call}"
+    message = f"all {len(whole.rows):,} points failed with the same error: {reason}. Once repaired, make {call}"
     raise SweepFailed(message, whole)

@@ -3,25 +3,52 @@
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from pipelab.display import REFUSED, ending, outcome_of, proven_among
+from annotated_types import Predicate
+
+from pipelab.display import OUTCOMES, REFUSED, ending, outcome_of, proven_among
 from pipelab.errors import InvalidValue, PipelabError
-from pipelab.fields import given, is_real, python_value
+from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
 from pipelab.solving import Result, method_of, solve
 
-__all__ = ["COLUMNS", "STATUSES", "TEXTS", "Task", "failed"]
+__all__ = ["COLUMNS", "STATUSES", "Answer", "Task", "failed"]
 
-# What every row says after its point.
-COLUMNS = (
-    "status", "outcome", "proven_among", "throughput_tokens_per_s", "bound_tokens_per_s", "gpus_used", "usd_per_hour",
-    "usd_per_million_tokens", "stages", "bottleneck", "placement", "seconds", "reason",
-)  # fmt: skip
-TEXTS = ("status", "outcome", "proven_among", "bottleneck", "placement", "reason")
-_RATE = "throughput_tokens_per_s"
 _LONGEST_REASON, _END = 10_000, 2_000
 STATUSES = ("optimal", "feasible", "infeasible", "unknown", "failed")
+_WORDS = tuple(outcome.word for outcome in OUTCOMES)
+_Status = Annotated[
+    str, Predicate(STATUSES.__contains__), described(f"one of {', '.join(STATUSES)}")
+]
+_Outcome = Annotated[str, Predicate(_WORDS.__contains__), described(f"one of {', '.join(_WORDS)}")]
+
+
+@checked
+class Answer:
+    """What every row says after its point; a method of the reader's own, or a file, may say anything."""
+
+    status: _Status
+    outcome: _Outcome
+    proven_among: str = ""
+    throughput_tokens_per_s: Positive | None = None
+    bound_tokens_per_s: NotNegative | None = None
+    gpus_used: Natural | None = None
+    usd_per_hour: NotNegative | None = None
+    usd_per_million_tokens: NotNegative | None = None
+    stages: Natural | None = None
+    bottleneck: str = ""
+    placement: str = ""
+    seconds: NotNegative | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status in ("optimal", "feasible") and self.throughput_tokens_per_s is None:
+            expected = f"expected a number where the status is {self.status}"
+            raise InvalidValue("Answer", [("throughput_tokens_per_s", None, expected)])
+
+
+COLUMNS = tuple(Answer.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -42,9 +69,6 @@ class Task:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if not callable(self.make):
-            expected = "expected a function that turns a point's values into a Problem"
-            raise InvalidValue("sweep", [("make", self.make, expected)])
         if callable(self.method):
             return
         for name in ("stop", "on_progress"):
@@ -56,30 +80,28 @@ class Task:
     @property
     def name(self) -> str:
         """Of the method, for titles and files."""
-        return (
-            self.method
-            if isinstance(self.method, str)
-            else getattr(self.method, "__name__", repr(self.method))
-        )
+        if isinstance(self.method, str):
+            return self.method
+        return getattr(self.method, "__name__", repr(self.method))
 
     def __call__(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """The row of a point. Whatever goes wrong but an interrupt is its reason."""
         began = time.perf_counter()
         try:
-            row = _row(self._result(point))
+            answer = _answer(self._result(point))
         except (Exception, SystemExit) as error:
-            row = failed(_reason(error))
-        return {**point, **row, "seconds": round(time.perf_counter() - began, 6)}
+            answer = failed(_reason(error))
+        seconds = round(time.perf_counter() - began, 6)
+        return {**point, **vars(answer), "seconds": seconds}
 
     def _result(self, point: Mapping[str, Any]) -> Result:
         made = self.make(**point)
         problem, own = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
         options = {**self.options, **own}
-        result = (
-            self.method(problem, **options)
-            if callable(self.method)
-            else solve(problem, self.method, **options)
-        )
+        if callable(self.method):
+            result = self.method(problem, **options)
+        else:
+            result = solve(problem, self.method, **options)
         if not isinstance(result, Result):
             raise InvalidValue(
                 "sweep", [("method", self.name, f"gave {type(result).__name__}, expected a Result")]
@@ -90,60 +112,40 @@ class Task:
         return result
 
 
-def failed(reason: str) -> dict[str, Any]:
+def failed(reason: str) -> Answer:
     """The columns of a point without an answer; a reason of many pages is shortened."""
     reason = " ".join(reason.split())
     if len(reason) > _LONGEST_REASON:
         left_out = f" … [{len(reason) - _LONGEST_REASON:,} characters left out] … "
         reason = reason[: _LONGEST_REASON - _END] + left_out + reason[-_END:]
-    texts = dict.fromkeys(TEXTS, "") | {
-        "status": "failed",
-        "outcome": REFUSED.word,
-        "reason": reason,
-    }
-    return dict.fromkeys(COLUMNS) | texts
+    return Answer("failed", REFUSED.word, reason=reason)
 
 
-def is_answer(name: str, value: Any) -> bool:
-    """Whether a column of numbers may hold this: nothing, or a number that is finite and not negative.
+def _answer(result: Result) -> Answer:
+    from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
 
-    >>> is_answer("seconds", 0), is_answer("throughput_tokens_per_s", 0), is_answer("stages", None)
-    (True, False, True)
-    """
-    if value is None:
-        return True
-    return is_real(value) and (value > 0 if name == _RATE else value >= 0)
-
-
-def _row(result: Result) -> dict[str, Any]:
-    from pipelab.engine.methods.trade_offs import price_per_hour
-
-    row = failed("; ".join(text for text in (ending(result.stopped_by), result.reason) if text)) | {
-        "status": result.status,
-        "outcome": outcome_of(result).word,
-        "proven_among": proven_among(result),
-        **_numbers(throughput_tokens_per_s=result.throughput, bound_tokens_per_s=result.bound),
-    }
+    answer = Answer(
+        result.status,
+        outcome_of(result).word,
+        proven_among(result),
+        result.throughput,
+        result.bound,
+        reason="; ".join(text for text in (ending(result.stopped_by), result.reason) if text),
+    )
     if result.placement is None:
-        return row
-    price = price_per_hour(result.problem, result)
-    per_million = None if price is None else price / (3600 * given(result.throughput)) * 1e6
-    return row | {
-        **_numbers(usd_per_hour=price, usd_per_million_tokens=per_million),
-        "gpus_used": len(result.placement.gpus),
-        "stages": len(result.placement),
-        "bottleneck": ", ".join(given(result.evaluation).bottlenecks[:2]),
-        "placement": str(result.placement),
-    }
-
-
-def _numbers(**columns: Any) -> dict[str, Any]:
-    """Python's own numbers, each fit for its column: a method of the reader's own may answer anything."""
-    for name, value in columns.items():
-        if not is_answer(name, value):
-            expected = f"expected a finite number {'above 0' if name == _RATE else 'of at least 0'}"
-            raise InvalidValue("sweep", [(name, value, expected)])
-    return {name: python_value(value) for name, value in columns.items()}
+        return answer
+    price, per_million = price_per_hour(result.problem, result.placement), None
+    if price is not None:
+        per_million = usd_per_million_tokens(price, given(result.throughput))
+    return replace(
+        answer,
+        gpus_used=len(result.placement.gpus),
+        usd_per_hour=price,
+        usd_per_million_tokens=per_million,
+        stages=len(result.placement),
+        bottleneck=", ".join(given(result.evaluation).bottlenecks[:2]),
+        placement=str(result.placement),
+    )
 
 
 def _reason(error: BaseException) -> str:

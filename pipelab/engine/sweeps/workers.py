@@ -3,23 +3,22 @@
 import os
 from collections.abc import Generator, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
-from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Predicate
 
 from pipelab.engine.sweeps.parent import end_with
 from pipelab.engine.sweeps.task import Task, failed
-from pipelab.errors import InvalidValue, PipelabError
+from pipelab.errors import PipelabError
+from pipelab.fields import described
 
-__all__ = ["answers", "check_jobs"]
+__all__ = ["Jobs", "answers"]
 
 
-def check_jobs(jobs: Any) -> None:
-    """Refuse what joblib does not know as a number of jobs."""
-    if jobs is None or (isinstance(jobs, Integral) and not isinstance(jobs, bool) and jobs != 0):
-        return
-    raise InvalidValue(
-        "sweep", [("jobs", jobs, "expected a whole number from 1 on, -1 for all cores, or None")]
-    )
+Jobs = Annotated[
+    Annotated[int, Predicate(bool)] | None,  # what joblib knows as a number of jobs
+    described("a whole number from 1 on, -1 for all cores, or None"),
+]
 
 
 def answers(
@@ -93,12 +92,8 @@ def _alone(task: Task, point: dict, jobs: int | None) -> dict:
     except Exception as error:
         if not _is_a_death(error):
             raise _explained(error, task) from error
-        return {
-            **point,
-            **failed(
-                f"the process that worked on it died ({type(error).__name__}); out of memory?"
-            ),
-        }
+        why = f"the process that worked on it died ({type(error).__name__}); out of memory?"
+        return {**point, **vars(failed(why))}
 
 
 def _is_a_death(error: Exception) -> bool:

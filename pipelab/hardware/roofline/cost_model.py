@@ -11,20 +11,23 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
+from annotated_types import Le, MinLen
+from pydantic import InstanceOf
 
 from pipelab.cluster import GPU
 from pipelab.costs import StageCost
 from pipelab.engine.stage_tables import StageTables
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import (
+    Count,
     Flag,
     Later,
     NotNegative,
     Share,
     checked,
-    instance,
+    checked_arguments,
+    described,
     python_value,
-    whole_number,
 )
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.roofline.arrays import Span
@@ -35,6 +38,11 @@ from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Problem, Workload
 
 __all__ = ["Roofline"]
+
+_Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
+_WithDimensions = Annotated[
+    Transformer, described("a model with dimensions, such as load_model('Llama-3-8B')")
+]
 
 
 @checked
@@ -117,10 +125,15 @@ class Roofline:
     8.54
     """
 
-    gpus: Annotated[Mapping[str, GPUFacts], Later] = cast(Mapping[str, GPUFacts], None)
+    gpus: Annotated[
+        Mapping[str, GPUFacts],
+        MinLen(1),
+        described("at least one type of GPU, or None for all known"),
+        Later,
+    ] = cast(Mapping[str, GPUFacts], None)
     memory_efficiency: Share = 0.8
-    prefill_overlap: NotNegative = 1.0
-    decode_overlap: NotNegative = 0.5
+    prefill_overlap: _Overlap = 1.0
+    decode_overlap: _Overlap = 0.5
     layer_overhead_s: NotNegative = 2e-5
     hop_latency_s: NotNegative = 1e-5
     memory_share: Share = 0.9
@@ -128,16 +141,6 @@ class Roofline:
     prefer: Literal["rate", "time"] = "rate"
 
     def __post_init__(self) -> None:
-        for name in ("prefill_overlap", "decode_overlap"):
-            if getattr(self, name) > 1:
-                raise InvalidValue(
-                    "Roofline", [(name, getattr(self, name), "expected a share from 0 to 1")]
-                )
-        if self.gpus is not None and not self.gpus:
-            raise InvalidValue(
-                "Roofline",
-                [("gpus", {}, "expected at least one type of GPU, or None for all known")],
-            )
         object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
 
     def __hash__(self) -> int:
@@ -247,13 +250,16 @@ class Roofline:
         reserve = (1 - self.memory_share) * gpu.memory_gb
         return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
 
+    @checked_arguments
     def pass_seconds(
         self,
-        model: Transformer,
-        workload: Workload,
-        gpu: GPU,
-        layers: range,
-        tensor_parallel: int = 1,
+        model: _WithDimensions,
+        workload: Annotated[Workload, described("a Workload")],
+        gpu: Annotated[GPU, described("a GPU")],
+        layers: Annotated[
+            range, InstanceOf(), described("consecutive layers, such as range(0, 4)")
+        ],
+        tensor_parallel: Count = 1,
     ) -> float:
         """Time of one pass of the whole batch on this GPU, or on so many of its node that cut each layer.
 
@@ -288,34 +294,19 @@ class Roofline:
         >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 50  # tokens/s
         True
         """
-        remedies = {
-            Transformer: "a model with dimensions, such as load_model('Llama-3-8B')",
-            Workload: "a Workload",
-        }
-        for name, value, kind in (
-            ("model", model, Transformer),
-            ("workload", workload, Workload),
-            ("gpu", gpu, GPU),
-        ):
-            instance("pass_seconds", name, value, kind, remedies.get(kind, "a GPU"))
         if gpu.type not in self.gpus:
             raise InvalidValue(
                 "pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, self.gpus))]
             )
-        instance("pass_seconds", "layers", layers, range, "consecutive layers, such as range(0, 4)")
         if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
             expected = f"expected consecutive layers among range(0, {model.layers})"
             raise InvalidValue("pass_seconds", [("layers", layers, expected)])
-        ways = whole_number("pass_seconds", "tensor_parallel", tensor_parallel, most=1_000_000)
-        if ways > 1 and not gpu.node:
+        if tensor_parallel > 1 and not gpu.node:
             expected = "expected a GPU with a node where it is more than 1"
-            raise InvalidValue("pass_seconds", [("tensor_parallel", ways, expected)])
+            raise InvalidValue("pass_seconds", [("tensor_parallel", tensor_parallel, expected)])
         demand, span = Demand(model, workload), Span.of(model, layers)
-        return float(
-            stage_seconds(
-                self, demand, hardware_of(self, [gpu]), span, np.array([workload.batch_size]), ways
-            )[0]
-        )
+        hardware, batch = hardware_of(self, [gpu]), np.array([workload.batch_size])
+        return float(stage_seconds(self, demand, hardware, span, batch, tensor_parallel)[0])
 
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
         """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.

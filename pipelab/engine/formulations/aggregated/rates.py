@@ -23,15 +23,12 @@ from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_tables import mixes_as_slowest, stage_tables
+from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 
 __all__ = ["StageRates", "index_of_rate", "number_of_mixtures", "stage_rates"]
 
-# Rates this close are one rate: they differ by the last bits of the arithmetic. Ten times what a
-# placement's own rate, computed by another path, may differ from the table's (`index_of_rate`).
-_SAME = 1e-12
-_OTHER_PATH = 1e-13
 _MOST_CELLS = 60_000_000  # mixtures × kinds of span; 8 bytes each
 _CELLS_AT_ONCE = 1_000_000  # between two looks at the deadline: a tenth of a second
 
@@ -276,25 +273,25 @@ def _without_one(mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
 
 def index_of_rate(thresholds: np.ndarray, rate: float) -> int:
     """The last of the ascending `thresholds` that is not above the rate, but for rounding; -1 if all are."""
-    return int(np.searchsorted(thresholds, rate * (1 + _OTHER_PATH), side="right")) - 1
+    return int(np.searchsorted(thresholds, rate * (1 + OTHER_PATH), side="right")) - 1
 
 
 def _apart(rates: np.ndarray) -> np.ndarray:
     """The lowest of each group of rates that are one but for rounding; `rates` ascend.
 
-    A group is what lies within `_SAME` of its lowest member. Neighbours that close are no group of
+    A group is what lies within `LAST_BITS` of its lowest member. Neighbours that close are no group of
     their own: a long chain of them may span any distance.
     """
-    near = np.diff(rates) <= _SAME * rates[:-1]
+    near = np.diff(rates) <= LAST_BITS * rates[:-1]
     first = np.concatenate([[True], ~near])
     chains = np.flatnonzero(first[:-1] & near)
     ends = np.append(np.flatnonzero(first), len(rates))
     for begin in chains:
         end = ends[np.searchsorted(ends, begin, side="right")]
         lowest = begin
-        while rates[end - 1] > rates[lowest] * (1 + _SAME):
+        while rates[end - 1] > rates[lowest] * (1 + LAST_BITS):
             lowest += int(
-                np.searchsorted(rates[lowest:end], rates[lowest] * (1 + _SAME), side="right")
+                np.searchsorted(rates[lowest:end], rates[lowest] * (1 + LAST_BITS), side="right")
             )
             first[lowest] = True
     return rates[first]

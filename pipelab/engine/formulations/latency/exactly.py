@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.tolerances import PROVEN_WITHIN
 
 __all__ = ["at_most"]
 
@@ -26,7 +27,7 @@ def at_most(program: LinearProgram, cost: np.ndarray, most: float) -> LinearProg
     Every solution that costs at most `most` is one of this program. What is one of it costs at most
     10^-11 of `most` more for each of its stages and hops.
     """
-    steps = np.floor(np.minimum(cost / most, 1.0 + 1e-9) * _STEPS).astype(np.int64)
+    steps = np.floor(np.minimum(cost / most, 1.0 + PROVEN_WITHIN) * _STEPS).astype(np.int64)
     high, low = np.divmod(steps, _PLACE)
     most_high, most_low = divmod(_STEPS, _PLACE)
     columns = Columns({**program.columns.sizes, "z": 1})

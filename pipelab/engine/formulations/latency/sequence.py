@@ -24,6 +24,7 @@ from pipelab.engine.formulations.latency.exactly import at_most
 from pipelab.engine.formulations.latency.times import PassTimes
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
+from pipelab.engine.tolerances import SOLVER, WHOLE_ARCS
 from pipelab.placement import Placement
 
 __all__ = ["Sequence", "named_gpus"]
@@ -146,7 +147,7 @@ class Sequence:
         from scipy.sparse.csgraph import connected_components
 
         left, right = self.arcs
-        used = x[self.columns.slices["y"]] > 1e-6
+        used = x[self.columns.slices["y"]] > SOLVER
         shape = (len(self.times.hop) + 1,) * 2
         graph = sp.csr_array((np.ones(used.sum()), (left[used], right[used])), shape=shape)
         _, part = connected_components(graph, connection="weak")
@@ -165,7 +166,7 @@ class Sequence:
         """The placement that a solution stands for; None where its stages make no single walk."""
         number = np.rint(x[self.columns.slices["n"]]).astype(int)
         used = x[self.columns.slices["y"]]
-        if np.abs(used - np.rint(used)).max(initial=0) > 1e-4:
+        if np.abs(used - np.rint(used)).max(initial=0) > WHOLE_ARCS:
             return None
         waiting: dict[int, list[int]] = {}
         for piece in np.flatnonzero(number):

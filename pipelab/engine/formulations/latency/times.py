@@ -23,6 +23,7 @@ from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 
@@ -31,7 +32,6 @@ __all__ = ["PassTimes", "pass_times"]
 _MOST_COMPOSITIONS = 200_000
 _MOST_CELLS = 40_000_000  # compositions × kinds of span; 8 bytes each
 _MOST_GROUPS = 1_000  # their pairs are listed
-_SAME = 1 - 1e-12  # quicker by less than this is no quicker
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +174,7 @@ def _without_the_idle(composition: np.ndarray, stage: np.ndarray, deadline: Dead
         before = np.full(stage.shape[1], np.inf)
         for a in np.flatnonzero(row) if sum(row) > 1 else ():
             before = np.minimum(before, best[number[(*row[:a], row[a] - 1, *row[a + 1 :])]])
-        quicker = stage[i] < before * _SAME
+        quicker = stage[i] < before * (1 - LAST_BITS)
         out[i, quicker] = stage[i, quicker]
         best[i] = np.minimum(stage[i], before)
     return out
