@@ -75,8 +75,8 @@ class Cluster:
     latency_ms : array of float, shape (G, G), or number, optional
         From the moment a byte is sent to the moment it is there, by the same rows; a number from 0
         to 10^9 holds for every link. By default 0. It delays a message and takes nothing from the
-        bandwidth: the next message can be sent meanwhile. So it adds to the end-to-end latency and to how many microbatches
-        must be in flight; the rate of the link stays.
+        bandwidth: the next message can be sent meanwhile. So it adds to the end-to-end latency and
+        to how many microbatches must be in flight; the rate of the link stays.
 
     Raises
     ------

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "DOES_NOT_FIT", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED", "STOPPED",
-    "Outcome", "Table", "breakable", "counted", "duration", "ended", "ending", "listed", "named",
-    "outcome_of", "outcome_of_row",
-    "proven_among", "show_ids", "show_table", "table",
+    "DOES_NOT_FIT", "KIND_COLOURS", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED",
+    "STOPPED", "Outcome", "Table", "breakable", "coloured_rows", "counted", "duration", "ended",
+    "ending", "listed", "named", "outcome_of", "outcome_of_row", "proven_among", "show_ids",
+    "show_table", "table",
 ]  # fmt: skip
 
 _YEAR = 365.25 * 24 * 3600
@@ -220,6 +220,32 @@ _CSS = {
     "x": "background:conic-gradient({0} 25%,#FFF 0 50%,{0} 0 75%,#FFF 0) 0 0/6px 6px",
     "-": "background:repeating-linear-gradient(0deg,{} 0 3px,#FFF 3px 5px)",
 }
+
+
+# Kinds of pipeline actions; light and dark alternate, so that grey print keeps them apart too.
+# Black text reads well on all of them.
+KIND_COLOURS = {
+    "F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73", "OVERLAP_F_B": "#DDDDDD",
+    "SEND_F": "#CC79A7", "RECV_F": "#CC79A7", "SEND_B": "#CC79A7", "RECV_B": "#CC79A7",
+}  # fmt: skip
+
+
+def coloured_rows(title: str, rows: Sequence[Sequence[Any]]) -> str:
+    """A schedule's actions in HTML: a line per rank, every kind on its own colour; long ones are cut."""
+    lines, most_rows, most_cells = [escape(title)], 32, 60
+    for rank, row in enumerate(rows[:most_rows]):
+        cells = []
+        for action in row[:most_cells]:
+            text = "+".join(map(str, action.parts)) or str(action).replace("IDLE", "·")
+            colour = KIND_COLOURS.get(action.kind, "#FFFFFF")
+            style = f"background:{colour};color:black;padding:1px 4px;border:1px solid white"
+            cells.append(f'<span style="{style}" title="{action}">{text}</span>')
+        more = f" … {len(row) - most_cells} more" if len(row) > most_cells else ""
+        lines.append(f"rank {rank}: {''.join(cells)}{more}")
+    if len(rows) > most_rows:
+        lines.append(f"… {len(rows) - most_rows} more ranks")
+    style = "font-family:monospace;line-height:1.7;white-space:nowrap;overflow-x:auto"
+    return f'<div style="{style}">{"<br>".join(lines)}</div>'
 
 
 @dataclass(frozen=True)

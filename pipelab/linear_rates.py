@@ -87,7 +87,7 @@ class LinearThroughput:
     stage's layers in the first formula and their weight in the second.
 
     A microbatch takes tokens / throughput if all b_i are whole. Otherwise it takes longer by as
-    much     as the slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.costs`):
+    much as the slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.costs`):
     the write-up has no times, so this is one reading of its rates.
     """
 

@@ -1,4 +1,7 @@
-"""Second simulators, slow and unlike the first: every time by recursion over actions as text, or step by step."""
+"""Second simulators of what `pipelab.simulator` does not cover: transfers that wait for the other rank.
+
+Slow and unlike the first: every time by recursion over actions as text, or step by step.
+"""
 
 import re
 import sys
@@ -11,15 +14,13 @@ class Circle(Exception):
     """An action waits for itself."""
 
 
-def slow_times(
+def slow_rendezvous(
     schedule,
     forward,
     backward,
     weight,
     comm,
     overlap=1.0,
-    rendezvous=False,
-    drops=lambda stage, kind, batch: False,
 ):
     """Start and end of every action, by its text.
 
@@ -27,8 +28,6 @@ def slow_times(
     ----------
     forward, backward, weight : one per stage
     comm : one per link
-    drops : function
-        True for actions that shall not wait for what another stage makes.
     """
     rows = [[str(action) for action in row] for row in schedule.actions]
     last_stage, rank_of = schedule.stages - 1, schedule.stage_rank
@@ -61,20 +60,13 @@ def slow_times(
             source, link = gradient_of(stage + 1, batch), stage
         else:
             return None
-        if drops(stage, kind, batch):
-            return None
         return source, link if rank_of[link] != rank_of[link + 1] else None
 
     def sends(stage, kind, batch):
         """Text of who uses an action's result on another rank, and the link."""
         if kind == "F" and stage < last_stage and rank_of[stage] != rank_of[stage + 1]:
             return f"{stage + 1}F{batch}", stage
-        if (
-            kind in "BI"
-            and stage > 0
-            and rank_of[stage] != rank_of[stage - 1]
-            and not schedule.forward_only
-        ):
+        if kind in "BI" and stage > 0 and rank_of[stage] != rank_of[stage - 1]:
             return gradient_of(stage - 1, batch), stage - 1
         return None
 
@@ -97,7 +89,7 @@ def slow_times(
                     ready.append(end(*place[source]))
                 else:
                     ready.append(arrival(source, (rank, position), link))
-        if rendezvous and position:
+        if position:
             for part in parts(rank, position - 1):
                 if taken := sends(*part):
                     text = "{}{}{}".format(*part)
@@ -106,9 +98,7 @@ def slow_times(
         return max(ready)
 
     def arrival(source, taker, link):
-        posted = 0.0
-        if rendezvous and taker[1]:
-            posted = end(taker[0], taker[1] - 1)
+        posted = end(taker[0], taker[1] - 1) if taker[1] else 0.0
         return max(end(*place[source]), posted) + comm[link]
 
     return {
@@ -133,7 +123,7 @@ def slow_blocking(schedule, forward, backward, weight, comm, overlap=1.0):
         for stage, kind, batch in parts:
             if kind == "F":
                 other, letter = stage + (1 if sending else -1), "F"
-            elif kind in "BI" and not schedule.forward_only:
+            elif kind in "BI":
                 other, letter = stage + (-1 if sending else 1), "B"
             else:
                 continue

@@ -10,10 +10,13 @@ import pytest
 import pipelab as pl
 from pipelab.course.exercises import EXERCISES
 from pipelab.display import show_table
-from pipelab.engine.schedules import RULES
+from pipelab.engine.schedules import RULES, without_communication
+from pipelab.engine.schedules.columns import columns_of
 from pipelab.figures.gantt_chart import gantt_parts
 from pipelab.figures.live import as_json
 from pipelab.figures.makespans import plot_makespans, plot_timelines
+from pipelab.io.chrome_trace import chrome_trace
+from pipelab.io.schedule_files import from_csv, to_csv
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.schedule_explorer import ScheduleValues, timeline_for
 from pipelab.widgets.schedule_sentences import Measure, measures, measures_html
@@ -85,13 +88,15 @@ def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
         figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True, follow=0)
         assert len(next(t for t in figure.data if t.name == "forward").y) == order.stages
         assert pl.gantt(timeline, overview=True).data[0].z.shape[0] == order.ranks
-        assert len(timeline.chrome_trace()["traceEvents"]) > order.ranks
-    assert order.chunk.tolist() == [stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)]
+        assert len(chrome_trace(timeline)["traceEvents"]) > order.ranks
+    assert columns_of(order).chunk.tolist() == [
+        stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)
+    ]
     assert order.chunks == max(map(stage_rank.count, stage_rank))
-    assert [len(row) for row in order.with_communication().without_communication().actions] == list(
-        map(len, rows)
-    )
-    assert pl.Schedule.from_csv(order.with_idle().to_csv(), stage_rank=stage_rank) == order
+    assert [
+        len(row) for row in without_communication(pl.with_communication(order)).actions
+    ] == list(map(len, rows))
+    assert from_csv(to_csv(pl.with_idle(order)), stage_rank=stage_rank) == order
 
 
 def test_costs_are_not_cut_for_what_cannot_be_run():

@@ -17,6 +17,7 @@ from pipelab.errors import InvalidData
 from pipelab.io.csv_cells import read_rows, write_to
 from pipelab.io.lab import copy_notebooks
 from pipelab.io.paths import data_dir, notebooks_dir
+from pipelab.io.schedule_files import from_csv
 from pipelab.io.whole_files import refused, write_whole
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and special files of POSIX")
@@ -212,7 +213,7 @@ READERS = {
     "models.csv": lambda folder: pl.models(folder / "models.csv"),
     "plan.csv": lambda folder: pl.load_placement(folder / "plan.csv"),
     "plan.json": lambda folder: pl.load_placement(folder / "plan.json"),
-    "order.csv": lambda folder: pl.Schedule.from_csv(folder / "order.csv"),
+    "order.csv": lambda folder: from_csv(folder / "order.csv"),
 }
 
 
@@ -246,7 +247,7 @@ def test_names_that_no_file_has_are_refused_like_others(name):
         pl.load_gpus,
         pl.models,
         pl.clusters,
-        pl.Schedule.from_csv,
+        from_csv,
     ):
         with pytest.raises(pl.PipelabError) as caught:
             load(name)

@@ -23,6 +23,7 @@ import pipelab as pl
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.io.paths import data_dir
 from pipelab.io.placements import save_placement
+from pipelab.io.schedule_files import from_csv, to_csv
 
 DEEP = int(os.environ.get("PIPELAB_FUZZ", "0"))
 LOOK = settings(
@@ -333,7 +334,7 @@ def test_the_files_are_read_as_they_are():
 
 
 SCHEDULES = {
-    name: pl.schedule(name, ranks=2, microbatches=4).to_csv()
+    name: to_csv(pl.schedule(name, ranks=2, microbatches=4))
     for name in ("1F1B", "ZBH1", "DualPipeV", "Interleaved1F1B")
 }
 
@@ -348,9 +349,9 @@ def test_a_spoilt_schedule_is_run_or_refused(data):
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / "order.csv"
             path.write_text(text, encoding="utf-8", newline="")
-            found = _outcome(lambda: pl.Schedule.from_csv(path), "order.csv")
+            found = _outcome(lambda: from_csv(path), "order.csv")
     else:
-        found = _outcome(lambda: pl.Schedule.from_csv(text + "\n"), "the CSV text")
+        found = _outcome(lambda: from_csv(text + "\n"), "the CSV text")
     if found is None:
         return
     cells = [cell.strip() for row in csv.reader(io.StringIO(text)) for cell in row]

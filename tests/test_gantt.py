@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.display import KIND_COLOURS
 from pipelab.figures.gantt_chart import MOST_BARS
 from pipelab.figures.gantt_resample import gantt_widget
 from pipelab.figures.raster import busiest_kind
-from pipelab.figures.theme import KIND_COLOURS
+from pipelab.io.chrome_trace import chrome_trace
 
 COSTS = pl.StageCosts(1, 1, 1, unit="ms")
 
@@ -156,14 +157,14 @@ def test_messages_that_are_actions_run_from_send_to_receive(name, tmp_path):
     costs = pl.StageCosts(1, 1, 1, comm=0.5)
     schedule = pl.schedule(name, 3, 1)
     plain = pl.simulate(schedule, costs)
-    shown = pl.simulate(schedule.with_communication(), costs)
+    shown = pl.simulate(pl.with_communication(schedule), costs)
     held = pl.simulate(schedule, costs, transfers="blocking")
     lines = message_lines(plain)
     assert (1, 1.5, 0, 1) in lines
     assert message_lines(shown) == message_lines(held) == lines
     for found in (plain, shown, held):
         arrows = {}
-        for event in found.chrome_trace()["traceEvents"]:
+        for event in chrome_trace(found)["traceEvents"]:
             if event["ph"] in "sf":
                 arrows.setdefault(event["id"], []).append((event["ts"], event["tid"]))
         assert {(t0, t1, r0, r1) for (t0, r0), (t1, r1) in arrows.values()} == lines
@@ -177,7 +178,7 @@ def test_a_message_to_an_action_that_takes_no_time_is_drawn():
 
 def test_a_gap_before_a_receive_is_drawn_too():
     costs = pl.StageCosts(1, 1, 1)
-    shown = pl.simulate(pl.schedule("1F1B", 2, 2).with_communication(), costs)
+    shown = pl.simulate(pl.with_communication(pl.schedule("1F1B", 2, 2)), costs)
     assert bars(pl.gantt(shown), "idle") == bars(
         pl.gantt(timeline(ranks=2, microbatches=2)), "idle"
     )
@@ -227,7 +228,7 @@ def test_a_window_shows_the_bars_that_touch_it():
 
 def test_a_large_schedule_becomes_a_raster_and_a_window_of_it_bars_again():
     found = timeline("ZBH1", 16, 256)
-    assert len(found.schedule) > MOST_BARS
+    assert len(found.columns) > MOST_BARS
     (raster,) = pl.gantt(found).data
     assert raster.type == "heatmap"
     assert raster.z.shape == (16, 1800)
@@ -247,9 +248,9 @@ def test_the_raster_shows_what_takes_most_of_each_column(name):
     moments = (np.arange(columns * fine) + 0.5) * found.makespan / (columns * fine)
     for rank in range(3):
         doing = np.zeros(len(moments), dtype=int)
-        for i in np.flatnonzero(found.schedule.rank == rank):
+        for i in np.flatnonzero(found.columns.rank == rank):
             doing[(moments >= found.start[i]) & (moments < found.end[i])] = place[
-                int(found.schedule.kind[i])
+                int(found.columns.kind[i])
             ]
         counts = np.stack([(doing.reshape(columns, fine) == kind).sum(axis=1) for kind in range(6)])
         # ties may go either way

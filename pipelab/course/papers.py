@@ -80,9 +80,9 @@ def published_interleaved_rate(
     if not as_printed:
         return timeline.zb_bubble_rate
     graph, (above, delay) = timeline.graph, timeline.delays
-    stage, kind = whole.stage, whole.kind
+    stage, kind, batch = timeline.columns.stage, timeline.columns.kind, timeline.columns.microbatch
     around = np.where(kind == 0, (stage > 0) & (stage % ranks == 0), stage % ranks == ranks - 1)
-    dropped = around & (whole.microbatch % ranks != 0)
+    dropped = around & (batch % ranks != 0)
     waits = np.where(dropped, len(graph), graph.waits[1])
     free = type(graph)(graph.first, graph.node, (graph.waits[0], waits))
     duration = timeline.node_end - timeline.node_start

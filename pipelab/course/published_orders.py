@@ -24,7 +24,7 @@ from pipelab.course.published_scheduler import (
     partition_layers_evenly,
 )
 from pipelab.course.rust_numbers import Panic
-from pipelab.engine.schedules import Schedule
+from pipelab.schedules import Schedule
 
 __all__ = [
     "Failure",

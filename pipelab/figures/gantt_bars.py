@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.engine.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
+from pipelab.display import KIND_COLOURS
+from pipelab.engine.schedules.columns import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
 from pipelab.engine.timeline.critical_path import names_waited_for
 from pipelab.engine.timeline.transfers import messages
-from pipelab.figures.theme import BOTTLENECK, KIND_COLOURS, WRONG, ink_on
+from pipelab.figures.theme import BOTTLENECK, WRONG, ink_on
 
 if TYPE_CHECKING:
-    from pipelab.engine.schedules.schedule import Schedule
+    from pipelab.engine.schedules.columns import Columns
     from pipelab.engine.timeline.timeline import Timeline
 
 __all__ = [
@@ -40,15 +41,15 @@ def action_traces(
     timeline: "Timeline", chosen: np.ndarray, labels: bool, follow: int | None
 ) -> list[dict]:
     """One bar trace per kind of action that occurs."""
-    schedule, unit = timeline.schedule, timeline.costs.unit
-    lane, height = _lanes(schedule)
+    columns, unit = timeline.columns, timeline.costs.unit
+    lane, height = _lanes(columns)
     traces = []
     for name, kinds, colour, hatch in _TRACES:
-        mine = chosen[np.isin(schedule.kind[chosen], kinds)]
+        mine = chosen[np.isin(columns.kind[chosen], kinds)]
         if not len(mine):
             continue
-        batch, stage = schedule.microbatch[mine], schedule.stage[mine]
-        marker = {"color": _shades(colour, schedule.chunk[stage], schedule.chunks)}
+        batch, stage = columns.microbatch[mine], columns.stage[mine]
+        marker = {"color": _shades(colour, columns.chunk[stage], columns.chunks)}
         if hatch and labels:  # of many bars it could not be seen, and doubles the browser's time
             marker["pattern"] = {"shape": hatch, "fgcolor": "white", "size": 5, "solidity": 0.25}
         if follow is not None:
@@ -60,7 +61,7 @@ def action_traces(
             "marker": marker, "text": batch.astype(str) if labels else None,
             "textposition": "inside" if labels else "none", "textangle": 0, "insidetextanchor": "middle",
             "textfont": {"color": ink_on(colour), "size": 11}, "constraintext": "both",
-            "customdata": np.stack([stage, batch, schedule.rank[mine]], axis=1), "hovertext": _waits(timeline, mine),
+            "customdata": np.stack([stage, batch, columns.rank[mine]], axis=1), "hovertext": _waits(timeline, mine),
             "hovertemplate": (
                 f"<b>{name}</b>, stage %{{customdata[0]}}, microbatch %{{customdata[1]}}, rank %{{customdata[2]}}"
                 f"<br>%{{base:.6g}} to %{{value:.6g}} {unit}<br>%{{hovertext}}<extra></extra>"
@@ -69,11 +70,11 @@ def action_traces(
     return traces
 
 
-def _lanes(schedule: "Schedule") -> tuple[np.ndarray, np.ndarray]:
+def _lanes(columns: "Columns") -> tuple[np.ndarray, np.ndarray]:
     """Where each bar stands and how high it is: the parts of a pair share their lane, forward above backward."""
-    second = np.concatenate([[False], schedule.paired[:-1]])
-    lane = schedule.rank + np.where(schedule.paired, -0.2, 0.0) + np.where(second, 0.2, 0.0)
-    return lane, np.where(schedule.paired | second, 0.4, 0.8)
+    paired, second = columns.paired, columns.second
+    lane = columns.rank + np.where(paired, -0.2, 0.0) + np.where(second, 0.2, 0.0)
+    return lane, np.where(paired | second, 0.4, 0.8)
 
 
 def _shades(colour: str, chunk: np.ndarray, chunks: int) -> Any:
@@ -88,7 +89,7 @@ def _shades(colour: str, chunk: np.ndarray, chunks: int) -> Any:
 
 def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
     """For each entry what it waited for last, in words."""
-    ranks, own = timeline.schedule.rank, timeline.schedule.rank[entries]
+    ranks, own = timeline.columns.rank, timeline.columns.rank[entries]
     far = np.where(
         ranks[timeline.waited_for[entries]] == own, -1, ranks[timeline.waited_for[entries]]
     )
@@ -114,7 +115,7 @@ def gap_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
     shown = np.flatnonzero((stop - begin > 1e-9 * end) & (stop > low) & (begin < high))
     inner = timeline.node_entry[shown[shown < len(before)]]
     done = len(shown) - len(inner)
-    names = [f"before {timeline.schedule.whole(i)}" for i in inner.tolist()] + ["at the end"] * done
+    names = [f"before {timeline.columns.whole(i)}" for i in inner.tolist()] + ["at the end"] * done
     return {
         "type": "bar", "name": "idle", "orientation": "h", "y": lane[shown], "width": 0.8,
         "base": begin[shown],
@@ -131,7 +132,7 @@ def gap_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
 def message_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
     """A line for every message, from rank to rank and from when it leaves to when it is used."""
     low, high = window or (-np.inf, np.inf)
-    rank, sent = timeline.schedule.rank, messages(timeline)
+    rank, sent = timeline.columns.rank, messages(timeline)
     seen = (sent.arrives >= low) & (sent.leaves <= high)
     return {
         "type": "scatter", "name": "message", "mode": "lines", "hoverinfo": "skip",
@@ -148,7 +149,7 @@ def _broken(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def critical_path_trace(timeline: "Timeline") -> dict:
     """The chain that decides the makespan: a black line along the lower edge of its bars."""
     path = timeline.critical_entries
-    lane = timeline.schedule.rank[path] + 0.44
+    lane = timeline.columns.rank[path] + 0.44
     return {
         "type": "scatter", "name": "critical path", "mode": "lines", "line": {"color": BOTTLENECK, "width": 4},
         "hoverinfo": "skip",
@@ -158,16 +159,16 @@ def critical_path_trace(timeline: "Timeline") -> dict:
 
 def microbatch_trace(timeline: "Timeline", microbatch: int) -> dict:
     """One microbatch's way down the ranks and back."""
-    schedule = timeline.schedule
-    mine = np.flatnonzero((schedule.microbatch == microbatch) & np.isin(schedule.kind, (F, I, B)))
+    columns = timeline.columns
+    mine = np.flatnonzero((columns.microbatch == microbatch) & np.isin(columns.kind, (F, I, B)))
     mine = mine[np.argsort(timeline.start[mine], kind="stable")]
     text = [
-        f"{schedule.action(int(i))}: {timeline.start[i]:.6g} to {timeline.end[i]:.6g}" for i in mine
+        f"{columns.action(int(i))}: {timeline.start[i]:.6g} to {timeline.end[i]:.6g}" for i in mine
     ]
     return {
         "type": "scatter", "name": f"microbatch {microbatch}", "mode": "lines+markers",
         "line": {"color": WRONG, "width": 2}, "marker": {"size": 6},
-        "x": (timeline.start[mine] + timeline.end[mine]) / 2, "y": schedule.rank[mine],
+        "x": (timeline.start[mine] + timeline.end[mine]) / 2, "y": columns.rank[mine],
         "hovertext": text, "hoverinfo": "text",
     }  # fmt: skip
 

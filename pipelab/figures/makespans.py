@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.display import listed
 from pipelab.engine.timeline import Timeline
-from pipelab.engine.timeline.activation_memory import splits_backward
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, real_number
 from pipelab.figures.gantt_chart import check_options, gantt_parts
@@ -153,7 +152,7 @@ def _labelled(timelines: Mapping[str, Timeline]) -> dict:
 
 
 def _caption(label: str, timeline: Timeline) -> str:
-    known = timeline.costs.weight_activation is not None or not splits_backward(timeline.schedule)
+    known = timeline.costs.weight_activation is not None or not timeline.columns.splits_backward
     peaks, what = (
         (timeline.peak_memory, "held") if known else (timeline.peak_in_flight, "in flight")
     )

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipelab.display import KIND_COLOURS
 from pipelab.errors import InvalidValue
 from pipelab.figures.gantt_chart import MOST_BARS
 from pipelab.figures.raster import lane_lines, raster_trace
 from pipelab.figures.theme import (
     BOTTLENECK,
     GRID,
-    KIND_COLOURS,
     TYPE_COLOURS,
     WRONG,
     ink_on,
@@ -159,12 +159,12 @@ def _add_lane_bars(
 ) -> None:
     import plotly.graph_objects as go
 
-    timeline, schedule = placed.timeline, placed.timeline.schedule
+    timeline, columns = placed.timeline, placed.timeline.columns
     of_kind = np.array([lane.link for lane in placed.lanes]) == link
-    mine = np.flatnonzero(of_kind[schedule.rank] & (schedule.microbatch < shown))
+    mine = np.flatnonzero(of_kind[columns.rank] & (columns.microbatch < shown))
     if not len(mine):
         return
-    passes, lane = schedule.microbatch[mine], schedule.rank[mine]
+    passes, lane = columns.microbatch[mine], columns.rank[mine]
     batch, token = _microbatch(placed, passes)
     taken = timeline.end[mine] - timeline.start[mine]
     hover = [
@@ -201,16 +201,16 @@ def _microbatch(placed: "PlacedTimeline", passes: np.ndarray) -> tuple[np.ndarra
 
 def _reasons(placed: "PlacedTimeline", entries: np.ndarray) -> list[str]:
     """What each pass waited for last, in words."""
-    timeline, schedule = placed.timeline, placed.timeline.schedule
+    timeline, columns = placed.timeline, placed.timeline.columns
     reasons = []
     for i, waited in zip(entries.tolist(), timeline.waited_for[entries].tolist(), strict=True):
-        before = placed.lanes[int(schedule.rank[waited])]
-        own, lane = int(schedule.rank[i]), before.name
-        batch = int(_microbatch(placed, schedule.microbatch[[waited]])[0][0])
+        before = placed.lanes[int(columns.rank[waited])]
+        own, lane = int(columns.rank[i]), before.name
+        batch = int(_microbatch(placed, columns.microbatch[[waited]])[0][0])
         if waited < 0:
             reasons.append("waited for nothing")
-        elif schedule.rank[waited] == own and (
-            own or schedule.microbatch[waited] == schedule.microbatch[i] - 1
+        elif columns.rank[waited] == own and (
+            own or columns.microbatch[waited] == columns.microbatch[i] - 1
         ):
             reasons.append(f"waited until {lane} was done with microbatch {batch}")
         elif own == 0:

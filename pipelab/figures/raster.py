@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.engine.schedules.action import IDLE, B, F, I, W
-from pipelab.figures.theme import KIND_COLOURS
+from pipelab.display import KIND_COLOURS
+from pipelab.engine.schedules.columns import IDLE, B, F, I, W
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
@@ -34,14 +34,14 @@ def busiest_kind(
         0 idle, 1 forward, 2 full backward, 3 input gradient, 4 weight gradient, 5 sends and
         receives.
     """
-    schedule, edges = timeline.schedule, np.linspace(low, high, columns + 1)
+    ranks, edges = timeline.schedule.ranks, np.linspace(low, high, columns + 1)
     place = np.zeros(IDLE + 1, dtype=np.int64)
     for row, (_, kinds, _) in enumerate(_SHOWN):
         place[list(kinds)] = row
-    row_of = place[schedule.kind[timeline.node_entry]]
-    result = np.zeros((schedule.ranks, columns), dtype=np.int8)
+    row_of = place[timeline.columns.kind[timeline.node_entry]]
+    result = np.zeros((ranks, columns), dtype=np.int8)
     present = np.unique(row_of[timeline.node_end > timeline.node_start])
-    for rank in range(schedule.ranks):
+    for rank in range(ranks):
         mine = slice(timeline.graph.first[rank], timeline.graph.first[rank + 1])
         start, end, kind = timeline.node_start[mine], timeline.node_end[mine], row_of[mine]
         took, most = np.zeros((len(_SHOWN), columns)), np.full(columns, edges[1] - edges[0])

@@ -13,7 +13,7 @@ from pipelab.display import DOES_NOT_FIT
 from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 
 __all__ = [
-    "BOTTLENECK", "GRID", "KIND_COLOURS", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
+    "BOTTLENECK", "GRID", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
     "plain", "room_for", "template",
 ]  # fmt: skip
 
@@ -38,13 +38,6 @@ VERDICT_COLOURS = {
     "holds": "#0072B2", "holds on what was tried": "#56B4E9", "does not hold": WRONG,
     "no verdict": "#999999",
 }  # fmt: skip
-# Kinds of pipeline actions; light and dark alternate, so that grey print keeps them apart too.
-KIND_COLOURS = {
-    "F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73", "OVERLAP_F_B": "#DDDDDD",
-    "SEND_F": "#CC79A7", "RECV_F": "#CC79A7", "SEND_B": "#CC79A7", "RECV_B": "#CC79A7",
-}  # fmt: skip
-
-
 # A family of GPUs keeps its colour from figure to figure: the write-up's types, and those of
 # data/gpus.csv beside them.
 _FAMILIES = (

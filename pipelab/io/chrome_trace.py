@@ -5,31 +5,31 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelab.engine.schedules.action import KINDS
 from pipelab.engine.timeline.critical_path import names_waited_for
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.engine.timeline.transfers import messages
 from pipelab.fields import instance
 from pipelab.io.csv_cells import write_to
+from pipelab.schedules import KINDS
 
 __all__ = ["chrome_trace", "save_chrome_trace"]
 
 
 def chrome_trace(timeline: Timeline) -> dict:
     """Plain data in Chrome's trace event format; times in microseconds (a unit-less time counts as one)."""
-    schedule, scale = timeline.schedule, timeline.costs.microseconds
+    columns, scale = timeline.columns, timeline.costs.microseconds
     events = [
         {"ph": "M", "pid": 0, "tid": r, "name": "thread_name", "args": {"name": f"rank {r}"}}
-        for r in range(schedule.ranks)
+        for r in range(columns.ranks)
     ]
     start, end = (timeline.start * scale).tolist(), (timeline.end * scale).tolist()
     stage, microbatch, kind = (
-        schedule.stage.tolist(),
-        schedule.microbatch.tolist(),
-        schedule.kind.tolist(),
+        columns.stage.tolist(),
+        columns.microbatch.tolist(),
+        columns.kind.tolist(),
     )
-    rank, waited = schedule.rank.tolist(), names_waited_for(timeline, np.arange(len(schedule)))
-    for i, name in enumerate(schedule.texts):
+    rank, waited = columns.rank.tolist(), names_waited_for(timeline, np.arange(len(columns)))
+    for i, name in enumerate(columns.texts):
         arguments = {"stage": stage[i], "microbatch": microbatch[i]}
         if waited[i]:
             arguments["waited for"] = waited[i]

@@ -4,13 +4,13 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from pipelab.engine.schedules.schedule import Schedule
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidValue
 from pipelab.io.chrome_trace import save_chrome_trace
 from pipelab.io.csv_cells import path_of
 from pipelab.io.placements import save_placement
 from pipelab.io.schedule_files import to_csv
+from pipelab.schedules import Schedule
 from pipelab.solving import Result
 
 __all__ = ["save"]

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pipelab.engine.schedules.action import IDLE, Action
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.schedules.validation import validate
 from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
 from pipelab.io.csv_cells import path_of, write_to
 from pipelab.io.whole_files import is_file, named, refused
+from pipelab.schedules import Action, Schedule
 
 __all__ = ["from_csv", "to_csv"]
 
@@ -20,7 +20,27 @@ _ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD)")
 
 
 def to_csv(schedule: Schedule, path: str | Path | None = None) -> str:
-    """The schedule as text, written to `path` too where one is given."""
+    """The schedule as torch's CSV: a line per rank, a cell per action, idle ticks empty.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Complete or not.
+    path : str or Path, optional
+        Where to write it, too.
+
+    Returns
+    -------
+    str
+        The text of the file.
+
+    Raises
+    ------
+    InvalidData
+        Nothing can be written there.
+    InvalidValue
+        If `path` is not a path.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in schedule.actions:
@@ -34,7 +54,32 @@ def to_csv(schedule: Schedule, path: str | Path | None = None) -> str:
 def from_csv(
     source: Any, *, name: str | None = None, microbatches: int | None = None, stage_rank: Any = None
 ) -> Schedule:
-    """Read a file, or text of more than one line; idle ticks are dropped, what remains is validated."""
+    """Read torch's CSV and validate it.
+
+    Parameters
+    ----------
+    source : str or Path
+        A file, or the text itself where it has more than one line.
+    name, microbatches, stage_rank
+        What the file does not say; by default taken from its name and its actions.
+
+    Returns
+    -------
+    Schedule
+        Without idle ticks; what torch lists besides (parameters gathered, gradients reduced) is
+        left out.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there, or a cell is not an action; names row and column.
+    InvalidSchedule
+        The file holds a schedule that cannot be run.
+    InvalidValue
+        If `source` is neither text nor a path.
+    TooLarge
+        It would take minutes to run; see `pipelab.engine.schedules.limits`.
+    """
     if isinstance(source, str) and "\n" in source:
         label, text, stem = "the CSV text", source, "from CSV"
     else:
@@ -52,8 +97,9 @@ def from_csv(
     ]
     name = stem if name is None else name
     try:
-        schedule = Schedule.of(name, rows, microbatches=microbatches, stage_rank=stage_rank)
-        return schedule.select(schedule.kind != IDLE).validate()
+        working = [[action for action in row if action.kind != "IDLE"] for row in rows]
+        schedule = Schedule.of(name, working, microbatches=microbatches, stage_rank=stage_rank)
+        return validate(schedule)
     except InvalidSchedule as error:
         # A position is counted from 0 and without idle ticks; the action's name is what to look
         # for.

@@ -7,7 +7,6 @@ import ipywidgets as widgets
 
 from pipelab.engine.schedules import RULES, schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
-from pipelab.engine.timeline.activation_memory import splits_backward
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.fields import whole_number
 from pipelab.figures.gantt_chart import MOST_BARS, gantt_parts
@@ -147,7 +146,7 @@ class ScheduleExplorer(widgets.VBox):
                 except PipelabError as error:
                     refused[name] = error
         self.controls["kept"].disabled = not any(
-            splits_backward(timeline.schedule) for timeline in self.timelines
+            timeline.columns.splits_backward for timeline in self.timelines
         )
         if values.name in refused:
             self.timelines = ()

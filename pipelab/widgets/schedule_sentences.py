@@ -8,7 +8,6 @@ import numpy as np
 
 from pipelab.engine.schedules.closed_forms import ClosedForm, closed_forms
 from pipelab.engine.timeline import Timeline
-from pipelab.engine.timeline.activation_memory import splits_backward
 
 __all__ = ["Measure", "measures", "measures_html"]
 
@@ -89,7 +88,7 @@ def measures_html(timeline: Timeline) -> str:
             ("", "left"),
         )
     )
-    if splits_backward(timeline.schedule):
+    if timeline.columns.splits_backward:
         table = timeline.costs.tables(timeline.schedule)
         held += f"</b>, if W needs {table['weight_activation'][0] / table['activation'][0]:.4g} of the activations<b>"
     name = escape(timeline.schedule.name)

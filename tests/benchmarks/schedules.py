@@ -30,15 +30,16 @@ def main() -> None:
     for ranks, microbatches in SIZES:
         schedule = pl.schedule("ZBH1", ranks, microbatches)
         timeline = pl.simulate(schedule, one)
+        actions = len(timeline.columns)
         whole = milliseconds(
             lambda r=ranks, m=microbatches: pl.simulate(pl.schedule("ZBH1", r, m), one)
         )
         again = milliseconds(lambda s=schedule: pl.simulate(s, other))
         draw = milliseconds(lambda t=timeline: pl.gantt(t))
         size = f"{ranks} × {microbatches}"
-        per_action = 1000 * whole / len(schedule)
+        per_action = 1000 * whole / actions
         print(
-            f"{size:>22} {len(schedule):>8} {whole:>15.1f} ms {again:>5.1f} ms {draw:>5.1f} ms {per_action:>10.2f}"
+            f"{size:>22} {actions:>8} {whole:>15.1f} ms {again:>5.1f} ms {draw:>5.1f} ms {per_action:>10.2f}"
         )
 
 

@@ -30,10 +30,12 @@ class Contest:
 
     def judge(self, mine: object) -> tuple[bool, str]:
         """Whether `mine` wins, and a sentence that says why or why not."""
-        from pipelab.engine.schedules import Schedule, schedule
+        from pipelab.engine.schedules import schedule
+        from pipelab.engine.schedules.columns import columns_of
         from pipelab.engine.schedules.lower_bounds import lower_bound
         from pipelab.engine.timeline import simulate
         from pipelab.errors import InvalidSchedule, shown
+        from pipelab.schedules import Schedule
 
         ranks, costs = len(self.times), self.costs()
         if not isinstance(mine, Schedule):
@@ -44,7 +46,7 @@ class Contest:
         if (mine.microbatches, mine.stage_rank) != (
             self.microbatches,
             tuple(range(ranks)),
-        ) or mine.forward_only:
+        ) or columns_of(mine).forward_only:
             expected = (
                 f"{self.microbatches} microbatches forward and back, stage s on rank s of {ranks}"
             )

@@ -11,7 +11,7 @@ from pipelab.course.ledger.comparisons import EQUAL, EVERY, TEXT, Trial, tried
 
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
-    from pipelab.engine.schedules.schedule import Schedule
+    from pipelab.schedules import Schedule
 
 __all__ = ["CLAIMS"]
 
@@ -130,7 +130,7 @@ CLAIMS = (
     Claim(
         "pub enum PipelineAction", "No work this tick (pipeline bubble)", "listed where a rank idles",
         lambda desk: (
-            _count(published.clock_1f1b(2, 2), "IDLE", 1), _count(pl.schedule("1F1B", 2, 2).with_idle(), "IDLE", 1),
+            _count(published.clock_1f1b(2, 2), "IDLE", 1), _count(pl.with_idle(pl.schedule("1F1B", 2, 2)), "IDLE", 1),
         ),
         "idle ticks that it lists on rank 1 of 2, and those of its 1F1B", FAILS, EQUAL,
     ),

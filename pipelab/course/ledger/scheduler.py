@@ -15,7 +15,7 @@ from pipelab.course.rust_numbers import Panic
 
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
-    from pipelab.engine.schedules.schedule import Schedule
+    from pipelab.schedules import Schedule
 
 __all__ = ["CLAIMS"]
 

@@ -10,8 +10,8 @@ from pipelab.problem import Problem
 from pipelab.solving import Result
 
 if TYPE_CHECKING:
-    from pipelab.engine.schedules.schedule import Schedule
     from pipelab.engine.timeline.timeline import Timeline
+    from pipelab.schedules import Schedule
 
 __all__ = ["Desk"]
 

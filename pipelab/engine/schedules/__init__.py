@@ -1,7 +1,15 @@
 """Pipeline schedules: who does what in which order. Times are `pipelab.engine.timeline`'s."""
 
-from pipelab.engine.schedules.action import Action
 from pipelab.engine.schedules.by_name import RULES, schedule
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.schedules.validation import defects, validate
+from pipelab.engine.schedules.views import with_communication, with_idle, without_communication
 
-__all__ = ["RULES", "Action", "Schedule", "schedule"]
+__all__ = [
+    "RULES",
+    "defects",
+    "schedule",
+    "validate",
+    "with_communication",
+    "with_idle",
+    "without_communication",
+]

@@ -7,10 +7,10 @@ import numpy as np
 
 from pipelab.display import counted
 from pipelab.engine.schedules import queues, vshape
-from pipelab.engine.schedules.limits import MOST_PASSES
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.schedules.columns import Columns
 from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.fields import whole_number
+from pipelab.schedules import MOST_PASSES, Schedule, zb_v
 
 __all__ = ["RULES", "Rule", "schedule"]
 
@@ -44,7 +44,7 @@ RULES = {
     ),
     "ZBH1": Rule(queues.interleaved_zero_bubble, "weight gradients fill the end, memory as 1F1B"),
     "ZBH2": Rule(queues.zbh2, "no bubble in the span where F = B = W, twice the memory of 1F1B"),
-    "ZBV": Rule(vshape.zbv, "no bubble in the span where F = B = W, memory as 1F1B", v_shaped=True),
+    "ZBV": Rule(zb_v, "no bubble in the span where F = B = W, memory as 1F1B", v_shaped=True),
     "DualPipeV": Rule(
         vshape.dualpipev,
         "forward and backward of two chunks at the same time",
@@ -113,14 +113,12 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     _check_size(known, rule, ranks, microbatches, chunks)  # first: what follows may search
     _check_microbatches(known, rule, ranks, microbatches)
     if rule.v_shaped:
-        down = list(range(ranks))
-        rows = [rule.make(rank, ranks, microbatches) for rank in down]
-        return Schedule.of(known, rows, microbatches=microbatches, stage_rank=down + down[::-1])
+        return rule.make(ranks, microbatches)
     kind, stage, microbatch = rule.make(ranks, microbatches, chunks).table()
     first = np.arange(ranks + 1) * kind.shape[1]
     holder = tuple(range(ranks)) * chunks
     arrays = kind.ravel(), stage.ravel(), microbatch.ravel(), first
-    return Schedule(known, microbatches, holder, *arrays, np.zeros(kind.size, bool))
+    return Columns(known, microbatches, holder, *arrays, np.zeros(kind.size, bool)).schedule
 
 
 def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: int) -> None:

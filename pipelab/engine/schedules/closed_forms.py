@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules import Schedule
-from pipelab.engine.schedules import schedule as make_schedule
+from pipelab.engine.schedules.by_name import schedule as make_schedule
+from pipelab.engine.schedules.views import without_communication
 from pipelab.engine.timeline import StageCosts
 from pipelab.engine.timeline.event_times import check_transfers
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import instance, whole_number
+from pipelab.schedules import Schedule
 
 __all__ = ["ClosedForm", "PipelineBubbleStats", "closed_forms"]
 
@@ -265,7 +266,7 @@ def _as_made(schedule: Schedule) -> bool:
             made = make_schedule(
                 schedule.name, schedule.ranks, schedule.microbatches, schedule.chunks
             )
-            kept = made == schedule.without_communication()
+            kept = made == without_communication(schedule)
         except PipelabError:  # it makes nothing for these numbers
             kept = False
         schedule.__dict__["_as_made"] = kept

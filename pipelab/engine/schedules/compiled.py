@@ -12,9 +12,9 @@ from itertools import repeat
 
 import numpy as np
 
+from pipelab.engine.schedules.columns import Columns
 from pipelab.engine.schedules.dependencies import makers
 from pipelab.engine.schedules.limits import check_grid
-from pipelab.engine.schedules.schedule import Schedule
 from pipelab.fields import given
 
 __all__ = ["Graph", "Order", "entries_graph"]
@@ -127,17 +127,17 @@ class Order:
         return grid
 
 
-def entries_graph(schedule: Schedule) -> Graph:
+def entries_graph(columns: Columns) -> Graph:
     """Nodes of a schedule: what each rank ran before, and whose result is needed.
 
     A pair is one node that waits for what either part needs.
     """
-    n = len(schedule)
-    second = np.concatenate([[False], schedule.paired[:-1]])
+    n = len(columns)
+    second = columns.second
     node = np.cumsum(~second) - 1
     count = n - int(second.sum())
-    first = np.concatenate([node, [count]])[schedule.first]
-    needs = makers(schedule)
+    first = np.concatenate([node, [count]])[columns.first]
+    needs = makers(columns)
     needed = np.where(needs >= 0, node[needs], count)
     before = np.arange(count) - 1
     before[first[:-1][np.diff(first) > 0]] = count

@@ -9,44 +9,43 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.engine.schedules.action import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.schedules.columns import RECV_B, RECV_F, SEND_B, SEND_F, B, Columns, F, I, W
 
 __all__ = ["crossings", "makers", "where"]
 
 
-def where(schedule: Schedule, *kinds: int) -> np.ndarray:
+def where(columns: Columns, *kinds: int) -> np.ndarray:
     """Entry of the action of one of `kinds` for every stage and microbatch, (stages, microbatches); -1 for none."""
-    table = np.full((schedule.stages, schedule.microbatches), -1, dtype=np.int64)
-    chosen = np.flatnonzero(np.isin(schedule.kind, kinds))
-    table[schedule.stage[chosen], schedule.microbatch[chosen]] = chosen
+    table = np.full((columns.stages, columns.microbatches), -1, dtype=np.int64)
+    chosen = np.flatnonzero(np.isin(columns.kind, kinds))
+    table[columns.stage[chosen], columns.microbatch[chosen]] = chosen
     return table
 
 
-def makers(schedule: Schedule) -> np.ndarray:
+def makers(columns: Columns) -> np.ndarray:
     """The entry whose result each entry needs, shape (n,); -1 for none.
 
     With sends and receives shown, data takes the way of the messages: action → send → receive →
     action.
     """
-    waits = np.full(len(schedule) + 1, -1, dtype=np.int64)  # one cell more, for -1 to write into
-    forward, backward = where(schedule, F), where(schedule, I, B)
+    waits = np.full(len(columns) + 1, -1, dtype=np.int64)  # one cell more, for -1 to write into
+    forward, backward = where(columns, F), where(columns, I, B)
     waits[forward[1:]] = forward[:-1]
     waits[backward[:-1]] = backward[1:]
     waits[backward[-1]] = forward[-1]
-    if schedule.splits_backward:
-        weight = where(schedule, W)
+    if columns.splits_backward:
+        weight = where(columns, W)
         waits[weight] = np.where(weight >= 0, backward, -1)
-    if schedule.communicates:
-        _through_messages(schedule, waits, forward, SEND_F, RECV_F, step=1)
-        _through_messages(schedule, waits, backward, SEND_B, RECV_B, step=-1)
+    if columns.communicates:
+        _through_messages(columns, waits, forward, SEND_F, RECV_F, step=1)
+        _through_messages(columns, waits, backward, SEND_B, RECV_B, step=-1)
     return waits[:-1]
 
 
 def _through_messages(
-    schedule: Schedule, waits: Any, made: Any, send_kind: int, recv_kind: int, step: int
+    columns: Columns, waits: Any, made: Any, send_kind: int, recv_kind: int, step: int
 ) -> None:
-    send, recv = where(schedule, send_kind), where(schedule, recv_kind)
+    send, recv = where(columns, send_kind), where(columns, recv_kind)
     waits[send] = np.where(send >= 0, made, -1)
     sender = np.roll(send, step, axis=0)  # the message for stage s comes from stage s - step
     waits[recv] = np.where(recv >= 0, sender, -1)
@@ -54,6 +53,6 @@ def _through_messages(
     waits[made[shown]] = recv[shown]
 
 
-def crossings(schedule: Schedule) -> np.ndarray:
+def crossings(columns: Columns) -> np.ndarray:
     """True for every boundary between stage s and s+1 that lies between two ranks, shape (stages - 1,)."""
-    return schedule.holder[1:] != schedule.holder[:-1]
+    return columns.holder[1:] != columns.holder[:-1]

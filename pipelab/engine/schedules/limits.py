@@ -2,9 +2,8 @@
 
 from pipelab.errors import TooLarge
 
-__all__ = ["MOST_DEFECTS", "MOST_PASSES", "check_grid"]
+__all__ = ["MOST_DEFECTS", "check_grid"]
 
-MOST_PASSES = 5_000_000  # forwards; no stage and no microbatch has a higher number
 MOST_DEFECTS = 1_000  # sentences that are written about one schedule
 _MOST_ROUNDS = 1_000_000  # each costs some 15 µs, whatever it holds
 _MOST_CELLS = 40_000_000  # of rounds times ranks; about 2 GB

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.engine.schedules.limits import MOST_PASSES
 from pipelab.engine.timeline import StageCosts
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, true_or_false, whole_number
+from pipelab.schedules import MOST_PASSES
 
 __all__ = ["lower_bound"]
 

@@ -1,5 +1,8 @@
 """The 1F1B family: on every rank three queues of work, merged by two numbers.
 
+Equal to the rules of `pipelab.schedules`, as arrays; LoopedBFS and forward-only orders are here
+alone.
+
 A rank takes its forwards in one order and its backwards in another. `lead` says how many
 forwards it runs before its first backward; from then on one of each in turn. Where the
 backward is split, `delay` says how many weight gradients it holds back. GPipe, 1F1B, their
@@ -10,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules.action import B, F, I, W
+from pipelab.engine.schedules.columns import B, F, I, W
 
 __all__ = [
     "Queues",

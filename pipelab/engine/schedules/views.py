@@ -1,40 +1,72 @@
-"""The same schedule seen otherwise: with its messages, with idle ticks, as a table."""
+"""The same schedule seen otherwise: with its messages, without them, with idle ticks."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from pipelab.engine.schedules.action import (
+from pipelab.engine.schedules.columns import (
     RECV_B,
     RECV_F,
     SEND_B,
     SEND_F,
     TRANSFERS,
-    Action,
     B,
+    Columns,
     F,
     I,
+    columns_of,
 )
 from pipelab.engine.schedules.dependencies import crossings
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.schedules.validation import compiled, refuse_impossible
+from pipelab.fields import instance
+from pipelab.schedules import Action, Schedule
 
-__all__ = ["as_html", "with_communication", "with_idle"]
+__all__ = ["with_communication", "with_idle", "without_communication"]
 
 
 def with_communication(schedule: Schedule) -> Schedule:
-    """A receive right before every action whose data comes from another rank, a send right after one that sends.
+    """The same schedule with a send after and a receive before every action that crosses ranks.
 
-    The parts of a pair stay together: both receives before it, both sends after it.
+    Parameters
+    ----------
+    schedule : Schedule
+        Sends, receives and idle ticks that it lists already are left out first.
+
+    Returns
+    -------
+    Schedule
+        A pair has both receives before it and both sends after it.
+
+    Raises
+    ------
+    InvalidValue
+        If `schedule` is not a Schedule.
+    InvalidSchedule
+        It names stages or microbatches that do not exist, or stages on ranks that do not hold
+        them.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> print(pl.with_communication(pl.schedule("1F1B", ranks=2, microbatches=1)))
+    rank 0: 0F0 0SEND_F0 0RECV_B0 0B0
+    rank 1: 1RECV_F0 1F0 1B0 1SEND_B0
     """
-    from pipelab.engine.schedules.validation import refuse_impossible
+    remedy = "a Schedule; make one with pl.schedule(...)"
+    instance("with_communication", "schedule", schedule, Schedule, remedy)
+    columns = columns_of(schedule)
+    kept = columns.__dict__.get("_communicating")
+    if kept is None:
+        kept = columns.__dict__["_communicating"] = _communicating(columns.computing())
+    return kept.schedule
 
-    schedule = schedule.without_communication()
-    refuse_impossible(schedule)
-    crossing = crossings(schedule)
+
+def _communicating(columns: Columns) -> Columns:
+    refuse_impossible(columns)
+    crossing = crossings(columns)
     after, before = np.append(crossing, False), np.insert(crossing, 0, False)
-    forward, backward = schedule.kind == F, np.isin(schedule.kind, (I, B))
-    n, stage = len(schedule), schedule.stage
-    second = np.concatenate([[False], schedule.paired[:-1]])
+    forward, backward = columns.kind == F, np.isin(columns.kind, (I, B))
+    n, stage = len(columns), columns.stage
     own = np.arange(n)
     # Places to sort by: receives before the action (or its pair), the action itself, sends after.
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, int | None]] = [
@@ -42,70 +74,71 @@ def with_communication(schedule: Schedule) -> Schedule:
     ]
     for chosen, kind, side, where in (
         (forward & before[stage], RECV_F, -1, own),
-        (backward & after[stage], RECV_B, -1, own - second),
-        (forward & after[stage], SEND_F, 1, own + schedule.paired),
+        (backward & after[stage], RECV_B, -1, own - columns.second),
+        (forward & after[stage], SEND_F, 1, own + columns.paired),
         (backward & before[stage], SEND_B, 1, own),
     ):
         parts.append((where[chosen], np.full(chosen.sum(), side), own[chosen], kind))
     at, place, source = (np.concatenate([part[i] for part in parts]) for i in (0, 1, 2))
     kinds = np.concatenate(
-        [schedule.kind if k is None else np.full(len(s), k) for _, _, s, k in parts]
+        [columns.kind if k is None else np.full(len(s), k) for _, _, s, k in parts]
     )
     order = np.lexsort((source, place, at))
-    rank = schedule.rank[source[order]]
+    rank = columns.rank[source[order]]
     return replace(
-        schedule,
+        columns,
         kind=kinds[order].astype(np.int8),
         stage=stage[source[order]],
-        microbatch=schedule.microbatch[source[order]],
-        first=np.searchsorted(rank, np.arange(schedule.ranks + 1)),
-        paired=(schedule.paired[source] & np.isin(kinds, TRANSFERS, invert=True))[order],
+        microbatch=columns.microbatch[source[order]],
+        first=np.searchsorted(rank, np.arange(columns.ranks + 1)),
+        paired=(columns.paired[source] & np.isin(kinds, TRANSFERS, invert=True))[order],
     )
+
+
+def without_communication(schedule: Schedule) -> Schedule:
+    """The same schedule without sends, receives and idle ticks: what computes alone."""
+    return columns_of(schedule).computing().schedule
 
 
 def with_idle(schedule: Schedule) -> Schedule:
-    """Idle ticks where a rank waits, if every action and every pair takes one tick and messages none."""
-    from pipelab.engine.schedules.validation import compiled
+    """The same schedule with an idle tick wherever a rank waits, every action taking one tick.
 
-    schedule = schedule.without_communication()
-    graph = compiled(schedule)
-    tick = graph.order.cell // schedule.ranks - 1
+    Parameters
+    ----------
+    schedule : Schedule
+        Its messages take no tick and are left out.
+
+    Returns
+    -------
+    Schedule
+        A pair takes one tick, too.
+
+    Raises
+    ------
+    InvalidValue
+        If `schedule` is not a Schedule.
+    InvalidSchedule
+        It cannot be run.
+    TooLarge
+        It would take minutes to run; see `pipelab.engine.schedules.limits`.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> print(pl.with_idle(pl.schedule("1F1B", ranks=2, microbatches=2)))
+    rank 0: 0F0 0F1 IDLE 0B0 IDLE 0B1
+    rank 1: IDLE 1F0 1B0 1F1 1B1
+    """
+    remedy = "a Schedule; make one with pl.schedule(...)"
+    instance("with_idle", "schedule", schedule, Schedule, remedy)
+    columns = columns_of(schedule).computing()
+    graph = compiled(columns)
+    tick = graph.order.cell // columns.ranks - 1
     rows = []
-    for rank, row in enumerate(schedule.actions):
+    for rank, row in enumerate(columns.actions):
         ticks = tick[graph.first[rank] : graph.first[rank + 1]].tolist()
-        cells: list[Action | str] = [""] * (ticks[-1] + 1 if ticks else 0)
+        cells = [Action.parse("")] * (ticks[-1] + 1 if ticks else 0)
         for t, action in zip(ticks, row, strict=True):
             cells[t] = action
         rows.append(cells)
-    return Schedule.of(
-        schedule.name, rows, microbatches=schedule.microbatches, stage_rank=schedule.stage_rank
-    )
-
-
-def as_html(schedule: Schedule) -> str:
-    """A line per rank, forwards, backwards and weight gradients on grounds of their own; long ones are cut."""
-    from html import escape
-
-    from pipelab.figures.theme import KIND_COLOURS, ink_on
-
-    shown, limit = [], 60
-    for rank, row in enumerate(schedule.actions[:32]):
-        cells = []
-        for action in row[:limit]:
-            colour = KIND_COLOURS.get(action.kind, "#FFFFFF")
-            style = (
-                f"background:{colour};color:{ink_on(colour)};padding:1px 4px;border:1px solid white"
-            )
-            text = "+".join(map(str, action.parts)) or (
-                "·" if action.kind == "IDLE" else str(action)
-            )
-            cells.append(f'<span style="{style}" title="{action}">{text}</span>')
-        more = f" … {len(row) - limit} more" if len(row) > limit else ""
-        shown.append(f"rank {rank}: {''.join(cells)}{more}")
-    if schedule.ranks > 32:
-        shown.append(f"… {schedule.ranks - 32} more ranks")
-    head = f"{escape(schedule.name)}: {schedule.ranks} ranks, {schedule.microbatches} microbatches"
-    return (
-        f'<div style="font-family:monospace;line-height:1.7;white-space:nowrap;overflow-x:auto">{head}<br>'
-        + ("<br>".join(shown) + "</div>")
-    )
+    return Schedule(columns.name, columns.microbatches, columns.stage_rank, tuple(map(tuple, rows)))

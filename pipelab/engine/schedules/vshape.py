@@ -1,13 +1,10 @@
-"""Two chunks per rank laid out as a V: rank r holds stages r and 2p-1-r, so that the last stage is back on rank 0.
-
-Each rule lists what one rank does, phase by phase, as the papers and torch do.
-"""
+"""DualPipeV, phase by phase as torch lists it, on stages laid out as a V; ZB-V is `pipelab.schedules.zb_v`."""
 
 from collections import Counter, deque
 
-from pipelab.engine.schedules.action import Action
+from pipelab.schedules import Action, Schedule
 
-__all__ = ["dualpipev", "zbv"]
+__all__ = ["dualpipev"]
 
 
 class _Rank:
@@ -46,33 +43,13 @@ class _Rank:
         self.actions.append(Action(stage, "W", microbatch))
 
 
-def zbv(rank: int, ranks: int, microbatches: int) -> list[Action]:
-    """ZB-V: one rank's actions.
-
-    The phases fit 2p-1 microbatches or more; with fewer, the surplus ones are struck out.
-    """
-    total, hops = max(2 * ranks - 1, microbatches), ranks - rank
-    r = _Rank(rank, ranks)
-    r.do(0, "F" * (2 * hops - 1))
-    for _ in range(rank):
-        r.do(1, "F")
-        r.do(0, "F")
-    for _ in range(hops):
-        r.do(1, "FIW")
-    while r.next[1, "F"] < total:
-        r.do(0, "FIW" if r.next[0, "F"] < total else "IW")
-        r.do(1, "FIW")
-    for _ in range(rank):
-        r.do(0, "I")
-        r.do(1, "I")
-    r.do(0, "IW" * hops)
-    r.do(1, "W" * (total - r.next[1, "W"]))
-    r.do(0, "W" * (total - r.next[0, "W"]))
-    return [action for action in r.actions if action.microbatch < microbatches]
+def dualpipev(ranks: int, microbatches: int) -> Schedule:
+    """DualPipeV; needs at least 2p microbatches."""
+    rows = [_one_rank(rank, ranks, microbatches) for rank in range(ranks)]
+    return Schedule.of("DualPipeV", rows)
 
 
-def dualpipev(rank: int, ranks: int, microbatches: int) -> list[Action]:
-    """DualPipeV: one rank's actions; needs at least 2p microbatches."""
+def _one_rank(rank: int, ranks: int, microbatches: int) -> list[Action]:
     hops = ranks - rank - 1
     r = _Rank(rank, ranks)
     r.do(0, "F" * (2 * hops))

@@ -6,7 +6,6 @@ from pipelab.engine.timeline.of_placement import inference_costs, timeline_of
 from pipelab.engine.timeline.placed import PlacedTimeline
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.engine.timeline.training import TrainingTimeline
-from pipelab.io.chrome_trace import save_chrome_trace
 
 __all__ = [
     "PlacedTimeline",
@@ -14,7 +13,6 @@ __all__ = [
     "Timeline",
     "TrainingTimeline",
     "inference_costs",
-    "save_chrome_trace",
     "simulate",
     "timeline_of",
 ]

@@ -4,15 +4,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules.action import B, F, I, W
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.schedules.columns import B, Columns, F, I, W
 from pipelab.errors import InvalidValue
 from pipelab.fields import numbered
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
 
-__all__ = ["Steps", "memory", "peak_in_flight", "splits_backward"]
+__all__ = ["Steps", "memory", "peak_in_flight"]
 
 
 class Steps(NamedTuple):
@@ -22,27 +21,22 @@ class Steps(NamedTuple):
     amount: np.ndarray
 
 
-def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
+def peak_in_flight(columns: Columns) -> tuple[int, ...]:
     """Per rank, most forwards whose full backward or input gradient has not ended.
 
     A rank does one thing at a time, so that its order alone decides; a pair holds both of its
     parts. In a schedule without backwards nothing waits for one: a rank holds what it works on.
     """
-    if schedule.forward_only:
-        return tuple(int(n > 0) for n in np.diff(schedule.first))
-    change = np.zeros(len(schedule) + 1, dtype=np.int64)
-    change[:-1] = (schedule.kind == F).astype(np.int64) - np.isin(schedule.kind, (B, I))
+    if columns.forward_only:
+        return tuple(int(n > 0) for n in np.diff(columns.first))
+    change = np.zeros(len(columns) + 1, dtype=np.int64)
+    change[:-1] = (columns.kind == F).astype(np.int64) - np.isin(columns.kind, (B, I))
     held = np.cumsum(change)
-    before = held[schedule.first[:-1] - 1] * (schedule.first[:-1] > 0)
+    before = held[columns.first[:-1] - 1] * (columns.first[:-1] > 0)
     ranges = zip(
-        schedule.first[:-1].tolist(), schedule.first[1:].tolist(), before.tolist(), strict=True
+        columns.first[:-1].tolist(), columns.first[1:].tolist(), before.tolist(), strict=True
     )
     return tuple(int(held[low:high].max(initial=base)) - base for low, high, base in ranges)
-
-
-def splits_backward(schedule: Schedule) -> bool:
-    """Whether input and weight gradients are actions of their own."""
-    return bool(np.isin(schedule.kind, (I, W)).any())
 
 
 def memory(timeline: "Timeline", rank: int) -> Steps:
@@ -52,17 +46,17 @@ def memory(timeline: "Timeline", rank: int) -> Steps:
     backward is split, the costs must say how much. Without backwards (inference), a forward's
     activations go as it ends.
     """
-    schedule = timeline.schedule
-    rank = numbered("memory", "rank", rank, schedule.ranks, "rank")
-    mine = slice(schedule.first[rank], schedule.first[rank + 1])
-    kind, stage, node = schedule.kind[mine], schedule.stage[mine], timeline.graph.node[mine]
+    columns = timeline.columns
+    rank = numbered("memory", "rank", rank, columns.ranks, "rank")
+    mine = slice(columns.first[rank], columns.first[rank + 1])
+    kind, stage, node = columns.kind[mine], columns.stage[mine], timeline.graph.node[mine]
     start, end = timeline.start[mine], timeline.end[mine]
-    table = timeline.costs.tables(schedule)
+    table = timeline.costs.tables(timeline.schedule)
     full, rest = table["activation"][stage], np.zeros(len(stage))
-    if splits_backward(schedule):
+    if columns.splits_backward:
         if timeline.costs.weight_activation is None:
             expected = (
-                f"{schedule.name} splits its backward: expected what its weight gradient still needs of a "
+                f"{columns.name} splits its backward: expected what its weight gradient still needs of a "
                 "microbatch's activations, such as StageCosts(…, weight_activation=32 / 34)"
             )
             raise InvalidValue("memory", [("weight_activation", None, expected)])
@@ -73,7 +67,7 @@ def memory(timeline: "Timeline", rank: int) -> Steps:
         (kind == I, 1, end, rest - full),
         (kind == W, 1, end, -rest),
     ]
-    if schedule.forward_only:
+    if columns.forward_only:
         changes.append((kind == F, 1, end, -full))
     # In the order of the rank, which does one thing at a time: each node takes as it starts and
     # frees as it ends.

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.schedules.columns import columns_of
+from pipelab.engine.schedules.validation import refuse
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, whole_number
+from pipelab.schedules import Schedule
 
 __all__ = ["StageCosts"]
 
@@ -160,14 +162,14 @@ class StageCosts:
         (0.5, 1.5, 1.5, 0.5)
         """
         _check_schedule("StageCosts.cut_for", schedule)
-        schedule.validate()
-        if schedule.stage_rank == tuple(range(schedule.ranks)):
+        refuse(columns := columns_of(schedule))
+        if columns.stage_rank == tuple(range(columns.ranks)):
             return self
         if isinstance(self.comm, tuple):
             raise InvalidValue(
                 "StageCosts.cut_for", [("comm", self.comm, "expected one number for all links")]
             )
-        parts, changed = schedule.held[schedule.holder], {}
+        parts, changed = columns.held[columns.holder], {}
         for name in (
             "forward",
             "backward_input",
@@ -177,10 +179,10 @@ class StageCosts:
         ):
             value = getattr(self, name)
             if isinstance(value, tuple) or (value is not None and len(set(parts.tolist())) > 1):
-                whole = _spread(name, value, schedule.ranks, "ranks")
-                value = tuple((whole[schedule.holder] / parts).tolist())
+                whole = _spread(name, value, columns.ranks, "ranks")
+                value = tuple((whole[columns.holder] / parts).tolist())
             elif value is not None:
-                value /= schedule.chunks
+                value /= columns.chunks
             changed[name] = value
         return replace(self, **changed)
 
@@ -210,8 +212,9 @@ class StageCosts:
             no time.
         """
         _check_schedule("StageCosts.tables", schedule)
-        result = self.arrays(schedule.stages, None if schedule.forward_only else schedule.name)
-        result["comm"] = np.where(schedule.holder[1:] != schedule.holder[:-1], result["comm"], 0.0)
+        columns = columns_of(schedule)
+        result = self.arrays(columns.stages, None if columns.forward_only else columns.name)
+        result["comm"] = np.where(columns.holder[1:] != columns.holder[:-1], result["comm"], 0.0)
         return result
 
     def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:

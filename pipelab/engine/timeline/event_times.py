@@ -1,15 +1,19 @@
-"""`simulate(schedule, costs)`: when every action starts and ends."""
+"""`simulate(schedule, costs)`: when every action starts and ends.
+
+With buffered transfers equal to the definition, `pipelab.simulator.action_times`.
+"""
 
 import numpy as np
 
-from pipelab.engine.schedules.action import KINDS, B, F, I, W
+from pipelab.engine.schedules.columns import B, Columns, F, I, W, columns_of
 from pipelab.engine.schedules.compiled import Graph
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.schedules.views import with_communication
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.graphs import TRANSFER_MODES, wire
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import instance, true_or_false
+from pipelab.schedules import KINDS, Schedule
 
 __all__ = ["check_transfers", "simulate", "timed"]
 
@@ -33,7 +37,7 @@ def simulate(
     transfers : {"buffered", "rendezvous", "blocking"}
         `"buffered"`: a rank sends and goes on at once. `"rendezvous"`: what a rank sends and
         receives between two actions is posted together, and it goes on when all of it is through.
-        `"blocking"`: every send and receive in its turn, as `with_communication()` lists them; most
+        `"blocking"`: every send and receive in its turn, as `pl.with_communication` lists them; most
         schedules but GPipe deadlock.
     synchronous_optimizer : bool
         Whether every rank's optimizer step waits for the last rank (for a global gradient norm,
@@ -72,12 +76,13 @@ def simulate(
         "simulate", "synchronous_optimizer", synchronous_optimizer
     )
     check_transfers(transfers)
-    if transfers == "blocking" and not schedule.communicates:
-        schedule = schedule.communicating
-    wiring = wire(schedule, transfers)
+    if transfers == "blocking" and not columns_of(schedule).communicates:
+        schedule = with_communication(schedule)
+    columns = columns_of(schedule)
+    wiring = wire(columns, transfers)
     graph, table = wiring.graph, costs.tables(schedule)
     comm = np.append(table["comm"], 0.0)  # the last one is "no link"
-    duration = _node_durations(schedule, costs, table, graph)
+    duration = _node_durations(columns, costs, table, graph)
     if wiring.held is not None:
         duration = duration + comm[wiring.held]
     delays = tuple(_slowest(comm, link) for link in wiring.links)
@@ -118,18 +123,18 @@ def _slowest(comm: np.ndarray, link: np.ndarray | None) -> np.ndarray | None:
     return comm[link] if link.ndim == 1 else comm[link].max(axis=1)
 
 
-def _node_durations(schedule: Schedule, costs: StageCosts, table: dict, graph: Graph) -> np.ndarray:
+def _node_durations(columns: Columns, costs: StageCosts, table: dict, graph: Graph) -> np.ndarray:
     """How long every node takes; a pair its share of the sum of its parts; messages and idle ticks nothing."""
-    lookup = np.zeros((len(KINDS), schedule.stages))
+    lookup = np.zeros((len(KINDS), columns.stages))
     lookup[F], lookup[I], lookup[W] = (
         table["forward"],
         table["backward_input"],
         table["backward_weight"],
     )
     lookup[B] = lookup[I] + lookup[W]
-    each = lookup.ravel()[schedule.kind * np.int64(schedule.stages) + schedule.stage]
-    if not schedule.paired.any():
+    each = lookup.ravel()[columns.kind * np.int64(columns.stages) + columns.stage]
+    if not columns.paired.any():
         return each
     total = np.bincount(graph.node, each, len(graph))
-    total[graph.node[schedule.paired]] *= costs.overlap
+    total[graph.node[columns.paired]] *= costs.overlap
     return total

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules.action import TRANSFERS, B, F, I
+from pipelab.engine.schedules.columns import TRANSFERS, B, F, I
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -53,7 +53,7 @@ def idle(timeline: "Timeline") -> Idle:
     before = np.append(timeline.node_end, 0.0)[graph.waits[0]]
     gap = timeline.node_start - before
     network = timeline.node_start - _worked_until(timeline)
-    kind = timeline.schedule.kind[timeline.node_entry]
+    kind = timeline.columns.kind[timeline.node_entry]
     moving = np.isin(kind, TRANSFERS)
     took = timeline.node_end - timeline.node_start
     first_backward, last_forward = _turning_points(timeline)
@@ -82,10 +82,10 @@ def _worked_until(timeline: "Timeline") -> np.ndarray:
 
 def _turning_points(timeline: "Timeline") -> tuple[np.ndarray, np.ndarray]:
     """Start of every rank's first backward and end of its last forward."""
-    schedule = timeline.schedule
-    first, last = np.full(schedule.ranks, np.inf), np.full(schedule.ranks, -np.inf)
-    turns = np.isin(schedule.kind, (B, I)) if not schedule.forward_only else schedule.kind == F
-    np.minimum.at(first, schedule.rank[turns], timeline.start[turns])
-    forward = schedule.kind == F
-    np.maximum.at(last, schedule.rank[forward], timeline.end[forward])
+    columns = timeline.columns
+    first, last = np.full(columns.ranks, np.inf), np.full(columns.ranks, -np.inf)
+    turns = np.isin(columns.kind, (B, I)) if not columns.forward_only else columns.kind == F
+    np.minimum.at(first, columns.rank[turns], timeline.start[turns])
+    forward = columns.kind == F
+    np.maximum.at(last, columns.rank[forward], timeline.end[forward])
     return first, last

@@ -16,6 +16,7 @@ from math import ceil
 import numpy as np
 
 from pipelab.engine.schedules import schedule as make_schedule
+from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.compiled import Graph, entries_graph
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.event_times import timed
@@ -62,7 +63,7 @@ def simulate_in_flight(
     in_flight = whole_number("simulate_in_flight", "in_flight", in_flight)
     lanes = np.size(costs.forward)
     schedule = make_schedule("Inference", lanes, microbatches)
-    graph = entries_graph(schedule)
+    graph = entries_graph(columns_of(schedule))
     nothing = len(graph)
     # Node lane · microbatches + q is pass q on that lane.
     leaves = np.full(nothing, nothing)

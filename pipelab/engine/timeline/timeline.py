@@ -2,22 +2,25 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.engine.schedules.action import TRANSFERS, Action
+from pipelab.engine.schedules.columns import TRANSFERS, Columns, columns_of
 from pipelab.engine.schedules.compiled import Graph
-from pipelab.engine.schedules.schedule import Schedule
+from pipelab.engine.timeline.activation_memory import Steps, memory, peak_in_flight
 from pipelab.engine.timeline.costs import StageCosts
+from pipelab.engine.timeline.critical_path import (
+    Binding,
+    binding,
+    critical_entries,
+    names_waited_for,
+)
+from pipelab.engine.timeline.idle_time import Idle, idle
+from pipelab.schedules import Action, Schedule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from pipelab.engine.timeline.activation_memory import Steps
-    from pipelab.engine.timeline.critical_path import Binding
-    from pipelab.engine.timeline.idle_time import Idle
 
 __all__ = ["Timeline"]
 
@@ -62,6 +65,11 @@ class Timeline:
     graph: Graph = field(repr=False)
     delays: tuple = field(repr=False)
 
+    @property
+    def columns(self) -> Columns:
+        """The schedule as arrays; see `pipelab.engine.schedules.columns.Columns`."""
+        return columns_of(self.schedule)
+
     @cached_property
     def start(self) -> np.ndarray:
         """When every entry of the schedule starts; (n,) array of floats."""
@@ -75,18 +83,17 @@ class Timeline:
     @cached_property
     def node_entry(self) -> np.ndarray:
         """The first entry of every node; (nodes,) array of ints."""
-        second = np.concatenate([[False], self.schedule.paired[:-1]])
-        return np.flatnonzero(~second)
+        return np.flatnonzero(~self.columns.second)
 
     @cached_property
     def node_works(self) -> np.ndarray:
         """True for nodes that compute; False for sends, receives and idle ticks; (nodes,) array of bools."""
-        return self.schedule.kind[self.node_entry] < TRANSFERS[0]
+        return self.columns.kind[self.node_entry] < TRANSFERS[0]
 
     @cached_property
     def node_rank(self) -> np.ndarray:
         """The rank of every node; (nodes,) array of ints."""
-        return self.schedule.rank[self.node_entry]
+        return self.columns.rank[self.node_entry]
 
     @cached_property
     def busy(self) -> np.ndarray:
@@ -158,9 +165,7 @@ class Timeline:
     @property
     def peak_in_flight(self) -> tuple[int, ...]:
         """Per rank, most forwards (microbatches times chunks) whose backward has not ended."""
-        from pipelab.engine.timeline.activation_memory import peak_in_flight
-
-        return peak_in_flight(self.schedule)
+        return peak_in_flight(self.columns)
 
     @property
     def peak_memory(self) -> tuple[float, ...]:
@@ -172,13 +177,11 @@ class Timeline:
             The backward is split, and the costs do not say what a weight gradient needs
             (`weight_activation`).
         """
-        from pipelab.engine.timeline.activation_memory import memory
-
         return tuple(
             float(memory(self, rank).amount.max(initial=0.0)) for rank in range(self.schedule.ranks)
         )
 
-    def memory(self, rank: int) -> "Steps":
+    def memory(self, rank: int) -> Steps:
         """Memory held for activations over time.
 
         Parameters
@@ -198,15 +201,11 @@ class Timeline:
             There is no such rank, or the backward is split and the costs do not say what a weight
             gradient needs (`weight_activation`).
         """
-        from pipelab.engine.timeline.activation_memory import memory
-
         return memory(self, rank)
 
     @cached_property
-    def idle(self) -> "Idle":
+    def idle(self) -> Idle:
         """Idle time of every rank by its cause; see `pipelab.engine.timeline.idle_time.Idle`."""
-        from pipelab.engine.timeline.idle_time import idle
-
         return idle(self)
 
     @cached_property
@@ -220,55 +219,19 @@ class Timeline:
         return self.binding.entry[self.graph.node]
 
     @cached_property
-    def binding(self) -> "Binding":
+    def binding(self) -> Binding:
         """What every node waited for last; see `pipelab.engine.timeline.critical_path.Binding`."""
-        from pipelab.engine.timeline.critical_path import binding
-
         return binding(self)
 
     @cached_property
     def critical_entries(self) -> np.ndarray:
         """Entries on the critical path, first to last; an array of ints."""
-        from pipelab.engine.timeline.critical_path import critical_entries
-
         return critical_entries(self)
 
     @property
     def critical_path(self) -> tuple[Action, ...]:
         """The chain of actions that decides the makespan: speed up none of them and nothing is gained."""
-        return tuple(self.schedule.action(i) for i in self.critical_entries)
-
-    def save_chrome_trace(self, path: str | Path) -> None:
-        """Write the timeline for chrome://tracing, Perfetto and other viewers; a lane per rank.
-
-        Parameters
-        ----------
-        path : str or Path
-            See `pipelab.io.chrome_trace`.
-
-        Raises
-        ------
-        InvalidData
-            Nothing can be written there.
-        InvalidValue
-            What is given is no path.
-        """
-        from pipelab.io.chrome_trace import save_chrome_trace
-
-        save_chrome_trace(self, path)
-
-    def chrome_trace(self) -> dict:
-        """The timeline in Chrome's trace format, as plain data.
-
-        Returns
-        -------
-        dict
-            `traceEvents` with times in microseconds (of costs without a unit, one counts as one),
-            and `displayTimeUnit`.
-        """
-        from pipelab.io.chrome_trace import chrome_trace
-
-        return chrome_trace(self)
+        return tuple(self.columns.action(i) for i in self.critical_entries)
 
     def to_frame(self) -> "DataFrame":
         """The actions as a table, one row each.
@@ -279,12 +242,10 @@ class Timeline:
             Columns `rank`, `action`, `stage`, `kind`, `microbatch`, `start`, `end` (with the unit
             in their names, where the costs have one) and `waited_for`, the action as text.
         """
-        from pipelab.engine.timeline.critical_path import names_waited_for
-
-        frame = self.schedule.to_frame().drop(columns="position")
+        frame = self.columns.to_frame().drop(columns="position")
         unit = f"_{self.costs.unit}" if self.costs.unit else ""
         frame["start" + unit], frame["end" + unit] = self.start, self.end
-        frame["waited_for"] = names_waited_for(self, np.arange(len(self.schedule)))
+        frame["waited_for"] = names_waited_for(self, np.arange(len(self.columns)))
         return frame
 
     def measures(self) -> dict[str, float]:

@@ -6,8 +6,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import NO_FORMULAS, table
-from pipelab.engine.schedules import Schedule
 from pipelab.engine.schedules import schedule as make_schedule
+from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.event_times import simulate
 from pipelab.engine.timeline.placed import stage_label
@@ -17,6 +17,7 @@ from pipelab.evaluation import Evaluation
 from pipelab.fields import real_number, whole_number
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
+from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -96,7 +97,7 @@ class TrainingTimeline:
         import pandas as pd
 
         timeline = self.timeline
-        table_of, of_rank = timeline.costs.tables(timeline.schedule), timeline.schedule.holder
+        table_of, of_rank = timeline.costs.tables(timeline.schedule), timeline.columns.holder
         forward, backward = (
             [float(times[of_rank == rank].sum()) for rank in range(timeline.schedule.ranks)]
             for times in (
@@ -143,7 +144,7 @@ def training_timeline(
     microbatches = 4 * ranks if microbatches is None else microbatches
     microbatches = whole_number("timeline_of", "microbatches", microbatches)
     order = make_schedule(schedule, ranks, microbatches)
-    if order.forward_only:
+    if columns_of(order).forward_only:
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True it runs forward alone"
         raise InvalidValue("timeline_of", [("schedule", schedule, expected)])
     forward = [tokens / report.throughput for report in evaluation.stages]

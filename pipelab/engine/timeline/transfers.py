@@ -33,10 +33,10 @@ class Messages(NamedTuple):
 
 def messages(timeline: "Timeline") -> Messages:
     """All messages of a timeline, in the order of their takers."""
-    schedule = timeline.schedule
-    needs = makers(schedule)
-    taker = np.flatnonzero((needs >= 0) & (schedule.rank[needs] != schedule.rank))
+    columns = timeline.columns
+    needs = makers(columns)
+    taker = np.flatnonzero((needs >= 0) & (columns.rank[needs] != columns.rank))
     maker = needs[taker]
-    if schedule.communicates:
+    if columns.communicates:
         return Messages(maker, taker, timeline.start[maker], timeline.end[taker])
     return Messages(maker, taker, timeline.end[maker], timeline.start[taker])
