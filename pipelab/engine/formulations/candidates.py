@@ -4,16 +4,18 @@ The write-up's *allocation* is a candidate stage: consecutive layers and a set o
 Its *connection* is a pair of allocations that can be neighbours: the second starts where
 the first ends, and they share no GPU. Everything is an array; only boundaries between
 layers are looped over.
+
+Equals `pipelab.candidates` on its domain; see tests/test_definitions_placement.py.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipelab.candidates import stage_gpus
 from pipelab.display import table
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import runs_of
@@ -238,18 +240,12 @@ def stage_rates(
 
 
 def gpu_sets(problem: Problem, deadline: Deadline = NEVER) -> tuple[tuple[int, ...], ...]:
-    """Every set of GPU ids that may hold a stage."""
-    gpus = range(len(problem.cluster))
-    largest = min(problem.max_gpus_per_stage, len(gpus))
-    types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
-    sets: list[tuple[int, ...]] = []
-    for i, one in enumerate(
-        chain.from_iterable(combinations(gpus, k) for k in range(1, largest + 1))
-    ):
+    """Every set of GPU ids that may hold a stage; raises `Ended` at the deadline."""
+    sets = []
+    for i, one in enumerate(stage_gpus(problem)):
         if i % 4096 == 0:
             deadline.check()
-        if len({types[g] for g in one}) == 1:
-            sets.append(one)
+        sets.append(one)
     return tuple(sets)
 
 

@@ -7,6 +7,8 @@ rate computed beforehand; that is what makes the model linear, and what makes it
 2(A + E) + 1 variables, see `count.py`. `joint_tight` says the same with fewer rows and a
 better bound.
 
+Equals `pipelab.joint_ilp` on its domain; see tests/test_definitions_placement.py.
+
 Source: the joint-ILP write-up, "Mathematical Formulation (Correct)", constraints 1 to 6.
 """
 

@@ -1,4 +1,7 @@
-"""The aggregated form from problem to result: search for the best rate, one small program a question."""
+"""The aggregated form from problem to result: search for the best rate, one small program a question.
+
+Equals `pipelab.counting` on its domain; see tests/test_definitions_placement.py.
+"""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -1,0 +1,222 @@
+"""The optimum by counting identical GPUs: how many stages of each sort, not which GPU in which.
+
+The joint ILP tells identical GPUs apart, and pays for it with up to millions of variables. But a
+stage is as fast on one pair of A100s as on another, and where all layers are identical, only their
+number counts. So it is enough to choose how many stages there are of each *mix* (so many GPUs of
+each kind), and how many layers each holds.
+
+A pipeline is as fast as its slowest stage, so its rate is one of finitely many. Whatever reaches a
+rate reaches every lower one, so bisection finds the highest rate that is reachable. Each of its
+dozen steps is an integer program with a few dozen variables.
+
+Domain: identical layers, at most 100,000 rates of stages, and links that do not slow down the
+placement found. Mixed stages, either batch split and any cost model are covered. Links are left out
+of the count, so its result is an upper bound in any case. Where the evaluator finds the placement
+just as fast, both are optimal. It always is where every link is at least as fast as the answer.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations_with_replacement
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.errors import NotApplicable, PipelabError, TooLarge
+from pipelab.evaluation import evaluate
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+
+__all__ = ["Counted", "Piece", "fewest_stages", "rates_of_mixes", "solve_by_counting"]
+
+MOST_RATES = 100_000
+Mix = tuple[int, ...]  # the kind of each GPU of a stage, as indices into `cluster.kinds`, ascending
+
+
+class Counted(NamedTuple):
+    """What counting proves; both fields are None where no placement fits in memory."""
+
+    placement: Placement | None
+    throughput: float | None  # tokens/s
+
+
+class Piece(NamedTuple):
+    """A sort of stage that keeps up with some rate: a mix that holds any of so many layers."""
+
+    mix: Mix
+    fewest: int  # layers
+    most: int
+
+
+def solve_by_counting(problem: Problem) -> Counted:
+    """The placement of the highest throughput, by bisection over the rates that stages can have.
+
+    Parameters
+    ----------
+    problem : Problem
+        With identical layers, and links that do not bind.
+
+    Returns
+    -------
+    Counted
+        Placement and throughput in tokens/s, proven optimal.
+
+    Raises
+    ------
+    NotApplicable
+        Layers differ, or links slow down the placement found.
+    TooLarge
+        There are too many mixes.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> found = solve_by_counting(pl.load_case("demo", max_gpus_per_stage=3))
+    >>> round(found.throughput, 4), str(found.placement)
+    (1046.5812, 'layers 1–14 on [0, 1, 2]')
+    """
+    rates = rates_of_mixes(problem)
+    steps = np.unique([rate for of_mix in rates.values() for rate in of_mix if rate > 0])
+    best = None
+    low, high = 0, len(steps)  # steps before `low` are reachable, those from `high` on are not
+    while low < high:
+        middle = (low + high) // 2
+        stages = fewest_stages(problem, rates, steps[middle])
+        if stages is None:
+            high = middle
+        else:
+            low, best = middle + 1, stages
+    if best is None:
+        return Counted(None, None)
+    placement, bound = _placed(problem, best), float(steps[low - 1])
+    throughput = evaluate(problem, placement).throughput
+    if throughput < bound * (1 - 1e-9):
+        found = f"the stages reach {bound:g} tokens/s, the links between them {throughput:g}"
+        expected = "expected links that do not bind; 'aggregated' and 'joint' take others"
+        raise NotApplicable("counting", [("problem", problem.name, f"{expected} ({found})")])
+    return Counted(placement, throughput)
+
+
+def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
+    """How fast every mix of GPUs is with 1 … M layers.
+
+    Parameters
+    ----------
+    problem : Problem
+        With identical layers.
+
+    Returns
+    -------
+    dict of mix to list of float
+        Entry m-1 is the rate with m layers in tokens/s; 0 where they do not fit in memory.
+
+    Raises
+    ------
+    NotApplicable
+        Layers differ: then it matters which layers a stage holds, not only how many.
+    TooLarge
+        There are too many mixes.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> rates = rates_of_mixes(pl.load_case("tiny", max_gpus_per_stage=2))
+    >>> list(rates), round(rates[0, 0][4 - 1], 3)  # two GPUs of kind 0 with four layers
+    ([(0,), (1,), (0, 0), (0, 1), (1, 1)], 301.784)
+    """
+    model, kinds = problem.model, problem.cluster.kinds
+    if not model.uniform:
+        expected = "expected identical layers; 'aggregated', 'joint' and 'single_gpu' take others"
+        raise NotApplicable("counting", [("model", model.name, expected)])
+    largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+    number = (comb(len(kinds) + largest, largest) - 1) * model.layers
+    if number > MOST_RATES:
+        text = f"{problem.name} has up to {number:,} rates of stages, more than {MOST_RATES:,}"
+        raise TooLarge(f"{text}; 'aggregated' takes more", {"rates": number})
+    table: dict[Mix, list[float]] = {}
+    for size in range(1, largest + 1):
+        for mix in combinations_with_replacement(range(len(kinds)), size):
+            gpus = [kinds[k] for k in mix]
+            if problem.same_type_stages and len({gpu.type for gpu in gpus}) > 1:
+                continue
+            if any(mix.count(k) > problem.cluster.kind_count[k] for k in mix):
+                continue
+            table[mix] = rates = []
+            for layers in range(1, model.layers + 1):
+                cost = problem.costs.stage(
+                    model, problem.workload, gpus, range(layers), problem.batch_split
+                )
+                needs = zip(cost.memory_gb, gpus, strict=True)
+                fits = all(need <= gpu.memory_gb * MEMORY_SLACK for need, gpu in needs)
+                rates.append(float(cost.throughput) if fits else 0.0)
+    return table
+
+
+def fewest_stages(
+    problem: Problem, rates: dict[Mix, list[float]], least: float
+) -> list[Piece] | None:
+    """Stages that hold all layers, none slower than some rate; the fewest there can be.
+
+    With n_p stages of piece p, which holds from fewest_p to most_p layers::
+
+        Σ fewest_p n_p ≤ M ≤ Σ most_p n_p             all M layers find a place
+        Σ (GPUs of kind k in p) n_p ≤ N_k             for each kind k of GPU
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose layers and GPUs are to be shared out.
+    rates : dict of mix to list of float
+        Of `rates_of_mixes`.
+    least : float
+        In tokens/s.
+
+    Returns
+    -------
+    list of Piece, or None
+        One per stage; None where no placement is that fast, whatever the links.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    >>> fewest_stages(tiny, rates_of_mixes(tiny), 300)
+    [Piece(mix=(0, 0), fewest=4, most=4)]
+    """
+    pieces = []
+    for mix, of_mix in rates.items():
+        enough = [m for m, rate in enumerate(of_mix, start=1) if rate >= least]
+        runs = np.split(enough, np.flatnonzero(np.diff(enough) > 1) + 1) if enough else []
+        pieces += [Piece(mix, int(run[0]), int(run[-1])) for run in runs]
+    if not pieces:
+        return None
+    M, kinds = problem.model.layers, range(len(problem.cluster.kinds))
+    rows = [
+        LinearConstraint([piece.fewest for piece in pieces], ub=M),
+        LinearConstraint([piece.most for piece in pieces], lb=M),
+        LinearConstraint(
+            [[piece.mix.count(k) for piece in pieces] for k in kinds], ub=problem.cluster.kind_count
+        ),
+    ]
+    ones = np.ones(len(pieces))
+    done = milp(ones, constraints=rows, integrality=ones, bounds=Bounds(0, np.inf))
+    if done.status not in (0, 2):  # neither solved nor infeasible
+        raise PipelabError(f"HiGHS ended with: {done.message}")
+    if done.x is None:
+        return None
+    counts = np.rint(done.x).astype(int)
+    return [piece for piece, count in zip(pieces, counts, strict=True) for _ in range(count)]
+
+
+def _placed(problem: Problem, stages: Sequence[Piece]) -> Placement:
+    """Any GPUs of the right kinds; every stage gets its fewest layers, then what is left over."""
+    kind_of = problem.cluster.kind_of
+    free = [np.flatnonzero(kind_of == k).tolist() for k in range(len(problem.cluster.kinds))]
+    left, parts = problem.model.layers - sum(stage.fewest for stage in stages), []
+    for stage in stages:
+        more = min(left, stage.most - stage.fewest)
+        left -= more
+        parts.append((stage.fewest + more, [free[k].pop(0) for k in stage.mix]))
+    return Placement.of(parts)
