@@ -63,28 +63,23 @@ def test_the_exact_splits_are_the_best_of_all(first):
 
 
 def test_the_rules_of_thumb_keep_to_what_they_say():
-    """Even: the least spread. Proportional: within a layer of the share, or the minimum. By FLOPs: as read aloud."""
+    """Even: the least spread. Proportional: nearest to the shares. By FLOPs: as read aloud. Bandwidth: the best."""
     for seed in range(2000):
         rng, layers, stages, costs, weights = _inputs(seed)
         even = [len(part) for part in splits.split_even(layers, stages)]
         assert sorted(even, reverse=True) == even
         assert sum(even) == layers
         assert max(even) - min(even) <= 1
+        every = [[len(part) for part in split] for split in _every_split(layers, stages)]
         shared = [len(part) for part in splits.split_proportional(layers, weights)]
-        assert sum(shared) == layers
-        for size, weight in zip(shared, weights, strict=True):
-            share = layers * weight / sum(weights)
-            assert size == 1 or size < share + 1 + 1e-6
+        off = np.abs(np.array(every) - layers * weights / sum(weights)).sum(axis=1)
+        assert off[every.index(shared)] == pytest.approx(off.min(), abs=1e-9)
         assert _by_flops(costs, stages) == [
             len(part) for part in splits.split_by_flops(costs, stages)
         ]
         most = rng.integers(1, 5, stages)
         if sum(most) >= layers:
-            kept = [
-                [len(part) for part in split]
-                for split in _every_split(layers, stages)
-                if all(len(part) <= top for part, top in zip(split, most, strict=True))
-            ]
+            kept = [s for s in every if all(n <= top for n, top in zip(s, most, strict=True))]
             aware = splits.split_bandwidth_aware(layers, most, weights, layer_memory=1)
             aware = [len(part) for part in aware]
             assert aware in kept
@@ -129,7 +124,7 @@ def _problem(seed):
 
 def test_candidates_are_the_engines():
     """Allocations and connections in the same order with the same rates, and as many as are counted."""
-    for seed in range(700):
+    for seed in range(500):
         problem = _problem(seed)
         engine, stages, allocations, connections = _as_listed(problem)
         assert [(a.layers, a.gpus) for a in allocations] == stages
@@ -186,6 +181,29 @@ def test_the_joint_ilp_has_the_engines_families():
     rows = {family.name: family.count(counts) for family in joint.FAMILIES}
     assert {name: max(1, constraint.size) for name, constraint in families.items()} == rows
     assert sum(variable.size for variable in variables.values()) == joint.size(counts)["variables"]
+
+
+def test_every_family_says_the_same_as_the_engines_at_random_points():
+    """Most families follow from the others, so that answers alone would not show a wrong one."""
+    rng = np.random.default_rng(0)
+    for problem in (pl.load_case("tiny", max_gpus_per_stage=k) for k in (1, 3)):
+        allocations = candidates.list_allocations(problem)
+        connections = candidates.list_connections(problem, allocations)
+        families, mine = joint_ilp.state_families(problem, allocations, connections)
+        engine = pl.enumerate_candidates(problem)
+        order = np.lexsort((engine.head, engine.tail))  # the engine goes boundary by boundary
+        names = ("tail", "head", "link_throughput")
+        engine = dataclasses.replace(engine, **{n: getattr(engine, n)[order] for n in names})
+        program, theirs = pl.state_joint(engine)
+        for _ in range(30):
+            for name in ("z", "e", "tau", "rho", "t"):
+                value = rng.uniform(0, 200, theirs[name].shape)
+                value = (value > 150).astype(float) if name in "ze" else value
+                theirs[name].value = value
+                mine[name].value = value if name != "t" else value[0]
+            for (name, family), other in zip(families.items(), program.constraints, strict=False):
+                if name != "stage_bottleneck":  # the engine keeps the M of the write-up's author
+                    assert family.violation() == pytest.approx(other.violation()), name
 
 
 def _counts(problem):
