@@ -141,8 +141,6 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
             gpus = [kinds[k] for k in mix]
             if problem.same_type_stages and len({gpu.type for gpu in gpus}) > 1:
                 continue
-            if any(mix.count(k) > problem.cluster.kind_count[k] for k in mix):
-                continue
             table[mix] = rates = []
             for layers in range(1, model.layers + 1):
                 cost = problem.costs.stage(

@@ -130,7 +130,7 @@ def state_families(
     )
     followed, preceded = sorted(set(senders)), sorted(set(receivers))
     theta = np.array([a.rate for a in allocations])
-    # No pipeline beats its fastest stage, so no link needs to. Rates far above the others would cost
+    # No pipeline beats its fastest stage, so no link needs to. Rates far above the rest would cost
     # the solver its precision.
     top = theta.max()
     nu = np.minimum([c.rate for c in connections], top)

@@ -72,7 +72,7 @@ def test_the_rules_of_thumb_keep_to_what_they_say():
         assert max(even) - min(even) <= 1
         every = [[len(part) for part in split] for split in _every_split(layers, stages)]
         shared = [len(part) for part in splits.split_proportional(layers, weights)]
-        off = np.abs(np.array(every) - layers * weights / sum(weights)).sum(axis=1)
+        off = ((np.array(every) - layers * weights / sum(weights)) ** 2).sum(axis=1)
         assert off[every.index(shared)] == pytest.approx(off.min(), abs=1e-9)
         assert _by_flops(costs, stages) == [
             len(part) for part in splits.split_by_flops(costs, stages)
@@ -198,12 +198,14 @@ def test_every_family_says_the_same_as_the_engines_at_random_points():
         for _ in range(30):
             for name in ("z", "e", "tau", "rho", "t"):
                 value = rng.uniform(0, 200, theirs[name].shape)
-                value = (value > 150).astype(float) if name in "ze" else value
+                value = (value > rng.choice([150, 195])).astype(float) if name in "ze" else value
                 theirs[name].value = value
                 mine[name].value = value if name != "t" else value[0]
             for (name, family), other in zip(families.items(), program.constraints, strict=False):
                 if name != "stage_bottleneck":  # the engine keeps the M of the write-up's author
-                    assert family.violation() == pytest.approx(other.violation()), name
+                    assert np.ravel(family.violation()) == pytest.approx(
+                        np.ravel(other.violation())
+                    ), name
 
 
 def _counts(problem):
