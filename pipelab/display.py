@@ -231,7 +231,7 @@ KIND_COLOURS = {
 
 
 def coloured_rows(title: str, rows: Sequence[Sequence[Any]]) -> str:
-    """A schedule's actions in HTML: a line per rank, every kind on its own colour; long ones are cut."""
+    """A schedule's actions in HTML: a line per rank, a colour per kind; long lines are cut."""
     lines, most_rows, most_cells = [escape(title)], 32, 60
     for rank, row in enumerate(rows[:most_rows]):
         cells = []

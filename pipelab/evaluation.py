@@ -188,7 +188,8 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     ------
     InvalidPlacement
         A layer left out or covered twice, a GPU used twice or not in the cluster, too many or
-        GPUs of different types in a stage, memory exceeded, or a stage without a rate. All defects are listed;
+        GPUs of different types in a stage, memory exceeded, or a stage without a rate. All defects
+        are listed;
         memory is checked only if there is no other.
     InvalidValue
         `problem` is no Problem, or `placement` no Placement.

@@ -249,7 +249,6 @@ SLOW = {
         "test_what_was_waited_for_is_what_is_needed_and_ended_last": 0,
         "test_nothing_overlaps_no_dependency_breaks_and_no_work_is_lost": 0,
         "test_peak_memory_is_what_is_counted_along_every_ranks_order": 0,
-        "test_times_equal_the_second_simulators": 0,
         "test_gpipes_closed_form_holds_on_unequal_stages_and_links": 0,
         "test_rendezvous_equals_the_second_simulators_or_both_deadlock": 0,
         "test_transfers_that_wait_equal_the_second_simulators_where_messages_take_time": 0,

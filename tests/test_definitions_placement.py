@@ -11,6 +11,9 @@ import pipelab as pl
 import roofline_oracle
 from pipelab import candidates, counting, joint_ilp, splits
 from pipelab.engine.formulations import joint
+from pipelab.engine.formulations.candidates import enumerate_candidates
+from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.formulations.joint_cvxpy import state_joint
 
 
 def _every_split(layers, stages):
@@ -103,7 +106,7 @@ def _by_flops(flops, stages):
 
 def _as_listed(problem):
     """The engine's candidates in the form of the definition, and the definition's own."""
-    engine = pl.enumerate_candidates(problem)
+    engine = enumerate_candidates(problem)
     stages = [
         (range(a, b), engine.sets[s])
         for a, b, s in zip(engine.start, engine.stop, engine.set_of, strict=True)
@@ -132,7 +135,7 @@ def test_candidates_are_the_engines():
         links = sorted(zip(engine.tail, engine.head, engine.link_throughput, strict=True))
         assert [c[:2] for c in connections] == [link[:2] for link in links]
         assert [c.rate for c in connections] == pytest.approx([x[2] for x in links], rel=1e-9)
-        counts = pl.count_candidates(problem)
+        counts = count_candidates(problem)
         assert (counts["allocations"], counts["connections"]) == (len(stages), len(connections))
         assert counts["with_successor"] == len({c.sender for c in connections})
         assert counts["with_predecessor"] == len({c.receiver for c in connections})
@@ -177,7 +180,7 @@ def test_the_joint_ilp_has_the_engines_families():
     connections = candidates.list_connections(tiny, allocations)
     families, variables = joint_ilp.state_families(tiny, allocations, connections)
     assert list(families) == [family.name for family in joint.FAMILIES]
-    counts = pl.count_candidates(tiny)
+    counts = count_candidates(tiny)
     rows = {family.name: family.count(counts) for family in joint.FAMILIES}
     assert {name: max(1, constraint.size) for name, constraint in families.items()} == rows
     assert sum(variable.size for variable in variables.values()) == joint.size(counts)["variables"]
@@ -190,11 +193,11 @@ def test_every_family_says_the_same_as_the_engines_at_random_points():
         allocations = candidates.list_allocations(problem)
         connections = candidates.list_connections(problem, allocations)
         families, mine = joint_ilp.state_families(problem, allocations, connections)
-        engine = pl.enumerate_candidates(problem)
+        engine = enumerate_candidates(problem)
         order = np.lexsort((engine.head, engine.tail))  # the engine goes boundary by boundary
         names = ("tail", "head", "link_throughput")
         engine = dataclasses.replace(engine, **{n: getattr(engine, n)[order] for n in names})
-        program, theirs = pl.state_joint(engine)
+        program, theirs = state_joint(engine)
         for _ in range(30):
             for name in ("z", "e", "tau", "rho", "t"):
                 value = rng.uniform(0, 200, theirs[name].shape)

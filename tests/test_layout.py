@@ -73,20 +73,10 @@ AGAINST = [
     ("pipelab.hardware.transformer", "pipelab.engine.layer_runs"),
     # only Roofline knows which stages stay inside a node
     ("pipelab.engine.methods.one_node", "pipelab.hardware.roofline"),
-    # results save themselves
-    ("pipelab.engine.schedules.schedule", "pipelab.io.schedule_files"),
-    ("pipelab.engine.timeline", "pipelab.io.chrome_trace"),
-    ("pipelab.engine.timeline.timeline", "pipelab.io.chrome_trace"),
-    # results draw themselves
-    ("pipelab.engine.schedules.views", "pipelab.figures.theme"),
 ]
 
 # Imports that close a circle inside one part: (who, whom).
-CIRCULAR = [
-    # a schedule checks and shows itself
-    ("pipelab.engine.schedules.schedule", "pipelab.engine.schedules.validation"),
-    ("pipelab.engine.schedules.schedule", "pipelab.engine.schedules.views"),
-]
+CIRCULAR: list[tuple[str, str]] = []
 
 # A heavy library, and who may import it: the beginnings of module names.
 LIBRARIES = {
