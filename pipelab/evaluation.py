@@ -187,10 +187,9 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     Raises
     ------
     InvalidPlacement
-        A layer left out or covered twice, a GPU used twice or not in the cluster, too many or
+        A layer left out or covered twice, a GPU used twice or not in the cluster, too many GPUs or
         GPUs of different types in a stage, memory exceeded, or a stage without a rate. All defects
-        are listed;
-        memory is checked only if there is no other.
+        are listed; memory is checked only if there is no other.
     InvalidValue
         `problem` is no Problem, or `placement` no Placement.
 
