@@ -281,3 +281,23 @@ def test_a_head_without_minutes_is_refused(tmp_path, monkeypatch):
         pl.InvalidData, match=r"00_a\.ipynb: the first cell: expected a title and a line such as"
     ):
         notebooks_of_the_course.__wrapped__()
+
+
+def test_the_problem_of_the_course_carries_its_story():
+    """It needs a pipeline, its rules of thumb fall far short, and the order of its GPUs matters."""
+    problem = course.three_sites()
+    weights = problem.model.weight_gb(range(problem.model.layers))
+    memory = {}
+    for gpu in problem.cluster.gpus:
+        memory[gpu.type] = memory.get(gpu.type, 0) + gpu.memory_gb - problem.costs.reserved_gb
+    assert max(memory.values()) < weights < sum(memory.values())
+    best = pl.solve(problem)
+    assert best.status == "optimal"
+    for rule in ("even", "proportional", "by_flops", "bandwidth_aware"):
+        assert (pl.solve(problem, rule).throughput or 0) < best.throughput / 2
+    assert pl.solve(course.three_sites(2)).throughput > best.throughput * 1.05
+    as_listed = [len(stage.layers) for stage in best.placement.stages]
+    in_order = pl.Placement.of(
+        [(n, (g,)) for g, n in enumerate(sorted(as_listed, reverse=True))]  # A100s, L4s, T4s
+    )
+    assert pl.evaluate(problem, in_order).throughput < best.throughput / 2

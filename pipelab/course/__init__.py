@@ -18,6 +18,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
     submod_attrs={
         "course.figures.course": ["plot_course"],
         "course.figures.ledger": ["plot_verdicts"],
+        "course.main_problem": ["three_sites"],
         "course.papers": ["published_bubbles"],
         "display": ["duration", "show_table"],
         "engine.formulations.ablation": ["leave_out"],
