@@ -28,7 +28,10 @@ FIGURES = {
     "TradeOff": {"curve": "trade_off_chart:plot_trade_off"},
     "Sweep": {"points": "sweep_charts:plot_sweep"},
     "Timeline": {"gantt": "gantt_chart:gantt", "live": "gantt_resample:gantt_widget"},
-    "PlacedTimeline": {"gantt": "placed:placed_gantt", "in_flight": "placed:plot_in_flight"},
+    "PlacedTimeline": {
+        "gantt": "placed:placed_gantt",
+        "in_flight": "in_flight_chart:plot_in_flight",
+    },
     "TrainingTimeline": {"gantt": "training_charts:training_gantt"},
     "DataFrame": {"against_measured": "predictions:plot_against_measured"},
     "mapping of Timeline": {"timelines": "makespans:plot_timelines"},

@@ -233,7 +233,7 @@ FIGURES = {
     "06_taming_the_explosion.ipynb": (
         [
             "10 GPUs are 4 classes of interchangeable ones",
-            "medium: 11 questions settle 90 possible rates",
+            "medium: 11 subproblems settle 90 possible rates",
             "medium: 287.04 tokens/s in 8 stages",
             "At 271.04 tokens/s all GPUs are good for 45 of 80 layers: 35 short",
             "your mix: 196.452 tokens/s in 5 stages",

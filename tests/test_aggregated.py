@@ -103,14 +103,14 @@ def test_sizes_with_gaps_and_any_cost_model(slowest, seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_easier_questions_first_change_no_answer(seed, monkeypatch):
     """What large problems go through (single classes, one GPU of a stage for all), on small ones."""
-    monkeypatch.setattr("pipelab.engine.methods.search._MANY_SUPPORTS", 1)
+    monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
     result = agrees(oracle.random_problem(seed, **VARIANTS[list(VARIANTS)[seed % 6]]))
-    assert all(q.answer != "not answered" for q in result.details["questions"])
+    assert all(q.answer != "not answered" for q in result.details["subproblems"])
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_mixtures_too_many_to_list_leave_a_valid_bound(seed, monkeypatch):
-    monkeypatch.setattr("pipelab.engine.methods.search._MANY_SUPPORTS", 1)
+    monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
     monkeypatch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 3)
     problem = oracle.random_problem(
         seed, max_gpus_per_stage=3, batch_split="balanced" if seed % 3 == 0 else "even"
@@ -404,7 +404,7 @@ def test_easier_questions_never_say_no_to_what_exists(others, monkeypatch):
     links[5:, 5:] = np.arange(others**2).reshape(others, others) / 64 + 9
     memory = [3.5, 2.5, 3.5, 4.5, 4.5, *[1.5] * others]
     if not others:
-        monkeypatch.setattr("pipelab.engine.methods.search._MANY_SUPPORTS", 1)
+        monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
     problem = made([*"ABCDE", *"Z" * others], rates, 9, links, 2, memory, efficiency=0.6)
     assert solved(problem).throughput == pytest.approx(100)
 
@@ -534,10 +534,10 @@ def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
 
     medium = pl.load_case("medium", max_gpus_per_stage=4)
     quick = solved(medium, time_limit=1000)
-    assert quick.details["questions"] == tuple(
+    assert quick.details["subproblems"] == tuple(
         dataclasses.replace(new, seconds=old.seconds)
         for new, old in zip(
-            solved(medium).details["questions"], quick.details["questions"], strict=True
+            solved(medium).details["subproblems"], quick.details["subproblems"], strict=True
         )
     )
     real, asked = scip.run, []
@@ -547,7 +547,7 @@ def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
         return real(program, **options | ({"time_limit": 0.0} if len(asked) <= 2 else {}))
 
     monkeypatch.setattr(scip, "run", first_rate_left_open)
-    aside, with_links, lowest, *_ = solved(medium, time_limit=1000).details["questions"]
+    aside, with_links, lowest, *_ = solved(medium, time_limit=1000).details["subproblems"]
     assert (aside.answer, with_links.answer) == ("not answered", "not answered")
     assert aside.rate == with_links.rate > 5 * lowest.rate
     assert lowest.answer == "yes"
@@ -575,7 +575,7 @@ def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, las
         <= 300
         <= result.bound
     )
-    assert result.details["questions"][-1].asked == "links aside, after the end"
+    assert result.details["subproblems"][-1].kind == "any placement, after the end"
 
 
 @pytest.mark.parametrize("last", [1, 2, 3])
@@ -596,7 +596,7 @@ def test_what_is_proven_infeasible_was_stopped_by_nothing(last, monkeypatch):
     result = solved(
         oracle.random_problem(190, unlike=True), stop=stop
     )  # its layers fit in parts, but in no whole stages
-    assert len(result.details["questions"]) >= last
+    assert len(result.details["subproblems"]) >= last
     proven = last == 3
     assert (result.status, result.stopped_by) == (
         ("infeasible", None) if proven else ("unknown", "stop")

@@ -177,7 +177,7 @@ def unequal(number):
 
 LISTINGS = {
     "rates of 16 nodes": (lambda: nodes(16), stage_rates),
-    "classes of 2,000 unequal GPUs": (lambda: unequal(2000), find_classes),
+    "classes of 4,000 unequal GPUs": (lambda: unequal(4000), find_classes),
     "orders of 24 classes": (
         lambda: chained(24),
         lambda given, until: link_order(*given, 4, until).arcs,

@@ -53,7 +53,7 @@ RETURNED = {
     "plot_against_measured": "pipelab.figures.predictions",
     "plot_classes": "pipelab.figures.aggregated",
     "plot_comparison": "pipelab.figures.comparing",
-    "plot_in_flight": "pipelab.figures.placed",
+    "plot_in_flight": "pipelab.figures.in_flight_chart",
     "plot_placement": "pipelab.figures.placements",
     "plot_progress": "pipelab.figures.solves",
     "plot_proof": "pipelab.figures.aggregated",
@@ -66,6 +66,7 @@ RETURNED = {
     "save_chrome_trace": "pipelab.io.chrome_trace",
     "save_placement": "pipelab.io.placements",
     "solve_in_flight": "pipelab.engine.methods.in_flight",
+    "training_timeline": "pipelab.engine.timeline.training",
     "training_gantt": "pipelab.figures.training_charts",
 }
 

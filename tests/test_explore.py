@@ -12,7 +12,7 @@ from pipelab.course.exercises import EXERCISES
 from pipelab.display import show_table
 from pipelab.engine.schedules import RULES, without_communication
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.figures.gantt_chart import gantt_parts
+from pipelab.figures.gantt_chart import GanttView, gantt_parts
 from pipelab.figures.live import as_json
 from pipelab.figures.makespans import plot_makespans, plot_timelines
 from pipelab.io.chrome_trace import chrome_trace
@@ -420,9 +420,9 @@ def test_a_live_chart_tells_the_page_what_the_still_figure_holds():
 
 @pytest.mark.parametrize("options", [{}, {"memory": True}, {"critical_path": True, "follow": 1, "transfers": True},
                                      {"overview": True}, {"window": (3.0, 9.0)}])  # fmt: skip
-def test_gantt_is_its_parts_in_the_houses_template(options):
+def test_gantt_is_its_parts_in_the_packages_template(options):
     timeline = run("ZBH1", pl.StageCosts(1, 1, 1, weight_activation=1))
-    figure, parts = pl.gantt(timeline, **options), gantt_parts(timeline, **options)
+    figure, parts = pl.gantt(timeline, **options), gantt_parts(timeline, GanttView(**options))
     assert "template" not in parts["layout"]
     assert LiveChart(parts).figure == figure
     live = LiveChart(figure)

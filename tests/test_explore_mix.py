@@ -8,7 +8,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.display import NOT_PROVEN, PROVEN
-from pipelab.figures.baselines import Row, rival_parts
+from pipelab.figures.baselines import Row, baseline_parts
 from pipelab.figures.plan import plan_parts
 from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
 from pipelab.widgets.chart import LiveChart
@@ -63,7 +63,7 @@ def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
     same = ("status", "throughput", "bound", "placement", "reason")
     assert [getattr(space["result"], f) for f in same] == [getattr(found.result, f) for f in same]
     assert found.result.status in ("optimal", "infeasible")
-    for rival in found.rivals:
+    for rival in found.baselines:
         assert rival.throughput == pl.solve(found.problem, rival.name).throughput
         assert rival.throughput is None or rival.throughput <= found.result.throughput * (1 + 1e-9)
 
@@ -275,13 +275,13 @@ def test_layers_dealt_by_hand_are_judged_with_their_deficit():
 def test_the_chart_has_the_same_traces_whatever_the_values():
     first = answer(STATES[0])
     chart = LiveChart(plan_parts(first.problem, first.result.placement, "first"))
-    rivals = LiveChart(rival_parts(rows_of(first), first.result.throughput))
-    before = [[t.type for t in c.data] for c in (chart, rivals)]
+    baselines = LiveChart(baseline_parts(rows_of(first), first.result.throughput))
+    before = [[t.type for t in c.data] for c in (chart, baselines)]
     for mix in STATES:
         found = answer(mix)
         chart.put(plan_parts(found.problem, found.result.placement, "now"))
-        rivals.put(rival_parts(rows_of(found), found.result.throughput))
-        assert [[t.type for t in c.data] for c in (chart, rivals)] == before
+        baselines.put(baseline_parts(rows_of(found), found.result.throughput))
+        assert [[t.type for t in c.data] for c in (chart, baselines)] == before
         used = found.result.placement.gpus if found.result.placement else ()
         assert len(chart.data[0].y) == len(used)
         layers = sum(chart.data[0].x[i] / len(s.gpus) for i, s in _rows(found))
@@ -309,13 +309,13 @@ def test_the_bottleneck_is_framed_and_a_slow_link_drawn():
 
 def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
     found = answer(beginning("Llama-3-70B"))
-    parts = rival_parts(rows_of(found), found.result.throughput)
+    parts = baseline_parts(rows_of(found), found.result.throughput)
     assert parts["layout"]["title"]["text"] == "No rule of thumb finds a placement that fits"
     assert all("GB" in note for note in parts["data"][5]["hovertext"])
     assert all(text.startswith("✗ does not fit: ") for text in parts["data"][5]["text"])
     tiny = answer(beginning("tiny", gpus_per_stage=2))
-    parts = rival_parts(rows_of(tiny), tiny.result.throughput)
-    assert parts["data"][1]["x"] == [r.throughput for r in tiny.rivals]
+    parts = baseline_parts(rows_of(tiny), tiny.result.throughput)
+    assert parts["data"][1]["x"] == [r.throughput for r in tiny.baselines]
     assert (
         parts["layout"]["title"]["text"] == "All hatched bars lose 56% against the optimum (dotted)"
     )
@@ -325,7 +325,7 @@ def test_the_title_of_the_rivals_names_all_that_come_nearest():
     def title(*rates):
         rows = [Row("proven optimum", 100.0, PROVEN)]
         rows += [Row(name, rate, NOT_PROVEN) for name, rate in zip("abcd", rates, strict=False)]
-        return rival_parts(rows, 100.0)["layout"]["title"]["text"]
+        return baseline_parts(rows, 100.0)["layout"]["title"]["text"]
 
     assert (
         title(60, 40)
@@ -446,7 +446,7 @@ def test_boundaries_move_by_hand_and_the_way_back_is_there():
     assert mix.own.score.throughput < best.throughput
     assert mix.chart.layout.title.text.startswith("Your plan: ")
     assert "of the proven optimum" in mix.text.value
-    assert "your plan" in mix.rivals.layout.yaxis.ticktext
+    assert "your plan" in mix.baselines.layout.yaxis.ticktext
     space = {}
     exec(mix.code.code, space)
     assert space["score"].throughput == own.score.throughput
@@ -478,7 +478,7 @@ def test_two_plans_are_pinned_and_compared():
     mix.controls.gpus_per_stage.value = 1
     mix.own.pins["plan B"].click()
     assert "plan B yields 72.1% of plan A" in mix.own.table.value
-    assert [t for t in mix.rivals.layout.yaxis.ticktext if t.startswith("plan")] == [
+    assert [t for t in mix.baselines.layout.yaxis.ticktext if t.startswith("plan")] == [
         "plan A",
         "plan B",
     ]

@@ -12,12 +12,12 @@ from pipelab.widgets.mix_values import beginning
 
 def row(mix, name):
     """What the lower chart shows of a row: the length of its bar, or the words in its place."""
-    y = mix.rivals.layout.yaxis.ticktext.index(name)
+    y = mix.baselines.layout.yaxis.ticktext.index(name)
     (shown,) = [
         trace.x[list(trace.y).index(y)]
         if trace.type == "bar"
         else trace.text[list(trace.y).index(y)]
-        for trace in mix.rivals.data
+        for trace in mix.baselines.data
         if trace.name != "proven optimum" and y in trace.y
     ]
     return shown
@@ -37,9 +37,11 @@ def test_a_pinned_plan_whose_gpus_are_gone_is_gone_and_comes_back_with_them():
     assert row(mix, "plan A") == "✗ gone: it needs 2 × A100, and there is 1"
     assert table(mix)["tokens/s when pinned"] == ["301.784"]
     assert table(mix)["tokens/s now"] == ["✗ gone: it needs 2 × A100, and there is 1"]
-    assert "plan A" not in mix.rivals.layout.title.text
+    assert "plan A" not in mix.baselines.layout.title.text
     best = mix.found.result.throughput
-    assert all(rate <= best for trace in mix.rivals.data if trace.type == "bar" for rate in trace.x)
+    assert all(
+        rate <= best for trace in mix.baselines.data if trace.type == "bar" for rate in trace.x
+    )
     mix.controls.counts["A100"].value = 2
     assert row(mix, "plan A") == pytest.approx(301.784)
 
@@ -118,7 +120,7 @@ def test_proven_optimal_is_said_only_of_memory_for_as_many_in_flight_as_the_plac
         f"needs {needed} batches in flight to be full. Memory was checked for 1, and this placement cannot hold"
         in mix.text.value
     )
-    assert "optimum for 1 in flight" in mix.rivals.layout.yaxis.ticktext
+    assert "optimum for 1 in flight" in mix.baselines.layout.yaxis.ticktext
     assert mix.controls.in_flight.max >= needed
     mix.own.where.value -= 1
     assert "of the optimum for 1 in flight" in mix.chart.layout.title.text
@@ -126,7 +128,7 @@ def test_proven_optimal_is_said_only_of_memory_for_as_many_in_flight_as_the_plac
     mix.controls.in_flight.value = needed
     assert mix.found.problem.workload.in_flight == needed
     assert "proven optimal" in mix.chart.layout.title.text
-    assert "proven optimum" in mix.rivals.layout.yaxis.ticktext
+    assert "proven optimum" in mix.baselines.layout.yaxis.ticktext
 
 
 def test_where_memory_counts_no_batch_but_one_the_proof_holds_for_all_that_are_needed():
@@ -156,4 +158,4 @@ def test_what_was_stopped_early_is_not_called_the_optimum(monkeypatch):
     shown = pl.explore_mix("small", {"A100": 3}, context=300)
     assert shown.found.result.stopped_by == "time limit"
     assert "stopped early" in shown.chart.layout.title.text
-    assert "proven optimum" not in shown.rivals.layout.yaxis.ticktext
+    assert "proven optimum" not in shown.baselines.layout.yaxis.ticktext

@@ -211,6 +211,23 @@ def test_cvxpy_and_the_rows_say_the_same_of_every_family(form, two_stages):
         assert np.asarray(stated.violation()).reshape(-1) == pytest.approx(violation, abs=1e-9)
 
 
+def test_cvxpy_and_the_rows_of_the_original_program_say_the_same(tiny):
+    cvxpy = pytest.importorskip("cvxpy")
+    candidates = segment_rules.segments(segment_rules.rules(tiny, as_run=False))
+    program = single_gpu.build(candidates, 300.0)
+    big_m = joint.fastest(candidates.throughput)
+    matrices = single_gpu.GpuIncidence(candidates, big_m, big_m, bound=300.0)
+    x = np.random.default_rng(0).uniform(0, 400, program.columns.total)
+    variables = {group: cvxpy.Variable(n) for group, n in program.columns.sizes.items()}
+    for group, variable in variables.items():
+        variable.save_value(x[program.columns.slices[group]])
+    for family in single_gpu.FAMILIES:
+        block, stated = program.blocks[family.name], family.state(matrices, variables)
+        value = block.matrix @ x
+        violation = np.maximum(np.maximum(block.lower - value, value - block.upper), 0)
+        assert np.asarray(stated.violation()).reshape(-1) == pytest.approx(violation, abs=1e-6)
+
+
 # What to break in a valid point so that a family's rows are broken; (form, family) → change.
 def _drop_stage(x, s, c):
     x[s["z"]] = 0
@@ -421,9 +438,9 @@ def test_what_a_tolerance_leaves_open_is_settled_by_logic(tiny):
         assert settled.bound == settled.throughput == pytest.approx(301.784, rel=1e-12)
         assert pl.evaluate(tiny, settled.placement).throughput == settled.bound
     # nothing is faster at all
-    assert settling.settle(candidates, settled.placement, Deadline()).questions == 0
+    assert settling.settle(candidates, settled.placement, Deadline()).programs == 0
     loose = settling.settle(candidates, pl.Placement.of([(4, (2,))]), Deadline(), gap=10.0)
-    assert (loose.questions, loose.stopped_by) == (0, "gap limit")
+    assert (loose.programs, loose.stopped_by) == (0, "gap limit")
 
 
 def test_the_last_proof_keeps_to_the_time_limit_and_the_stop(tiny):

@@ -87,7 +87,7 @@ LIBRARIES = {
 }
 NOT_WITH_PIPELAB = (*LIBRARIES, "numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets")
 
-CODE_LINES = 340  # of any module, docstrings not counted
+CODE_LINES = 300  # of any module, docstrings not counted
 FRONT_MODULES, FRONT_LINES, FILE_LINES, COLUMNS = 18, 5_000, 400, 100
 
 # Front files that are longer, or wider, than that.

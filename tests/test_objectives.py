@@ -18,12 +18,13 @@ from pipelab.engine.formulations.aggregated.usage import Limits, price_step
 from pipelab.engine.formulations.latency.path import Path
 from pipelab.engine.formulations.latency.sequence import Sequence
 from pipelab.engine.formulations.latency.times import pass_times
+from pipelab.engine.methods import minimum_use
 from pipelab.engine.methods.cost import cheapest
 from pipelab.engine.methods.in_flight import solve_in_flight
 from pipelab.engine.methods.latency import quickest
 from pipelab.engine.methods.prices import whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
-from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import scip
 from pipelab.engine.solvers.choice import run_program
@@ -142,20 +143,22 @@ def test_a_price_that_a_solver_takes_for_the_least_is_asked_about_again(monkeypa
     """A solver that is content with a dearer placement: a unit less is asked for, until there is none."""
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"), 1, FINE)
     rates = stage_rates(problem)
-    search = Search(rates, limits=Limits(prices=whole_prices(rates)))
-    real, dear = Search._least, pl.Placement.of([(2, (0, 1)), (2, (2, 3))])
+    subproblems = Subproblems(rates, limits=Limits(prices=whole_prices(rates)))
+    real, dear = minimum_use._least_by_solver, pl.Placement.of([(2, (0, 1)), (2, (2, 3))])
     answers = [(dear, True)]
-    monkeypatch.setattr(Search, "_least", lambda *args: answers.pop() if answers else real(*args))
-    found, settled = search.least("price", 0)
+    monkeypatch.setattr(
+        minimum_use, "_least_by_solver", lambda *args: answers.pop() if answers else real(*args)
+    )
+    found, settled = minimum_use.least_use(subproblems, "price", 0)
     cheapest = min(g.usd_per_hour for g in problem.cluster.gpus)
     assert settled
     assert [problem.cluster.gpus[g].usd_per_hour for g in found.gpus] == [cheapest]
-    assert search.limits.price is None
+    assert subproblems.limits.price is None
 
 
 @pytest.mark.parametrize("limit", [None, 60])
 def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(limit, monkeypatch):
-    monkeypatch.setattr("pipelab.engine.methods.search._MANY_SUPPORTS", 1)
+    monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
     monkeypatch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 3)
     problem = priced(oracle.random_problem(15, max_gpus_per_stage=3), 15)
     result = cheapest(problem, time_limit=limit)
@@ -523,7 +526,7 @@ def test_a_stop_keeps_what_was_found():
 
 def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     """The floor's question is answered, the program is not."""
-    from pipelab.engine.methods.latency import choice as module
+    from pipelab.engine.solvers import choice as module
 
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     best = quickest(problem).objective.value

@@ -22,7 +22,7 @@ from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.engine.sweeps.task import _answer
 from pipelab.figures.aggregated import plot_classes, plot_run_times, plot_search
-from pipelab.figures.baselines import Row, rival_parts
+from pipelab.figures.baselines import Row, baseline_parts
 from pipelab.figures.comparing import plot_shares, plot_split_costs
 from pipelab.figures.makespans import plot_makespans
 from pipelab.figures.placements import plot_placement
@@ -177,12 +177,12 @@ def test_all_figures_draw_an_outcome_in_the_same_way(five):
     wanted = {str(o): (o.fill, o.pattern) for o in OUTCOMES}
     assert looks(pl.plot(five)) == wanted
     assert looks(plot_shares({"small": five})) == wanted
-    rivals = rival_parts([Row(o.word, 1.0, o) for o in OUTCOMES], 1.0)
+    baselines = baseline_parts([Row(o.word, 1.0, o) for o in OUTCOMES], 1.0)
     assert {
         t["name"]: (t["marker"]["color"], t["marker"]["pattern"]["shape"])
-        for t in rivals["data"][:5]
+        for t in baselines["data"][:5]
     } == wanted
-    assert looks(pl.explore_mix("tiny").rivals) == wanted
+    assert looks(pl.explore_mix("tiny").baselines) == wanted
 
 
 def test_a_grid_of_shares_tells_what_does_not_fit_from_what_is_refused_and_a_time_out_from_quality(
@@ -331,4 +331,4 @@ def test_no_name_is_taken_for_html():
 
 def test_the_mix_explorer_shows_the_names_of_outcomes_not_of_statuses():
     found = answer(beginning("tiny"))
-    assert [row.outcome for row in found.rivals] == [NOT_PROVEN] * 4
+    assert [row.outcome for row in found.baselines] == [NOT_PROVEN] * 4

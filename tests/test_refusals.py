@@ -109,10 +109,12 @@ OPTIONAL = {
     "against_measured": lambda p, odd: pl.against_measured(odd),
     "against_measured, file": lambda p, odd: pl.against_measured(file=odd),
     "Roofline, gpus": lambda p, odd: pl.Roofline(odd),
-    "timeline_of, training": lambda p, odd: pl.timeline_of(p, PLAN, training=odd),
-    "timeline_of, schedule": lambda p, odd: pl.timeline_of(p, PLAN, training=True, schedule=odd),
-    "timeline_of, backward": lambda p, odd: pl.timeline_of(
-        p, PLAN, training=True, backward_input=odd
+    "training_timeline": lambda p, odd: pl.timeline_of(odd, PLAN, training=True),
+    "training_timeline, schedule": lambda p, odd: pl.timeline_of(
+        p, PLAN, schedule=odd, training=True
+    ),
+    "training_timeline, backward": lambda p, odd: pl.timeline_of(
+        p, PLAN, backward_input=odd, training=True
     ),
     "sweep, again": lambda p, odd: pl.sweep(
         _nothing, [{"a": 1}], progress=False, again=odd or (None,)
@@ -121,7 +123,7 @@ OPTIONAL = {
     "grid, part": lambda p, odd: pl.grid(odd or 0),
     "mixes, budget": lambda p, odd: pl.mixes({"A": 2}, usd_per_hour={"A": 1.0}, budget=odd),
 }
-FITS = {"timeline_of, training": (True,), "load_cluster, nodes": (True,), "sweep, file": ("x",)}
+FITS = {"load_cluster, nodes": (True,), "sweep, file": ("x",)}
 
 
 @pytest.mark.parametrize("door", [*DOORS, *OPTIONAL])

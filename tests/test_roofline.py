@@ -56,7 +56,7 @@ def test_every_stage_is_what_the_formulas_say(seed):
                     assert need == pytest.approx(
                         roofline_oracle.memory_gb(problem, gpu, span, b, cost.degree), rel=1e-7
                     )
-            else:  # what is reported as missing is what the best way lacks
+            else:  # what is reported as missing is what the best mode lacks
                 lack = max(
                     need - g.memory_gb for need, g in zip(cost.memory_gb, chosen, strict=True)
                 )
@@ -89,6 +89,21 @@ def test_tables_are_the_stages(seed):
             need = dict(zip(gpus, cost.memory_gb, strict=True))
             for k, gpu in enumerate(kinds):
                 assert tables.memory_gb[c, k, kind] == pytest.approx(need.get(gpu, 0.0), rel=1e-7)
+
+
+@pytest.mark.parametrize("split", ["even", "balanced"])
+def test_a_single_stage_uses_none_of_the_tables(split, monkeypatch):
+    """So that the evaluator and the formulations have only formulas in common."""
+
+    def not_used(*args):
+        raise AssertionError("the evaluator went through the tables of the formulations")
+
+    for name in ("cost_model.best_modes", "execution_modes.balanced_batches", "arrays.Table"):
+        monkeypatch.setattr(f"pipelab.hardware.roofline.{name}", not_used)
+    model, load = pl.load_model("Llama-3-70B"), pl.Workload(1001, 8, "decode")
+    gpus = pl.load_cluster("helix-single24").gpus[:6]
+    assert len({gpu.type for gpu in gpus}) == 2
+    assert pl.Roofline().stage(model, load, gpus, range(4), split).throughput > 0
 
 
 @pytest.mark.parametrize("seed", range(40))

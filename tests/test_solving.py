@@ -179,7 +179,7 @@ def test_an_interrupt_between_two_questions_keeps_what_was_found(moment):
     result = pl.solve(problem, "aggregated", on_progress=press)
     whole = pl.solve(problem, "aggregated")
     assert len(seen) <= moment + 1
-    assert len(result.details["questions"]) < len(whole.details["questions"])
+    assert len(result.details["subproblems"]) < len(whole.details["subproblems"])
     assert result.stopped_by == "interrupt"
     assert result.throughput <= whole.throughput <= result.bound
     assert pl.evaluate(problem, result.placement).throughput == result.throughput

@@ -26,9 +26,9 @@ class Comparison:
     Attributes
     ----------
     problem : Problem
-        What all of them were asked.
+        What all of them solved.
     results : mapping of method to Result
-        In the order in which they were asked for.
+        In the order of the call.
     refused : mapping of method to str
         Methods whose model would be too large, or which have no answer for this kind of problem,
         with the reason.
@@ -117,9 +117,9 @@ def compare(
     Parameters
     ----------
     problem : Problem
-        What all methods are asked.
+        What all methods solve.
     methods : iterable of str
-        By default all but "auto", which is one of the others. "type_count" answers with a promise,
+        By default all but "auto", which is one of the others. "type_count" answers with a predicted rate,
         not with a placement.
     time_limit : float, optional
         Seconds for each method that takes a limit; 30 by default.

@@ -32,7 +32,7 @@ class Ended(Exception):
 
 
 class Deadline:
-    """Until when to go on, and whether somebody wants an end before that.
+    """Until when to go on, and whether an end is requested before that.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Deadline:
 
     @property
     def called_off(self) -> str | None:
-        """ "stop" or "interrupt" where somebody wants an end, whatever the time."""
+        """ "stop" or "interrupt" where an end is requested, whatever the time."""
         if self.stop is not None and self.stop.is_set():
             return "stop"
         return "interrupt" if self.interrupted() else None
@@ -131,7 +131,7 @@ def made_in_time(make: Callable[[Deadline], Made], deadline: Deadline, late: flo
 
 
 def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
-    """`make()`, in a thread of its own, so that nobody waits for it longer than the deadline.
+    """`make()`, in a thread of its own, so that it is not waited for longer than the deadline.
 
     For single steps of numpy and scipy that take seconds. The thread then ends by itself.
 

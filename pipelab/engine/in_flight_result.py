@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["InFlightResult", "Round", "enough_in_flight", "steady_rate"]
 
 
-def steady_rate(judged: Evaluation, in_flight: int) -> float:
+def steady_rate(evaluation: Evaluation, in_flight: int) -> float:
     """Tokens/s of the full pipeline: no more than the slowest lane's rate, nor than `in_flight` passes at a time.
 
     What `PlacedTimeline.steady_rate` measures in a simulation.
@@ -30,21 +30,21 @@ def steady_rate(judged: Evaluation, in_flight: int) -> float:
     --------
     >>> import pipelab as pl
     >>> tiny = pl.load_case("tiny", link_units="tokens")
-    >>> judged = pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (2,))]))
-    >>> [round(steady_rate(judged, n), 4) for n in (1, 2, 3)]
+    >>> evaluation = pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (2,))]))
+    >>> [round(steady_rate(evaluation, n), 4) for n in (1, 2, 3)]
     [82.5629, 134.616, 134.616]
     """
-    return min(judged.throughput, in_flight * judged.tokens / judged.seconds_per_pass)
+    return min(evaluation.throughput, in_flight * evaluation.tokens / evaluation.seconds_per_pass)
 
 
-def enough_in_flight(judged: Evaluation) -> int:
+def enough_in_flight(evaluation: Evaluation) -> int:
     """The fewest in flight with which the steady rate is the throughput (to one part in 10^9)."""
-    passes = judged.throughput * judged.seconds_per_pass / judged.tokens
+    passes = evaluation.throughput * evaluation.seconds_per_pass / evaluation.tokens
     return max(1, -int(-(passes * (1 - ONE_ANSWER)) // 1))
 
 
 class Round(NamedTuple):
-    """One question: what can no pair exceed whose number in flight is from `first` to `last`?"""
+    """One subproblem: the rate that no pair exceeds whose number in flight is from `first` to `last`."""
 
     first: int
     last: float  # infinite: any number from `first` on
@@ -77,7 +77,7 @@ class InFlightResult:
     seconds : float
         From the call to the answer.
     rounds : tuple of Round
-        Every question that was asked, in order.
+        Every subproblem solved, in order.
     reason, stopped_by
         As of a `Result`.
     """
@@ -139,13 +139,14 @@ class InFlightResult:
         if self.status == "infeasible":
             return f"No placement exists: {self.reason}."
         why = f" before the {self.stopped_by}" if self.stopped_by else ""
-        judged = self.evaluation
-        if judged is None or self.in_flight is None or self.steady_rate is None:
+        evaluation = self.evaluation
+        if evaluation is None or self.in_flight is None or self.steady_rate is None:
             return f"No placement was found{why}{f'; none exceeds {self.bound:.7g} tokens/s' if self.bound else ''}."
         several = "microbatches" if self.in_flight > 1 else "microbatch"
         text = f"{self.steady_rate:.7g} tokens/s with {self.in_flight} {several} in flight, all of which fit"
-        if self.steady_rate < judged.throughput * (1 - SOLVER):
-            text += f" ({self.steady_rate / judged.throughput:.1%} of what {enough_in_flight(judged)} would yield)"
+        if self.steady_rate < evaluation.throughput * (1 - SOLVER):
+            share, enough = self.steady_rate / evaluation.throughput, enough_in_flight(evaluation)
+            text += f" ({share:.1%} of what {enough} would yield)"
         if self.status == "optimal":
             return f"{text}; proven the most{self._among}, in {self.seconds:.3g} s."
         far = (
@@ -162,7 +163,7 @@ class InFlightResult:
         return f" of all placements and numbers in flight with a batch of {self.problem.workload.batch_size}"
 
     def to_frame(self) -> "DataFrame":
-        """The questions as a table, one row each.
+        """The subproblems as a table, one row each.
 
         Returns
         -------

@@ -1,8 +1,8 @@
 """Consecutive layers as a stage sees them: how many, how heavy, how much work.
 
-Where all layers are alike, a stage cares only for their number, and M kinds of span stand
+Where all layers are identical, a stage cares only for their number, and M kinds of span stand
 for all M(M+1)/2 of them. Where layers differ, spans with the same number, weight and work
-still behave alike and are computed once.
+still behave identically and are computed once.
 """
 
 import weakref
@@ -29,7 +29,7 @@ class Spans:
     layers, weight, work : arrays, shape (U,)
         Of each kind: its number of layers, its weights and its work, both in ordinary layers.
     others : mapping of str to array, shape (U,)
-        Further sums over the layers of each kind that a cost model asked for.
+        Further sums over the layers of each kind that a cost model needs.
     """
 
     kind: np.ndarray

@@ -1,4 +1,4 @@
-"""What a result is judged by where that is not throughput: its value, and the least that is possible."""
+"""The objective of a result where that is not throughput: its value, and the least that is possible."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Objective:
     unit : str
         As in a sentence: "seconds per pass".
     value : float or None
-        Of the placement, as the judge computes it; None without one.
+        Of the placement, by `evaluate`; None without one.
     bound : float or None
         No placement that reaches the floor has less; equals `value` when optimal.
     at_least : float

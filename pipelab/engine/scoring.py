@@ -9,7 +9,7 @@ from pydantic import InstanceOf
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import checked_arguments, described, given
@@ -60,7 +60,7 @@ class Score:
     problem : Problem
         Whose rules and rates count.
     placement : Placement
-        What was judged.
+        The placement scored.
     evaluation : Evaluation or None
         None where the placement is not valid.
     broken : tuple of str
@@ -194,14 +194,14 @@ def score(
     *,
     time_limit: float | None = 60,
 ) -> Score:
-    """Judge a placement of one's own, and say how far it is from the best or why it does not fit.
+    """Evaluate a placement of one's own, and say how far it is from the best or why it does not fit.
 
     Parameters
     ----------
     problem : Problem
         Whose rules and rates count.
     placement : Placement or Result
-        To be judged; of a result, its placement.
+        To be scored; of a result, its placement.
     best : Result, optional
         What to compare with; by default what `solve` answers.
     time_limit : float, optional
@@ -230,24 +230,24 @@ def score(
     placement = placement_in(placement, "score")
     broken: tuple[str, ...] = tuple(broken_rules(problem, placement))
     misfits = _misfits(problem, placement)
-    judged = None
+    evaluation = None
     if not broken and not misfits:
         try:
-            judged = evaluate(problem, placement)
+            evaluation = evaluate(problem, placement)
         except (
             InvalidPlacement
         ) as error:  # all fits, and still a stage has no rate: times left out of `Measured`
             broken = error.defects
     if best is None:
         best = solve(problem, time_limit=time_limit)
-    if judged is not None:
-        _refuse_other_problem(judged, best)
-    return Score(problem, placement, judged, broken, misfits, best)
+    if evaluation is not None:
+        _refuse_other_problem(evaluation, best)
+    return Score(problem, placement, evaluation, broken, misfits, best)
 
 
-def _refuse_other_problem(judged: Evaluation, best: Result) -> None:
+def _refuse_other_problem(evaluation: Evaluation, best: Result) -> None:
     beyond = best.status == "infeasible" or (
-        best.bound is not None and judged.throughput > best.bound * (1 + SOLVER)
+        best.bound is not None and evaluation.throughput > best.bound * (1 + 1e-6)
     )
     if beyond:
         claim = (
@@ -255,7 +255,10 @@ def _refuse_other_problem(judged: Evaluation, best: Result) -> None:
             if best.status == "infeasible"
             else f"at most {best.bound:.7g} tokens/s"
         )
-        expected = f"expected a result of this problem: it claims {claim}, yet this one yields {judged.throughput:.7g}"
+        expected = (
+            f"expected a result of this problem: it claims {claim}, yet this one yields "
+            f"{evaluation.throughput:.7g}"
+        )
         raise InvalidValue("score", [("best", best.problem.name, expected)])
 
 

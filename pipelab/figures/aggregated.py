@@ -90,7 +90,7 @@ def plot_classes(cluster: "Cluster") -> "Figure":
 
 
 def plot_search(result: "Result") -> "Figure":
-    """Every question of a search: the rate asked about, and the answer.
+    """Every subproblem of a search: its target rate, and whether a placement reaches it.
 
     Parameters
     ----------
@@ -100,31 +100,31 @@ def plot_search(result: "Result") -> "Figure":
     Returns
     -------
     plotly.graph_objects.Figure
-        A mark per question, in tokens/s; hover gives what was asked and the size of its program.
+        A mark per subproblem, in tokens/s; hover gives its kind and its size.
 
     Raises
     ------
     InvalidValue
-        The result is of another method, which asks no questions.
+        The result is of another method, which solves no subproblems.
     """
     import plotly.graph_objects as go
 
-    if "questions" not in result.details:
+    if "subproblems" not in result.details:
         raise InvalidValue(
             "plot_search", [("result", result.method, "expected a result of method 'aggregated'")]
         )
 
-    questions = [q for q in result.details["questions"] if not q.asked.startswith("least")]
+    solved = [s for s in result.details["subproblems"] if not s.kind.startswith("least")]
     figure = go.Figure()
     looks = {"yes": (YES, "circle"), "no": (NO, "x"), "not answered": (OPEN, "diamond-open")}
     for answer, (colour, symbol) in looks.items():
-        asked = [(i, q) for i, q in enumerate(questions, 1) if q.answer == answer]
-        if asked:
+        shown = [(i, s) for i, s in enumerate(solved, 1) if s.answer == answer]
+        if shown:
             figure.add_trace(
                 go.Scatter(
-                    x=[i for i, _ in asked], y=[q.rate for _, q in asked], mode="markers", name=answer,
+                    x=[i for i, _ in shown], y=[s.rate for _, s in shown], mode="markers", name=answer,
                     marker={"color": colour, "symbol": symbol, "size": 13, "line": {"width": 2}},
-                    customdata=[(q.asked, q.variables, q.rows, 1000 * q.seconds) for _, q in asked],
+                    customdata=[(s.kind, s.variables, s.rows, 1000 * s.seconds) for _, s in shown],
                     hovertemplate="%{y:.6g} tokens/s, %{customdata[0]}: " + answer
                     + "<br>%{customdata[1]} variables, %{customdata[2]} rows, %{customdata[3]:.0f} ms<extra></extra>",
                 )
@@ -135,14 +135,14 @@ def plot_search(result: "Result") -> "Figure":
             y=result.throughput, line={"color": BOTTLENECK, "dash": "dash", "width": 1.5},
             annotation_text=f"{outcome_of(result)}: {result.throughput:.6g}", annotation_position="bottom left",
         )  # fmt: skip
-    spent = sum(q.seconds for q in questions)
+    spent = sum(s.seconds for s in solved)
     figure.update_layout(
         template=template(), height=380,
-        title=f"{plain(result.problem.name)}: {len(questions)} questions settle {len(rates)} possible rates"
-        f"<br><sup>the largest program has {max((q.variables for q in questions), default=0)} variables; "
+        title=f"{plain(result.problem.name)}: {len(solved)} subproblems settle {len(rates)} possible rates"
+        f"<br><sup>the largest program has {max((s.variables for s in solved), default=0)} variables; "
         f"{spent:.2g} s for all of them</sup>",
-        xaxis={"title": {"text": "question"}, "dtick": max(1, len(questions) // 12)},
-        yaxis={"title": {"text": "asked: can this be reached? (tokens/s)"}},
+        xaxis={"title": {"text": "subproblem"}, "dtick": max(1, len(solved) // 12)},
+        yaxis={"title": {"text": "target rate (tokens/s)"}},
     )  # fmt: skip
     return figure
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pipelab.display import NOT_PROVEN, OUTCOMES, REFUSED, Outcome, named
 from pipelab.figures.theme import BOTTLENECK, GRID, ink_on, plain, room_for
 
-__all__ = ["Row", "rival_parts"]
+__all__ = ["Row", "baseline_parts"]
 
 
 class Row(NamedTuple):
@@ -18,7 +18,7 @@ class Row(NamedTuple):
     note: str = ""  # without a rate: why; else what hovering shows
 
 
-def rival_parts(rows: Sequence[Row], optimum: float | None) -> dict:
+def baseline_parts(rows: Sequence[Row], optimum: float | None) -> dict:
     """Throughput of every row as a bar, or why there is none.
 
     Parameters
@@ -37,7 +37,7 @@ def rival_parts(rows: Sequence[Row], optimum: float | None) -> dict:
     --------
     >>> from pipelab.display import DOES_NOT_FIT, PROVEN
     >>> rows = [Row("optimum", 100.0, PROVEN), Row("even", 60.0, NOT_PROVEN), Row("x", None, DOES_NOT_FIT, "too heavy")]
-    >>> parts = rival_parts(rows, 100.0)
+    >>> parts = baseline_parts(rows, 100.0)
     >>> [len(trace["y"]) for trace in parts["data"]], parts["layout"]["title"]["text"]
     ([1, 1, 0, 0, 0, 1, 2], 'Of the hatched, even comes nearest and loses 40% against the optimum
     (dotted)')

@@ -16,7 +16,7 @@ from pipelab.display import (
 )
 from pipelab.errors import InvalidValue
 from pipelab.fields import given
-from pipelab.figures.baselines import Row, rival_parts
+from pipelab.figures.baselines import Row, baseline_parts
 from pipelab.figures.theme import WRONG, plain, template
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
         Row(method, None, comparison.outcomes[method], why)
         for method, why in comparison.refused.items()
     ]
-    parts = rival_parts(rows, comparison.optimum)
+    parts = baseline_parts(rows, comparison.optimum)
     promises = [
         (y, r.details["promised"])
         for y, r in enumerate(comparison.results.values())

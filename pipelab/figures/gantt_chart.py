@@ -1,5 +1,6 @@
 """A timeline as a Gantt chart: a lane per rank, one trace per kind of action; very long ones as an overview."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import counted
@@ -11,12 +12,36 @@ from pipelab.figures.raster import lane_lines, raster_trace
 from pipelab.figures.theme import GRID, plain, template
 
 if TYPE_CHECKING:
+    import numpy as np
     from plotly.graph_objects import Figure
 
-__all__ = ["MOST_BARS", "check_options", "gantt", "gantt_parts"]
+__all__ = ["MOST_BARS", "GanttView", "check_options", "gantt", "gantt_parts"]
 
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_LABELS = 500
+
+
+@dataclass(frozen=True)
+class GanttView:
+    """What a Gantt chart shows of a timeline; the fields are those of `gantt`, and nothing is checked.
+
+    Attributes
+    ----------
+    zoom : str
+        How to see more of an overview, for its title.
+    """
+
+    window: tuple[float, float] | None = None  # within the makespan
+    transfers: bool = False
+    memory: bool = False
+    critical_path: bool = False
+    follow: int | None = None
+    overview: bool | None = None
+    finding: str | None = None
+    zoom: str = "zoom with window="
+
+
+_EVERYTHING = GanttView()
 
 
 def gantt(
@@ -37,8 +62,8 @@ def gantt(
     timeline : Timeline
         Made by `simulate`.
     window : (float, float), optional
-        From when to when, in the unit of the costs: draw this part of the time only, for which bars
-        may do where the whole needs an overview.
+        From when to when, in the unit of the costs: draw this part of the time only. It may be
+        short enough for bars where the whole needs an overview.
     transfers : bool
         Join every action to the one on another rank that uses its result, or every send to its
         receive where these are shown; an overview has no room for it.
@@ -83,29 +108,13 @@ def gantt(
         true_or_false("gantt", "overview", overview)
     if finding is not None:
         instance("gantt", "finding", finding, str, "text")
-    parts = gantt_parts(
-        timeline, window, transfers, memory, critical_path, follow, overview, finding
-    )
+    view = GanttView(window, transfers, memory, critical_path, follow, overview, finding)
+    parts = gantt_parts(timeline, view)
     return go.Figure(parts["data"], {**parts["layout"], "template": template()})
 
 
-def gantt_parts(
-    timeline: Timeline,
-    window: tuple[float, float] | None = None,
-    transfers: bool = False,
-    memory: bool = False,
-    critical_path: bool = False,
-    follow: int | None = None,
-    overview: bool | None = None,
-    finding: str | None = None,
-    zoom: str = "zoom with window=",
-) -> dict:
-    """What `gantt` draws, as plain dicts and arrays, for a chart that is redrawn often; nothing is checked.
-
-    Parameters
-    ----------
-    As for `gantt`; `window` lies within the makespan, and `zoom` is what an overview says of how to
-    see more.
+def gantt_parts(timeline: Timeline, view: GanttView = _EVERYTHING) -> dict:
+    """What `gantt` draws, as plain dicts and arrays, for a chart that is redrawn often.
 
     Returns
     -------
@@ -119,39 +128,47 @@ def gantt_parts(
     >>> [len(trace["y"]) for trace in gantt_parts(timeline)["data"]]
     [3, 4, 4]
     """
-    chosen = bars.visible(timeline, window)
-    if overview is None:
-        overview = len(chosen) > MOST_BARS
-    if overview:
-        data = [raster_trace(timeline, window)]
-    else:
-        data = [bars.gap_trace(timeline, window)]
-        data += bars.action_traces(timeline, chosen, len(chosen) <= MOST_LABELS, follow)
-    if transfers and not overview:
-        data.append(bars.message_trace(timeline, window))
-    if critical_path:
-        data.append(bars.critical_path_trace(timeline))
-    if follow is not None:
-        data.append(bars.microbatch_trace(timeline, follow))
-    if memory:
-        data += bars.memory_traces(timeline)
-    layout = _layout(timeline, window, memory) | {
-        "title": {"text": _title(timeline, overview and zoom, finding)}
-    }
+    actions = bars.visible(timeline, view.window)
+    overview = len(actions) > MOST_BARS if view.overview is None else view.overview
+    title = _title(timeline, view.finding, _how_to_read(overview, view.zoom))
+    layout = _layout(timeline, view.window, view.memory) | {"title": {"text": title}}
     if overview:
         layout["shapes"] = [lane_lines(timeline.schedule.ranks)]
-    return {"data": data, "layout": layout}
+        lanes = [raster_trace(timeline, view.window)]
+    else:
+        lanes = _bar_traces(timeline, view, actions)
+    return {"data": lanes + _marks(timeline, view), "layout": layout}
+
+
+def _bar_traces(timeline: Timeline, view: GanttView, actions: "np.ndarray") -> list[dict]:
+    """A bar for each of these actions and for every gap, and lines for the messages."""
+    labels = len(actions) <= MOST_LABELS
+    traces = [bars.gap_trace(timeline, view.window)]
+    traces += bars.action_traces(timeline, actions, labels, view.follow)
+    if view.transfers:
+        traces.append(bars.message_trace(timeline, view.window))
+    return traces
+
+
+def _marks(timeline: Timeline, view: GanttView) -> list[dict]:
+    """What is drawn over bars and overview alike, and the memory below."""
+    traces = []
+    if view.critical_path:
+        traces.append(bars.critical_path_trace(timeline))
+    if view.follow is not None:
+        traces.append(bars.microbatch_trace(timeline, view.follow))
+    if view.memory:
+        traces += bars.memory_traces(timeline)
+    return traces
 
 
 def check_options(timeline: Timeline, follow: int | None = None, **switches: bool) -> int | None:
-    """Refuse what is no switch, and a microbatch that is not there; the microbatch as a plain number."""
+    """Refuse what is not True or False, and a microbatch that does not exist; `follow` as a plain number."""
     for name, value in switches.items():
         true_or_false("gantt", name, value)
-    return (
-        None
-        if follow is None
-        else numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
-    )
+    if follow is None:
+        return None
+    return numbered("gantt", "follow", follow, timeline.schedule.microbatches, "microbatch")
 
 
 def _check_window(timeline: Timeline, window: Any) -> tuple[float, float] | None:
@@ -176,7 +193,7 @@ def _layout(timeline: Timeline, window: tuple[float, float] | None, memory: bool
     lanes = min(30 * max(ranks, 3), 640)
     layout = {
         "barmode": "overlay", "hovermode": "closest",
-        "uniformtext": {"minsize": 8, "mode": "hide"},  # a label too small to read is none
+        "uniformtext": {"minsize": 8, "mode": "hide"},  # hides labels too small to read
         "height": lanes + 150 + (250 if memory else 0), "legend": {"traceorder": "normal"},
         "xaxis": {
             "range": list(window or (0.0, timeline.makespan)), "gridcolor": GRID, "zeroline": False,
@@ -198,18 +215,18 @@ def _layout(timeline: Timeline, window: tuple[float, float] | None, memory: bool
     return layout
 
 
-def _title(timeline: Timeline, zoom: str | bool, finding: str | None) -> str:
-    schedule = timeline.schedule
-    idle = timeline.bubble_fraction
-    text = f"{plain(schedule.name)}: " + (
-        f"{idle:.1%} of all ranks' time is idle" if idle > 0 else "no rank is idle"
-    )
+def _how_to_read(overview: bool, zoom: str) -> str:
+    if overview:
+        return f"each pixel shows what takes most of its time; {zoom}"
+    return "hover for what was waited for"
+
+
+def _title(timeline: Timeline, finding: str | None, how_to_read: str) -> str:
+    schedule, idle = timeline.schedule, timeline.bubble_fraction
+    if not finding:
+        share = f"{idle:.1%} of all ranks' time is idle" if idle > 0 else "no rank is idle"
+        finding = f"{plain(schedule.name)}: {share}"
     ranks = counted(schedule.ranks, "rank")
     size = f"{ranks}, {schedule.microbatches} microbatch{'es' * (schedule.microbatches > 1)}"
     spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
-    note = (
-        f"each pixel shows what takes most of its time; {zoom}"
-        if zoom
-        else "hover for what was waited for"
-    )
-    return f"{finding or text}<br><sup>{size}; {spans}; {note}</sup>"
+    return f"{finding}<br><sup>{size}; {spans}; {how_to_read}</sup>"

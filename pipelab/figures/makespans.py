@@ -7,7 +7,7 @@ from pipelab.display import listed
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, real_number
-from pipelab.figures.gantt_chart import check_options, gantt_parts
+from pipelab.figures.gantt_chart import GanttView, check_options, gantt_parts
 from pipelab.figures.theme import GRID, TYPE_COLOURS, plain, template
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def timelines_parts(
     for i, (label, height) in enumerate(zip(timelines, heights, strict=True), 1):
         timeline, axis, top = timelines[label], "" if i == 1 else str(i), below
         below -= height
-        single = gantt_parts(timeline, overview=False, **options)
+        single = gantt_parts(timeline, GanttView(overview=False, **options))
         for trace in single["data"]:
             name = trace["name"]
             data.append(

@@ -44,12 +44,12 @@ def plot_placement(problem: Problem, placement: Placement | Result | None = None
     InvalidPlacement
         The placement is not valid for this problem.
     InvalidValue
-        What is given is no placement.
+        The argument is not a placement.
     """
     import plotly.graph_objects as go
 
     placement = None if placement is None else placement_in(placement, "plot_placement")
-    judged = evaluate(problem, placement) if placement else None
+    evaluation = evaluate(problem, placement) if placement else None
     shown = _shown_gpus(problem, placement)
     busy = set(placement.gpus) if placement else set()
     labels = [
@@ -60,12 +60,12 @@ def plot_placement(problem: Problem, placement: Placement | Result | None = None
     colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus)
     figure = go.Figure()
     for gpu_type, colour in colours.items():
-        _add_blocks(figure, judged, gpu_type, colour, row, problem.model.layers)
-    if judged:
-        _mark_bottlenecks(figure, judged, row)
+        _add_blocks(figure, evaluation, gpu_type, colour, row, problem.model.layers)
+    if evaluation:
+        _mark_bottlenecks(figure, evaluation, row)
     figure.update_layout(
         template=template(),
-        title=_placement_title(problem, judged),
+        title=_placement_title(problem, evaluation),
         height=150 + 34 * max(2, len(shown)),
         bargap=0.2,
         showlegend=True,
@@ -90,7 +90,7 @@ def _shown_gpus(problem: Problem, placement: Placement | None) -> list[int]:
 
 def _add_blocks(
     figure: "Figure",
-    judged: Evaluation | None,
+    evaluation: Evaluation | None,
     gpu_type: str,
     colour: str,
     row: Mapping[int, int],
@@ -100,7 +100,7 @@ def _add_blocks(
 
     blocks = [
         (i, report, j)
-        for i, report in enumerate(judged.stages if judged else ())
+        for i, report in enumerate(evaluation.stages if evaluation else ())
         for j, name in enumerate(report.gpu_types)
         if name == gpu_type
     ]
@@ -140,13 +140,13 @@ def _block_hover(i: int, report: "StageReport", j: int) -> str:
     )
 
 
-def _mark_bottlenecks(figure: "Figure", judged: Evaluation, row: Mapping[int, int]) -> None:
+def _mark_bottlenecks(figure: "Figure", evaluation: Evaluation, row: Mapping[int, int]) -> None:
     """Frame the slowest stages, and join the GPUs of the slowest links; words stand beside both."""
     import plotly.graph_objects as go
 
     xs, ys, texts = [], [], []
-    for i, report in enumerate(judged.stages):
-        if f"stage {i + 1}" not in judged.bottlenecks:
+    for i, report in enumerate(evaluation.stages):
+        if f"stage {i + 1}" not in evaluation.bottlenecks:
             continue
         for g in report.stage.gpus:
             edges = {"x0": report.stage.layers.start + 0.5, "x1": report.stage.layers.stop + 0.5}
@@ -154,14 +154,14 @@ def _mark_bottlenecks(figure: "Figure", judged: Evaluation, row: Mapping[int, in
                 type="rect", **edges, y0=row[g] - 0.4, y1=row[g] + 0.4,
                 line={"color": BOTTLENECK, "width": 4}, layer="above",
             )  # fmt: skip
-    for i, link in enumerate(judged.links):
-        if f"link {i + 1}→{i + 2}" not in judged.bottlenecks:
+    for i, link in enumerate(evaluation.links):
+        if f"link {i + 1}→{i + 2}" not in evaluation.bottlenecks:
             continue
-        boundary = judged.stages[i].stage.layers.stop + 0.5
+        boundary = evaluation.stages[i].stage.layers.stop + 0.5
         xs += [boundary, boundary, None]
         ys += [row[link.sender], row[link.receiver], None]
         texts += [
-            f"slowest link {i + 1}→{i + 2}: {link.throughput:.6g} {judged.link_unit}/s"
+            f"slowest link {i + 1}→{i + 2}: {link.throughput:.6g} {evaluation.link_unit}/s"
         ] * 2 + [""]
     figure.add_trace(
         go.Scatter(
@@ -171,18 +171,18 @@ def _mark_bottlenecks(figure: "Figure", judged: Evaluation, row: Mapping[int, in
     )  # fmt: skip
 
 
-def _placement_title(problem: Problem, judged: Evaluation | None) -> str:
+def _placement_title(problem: Problem, evaluation: Evaluation | None) -> str:
     name = plain(problem.name)
-    if judged is None:
+    if evaluation is None:
         return f"{name}: {counted(len(problem.cluster), 'GPU')}, {counted(problem.model.layers, 'layer')} to place"
-    stages = counted(len(judged.stages), "stage")
+    stages = counted(len(evaluation.stages), "stage")
     # A link counted in transfers/s is compared with tokens/s: the write-up's mistake, named where
     # it shows.
-    links_only = all(name.startswith("link") for name in judged.bottlenecks)
-    unit = f"{judged.link_unit}/s" if links_only else "tokens/s"
+    links_only = all(name.startswith("link") for name in evaluation.bottlenecks)
+    unit = f"{evaluation.link_unit}/s" if links_only else "tokens/s"
     return (
-        f"{name}: {judged.throughput:.6g} {unit} in {stages}"
-        f"<br><sup>{limited_by(judged.bottlenecks)}; hover for rates, shares and memory</sup>"
+        f"{name}: {evaluation.throughput:.6g} {unit} in {stages}"
+        f"<br><sup>{limited_by(evaluation.bottlenecks)}; hover for rates, shares and memory</sup>"
     )
 
 

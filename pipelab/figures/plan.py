@@ -85,10 +85,10 @@ def plan_parts(
     """
     stages = placement.stages if placement else ()
     blocks = [(i, stage, g) for i, stage in enumerate(stages) for g in stage.gpus]
-    judged = evaluate(given(problem), placement) if placement and fits else None
-    slow = judged.bottlenecks if judged else ()
+    evaluation = evaluate(given(problem), placement) if placement and fits else None
+    slow = evaluation.bottlenecks if evaluation else ()
     return {
-        "data": [_blocks(problem, blocks), _frames(blocks, slow), _slow_links(judged, blocks)],
+        "data": [_blocks(problem, blocks), _frames(blocks, slow), _slow_links(evaluation, blocks)],
         "layout": _layout(problem, blocks, slow, f"{headline}<br><sup>{note}</sup>"),
     }
 
@@ -146,18 +146,20 @@ def _frames(blocks: "Sequence[tuple[int, Stage, int]]", slow: Sequence[str]) -> 
     }  # fmt: skip
 
 
-def _slow_links(judged: "Evaluation | None", blocks: "Sequence[tuple[int, Stage, int]]") -> dict:
+def _slow_links(
+    evaluation: "Evaluation | None", blocks: "Sequence[tuple[int, Stage, int]]"
+) -> dict:
     """The links that are the bottleneck, from GPU to GPU along the boundary of their stages."""
     row = {g: r for r, (_, _, g) in enumerate(blocks)}
     xs, ys, texts = [], [], []
-    for i, link in enumerate(judged.links if judged else ()):
-        assert judged is not None
-        if f"link {i + 1}→{i + 2}" in judged.bottlenecks:
-            edge = judged.stages[i].stage.layers.stop + 0.5
+    for i, link in enumerate(evaluation.links if evaluation else ()):
+        assert evaluation is not None
+        if f"link {i + 1}→{i + 2}" in evaluation.bottlenecks:
+            edge = evaluation.stages[i].stage.layers.stop + 0.5
             xs += [edge, edge, None]
             ys += [row[link.sender], row[link.receiver], None]
             texts += [
-                f"slowest link {i + 1}→{i + 2}: {link.throughput:.6g} {judged.link_unit}/s"
+                f"slowest link {i + 1}→{i + 2}: {link.throughput:.6g} {evaluation.link_unit}/s"
             ] * 2 + [""]
     return {
         "type": "scatter", "name": "slowest link", "mode": "lines+markers", "x": xs, "y": ys,

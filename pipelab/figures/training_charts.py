@@ -19,7 +19,7 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     Parameters
     ----------
     training : TrainingTimeline
-        Made by `timeline_of` with `training=True`.
+        Made by `pl.timeline_of(…, training=True)`.
     **options
         As for `pl.gantt`.
 

@@ -225,7 +225,7 @@ def clusters(file: str | Path | None = None) -> "DataFrame":
     InvalidData
         The file is not there or cannot be read, or a value does not fit.
     InvalidValue
-        What is given is no path.
+        The argument is not a path.
 
     Examples
     --------

@@ -78,7 +78,7 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
         The file is not there or cannot be read, or a value does not fit; names file, row, column
         and value.
     InvalidValue
-        What is given is no path.
+        The argument is not a path.
 
     References
     ----------
@@ -124,7 +124,7 @@ def gpus(path: str | Path | None = None) -> "DataFrame":
     InvalidData
         The file is not there or cannot be read, or a value does not fit.
     InvalidValue
-        What is given is no path.
+        The argument is not a path.
 
     Examples
     --------

@@ -52,7 +52,7 @@ def load_model(
         The file is not there or cannot be read, or a row does not fit; the message names row and
         column.
     InvalidValue
-        What is given as file is no path.
+        `file` is not a path.
 
     References
     ----------
@@ -104,7 +104,7 @@ def models(file: str | Path | None = None) -> "DataFrame":
     InvalidData
         The file is not there or cannot be read, or a value does not fit.
     InvalidValue
-        What is given is no path.
+        The argument is not a path.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """A decoder-only transformer by its dimensions: every parameter counted, every layer weighed.
 
 Stands where `Model` stands in a `Problem`. The first layer's stage also holds the embedding,
-the last one's the head, so layers are not all alike.
+the last one's the head, so not all layers are identical.
 """
 
 from dataclasses import replace
@@ -148,7 +148,7 @@ class Transformer:
 
     @property
     def uniform(self) -> bool:
-        """Whether all layers are alike."""
+        """Whether all layers are identical."""
         return self.spans.uniform
 
     @property

@@ -20,6 +20,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, NotApplicable, UnknownName, nearest, shown
+from pipelab.io.bandwidth_csv import read_bandwidth
 from pipelab.io.csv_cells import (
     NUMBER,
     Row,
@@ -128,7 +129,7 @@ def load_case(case: str | Path, **options: Any) -> Problem:
                 row.cells["gpu_type"],
                 f"is not a GPU type the cost model knows; {known}. {_OWN_RATES}",
             )
-    cluster = Cluster(gpus, _read_bandwidth(folder, len(gpus)))
+    cluster = Cluster(gpus, read_bandwidth(folder, len(gpus)))
     model = _part(Model, _MODEL, parameters, {"name": folder.name})
     model = dataclasses.replace(model, **read_layers(folder, model.layers))
     workload = _part(Workload, _WORKLOAD, parameters)
@@ -408,43 +409,3 @@ def _flag(row: Row) -> bool:
     if text not in ("true", "false"):
         raise row.error("value", row.cells["value"], "expected true or false (same_type_stages)")
     return text == "true"
-
-
-def _read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
-    """The matrix in id order; labels gpu_0, gpu_1, … may stand in any order, each once."""
-    path = folder / "network_bandwidth.csv"
-    rows = read_rows(path, ())
-    first, *labels = rows[0].cells
-    wanted = [f"gpu_{i}" for i in range(gpus)]
-    if len(labels) != gpus or len(rows) != gpus:
-        size = f"{len(rows)} rows × {len(labels)} columns"
-        raise InvalidData(f"{path}: {size}; expected {gpus} × {gpus}, one per GPU of gpu_pool.csv")
-    column = {label: i for i, label in enumerate(wanted)}
-    for label in labels:
-        if label not in column:
-            raise InvalidData(
-                f"{path}, row 1: label {label!r} matches no GPU; expected gpu_0 … gpu_{gpus - 1}"
-            )
-    matrix = np.full((gpus, gpus), np.nan)
-    seen: set[str] = set()
-    for row in rows:
-        label = row.cells[first]
-        if label not in column:
-            raise row.error("label", label, f"matches no GPU; expected gpu_0 … gpu_{gpus - 1}")
-        if label in seen:
-            raise row.error("label", label, "stands in an earlier row already")
-        seen.add(label)
-        for name in labels:
-            matrix[column[label], column[name]] = _bandwidth(row, label, name)
-    return matrix
-
-
-def _bandwidth(row: Row, sender: str, receiver: str) -> float:
-    """One cell; the diagonal must be a number too, but is never used."""
-    text = row.cells[receiver]
-    if not NUMBER.fullmatch(text):
-        raise row.error(receiver, text, "expected a number (GB/s)")
-    value = float(text)
-    if not np.isfinite(value) or value < 0 or (value == 0 and sender != receiver):
-        raise row.error(receiver, text, "expected a finite number above 0 (GB/s)")
-    return value

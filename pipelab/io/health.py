@@ -1,4 +1,4 @@
-"""Is everything here, and does every solver answer? Each solves tiny and is judged."""
+"""Is everything here, and does every solver answer? Each solves tiny, and its answer is evaluated."""
 
 import platform
 import shutil

@@ -90,16 +90,16 @@ def save_placement(
         expected = "expected a name that ends in .json: the write-up's fields are nested"
         raise InvalidValue("save_placement", [("path", str(path), expected)])
     placement = placement_in(placement, "save_placement")
-    judged = evaluate(problem, placement)
+    evaluation = evaluate(problem, placement)
     if layout == "write-up":
-        text = _json(solution(judged))
+        text = _json(solution(evaluation))
     elif path.suffix == ".csv":
-        whole = {"plan_" + RATE: plain(float(judged.throughput))}
-        whole |= {name: plain(value) for name, value in _conditions(problem, judged).items()}
-        rows = [_csv_row(row) | whole for row in _stage_rows(judged)]
+        whole = {"plan_" + RATE: plain(float(evaluation.throughput))}
+        whole |= {name: plain(value) for name, value in _conditions(problem, evaluation).items()}
+        rows = [_csv_row(row) | whole for row in _stage_rows(evaluation)]
         text = csv_text(list(rows[0]), [list(row.values()) for row in rows])
     else:
-        text = _json(_document(problem, judged, result))
+        text = _json(_document(problem, evaluation, result))
     write_to("save_placement", path, text)
     return path
 
@@ -108,14 +108,14 @@ def _json(document: dict) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _conditions(problem: Problem, judged: Evaluation) -> dict:
-    needed = in_flight_needed(judged)
+def _conditions(problem: Problem, evaluation: Evaluation) -> dict:
+    needed = in_flight_needed(evaluation)
     return conditions(problem) | (
         {} if needed is None else {"microbatches_that_fill_the_pipeline": needed}
     )
 
 
-def _stage_rows(judged: Evaluation) -> list[dict]:
+def _stage_rows(evaluation: Evaluation) -> list[dict]:
     return [
         {
             "stage": i,
@@ -129,7 +129,7 @@ def _stage_rows(judged: Evaluation) -> list[dict]:
             "memory_needed_gb": [float(need) for need in report.memory_gb],
             "memory_offered_gb": [float(offer) for offer in report.memory_limit_gb],
         }
-        for i, report in enumerate(judged.stages, start=1)
+        for i, report in enumerate(evaluation.stages, start=1)
     ]
 
 
@@ -149,7 +149,7 @@ def _csv_row(row: dict) -> dict:
     }
 
 
-def _document(problem: Problem, judged: Evaluation, result: Result | None) -> dict:
+def _document(problem: Problem, evaluation: Evaluation, result: Result | None) -> dict:
     solved = {}
     if result is not None:
         solved = {
@@ -163,19 +163,19 @@ def _document(problem: Problem, judged: Evaluation, result: Result | None) -> di
             "link": f"{i + 1}→{i + 2}",
             "slowest_pair_of_gpus": [link.sender, link.receiver],
             "bandwidth_gb_per_s": float(link.bandwidth_gb_per_s),
-            f"throughput_{judged.link_unit}_per_s": float(link.throughput),
+            f"throughput_{evaluation.link_unit}_per_s": float(link.throughput),
         }
-        for i, link in enumerate(judged.links)
+        for i, link in enumerate(evaluation.links)
     ]
     return {
         "problem": problem.name,
         "model": problem.model.name,
         "layers": problem.model.layers,
-        RATE: float(judged.throughput),
+        RATE: float(evaluation.throughput),
         **solved,
-        "bottlenecks": list(judged.bottlenecks),
-        "conditions": _conditions(problem, judged),
-        "stages": _stage_rows(judged),
+        "bottlenecks": list(evaluation.bottlenecks),
+        "conditions": _conditions(problem, evaluation),
+        "stages": _stage_rows(evaluation),
         "links": links,
     }
 

@@ -53,9 +53,13 @@ def conditions(problem: Problem) -> dict[str, Any]:
     }
 
 
-def in_flight_needed(judged: Evaluation) -> int | None:
+def in_flight_needed(evaluation: Evaluation) -> int | None:
     """Microbatches in flight that fill the pipeline; None where links count transfers, which take no known time."""
-    return None if judged.links and judged.link_unit != "tokens" else enough_in_flight(judged)
+    return (
+        None
+        if evaluation.links and evaluation.link_unit != "tokens"
+        else enough_in_flight(evaluation)
+    )
 
 
 def refuse_other_problem(saved: Saved, placement: Placement, problem: Problem) -> None:
@@ -70,10 +74,10 @@ def refuse_other_problem(saved: Saved, placement: Placement, problem: Problem) -
         The placement is not valid for this problem.
     """
     _refuse_other_conditions(saved, problem)
-    judged = evaluate(problem, placement)
+    evaluation = evaluate(problem, placement)
     for cells in saved.whole:
-        _compare(saved, "the plan", RATE, cells.get("plan_" + RATE, ""), [judged.throughput])
-    for i, (cells, report) in enumerate(zip(saved.stages, judged.stages, strict=True), 1):
+        _compare(saved, "the plan", RATE, cells.get("plan_" + RATE, ""), [evaluation.throughput])
+    for i, (cells, report) in enumerate(zip(saved.stages, evaluation.stages, strict=True), 1):
         _compare(saved, f"stage {i}", RATE, cells.get(RATE, ""), [report.throughput])
         _compare(saved, f"stage {i}", SHARES, cells.get(SHARES, ""), report.batch)
 

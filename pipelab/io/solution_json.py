@@ -17,7 +17,7 @@ __all__ = ["read_solution", "solution"]
 _SEGMENT = {"start_layer": "first_layer", "end_layer": "last_layer"}
 
 
-def solution(judged: Evaluation) -> dict[str, Any]:
+def solution(evaluation: Evaluation) -> dict[str, Any]:
     """A placement as the write-up's joint solver prints it, with its rate and what its links count.
 
     Raises
@@ -25,10 +25,10 @@ def solution(judged: Evaluation) -> dict[str, Any]:
     NotApplicable
         GPUs of a stage have different shares of the batch, for which the write-up has no field.
     """
-    allocations = [_allocation(i, report) for i, report in enumerate(judged.stages, 1)]
+    allocations = [_allocation(i, report) for i, report in enumerate(evaluation.stages, 1)]
     return {
-        RATE: float(judged.throughput),
-        "link_units": judged.link_unit,
+        RATE: float(evaluation.throughput),
+        "link_units": evaluation.link_unit,
         "allocations": allocations,
     }
 

@@ -1,4 +1,4 @@
-"""Widgets: each wraps functions that can be called by hand; the only room that knows ipywidgets."""
+"""Widgets: each wraps functions that can be called by hand; the only package that imports ipywidgets."""
 
 from pipelab.widgets.mix_explorer import explore_mix
 from pipelab.widgets.pipeline_explorer import explore_pipeline

@@ -1,4 +1,4 @@
-"""From a state of the mix explorer to everything that it shows: optimum, rivals, prices, what one GPU more brings."""
+"""From a state of the mix explorer to all that it shows: optimum, baselines, prices, and one GPU more of each type."""
 
 import threading
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Answer:
     mix: Mix
     problem: Problem
     result: Result
-    rivals: tuple[Row, ...]
+    baselines: tuple[Row, ...]
 
     @cached_property
     def in_flight(self) -> InFlight | None:
@@ -81,7 +81,7 @@ def answer(
     --------
     >>> from pipelab.widgets.mix_values import beginning
     >>> found = answer(beginning("tiny", gpus_per_stage=2))
-    >>> round(found.result.throughput, 3), [r.name for r in found.rivals if r.throughput]
+    >>> round(found.result.throughput, 3), [r.name for r in found.baselines if r.throughput]
     (301.784, ['even', 'proportional', 'by_flops', 'bandwidth_aware'])
     """
     if mix in _kept:
@@ -99,7 +99,7 @@ def answer(
 
 
 def row_of(name: str, result: Result) -> Row:
-    """A result as a row of the rivals' chart."""
+    """A result as a row of the baselines' chart."""
     return Row(name, result.throughput, outcome_of(result), result.reason)
 
 

@@ -7,7 +7,7 @@ import ipywidgets as widgets
 
 from pipelab.errors import PipelabError
 from pipelab.fields import given
-from pipelab.figures.baselines import Row, rival_parts
+from pipelab.figures.baselines import Row, baseline_parts
 from pipelab.figures.plan import plan_parts
 from pipelab.placement import Placement
 from pipelab.widgets import mix_sentences as words
@@ -49,12 +49,12 @@ class MixExplorer(widgets.VBox):
         self.busy = widgets.HTML(layout={"height": "24px"})
         self.text, self.code = Words(), CopyCode()
         self.chart = LiveChart(plan_parts(None, None, "No placement yet"))
-        self.rivals = LiveChart(rival_parts([], None))
+        self.baselines = LiveChart(baseline_parts([], None))
         self._beside = Beside(self._show_busy)
         self._draw_first(mix)
         super().__init__(
             [
-                self.controls.panel, self.busy, self.text, self.chart, self.own.panel, self.own.table, self.rivals,
+                self.controls.panel, self.busy, self.text, self.chart, self.own.panel, self.own.table, self.baselines,
                 self.code, reload_note(), shared(),
             ]
         )  # fmt: skip
@@ -96,7 +96,7 @@ class MixExplorer(widgets.VBox):
         self.chart.put(
             plan_parts(None, None, "These values make no problem", "the reason stands above")
         )
-        self.rivals.put(rival_parts([], None))
+        self.baselines.put(baseline_parts([], None))
         self.own.forget()
         self._tell()
 
@@ -148,9 +148,9 @@ class MixExplorer(widgets.VBox):
 
     def _draw_rivals(self) -> None:
         found = given(self.found)
-        extra = [*self.own.rivals(), given(self._single)]
+        extra = [*self.own.baselines(), given(self._single)]
         optimum = found.result.throughput if found.result.status == "optimal" else None
-        self.rivals.put(rival_parts(words.rows_of(found, extra), optimum))
+        self.baselines.put(baseline_parts(words.rows_of(found, extra), optimum))
 
     def _say(self) -> None:
         found, own = given(self.found), self.own.score
@@ -163,13 +163,13 @@ class MixExplorer(widgets.VBox):
                 result.sentence, words.gains_line(result, self._gains, found.mix.known_types)
             )
             return
-        placement, judged = (own or result).placement, given((own or result).evaluation)
+        placement, evaluation = (own or result).placement, given((own or result).evaluation)
         self.text.say(
             own.sentence if own else "",
-            in_flight_of(found.problem, given(placement), judged).sentence,
+            in_flight_of(found.problem, given(placement), evaluation).sentence,
             words.costs_line(found.mix),
-            words.limits_line(found.problem, judged),
-            words.facts_line(found.problem, given(placement), judged.throughput),
+            words.limits_line(found.problem, evaluation),
+            words.facts_line(found.problem, given(placement), evaluation.throughput),
             words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
         )
 

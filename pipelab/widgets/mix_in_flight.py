@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from pipelab.engine.in_flight_result import enough_in_flight
-from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.placement import Placement
@@ -52,7 +51,7 @@ class InFlight:
         )
 
 
-def in_flight_of(problem: Problem, placement: Placement, judged: Evaluation) -> InFlight:
+def in_flight_of(problem: Problem, placement: Placement, evaluation: Evaluation) -> InFlight:
     """Compare what memory was checked for with what the placement needs.
 
     Examples
@@ -63,7 +62,7 @@ def in_flight_of(problem: Problem, placement: Placement, judged: Evaluation) -> 
     >>> in_flight_of(medium, found.placement, found.evaluation)  # these memory rules count no batch but one
     InFlight(checked=1, needed=9, fits=True)
     """
-    checked, needed = problem.workload.in_flight, enough_in_flight(judged)
+    checked, needed = problem.workload.in_flight, enough_in_flight(evaluation)
     if needed <= checked:
         return InFlight(checked, needed, True)
     try:
@@ -72,4 +71,4 @@ def in_flight_of(problem: Problem, placement: Placement, judged: Evaluation) -> 
         )
     except InvalidPlacement:
         return InFlight(checked, needed, False)
-    return InFlight(checked, needed, more.throughput >= judged.throughput * (1 - ONE_ANSWER))
+    return InFlight(checked, needed, more.throughput >= evaluation.throughput * (1 - 1e-9))

@@ -86,8 +86,8 @@ class OwnPlan:
             control.disabled = True
         self.table.value = compared(self.pinned) if self.pinned else ""
 
-    def rivals(self) -> list[Row]:
-        """The plan and the pinned ones, as they are under the values of now, as rows of the rivals' chart."""
+    def baselines(self) -> list[Row]:
+        """The plan and the pinned ones, as they are under the values of now, as rows of the baselines' chart."""
         own = self.score
         rows = (
             [Row("your plan", own.throughput, own.outcome, "; ".join(own.reasons))] if own else []

@@ -22,7 +22,7 @@ class Today:
     gone: str = ""
 
     def row(self, name: str) -> Row:
-        """As a row of the rivals' chart."""
+        """As a row of the baselines' chart."""
         if self.score is None:
             return Row(name, None, GONE, self.gone)
         return Row(name, self.score.throughput, self.score.outcome, "; ".join(self.score.reasons))
@@ -61,10 +61,10 @@ class Pinned:
         here = self._moved(found.problem)
         if isinstance(here, str):
             return Today(None, here)
-        judged = score(found.problem, here, found.result)
-        if not judged.valid and self.throughput is not None:
-            return Today(None, judged.reasons[0])
-        return Today(judged)
+        evaluation = score(found.problem, here, found.result)
+        if not evaluation.valid and self.throughput is not None:
+            return Today(None, evaluation.reasons[0])
+        return Today(evaluation)
 
     def _moved(self, problem: Problem) -> Placement | str:
         """The placement with the GPU ids of another problem, or what is missing there."""

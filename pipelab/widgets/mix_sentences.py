@@ -63,7 +63,7 @@ def _shortened(text: str, most: int = 110) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def limits_line(problem: Problem, judged: Evaluation) -> str:
+def limits_line(problem: Problem, evaluation: Evaluation) -> str:
     """What limits throughput, with its layers and GPUs.
 
     Examples
@@ -73,20 +73,20 @@ def limits_line(problem: Problem, judged: Evaluation) -> str:
     >>> print(limits_line(tiny, pl.evaluate(tiny, pl.Placement.of([(1, (0,)), (3, (2,))]))))
     Stage 2 (layers 2–4 on 1 × V100) limits throughput to 136.116 tokens/s.
     """
-    first, more = judged.bottlenecks[0], len(judged.bottlenecks) - 1
+    first, more = evaluation.bottlenecks[0], len(evaluation.bottlenecks) - 1
     also = (
         f", and {more} more stage{'s' * (more > 1)} or link{'s' * (more > 1)} as slow"
         if more
         else ""
     )
     if first.startswith("stage"):
-        report = judged.stages[int(first.split()[1]) - 1]
+        report = evaluation.stages[int(first.split()[1]) - 1]
         what = f"{named_layers(report.stage.layers)} on {tally(report.gpu_types)}"
     else:
-        link = judged.links[int(first.split()[1].split("→")[0]) - 1]
+        link = evaluation.links[int(first.split()[1].split("→")[0]) - 1]
         gpus = [f"GPU {g} ({problem.cluster.gpus[g].type})" for g in (link.sender, link.receiver)]
         what = f"{' to '.join(gpus)}, {link.bandwidth_gb_per_s:g} GB/s"
-    return f"{first.capitalize()} ({what}{also}) limits throughput to {judged.throughput:.6g} tokens/s."
+    return f"{first.capitalize()} ({what}{also}) limits throughput to {evaluation.throughput:.6g} tokens/s."
 
 
 def costs_line(mix: Mix) -> str:
@@ -165,12 +165,12 @@ def _gain(rate: float, now: float) -> str:
 
 
 def rows_of(found: Answer, extra: Sequence[Row] = ()) -> list[Row]:
-    """The rivals' chart: optimum, what the reader made or pinned, one GPU per stage, rules of thumb."""
+    """The baselines' chart: optimum, what the reader made or pinned, one GPU per stage, rules of thumb."""
     best, name = found.result, "best found"
     if best.status == "optimal":
         flight = given(found.in_flight)
         name = "proven optimum" if flight.fits else f"optimum for {flight.checked} in flight"
-    return [row_of(name, best), *extra, *found.rivals]
+    return [row_of(name, best), *extra, *found.baselines]
 
 
 def parse_layers(text: str, gpus: int, layers: int) -> tuple[int, ...]:

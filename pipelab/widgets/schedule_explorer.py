@@ -9,7 +9,7 @@ from pipelab.engine.schedules import RULES, schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.fields import whole_number
-from pipelab.figures.gantt_chart import MOST_BARS, gantt_parts
+from pipelab.figures.gantt_chart import MOST_BARS, GanttView, gantt_parts
 from pipelab.figures.makespans import timelines_parts
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
@@ -174,14 +174,8 @@ class ScheduleExplorer(widgets.VBox):
                 self.words.say(
                     "Too many bars to stand beside each other: the first is drawn, both are measured below."
                 )
-            self.chart.put(
-                gantt_parts(
-                    self.timelines[0],
-                    critical_path=values.critical_path,
-                    memory=values.memory,
-                    zoom=_ZOOM,
-                )
-            )
+            view = GanttView(critical_path=values.critical_path, memory=values.memory, zoom=_ZOOM)
+            self.chart.put(gantt_parts(self.timelines[0], view))
 
     def _zoomed(self, change: Any) -> None:
         """A raster gives way to bars once few enough are in view, and comes back with all of the time."""
@@ -193,9 +187,8 @@ class ScheduleExplorer(widgets.VBox):
             low, high = sorted(min(max(float(edge), 0.0), timeline.makespan) for edge in seen)
             window = (low, high)
         if window is None or window[0] < window[1]:
-            self.chart.put(
-                gantt_parts(timeline, window, critical_path=values.critical_path, zoom=_ZOOM), seen
-            )
+            view = GanttView(window, critical_path=values.critical_path, zoom=_ZOOM)
+            self.chart.put(gantt_parts(timeline, view), seen)
 
 
 def _bars(timelines: tuple[Timeline, ...]) -> int:

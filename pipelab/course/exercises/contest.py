@@ -1,4 +1,4 @@
-"""An exercise with a schedule as its answer: it has to beat a rival within the memory there is."""
+"""An exercise with a schedule as its answer: it has to beat another schedule within the memory there is."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

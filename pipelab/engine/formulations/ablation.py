@@ -1,4 +1,4 @@
-"""What a family of constraints is for: leave it out and see what the solver promises."""
+"""What a family of constraints is for: leave it out and see what the solver claims."""
 
 import warnings
 from typing import NamedTuple
@@ -20,11 +20,11 @@ class LeftOut(NamedTuple):
 
     without: str
     promised_tokens_per_s: float | None  # what the solver claims
-    verdict: str  # what the judge says to the stages it chose
+    verdict: str  # what `evaluate` finds wrong with the stages it chose
 
 
 def leave_out(problem: Problem, *families: str) -> LeftOut:
-    """Solve the joint ILP without some families (with HiGHS) and let `evaluate` judge the answer.
+    """Solve the joint ILP without some families (with HiGHS) and check the answer with `evaluate`.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
     -------
     LeftOut
         `without`, the families; `promised_tokens_per_s`, what the solver claims, None where it has
-        no answer; and `verdict`, what the judge says to the stages it chose.
+        no answer; and `verdict`, what `evaluate` finds wrong with the stages it chose.
 
     Raises
     ------

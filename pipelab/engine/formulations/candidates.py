@@ -188,7 +188,7 @@ def list_candidates(
     rate : float array, shape (S, U)
         Of every set with every kind of span, in tokens/s.
     allowed : bool array, shape (S, U)
-        Which kinds of span a set may hold; with layers all alike, 1 … M of them.
+        Which kinds of span a set may hold; with identical layers, 1 … M of them.
     starts : int array
         First layers (from 0) at which an allocation may start.
     """
@@ -224,7 +224,7 @@ def stage_rates(
         if i % 1024 == 0:
             deadline.check()
         np.add.at(counts[i], problem.cluster.kind_of[list(gpus)], 1)
-    # Sets with the same kinds of GPU behave alike: each composition is computed once.
+    # Sets with the same kinds of GPU behave identically: each composition is computed once.
     composition, which = np.unique(counts, axis=0, return_inverse=True)
     rate, fits = np.empty((2, len(composition), len(runs_of(problem.model).layers)))
     step = max(1, 1_000_000 // (len(kinds) * rate.shape[1]))  # in parts, none of which takes long

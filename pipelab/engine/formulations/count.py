@@ -74,7 +74,7 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     # At each boundary: segments ending there times segments starting right after it.
     meeting = ends[:, :-1].astype(pairs.dtype) @ starts[:, 1:].T.astype(pairs.dtype)
     can_follow = (pairs > 0).astype(np.int64)
-    # (C, M-1): at this boundary, somebody can follow
+    # (C, M-1): at this boundary, some allocation can follow
     followed = can_follow @ (starts[:, 1:] > 0) > 0
     preceded = can_follow.T @ (ends[:, :-1] > 0) > 0
     return {

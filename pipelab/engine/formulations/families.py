@@ -1,8 +1,8 @@
-"""The registry of constraint families: each is said, written, counted, stated and built in one place.
+"""The registry of constraint families: a family is explained, counted, stated and built in one place.
 
-The notebook shows a family's sentence, formula and row count; cvxpy states it; the solver
-gets its rows. Formula, cvxpy line and rows are three copies, written by hand side by side; tests
-hold the built rows against the counted ones and against cvxpy's reading of the same family.
+A notebook shows a family's sentence, formula, cvxpy line and row count; cvxpy evaluates the line;
+the solver gets the rows. Formula, line and rows are written by hand, side by side. Tests compare
+the rows with the count, and with the cvxpy line at random points.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ __all__ = ["Domain", "Family", "Incidence", "Symbol", "maximise_t"]
 
 @dataclass(frozen=True)
 class Symbol:
-    """A letter of the formulation and what it is called in code."""
+    """A symbol of the formulation and its name in code."""
 
     letter: str  # LaTeX
     code: str
@@ -54,10 +54,11 @@ class Family:
     count : function
         From the numbers of `count_candidates` to the number of rows.
     counted_as : str
-        The same count for people.
+        The same count in words.
     rows : function of (Incidence, Columns) to RowBlock
-    state : function of (Incidence, variables) to a cvxpy constraint
-        `variables` has one cvxpy variable per column group.
+    cvxpy : str
+        The constraint as a line of cvxpy, over the names of the formulation's matrices (attributes
+        of its `Incidence`) and variables (column groups).
     """
 
     name: str
@@ -67,7 +68,29 @@ class Family:
     counted_as: str
     count: Callable[[Mapping[str, int]], int]
     rows: Callable[[Any, Columns], RowBlock]  # of the formulation's own `Incidence`
-    state: Callable[[Any, Any], Any]
+    cvxpy: str
+
+    def state(self, incidence: "Incidence", variables: Mapping[str, Any]) -> Any:
+        """The cvxpy constraint that the line `cvxpy` stands for.
+
+        Parameters
+        ----------
+        incidence : Incidence
+        variables : mapping
+            One cvxpy variable per column group.
+        """
+        return eval(self.cvxpy, {}, _Names(incidence, variables))
+
+
+class _Names(dict):
+    """Variables by name; any other name is an attribute of the incidence, computed when first used."""
+
+    def __init__(self, incidence: "Incidence", variables: Mapping[str, Any]) -> None:
+        super().__init__(variables)
+        self.incidence = incidence
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(self.incidence, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +105,7 @@ class Incidence:
     cap_links : bool
         Count no link as faster than the fastest stage. No placement is, so nothing changes
         but the numbers: a link a million times as fast as a stage would make solvers, which
-        compute to about 1e-9, take a hair of it for a whole stage.
+        compute to about 1e-9, take a tiny part of it for a whole stage.
     """
 
     candidates: Candidates

@@ -16,7 +16,7 @@ def joint_form(form: str, big_m: str = "valid") -> ModuleType:
     Raises
     ------
     UnknownName
-        No such form or big-M, or the M of the author's code asked of the tight form, which has
+        No such form or big-M, or the M of the author's code for the tight form, which has
         none.
     """
     if form not in FORMS:

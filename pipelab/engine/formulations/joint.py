@@ -1,11 +1,10 @@
 """The write-up's joint ILP: choose layers and specific GPUs of every stage at once.
 
 Maximise t such that every layer is covered once, no GPU is used twice, chosen stages are
-linked in order, and t exceeds neither the rate of a chosen stage nor that of a chosen
-link. Every candidate stage and every possible link has a variable of its own, with its
-rate computed beforehand; that is what makes the model linear, and what makes it large:
-2(A + E) + 1 variables, see `count.py`. `joint_tight` says the same with fewer rows and a
-better bound.
+linked in order, and t is at most the rate of every chosen stage and link. Every candidate stage and
+every possible link has a variable of its own, with its rate computed beforehand; that is what makes
+the model linear, and what makes it large: 2(A + E) + 1 variables, see `count.py`. `joint_tight`
+states the same with fewer rows and a better bound.
 
 Equals `pipelab.joint_ilp` on its domain; see tests/test_definitions_placement.py.
 
@@ -60,7 +59,7 @@ SYMBOLS = (
         "tokens/s",
     ),
     Symbol(r"z_a \in \{0, 1\}", "z", "1 when allocation a is chosen", "–"),
-    Symbol(r"e_{ab} \in \{0, 1\}", "e", "1 when a hands its activations to b", "–"),
+    Symbol(r"e_{ab} \in \{0, 1\}", "e", "1 when a sends its activations to b", "–"),
     Symbol(r"\tau_a \ge 0", "tau", "rate of a if chosen, else 0", "tokens/s"),
     Symbol(r"\rho_{ab} \ge 0", "rho", "rate of (a, b) if used, else 0", "as ν"),
     Symbol(r"t \ge 0", "t", "rate of the whole pipeline", "tokens/s"),
@@ -75,14 +74,14 @@ LAYER_COVERAGE = Family(
     "layer_coverage", "Layer ℓ is in exactly one chosen allocation.",
     r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell", "logic", "M", lambda n: n["layers"],
     rows=lambda i, c: c.rows({"z": i.covers}, lower=1, upper=1),
-    state=lambda i, v: i.covers @ v["z"] == 1,
+    cvxpy="covers @ z == 1",
 )  # fmt: skip
 
 GPU_EXCLUSIVITY = Family(
     "gpu_exclusivity", "GPU g is in at most one chosen allocation.",
     r"\sum_{a \ni g} z_a \le 1 \quad \forall g", "logic", "N", lambda n: n["gpus"],
     rows=lambda i, c: c.rows({"z": i.uses}, upper=1),
-    state=lambda i, v: i.uses @ v["z"] <= 1,
+    cvxpy="uses @ z <= 1",
 )  # fmt: skip
 
 FAMILIES = (
@@ -92,71 +91,71 @@ FAMILIES = (
         "pipeline_start", "Some chosen allocation starts at the first layer.",
         r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1", "logic", "1", lambda n: 1,
         rows=lambda i, c: c.rows({"z": i.first}, lower=1),
-        state=lambda i, v: i.first @ v["z"] >= 1,
+        cvxpy="first @ z >= 1",
     ),
     Family(
         "pipeline_end", "Some chosen allocation ends at the last layer.",
         r"\sum_{a:\,\mathrm{last}(a) = M} z_a \ge 1", "logic", "1", lambda n: 1,
         rows=lambda i, c: c.rows({"z": i.last}, lower=1),
-        state=lambda i, v: i.last @ v["z"] >= 1,
+        cvxpy="last @ z >= 1",
     ),
     Family(
-        "successor", "A chosen allocation that is not the last hands on to somebody.",
+        "successor", "A chosen allocation that is not the last has a successor.",
         r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
         "logic", "allocations with a successor", lambda n: n["with_successor"],
         rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0),
-        state=lambda i, v: i.leaves[i.followed] @ v["e"] >= i.pick(i.followed) @ v["z"],
+        cvxpy="leaves[followed] @ e >= pick(followed) @ z",
     ),
     Family(
-        "predecessor", "A chosen allocation that is not the first receives from somebody.",
+        "predecessor", "A chosen allocation that is not the first has a predecessor.",
         r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
         "logic", "allocations with a predecessor", lambda n: n["with_predecessor"],
         rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0),
-        state=lambda i, v: i.enters[i.preceded] @ v["e"] >= i.pick(i.preceded) @ v["z"],
+        cvxpy="enters[preceded] @ e >= pick(preceded) @ z",
     ),
     Family(
         "link_needs_sender", "A used connection has its sender chosen.",
         r"e_{ab} \le z_a \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T}, upper=0),
-        state=lambda i, v: v["e"] <= i.leaves.T @ v["z"],
+        cvxpy="e <= leaves.T @ z",
     ),
     Family(
         "link_needs_receiver", "A used connection has its receiver chosen.",
         r"e_{ab} \le z_b \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.enters.T}, upper=0),
-        state=lambda i, v: v["e"] <= i.enters.T @ v["z"],
+        cvxpy="e <= enters.T @ z",
     ),
     Family(
         "stage_rate", "τ is the rate of a chosen allocation and 0 otherwise.",
         r"\tau_a = \theta_a z_a \quad \forall a", "throughput", "A", lambda n: n["allocations"],
         rows=lambda i, c: c.rows({"tau": i.each_allocation(), "z": -i.theta}, lower=0, upper=0),
-        state=lambda i, v: v["tau"] == i.theta @ v["z"],
+        cvxpy="tau == theta @ z",
     ),
     Family(
         "link_rate", "ρ is the rate of a used connection and 0 otherwise.",
         r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)", "throughput", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows({"rho": i.each_connection(), "e": -i.nu}, lower=0, upper=0),
-        state=lambda i, v: v["rho"] == i.nu @ v["e"],
+        cvxpy="rho == nu @ e",
     ),
     Family(
-        "stage_bottleneck", "No chosen allocation is slower than t; one not chosen says nothing, thanks to its M.",
+        "stage_bottleneck", "t is at most the rate of a chosen allocation; M makes any other row vacuous.",
         r"t \le \tau_a + M_{\mathrm{stage}} (1 - z_a) \quad \forall a",
         "throughput", "A", lambda n: n["allocations"],
         rows=lambda i, c: c.rows(
             {"t": _ones(c.sizes["z"]), "tau": -i.each_allocation(), "z": i.big_m_stage * i.each_allocation()},
             upper=i.big_m_stage,
         ),
-        state=lambda i, v: v["t"] <= v["tau"] + i.big_m_stage * (1 - v["z"]),
+        cvxpy="t <= tau + big_m_stage * (1 - z)",
     ),
     Family(
-        "link_bottleneck", "No used connection is slower than t; one not used says nothing, if its M is large enough.",
+        "link_bottleneck", "t is at most the rate of a used connection; a large enough M makes any other row vacuous.",
         r"t \le \rho_{ab} + M_{\mathrm{link}} (1 - e_{ab}) \quad \forall (a, b)",
         "throughput", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows(
             {"t": _ones(c.sizes["e"]), "rho": -i.each_connection(), "e": i.big_m_link * i.each_connection()},
             upper=i.big_m_link,
         ),
-        state=lambda i, v: v["t"] <= v["rho"] + i.big_m_link * (1 - v["e"]),
+        cvxpy="t <= rho + big_m_link * (1 - e)",
     ),
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 What differs from `joint`: every layer is held by exactly one chosen stage, so t is at
 most the rate of that stage: one row per layer replaces one big-M row per allocation. A
-chosen stage hands on exactly once, so the link variables are a flow. At most one
+chosen stage has exactly one successor, so the link variables are a flow. At most one
 connection crosses each boundary, so one row per boundary bounds t by it. τ and ρ were
 only names for θz and νe, and are gone.
 
@@ -31,24 +31,24 @@ FAMILIES = (
     LAYER_COVERAGE,
     GPU_EXCLUSIVITY,
     Family(
-        "flow_out", "A chosen allocation that is not the last hands on exactly once.",
+        "flow_out", "A chosen allocation that is not the last has exactly one successor.",
         r"\sum_{b} e_{ab} = z_a \quad \forall a \text{ with a successor}",
         "logic", "allocations with a successor", lambda n: n["with_successor"],
         rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0, upper=0),
-        state=lambda i, v: i.leaves[i.followed] @ v["e"] == i.pick(i.followed) @ v["z"],
+        cvxpy="leaves[followed] @ e == pick(followed) @ z",
     ),
     Family(
         "flow_in", "A chosen allocation that is not the first receives exactly once.",
         r"\sum_{a} e_{ab} = z_b \quad \forall b \text{ with a predecessor}",
         "logic", "allocations with a predecessor", lambda n: n["with_predecessor"],
         rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0, upper=0),
-        state=lambda i, v: i.enters[i.preceded] @ v["e"] == i.pick(i.preceded) @ v["z"],
+        cvxpy="enters[preceded] @ e == pick(preceded) @ z",
     ),
     Family(
         "layer_rate", "t is at most the rate of whichever allocation holds layer ℓ.",
         r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell", "throughput", "M", lambda n: n["layers"],
         rows=lambda i, c: c.rows({"t": _ones(i.candidates.layers), "z": -(i.covers @ i.theta)}, upper=0),
-        state=lambda i, v: v["t"] <= i.covers @ i.theta @ v["z"],
+        cvxpy="t <= covers @ theta @ z",
     ),
     Family(
         "boundary_rate", "t is at most the rate of the connection that crosses boundary ℓ, if one does.",
@@ -59,7 +59,7 @@ FAMILIES = (
             {"t": _ones(i.candidates.layers - 1), "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
             upper=i.big_m_link,
         ),
-        state=lambda i, v: v["t"] <= i.crosses @ i.nu @ v["e"] + i.big_m_link * (1 - i.crosses @ v["e"]),
+        cvxpy="t <= crosses @ nu @ e + big_m_link * (1 - crosses @ e)",
     ),
 )  # fmt: skip
 

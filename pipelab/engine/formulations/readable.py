@@ -3,7 +3,6 @@
 All of it is read from the registry and the problem; nothing is typed a second time.
 """
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -25,7 +24,7 @@ __all__ = ["Formulation", "Symbols", "joint_formulation", "single_gpu_formulatio
 
 @dataclass(frozen=True)
 class Symbols:
-    """The letters of a formulation: what each means, its unit, its name in code."""
+    """The symbols of a formulation: what each means, its unit, its name in code."""
 
     symbols: tuple[Symbol, ...]
 
@@ -69,7 +68,7 @@ class Formulation:
                 "group": [f.group for f in self.families],
                 "one row says": [f.sentence for f in self.families],
                 "formula": [f"$\\displaystyle {f.formula}$" for f in self.families],
-                "in cvxpy": [cvxpy_line(f) for f in self.families],
+                "in cvxpy": [f.cvxpy for f in self.families],
                 "how many rows": [f.counted_as for f in self.families],
                 "rows here": [f.count(self.counts) for f in self.families],
             }
@@ -132,7 +131,7 @@ def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulatio
     Raises
     ------
     NotApplicable
-        `as_run` is asked where layers differ.
+        `as_run` does not apply where layers differ.
 
     References
     ----------
@@ -147,12 +146,3 @@ def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulatio
         segment_rules.count_segments(chosen),
         Symbols(single_gpu.SYMBOLS),
     )
-
-
-def cvxpy_line(family: Family) -> str:
-    """The line with which a family is stated in cvxpy, as a reader would write it."""
-    source = " ".join(inspect.getsource(family.state).split())
-    line = source.partition("lambda i, v: ")[2].rstrip(" ,)") if "lambda" in source else source
-    line += ")" * (line.count("(") - line.count(")"))
-    line = line.replace('v["', "").replace('"]', "").replace("i.", "")
-    return line

@@ -151,12 +151,12 @@ def _bounds(program: LinearProgram, rows: list[_Row]) -> list[tuple[float, float
 
 def _proves(leaf: Leaf, rows: list[_Row], bounds: list[tuple[float, float]]) -> bool:
     """Whether the weighted rows ask for more than any x within its bounds can give."""
-    asked, total = Fraction(0), {}  # type: Fraction, dict[int, Fraction]
+    required, total = Fraction(0), {}  # type: Fraction, dict[int, Fraction]
     for r, weight in leaf.weights:
         side = rows[r].lower if weight > 0 else rows[r].upper
         if not np.isfinite(side):
             return False
-        asked += weight * Fraction(side)
+        required += weight * Fraction(side)
         for j, a in rows[r].entries.items():
             total[j] = total.get(j, Fraction(0)) + weight * Fraction(a)
     most = Fraction(0)
@@ -165,7 +165,7 @@ def _proves(leaf: Leaf, rows: list[_Row], bounds: list[tuple[float, float]]) -> 
         if c and not np.isfinite(best):
             return False
         most += c * Fraction(best) if c else 0
-    return asked > most
+    return required > most
 
 
 @dataclass

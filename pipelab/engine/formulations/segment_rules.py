@@ -18,7 +18,7 @@ __all__ = ["SegmentRules", "count_segments", "rules", "segments", "twins", "uppe
 
 @dataclass(frozen=True, eq=False)
 class SegmentRules:
-    """Which segments exist: kinds of span per GPU (layers all alike: numbers of them), and first layers."""
+    """Which segments exist: kinds of span per GPU (identical layers: numbers of them), and first layers."""
 
     problem: Problem  # with one GPU per stage
     rate: np.ndarray  # (N, U) tokens/s

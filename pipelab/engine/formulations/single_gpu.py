@@ -1,7 +1,7 @@
 """The original MILP: one GPU per stage, a variable for every segment and every pair that can follow.
 
 Maximise t such that every layer is in one chosen segment, a GPU holds at most one, chosen
-neighbours are linked, and t exceeds neither the rate of a used GPU nor that of a used link.
+neighbours are linked, and t is at most the rate of every used GPU and link.
 
 As its author ran it, segments start on a grid only, have at least some length, and every
 GPU may hold one layer even where that does not fit; the model is then a restriction of the
@@ -41,7 +41,7 @@ class GpuIncidence(Incidence):
 
     @cached_property
     def twins(self) -> np.ndarray:
-        """(first, second) of neighbouring ids that differ in nothing; shape (P, 2)."""
+        """(first, second) of neighbouring ids of identical GPUs; shape (P, 2)."""
         return twins(self.candidates.problem)
 
     @property
@@ -107,7 +107,7 @@ _OF_GPUS = {
 SYMBOLS = (
     *(_OF_GPUS.get(s.letter, replace(s, meaning=_segments(s.meaning))) for s in JOINT_SYMBOLS),
     Symbol(r"u_g \in \{0, 1\}", "u", "1 when GPU g holds a segment", "–"),
-    Symbol(r"\bar t", "bound", "a rate that no placement exceeds", "tokens/s"),
+    Symbol(r"\bar t", "bound", "an upper bound on the rate of any placement", "tokens/s"),
 )
 
 FAMILIES = (
@@ -116,13 +116,13 @@ FAMILIES = (
         "gpu_capacity", "GPU g holds at most one segment.",
         r"\sum_{a \ni g} z_a \le 1 \quad \forall g", "logic", "N", lambda n: n["gpus"],
         rows=lambda i, c: c.rows({"z": i.uses}, upper=1),
-        state=lambda i, v: i.uses @ v["z"] <= 1,
+        cvxpy="uses @ z <= 1",
     ),
     Family(
         "gpu_used", "u is 1 when GPU g holds a segment.",
         r"u_g = \sum_{a \ni g} z_a \quad \forall g", "logic", "N", lambda n: n["gpus"],
         rows=lambda i, c: c.rows({"u": i.each_gpu(), "z": -i.uses}, lower=0, upper=0),
-        state=lambda i, v: v["u"] == i.uses @ v["z"],
+        cvxpy="u == uses @ z",
     ),
     _JOINT["link_needs_sender"],
     _JOINT["link_needs_receiver"],
@@ -130,51 +130,51 @@ FAMILIES = (
         "link_forced", "Two chosen neighbours are linked.",
         r"e_{ab} \ge z_a + z_b - 1 \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T - i.enters.T}, lower=-1),
-        state=lambda i, v: v["e"] >= i.leaves.T @ v["z"] + i.enters.T @ v["z"] - 1,
+        cvxpy="e >= leaves.T @ z + enters.T @ z - 1",
     ),
     Family(
         "gpu_rate", "τ is the rate of the segment that GPU g holds, or 0.",
         r"\tau_g = \sum_{a \ni g} \theta_a z_a \quad \forall g", "throughput", "N", lambda n: n["gpus"],
         rows=lambda i, c: c.rows({"tau": i.each_gpu(), "z": -(i.uses @ i.theta)}, lower=0, upper=0),
-        state=lambda i, v: v["tau"] == i.uses @ i.theta @ v["z"],
+        cvxpy="tau == uses @ theta @ z",
     ),
     _JOINT["link_rate"],
     Family(
-        "gpu_bottleneck", "No used GPU is slower than t.",
+        "gpu_bottleneck", "t is at most the rate of a used GPU.",
         r"t \le \tau_g + M_{\mathrm{stage}} (1 - u_g) \quad \forall g", "throughput", "N", lambda n: n["gpus"],
         rows=lambda i, c: c.rows(
             {"t": _ones(i.candidates.gpus), "tau": -i.each_gpu(), "u": i.big_m_stage * i.each_gpu()},
             upper=i.big_m_stage,
         ),
-        state=lambda i, v: v["t"] <= v["tau"] + i.big_m_stage * (1 - v["u"]),
+        cvxpy="t <= tau + big_m_stage * (1 - u)",
     ),
     _JOINT["link_bottleneck"],
     _JOINT["pipeline_start"],
     _JOINT["successor"],
     _JOINT["predecessor"],
     Family(
-        "twins_in_order", "Of two GPUs that differ in nothing, the first is used first.",
-        r"u_g \ge u_{g+1} \quad \forall g, g+1 \text{ alike}", "strengthening", "pairs of twins",
+        "twins_in_order", "Of two identical GPUs, the first is used first.",
+        r"u_g \ge u_{g+1} \quad \forall g, g+1 \text{ identical}", "strengthening", "pairs of twins",
         lambda n: n["twins"],
         rows=lambda i, c: c.rows({"u": i.twin_rows(1.0, -1.0)}, lower=0),
-        state=lambda i, v: i.twin_rows(1.0, -1.0) @ v["u"] >= 0,
+        cvxpy="twin_rows(1.0, -1.0) @ u >= 0",
     ),
     Family(
         "upper_bound", "t is at most a rate at which the GPUs could still hold all layers.",
         r"t \le \bar t", "strengthening", "1", lambda n: 1,
         rows=lambda i, c: c.rows({"t": _ones(1)}, upper=i.bound),
-        state=lambda i, v: v["t"] <= i.bound,
+        cvxpy="t <= bound",
     ),
     Family(
         "boundary_balance", "As many chosen segments end before a layer as start there.",
         r"\sum_{a:\,\mathrm{first}(a) = \ell + 1} z_a = \sum_{a:\,\mathrm{last}(a) = \ell} z_a",
         "strengthening", "first layers but the first", lambda n: n["inner_starts"],
         rows=lambda i, c: c.rows({"z": i.balance}, lower=0, upper=0),
-        state=lambda i, v: i.balance @ v["z"] == 0,
+        cvxpy="balance @ z == 0",
     ),
 )  # fmt: skip
 
-# With only some of the connections in the model, "somebody" may be linked by one that is left out.
+# With only some of the connections in the model, the link to a successor may be one that is left out.
 _NEED_ALL_LINKS = ("successor", "predecessor")
 
 

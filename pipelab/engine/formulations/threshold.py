@@ -1,6 +1,6 @@
 """Is there a placement in which everything is faster than a given rate? No big-M, so no tolerance.
 
-Stages and links that are not faster are simply left out; what remains is a question of
+Stages and links that are not faster are simply left out; what remains is a matter of
 logic alone (coverage, exclusivity, flow), with coefficients of 0 and 1. If the answer is
 no, no placement is faster: a proof that does not depend on how finely a solver computes.
 """

@@ -1,4 +1,4 @@
-"""The aggregated form from problem to result: search for the best rate, one small program a question.
+"""The aggregated form from problem to result: search for the best rate, one small program after the other.
 
 Equals `pipelab.counting` on its domain; see tests/test_definitions_placement.py.
 """
@@ -13,6 +13,7 @@ from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers.choice import check_solver, solver_version
 from pipelab.evaluation import evaluate
@@ -55,7 +56,7 @@ def solve_aggregated(
     Returns
     -------
     Result
-        `details["questions"]` lists every small program asked; `details["fewest"]` says whether
+        `details["subproblems"]` lists every small program solved; `details["fewest"]` says whether
         the choice among equally fast placements was finished too.
 
     Notes
@@ -78,7 +79,8 @@ def solve_aggregated(
         try:
             if _many(problem):
                 bound = bound_in_one_node(problem, deadline)
-            search = Search(rates_in_time(problem, deadline), solver, deadline, gap, on_progress)
+            subproblems = Subproblems(rates_in_time(problem, deadline), solver, deadline)
+            search = Search(subproblems, gap, on_progress)
         except Ended as end:
             known = (
                 result_of(first, end.reason)
@@ -107,21 +109,20 @@ def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | 
     if not _many(problem):
         return None
     try:
-        search = Search(rates_in_time(problem, deadline, alone=True), solver, deadline)
+        subproblems = Subproblems(rates_in_time(problem, deadline, alone=True), solver)
     except Ended:
         return None
-    search.deadline = deadline.within(min(_FIRST_SECONDS, deadline.left / 4))
-    search.run()
-    search.deadline = deadline
+    subproblems.deadline = deadline.within(min(_FIRST_SECONDS, deadline.left / 4))
+    search = Search(subproblems).run()
+    subproblems.deadline = deadline
     return search
 
 
 def stand_in(problem: Problem, at_least: float = 0.0) -> Placement | None:
     """Find any placement of at least this rate within 0.2 s after an early stop; None if there is none."""
     try:
-        search = Search(
-            stage_rates(problem, Deadline(_LATE_SECONDS), alone=True), deadline=Deadline(0)
-        ).run()
+        rates = stage_rates(problem, Deadline(_LATE_SECONDS), alone=True)
+        search = Search(Subproblems(rates, deadline=Deadline(0))).run()
     except Ended:
         return None
     return search.best if (search.throughput or 0.0) >= at_least else None
@@ -133,7 +134,7 @@ def _many(problem: Problem) -> bool:
 
 def _nothing(problem: Problem, deadline: Deadline, reason: str) -> Result:
     """Ended before there was any table of rates."""
-    details = {"questions": (), "progress": (), "nodes": 0, "fewest": False, "rates": None}
+    details = {"subproblems": (), "progress": (), "nodes": 0, "fewest": False, "rates": None}
     return replace(
         unlisted(problem, "aggregated", {}, deadline, Ended(reason), "the rates of stages"),
         details=details,
@@ -174,16 +175,15 @@ def result_of(search: Search, ended: str | None = None) -> Result:
         What ended the listing of rates: the search was about some of the stages only, and proves
         nothing.
     """
-    problem = search.rates.problem
+    subproblems, rates = search.subproblems, search.subproblems.rates
+    problem = rates.problem
     size = {
-        "classes": len(search.rates.classes),
-        "mixtures": len(search.rates.composition),
-        "rates": len(search.thresholds),
-        "questions": len(search.questions),
-        "variables": max((q.variables for q in search.questions), default=0),
-        "rows": max((q.rows for q in search.questions), default=0),
+        "classes": len(rates.classes),
+        "mixtures": len(rates.composition),
+        "rates": len(rates.thresholds),
+        **subproblems.size,
     }
-    bound = float(search.thresholds[search.high]) if search.high >= 0 else None
+    bound = subproblems.rate(search.high) if search.high >= 0 else None
     if search.low == search.high:  # one rate, computed by two paths
         bound = search.throughput
     status, bound = status_and_bound(search.throughput, bound)
@@ -192,31 +192,30 @@ def result_of(search: Search, ended: str | None = None) -> Result:
         status, bound = "feasible" if search.best else "unknown", None
         reason = "the rates of stages that mix GPUs were still being listed"
     elif search.high < 0:
-        status, bound, reason = "infeasible", None, _why_infeasible(search)
+        status, bound, reason = "infeasible", None, _why_infeasible(subproblems)
     if search.stopped == "list limit":
-        reason = f"stages that mix many of the {len(search.rates.classes)} classes were left out where links bind"
+        reason = f"stages that mix many of the {len(rates.classes)} classes were left out where links bind"
     details = {
-        "questions": tuple(search.questions),
+        "subproblems": tuple(subproblems.log),
         "progress": tuple(search.progress),
-        "nodes": search.nodes,
+        "nodes": subproblems.nodes,
         "fewest": search.fewest,
-        "rates": search.rates,
+        "rates": rates,
     }
     stopped_by = None if status in ("optimal", "infeasible") else ended or search.stopped
     return Result(
-        problem, "aggregated", status, search.best, search.throughput, bound, search.deadline.spent, size,
-        _solver_name(search), reason, stopped_by, details,
+        problem, "aggregated", status, search.best, search.throughput, bound, subproblems.deadline.spent, size,
+        _solver_name(subproblems), reason, stopped_by, details,
     )  # fmt: skip
 
 
-def _solver_name(search: Search) -> str:
-    return solver_version(search.solver) if search.questions else ""
+def _solver_name(subproblems: Subproblems) -> str:
+    return solver_version(subproblems.solver) if subproblems.log else ""
 
 
-def _why_infeasible(search: Search) -> str:
-    problem = search.rates.problem
-    if not len(search.thresholds):
-        return why_no_layer_fits(problem)
-    return why_too_few(
-        problem, search.rates.holdable(search.thresholds[:1])[0], _solver_name(search)
-    )
+def _why_infeasible(subproblems: Subproblems) -> str:
+    rates = subproblems.rates
+    if not len(rates.thresholds):
+        return why_no_layer_fits(rates.problem)
+    holdable = rates.holdable(rates.thresholds[:1])[0]
+    return why_too_few(rates.problem, holdable, _solver_name(subproblems))

@@ -17,6 +17,7 @@ from pipelab.engine.formulations.refutation import refute
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.proof import Certificate, program_of, recipes_of
 from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.solvers.choice import check_solver, run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
@@ -131,7 +132,8 @@ def _idle(rates: StageRates, rate: float) -> tuple[int, ...]:
 
 def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certificate:
     """Layers differ: ask the search itself whether the rate can be reached."""
-    reached = Search(rates, solver).reach(int(np.searchsorted(rates.thresholds, given(proof.rate))))
+    index = int(np.searchsorted(rates.thresholds, given(proof.rate)))
+    reached = Search(Subproblems(rates, solver)).reach(index)
     if reached:
         raise PipelabError(
             f"a placement of {proof.rate:.7g} tokens/s exists, so the result is not the best"

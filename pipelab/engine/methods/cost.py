@@ -3,8 +3,8 @@
 Dollars per million tokens are price per hour / (3600 · throughput) · 10^6. The least price of a
 placement of at least t tokens/s never falls as t rises. So once the least price P at some rate
 is known, no rate t ≥ that one can have less than P / t: all rates up to P / (best ratio so far) are
-settled without a question, and a question "at least t, for less than best ratio × the highest
-rate left" that is answered no settles everything above t.
+settled without a subproblem; and if no placement reaches t for less than best ratio × the highest
+rate left, everything above t is settled.
 """
 
 import heapq
@@ -18,13 +18,14 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
+from pipelab.engine.methods.minimum_use import least_use
 from pipelab.engine.methods.prices import (
     MOST_PRICE_UNITS,
     price_per_hour,
     usd_per_million_tokens,
     whole_prices,
 )
-from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_RATIO
@@ -72,15 +73,15 @@ def cheapest(
     Returns
     -------
     Result
-        `objective` has the value and its bound, `details["questions"]` every program asked. Where
+        `objective` has the value and its bound, `details["subproblems"]` every program solved. Where
         no placement reaches the floor, the status is "infeasible" and `reason` has the greatest
         throughput.
 
     Raises
     ------
     InvalidValue
-        A GPU without a price, prices too fine to be told apart, a floor or limit that is no number,
-        or no problem.
+        A GPU without a price, prices too fine to be distinguished, a floor or limit that is not a
+        number, or an argument that is not a problem.
     TooLarge
         Too many mixtures of too many kinds of GPU, where mixtures must be listed.
     UnknownName
@@ -103,7 +104,7 @@ def cheapest(
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
         if first is not None:
-            prices_or_refuse(first.rates, "cheapest")
+            prices_or_refuse(first.subproblems.rates, "cheapest")
         best = None if first is None or (first.throughput or 0.0) < at_least else first.best
         try:
             rates = rates_in_time(problem, deadline)
@@ -129,12 +130,14 @@ def cheapest_of(
     `best`: a placement that reaches the floor, if one is known.
     """
     prices = given(whole_prices(rates))
-    search = Search(rates, solver, deadline, limits=Limits(prices=prices), prefer="price")
-    state = _Search(search, floor_index(rates, at_least), _dollars_per_unit(rates, prices))
+    subproblems = Subproblems(rates, solver, deadline, Limits(prices=prices))
+    search = _LeastRatio(
+        subproblems, floor_index(rates, at_least), _dollars_per_unit(rates, prices)
+    )
     if best is not None:
-        state.keep(best)
-    state.run()
-    return _result(state, at_least, explain)
+        search.keep(best)
+    search.run()
+    return _result(search, at_least, explain)
 
 
 def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
@@ -143,7 +146,7 @@ def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
     Raises
     ------
     InvalidValue
-        A price is missing, or prices are too fine for a solver to tell them apart.
+        A price is missing, or prices are too fine for a solver to distinguish.
     """
     prices = whole_prices(rates)
     if prices is not None:
@@ -165,23 +168,27 @@ def refuse_unpriced(problem: Problem, what: str) -> None:
 
 
 def _dollars_per_unit(rates: StageRates, prices: tuple[int, ...]) -> float:
-    """What one of the whole units of price is worth."""
+    """Dollars per hour of one whole unit of price."""
     return given(rates.classes.gpu(0).usd_per_hour) / prices[0]
 
 
 @dataclass
-class _Search:
-    """The state of one search for the least ratio; rates count by their index in `search.thresholds`.
+class _LeastRatio:
+    """The state of one search for the least ratio of price to throughput.
+
+    Rates count by their index in `StageRates.thresholds`; ratios are price units per token/s.
 
     Attributes
     ----------
+    dollars : float
+        Per unit of price.
     open : heap of (least ratio possible, first rate, last rate, least price there)
-        Runs of rates that may still hold something better. Ratios are price units per token/s.
+        Runs of rates that may still hold something better.
     left : list of float
-        Least ratios possible in runs whose question was not answered.
+        Least ratios possible in runs whose subproblem stayed open.
     """
 
-    search: Search
+    subproblems: Subproblems
     floor: int
     dollars: float
     open: list[tuple[float, int, int, int]] = field(default_factory=list)
@@ -190,17 +197,16 @@ class _Search:
     ratio: float = math.inf
 
     def run(self) -> None:
-        """Ask about the floor first; then halve whichever run of rates could hold the least ratio."""
-        self._open(self.floor, self.search.highest(), min(given(self.search.limits.prices)))
-        ask_at_floor = True
-        while self.open and self.search.stopped is None:
+        """Look at the floor first; then halve whichever run of rates could hold the least ratio."""
+        cheapest_gpu = min(given(self.subproblems.limits.prices))
+        self._open(self.floor, self.subproblems.highest(), cheapest_gpu)
+        at_floor = True
+        while self.open and self.subproblems.stopped is None:
             _, first, last, price = heapq.heappop(self.open)
             first = self._first_that_could(first, price)
-            if first > last:
-                continue
-            middle = first if ask_at_floor else self._middle(first, last)
-            ask_at_floor = False
-            self._ask(first, middle, last, price)
+            if first <= last:
+                self._look_at(first, first if at_floor else self._middle(first, last), last, price)
+                at_floor = False
 
     @property
     def bound(self) -> float:
@@ -209,42 +215,42 @@ class _Search:
 
     def _open(self, first: int, last: int, price: int) -> None:
         if first <= last:
-            heapq.heappush(
-                self.open, (price / float(self.search.thresholds[last]), first, last, price)
-            )
+            ratio = price / self.subproblems.rate(last)
+            heapq.heappush(self.open, (ratio, first, last, price))
 
     def _first_that_could(self, first: int, price: int) -> int:
         """The first rate of a run at which such a price would be a lower ratio than the best."""
         if self.best is None:
             return first
         slowest = price / (self.ratio * (1 - ONE_RATIO))
-        return max(first, int(np.searchsorted(self.search.thresholds, slowest, side="right")))
+        thresholds = self.subproblems.rates.thresholds
+        return max(first, int(np.searchsorted(thresholds, slowest, side="right")))
 
     def _middle(self, first: int, last: int) -> int:
         """Halve by ratio, not by number: where rates lie dense, nothing much changes."""
-        rates = self.search.thresholds
-        middle = math.sqrt(float(rates[first]) * float(rates[last]))
-        return min(max(int(np.searchsorted(rates, middle)), first), last)
+        middle = math.sqrt(self.subproblems.rate(first) * self.subproblems.rate(last))
+        index = int(np.searchsorted(self.subproblems.rates.thresholds, middle))
+        return min(max(index, first), last)
 
-    def _ask(self, first: int, middle: int, last: int, price: int) -> None:
+    def _look_at(self, first: int, middle: int, last: int, price: int) -> None:
         """Least price at the middle rate, if it is low enough to beat the best ratio at the last rate."""
-        search = self.search
-        most = None
+        sub, most = self.subproblems, None
         if self.best is not None:
-            most = math.ceil(self.ratio * (1 - ONE_RATIO) * float(search.thresholds[last])) - 1
-        search.limits = replace(search.limits, price=most)
-        placement, settled = search.least("price", middle)
+            most = math.ceil(self.ratio * (1 - ONE_RATIO) * sub.rate(last)) - 1
+        sub.limits = replace(sub.limits, price=most)
+        placement, proven = least_use(sub, "price", middle)
         if placement is not None:
             self.keep(placement)
-        if not settled:
-            self.left.append(price / float(search.thresholds[last]))
+        if not proven:
+            self.left.append(price / sub.rate(last))
         self._open(first, middle - 1, price)
-        if placement is not None and settled:  # whatever is faster costs at least as much
-            self._open(search.index_of(placement) + 1, last, search.used("price", placement))
+        if placement is not None and proven:  # whatever is faster costs at least as much
+            self._open(sub.index_of(placement) + 1, last, sub.used("price", placement))
 
     def keep(self, placement: Placement) -> None:
-        own = evaluate(self.search.rates.problem, placement).throughput
-        ratio = self.search.used("price", placement) / own
+        """Take a placement for the best if its ratio is lower."""
+        sub = self.subproblems
+        ratio = sub.used("price", placement) / sub.throughput(placement)
         if ratio < self.ratio:
             self.best, self.ratio = placement, ratio
 
@@ -265,41 +271,30 @@ def _objective(value: float | None, bound: float | None, at_least: float) -> Obj
     return Objective("usd_per_million_tokens", "$ per million tokens", value, bound, at_least)
 
 
-def _result(state: _Search, at_least: float, explain: bool) -> Result:
-    search, problem = state.search, state.search.rates.problem
-    bound = (
-        None
-        if math.isinf(state.bound)
-        else usd_per_million_tokens(state.bound * state.dollars, 1.0)
-    )
-    value = throughput = None
-    if state.best is not None:
-        throughput = evaluate(problem, state.best).throughput
-        value = _per_million(problem, state.best, throughput)
+def _result(search: _LeastRatio, at_least: float, explain: bool) -> Result:
+    sub = search.subproblems
+    rates, problem = sub.rates, sub.rates.problem
+    value = throughput = bound = None
+    if not math.isinf(search.bound):
+        bound = usd_per_million_tokens(search.bound * search.dollars, 1.0)
+    if search.best is not None:
+        throughput = sub.throughput(search.best)
+        value = usd_per_million_tokens(given(price_per_hour(problem, search.best)), throughput)
     status, bound = status_and_least(value, bound)
-    stopped, reason = search.stopped, ""
+    stopped, reason = sub.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
-        stopped = "list limit" if search.narrowed else "time limit"
-    if state.best is None and math.isinf(state.bound):
+        stopped = "list limit" if sub.sets_left_out else "time limit"
+    if search.best is None and math.isinf(search.bound):
         status, stopped = "infeasible", None
-        reason = (
-            ""
-            if not explain
-            else why_out_of_reach(search.rates, at_least, search.solver, search.deadline)
-        )
+        if explain:
+            reason = why_out_of_reach(rates, at_least, sub.solver, sub.deadline)
     objective = _objective(value, bound, at_least)
-    size = {
-        "classes": len(search.rates.classes),
-        "rates": len(search.thresholds),
-        "questions": len(search.questions),
-        "variables": max((q.variables for q in search.questions), default=0),
-        "rows": max((q.rows for q in search.questions), default=0),
-    }
+    size = {"classes": len(rates.classes), "rates": len(rates.thresholds), **sub.size}
     details = {
-        "questions": tuple(search.questions), "nodes": search.nodes, "rates": search.rates,
+        "subproblems": tuple(sub.log), "nodes": sub.nodes, "rates": rates,
         "usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound,
     }  # fmt: skip
     return Result(
-        problem, "cheapest", status, state.best, throughput, None, search.deadline.spent, size,
-        choice.solver_version(search.solver) if search.questions else "", reason, stopped, details, objective,
+        problem, "cheapest", status, search.best, throughput, None, sub.deadline.spent, size,
+        choice.solver_version(sub.solver) if sub.log else "", reason, stopped, details, objective,
     )  # fmt: skip

@@ -34,7 +34,7 @@ _BEYOND_DOUBLES = 1e12
 
 @dataclass(frozen=True)
 class Settled:
-    """What is known when the questions have ended.
+    """What is known when the proof has ended.
 
     Attributes
     ----------
@@ -44,15 +44,15 @@ class Settled:
         Of the placement as `evaluate` has it, and what nothing exceeds; tokens/s.
     stopped_by : str or None
         What ended it early.
-    questions : int
-        Number of programs.
+    programs : int
+        Number of feasibility problems solved.
     """
 
     placement: Placement | None
     throughput: float | None
     bound: float | None
     stopped_by: str | None
-    questions: int
+    programs: int
 
 
 def out_of_reach(candidates: Candidates) -> str:
@@ -82,7 +82,7 @@ def refuse_out_of_reach(candidates: Candidates, what: str) -> None:
 
 def settled_without_rates(settled: "Settled", clash: str) -> str:
     """The remark on an answer for which SCIP has seen no rates."""
-    programs = counted(settled.questions, "feasibility problem")
+    programs = counted(settled.programs, "feasibility problem")
     return f"{clash}, beyond SCIP's tolerance: proven by {programs} without rates as coefficients"
 
 
@@ -109,7 +109,7 @@ def settle(
     Parameters
     ----------
     placement : Placement or None
-        The best so far. The first question is whether anything is faster: mostly nothing is.
+        The best so far. The first program looks for anything faster: mostly nothing is.
     bound : float, optional
         Nothing is faster than this, tokens/s; by default the fastest stage.
     gap : float
@@ -122,7 +122,7 @@ def settle(
     """
     from pipelab.engine.solvers import scip
 
-    problem, questions = candidates.problem, 0
+    problem, programs = candidates.problem, 0
     throughput = None if placement is None else evaluate(problem, placement).throughput
     rates = _rates(candidates)
     open_above = 0.0 if throughput is None else throughput * (1 + LAST_BITS)
@@ -132,34 +132,34 @@ def settle(
         ]
     )
     low, high = 0, len(left)  # left[:low] are reached, left[high:] are not
-    ask = 0
+    index = 0
     while low < high:
         if gap and throughput is not None and left[high - 1] <= throughput * (1 + gap):
-            return Settled(placement, throughput, float(left[high - 1]), "gap limit", questions)
-        reached = threshold.faster_than(candidates, np.nextafter(left[ask], 0))
+            return Settled(placement, throughput, float(left[high - 1]), "gap limit", programs)
+        reached = threshold.faster_than(candidates, np.nextafter(left[index], 0))
         try:
             program = waited_for(partial(threshold.build, reached), deadline)
         except Ended as end:
-            return Settled(placement, throughput, float(left[high - 1]), end.reason, questions)
+            return Settled(placement, throughput, float(left[high - 1]), end.reason, programs)
         run = scip.run(program, deadline=deadline)
-        questions += 1
+        programs += 1
         if run.status == "infeasible":
-            high = ask
+            high = index
         elif run.x is None:
-            return Settled(placement, throughput, float(left[high - 1]), run.stopped_by, questions)
+            return Settled(placement, throughput, float(left[high - 1]), run.stopped_by, programs)
         else:
             found = reached.placement(chosen_rows(run.x[threshold.columns(reached).slices["z"]]))
-            yields = evaluate(problem, found).throughput
-            if throughput is None or yields > throughput:
-                placement, throughput = found, yields
-            reached_to = int(np.searchsorted(left, yields * (1 + LAST_BITS), side="right"))
-            if reached_to <= ask:
+            rate = evaluate(problem, found).throughput
+            if throughput is None or rate > throughput:
+                placement, throughput = found, rate
+            reached_to = int(np.searchsorted(left, rate * (1 + LAST_BITS), side="right"))
+            if reached_to <= index:
                 raise PipelabError(
-                    f"a solver returned {yields} tokens/s where {left[ask]} are asked for"
+                    f"a solver returned {rate} tokens/s where {left[index]} are demanded"
                 )
             low = reached_to
-        ask = (low + high) // 2
-    return Settled(placement, throughput, throughput, None, questions)
+        index = (low + high) // 2
+    return Settled(placement, throughput, throughput, None, programs)
 
 
 def bound_after(settled: Settled, candidates: Candidates, before: float, claimed: float) -> float:

@@ -2,15 +2,15 @@
 
 A full pipeline with n microbatches in flight yields min(r, n·w / L) tokens/s, where r is the rate
 of its slowest stage or link (what `solve` makes greatest), w the tokens of a pass and L the time of
-a pass. And n of them must fit in memory. So the question is about pairs (placement, n), and it is
+a pass. And n of them must fit in memory. So the search is over pairs (placement, n), and it is
 answered by halving ranges of n:
 
 1. What fits with m in flight fits with fewer, and is as fast there. So no pair with m ≥ a has more
 than U(a),
-   the greatest throughput where memory is judged for a.
+   the highest throughput with memory for a.
 2. A pair with m ≤ b that yields t or more has r ≥ t and L ≤ m·w / t ≤ b·w / t. So if the least L of
 all
-   placements with r ≥ t, memory judged for a, is longer than b·w / t, no pair with a ≤ m ≤ b yields
+   placements with r ≥ t and memory for a is longer than b·w / t, no pair with a ≤ m ≤ b yields
    t.
 3. For one n both conditions together are exact: there is a pair that yields t if and only if the
 quickest
@@ -19,7 +19,7 @@ quickest
 Ranges that cannot hold more than the best pair known are closed by 1 or 2, single n by 3; others
 are halved. When none is left, the best pair is proven.
 
-In 1 and 2 placements of other n are spoken of. A stage that has several ways to run (`Roofline`:
+In 1 and 2 placements of other n are spoken of. A stage that has several execution modes (`Roofline`:
 batch shared or layers cut) may run otherwise with less memory to spare. So there every stage counts
 with the greatest rate of its ways, and with no more time than that rate's interval
 (`pipelab.costs`): both are no worse with fewer in flight, and no better than what any way
@@ -42,6 +42,7 @@ from pipelab.engine.methods.latency import (
     refuse_transfers,
 )
 from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
 from pipelab.engine.stage_tables import StageTables, stage_tables
@@ -70,9 +71,9 @@ def solve_in_flight(
 ) -> InFlightResult:
     """The placement, and the number in flight, with the greatest steady rate among those that fit in memory.
 
-    `solve` promises the rate of a full pipeline, judges memory for `Workload.in_flight`
-    microbatches, and does not ask whether that many fill it. Here every placement is judged for as
-    many as it has in flight; one that cannot have enough for its promise counts with what it then
+    `solve` predicts the rate of a full pipeline, checks memory for `Workload.in_flight`
+    microbatches, and does not check whether that many fill it. Here every placement is evaluated for as
+    many as it has in flight; one that cannot have enough for its predicted rate counts with what it then
     yields.
 
     Parameters
@@ -108,7 +109,7 @@ def solve_in_flight(
     The proof stands at the head of `pipelab.engine.methods.in_flight`. Of a cost model of one's own
     it asks that more in flight make no stage faster and none fit that did not. (With
     `Roofline(prefer="time")` a stage may become faster where memory for more leaves it no other way
-    to run: such pairs count, and take many questions.)
+    to run: such pairs count, and take many subproblems.)
 
     Examples
     --------
@@ -116,15 +117,15 @@ def solve_in_flight(
     >>> cluster = pl.Cluster.from_counts({"L4": 4}, 24, 1.0)
     >>> load = pl.Workload(8192, 8, "decode")
     >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), link_units="tokens")
-    >>> promised, best = pl.solve(problem, "aggregated"), solve_in_flight(problem)
-    >>> best.status, best.in_flight, round(best.steady_rate / promised.throughput, 2)
+    >>> predicted, best = pl.solve(problem, "aggregated"), solve_in_flight(problem)
+    >>> best.status, best.in_flight, round(best.steady_rate / predicted.throughput, 2)
     ('optimal', 4, 1.0)
     """
     refuse_transfers(problem, "solve_in_flight")
     with deadline_of(time_limit, stop) as deadline:
-        hunt = _Hunt(problem, solver, deadline)
-        hunt.run()
-        return hunt.result()
+        search = _PairSearch(problem, solver, deadline)
+        search.run()
+        return search.result()
 
 
 class _AtBest:
@@ -144,7 +145,7 @@ class _AtBest:
 
 
 @dataclass
-class _Hunt:
+class _PairSearch:
     """The state of one search.
 
     Attributes
@@ -153,9 +154,9 @@ class _Hunt:
         Ranges of n that may hold a better pair, and what none of theirs exceeds; `last` may be
         infinite.
     left : list of float
-        Bounds of ranges whose question was not answered.
+        Bounds of ranges whose subproblem stayed open.
     most : dict
-        U(n) where it was asked for, and how many its placement needs for its promise.
+        U(n) where it was computed, and how many its placement needs for its predicted rate.
     """
 
     problem: Problem
@@ -225,9 +226,9 @@ class _Hunt:
         """U(n); its placement is tried."""
         if n in self.most:
             return self.most[n][0]
-        search = Search(self._at_best(n), self.solver, self.deadline)
+        search = Search(Subproblems(self._at_best(n), self.solver, self.deadline))
         search.find_best_rate()
-        answer, needs = self._heeded(result_of(search)), n
+        answer, needs = self._noted(result_of(search)), n
         if answer.placement is not None:
             needs = self._try(answer.placement, n)
         if answer.status == "infeasible":
@@ -244,17 +245,17 @@ class _Hunt:
         return bound
 
     def _settle(self, n: int, bound: float) -> None:
-        """One n: ask for all there could be, then for a little more than is known, until nothing yields that."""
-        rates, asked = stage_rates(self._with(n), self.deadline), bound / _MORE
+        """One n: look for the bound itself, then for slightly more than the best, until nothing reaches that."""
+        rates, floor = stage_rates(self._with(n), self.deadline), bound / _MORE
         while not self._ended():
-            settled, bound = self._least_time(rates, asked, n, n, bound)
+            settled, bound = self._least_time(rates, floor, n, n, bound)
             more = self.rate * _MORE
             if bound <= more * _MORE:
                 return self._note(n, n, "both", bound)
             if not settled:
                 break
-            # Rates a hair above what was known: ask for a hair more than the last time.
-            asked = more if asked > more * _MORE else max(more, asked * _MORE)
+            # Rates slightly above the best known: next time, demand slightly more than last time.
+            floor = more if floor > more * _MORE else max(more, floor * _MORE)
         self.left.append(bound)
         return None
 
@@ -277,7 +278,7 @@ class _Hunt:
         in the way.
         """
         for exact in (False, True):
-            answer = self._heeded(
+            answer = self._noted(
                 quickest_of(rates, floor, self.solver, self.deadline, explain=False, exact=exact)
             )
             if answer.placement is not None:
@@ -290,30 +291,30 @@ class _Hunt:
         return answer.status in ("optimal", "infeasible") or (claimed and not exact), bound
 
     def _try(self, placement: Placement, n: int) -> int:
-        """Keep a placement that fits with n in flight if it is the best; returns how many its promise needs.
+        """Keep a placement that fits with n in flight if it is the best; returns how many its predicted rate needs.
 
         It is tried with n, with as many as fit, and with as many as it needs.
         """
-        judged = at_most = evaluate(self._with(n), placement)
-        low, high = n, max(n, enough_in_flight(judged))
+        evaluation = at_most = evaluate(self._with(n), placement)
+        low, high = n, max(n, enough_in_flight(evaluation))
         while low < high:
             middle = (low + high + 1) // 2
-            found = self._judged(placement, middle)
+            found = self._evaluated(placement, middle)
             low, high, at_most = (middle, high, found) if found else (low, middle - 1, at_most)
         for count in (n, low, min(low, enough_in_flight(at_most))):
             rate = steady_rate(evaluate(self._with(count), placement), count)
             if rate > self.rate * _MORE or (rate >= self.rate and count < self.in_flight):
                 self.best, self.in_flight, self.rate = placement, count, rate
-        return enough_in_flight(judged)
+        return enough_in_flight(evaluation)
 
-    def _heeded(self, answer: Result) -> Result:
-        """The answer; what ended it from outside ends the search, and is not swallowed here."""
+    def _noted(self, answer: Result) -> Result:
+        """The answer, unchanged; a stop or Ctrl-C that ended it ends this search, too."""
         if answer.stopped_by in ("interrupt", "stop"):
             self.stopped = answer.stopped_by
         return answer
 
-    def _judged(self, placement: Placement, n: int) -> Evaluation | None:
-        """What the judge says with memory for n; None where that does not fit."""
+    def _evaluated(self, placement: Placement, n: int) -> Evaluation | None:
+        """The evaluation with memory for n; None if that does not fit."""
         try:
             return evaluate(self._with(n), placement)
         except InvalidPlacement:
@@ -323,7 +324,7 @@ class _Hunt:
         return replace(self.problem, workload=replace(self.problem.workload, in_flight=n))
 
     def _at_best(self, n: int) -> StageRates:
-        """Rates for questions about n and more; the last ones are kept, since two questions want them."""
+        """Rates for subproblems about n and more; the last ones are kept, since two subproblems use them."""
         if self.tables is None or self.tables[0] != n:
             self.tables = (
                 n,

@@ -2,6 +2,9 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,12 +34,11 @@ from pipelab.problem import Problem
 from pipelab.solving import Result
 
 if TYPE_CHECKING:
-    from pipelab.engine.solvers.linear_program import LinearProgram
     from pipelab.engine.solvers.solver_run import SolverRun
 
 __all__ = ["simple_placement", "solve_joint"]
 
-_LATE_SECONDS = 0.4  # for listing candidates after the end: mostly they are there at once
+_LATE_SECONDS = 0.4  # for listing candidates after the end: mostly it takes a moment
 # Probing fixes one link variable after the other and learns nothing from it: on small it took
 # 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.
 _SETTINGS = {"written": {}, "tight": {"propagating/probing/maxprerounds": 0}}
@@ -72,8 +74,8 @@ def solve_joint(
     Notes
     -----
     SCIP works with a relative tolerance of 1e-6. The answer is any of finitely many stage and link
-    rates, so the bound is rounded down to the next of them. "Optimal" is said only once a program
-    without rates, so without any tolerance (`settle.py`), has found nothing faster. Where rates are
+    rates, so the bound is rounded down to the next of them. A result is "optimal" only once a program
+    without rates, so without any tolerance (`exact_proof`), has found nothing faster. Where rates are
     beyond what that tolerance carries (the fastest stage is more than 10^6 times as fast as the
     slowest stage or link, say), such programs alone find the best placement, and the reason says
     so.
@@ -91,72 +93,185 @@ def solve_joint(
                 return _infeasible(problem, why_no_layer_fits(problem), size, deadline)
             refuse_if_joint_too_large(problem, form, size, memory_limit_gb)
             candidates = made_in_time(
-                lambda until: _listed(problem, until), deadline, _LATE_SECONDS
+                lambda until: waited_for(lambda: all_candidates(problem, until), until),
+                deadline,
+                _LATE_SECONDS,
             )
         except Ended as end:
             return unlisted(
                 problem, "joint", size, deadline, end, "its allocations and connections"
             )
-        return _solve(
-            candidates, form, big_m, size, gap, scip_settings or {}, on_progress, deadline
+        return _Listed(candidates, form, big_m, size, deadline).solve(
+            gap, scip_settings or {}, on_progress
         )
 
 
-def _solve(
-    candidates: Candidates,
-    form: str,
-    big_m: str,
-    size: dict[str, int],
-    gap: float,
-    scip_settings: dict,
-    on_progress: Callable | None,
-    deadline: Deadline,
-) -> Result:
-    """The same where the candidates are listed."""
+@dataclass(frozen=True, eq=False)
+class _Listed:
+    """A problem whose candidates are listed; from here on there is always something to return."""
+
+    candidates: Candidates
+    form: str
+    big_m: str
+    size: dict[str, int]
+    deadline: Deadline
+
+    @property
+    def problem(self) -> Problem:
+        return self.candidates.problem
+
+    @cached_property
+    def valid(self) -> bool:
+        """Whether the M cuts off no placement."""
+        return joint.big_m_is_valid(self.candidates, self.big_m)
+
+    @cached_property
+    def clash(self) -> str:
+        """The two rates too far apart for SCIP's tolerance, in words; empty if it can carry all rates."""
+        return out_of_reach(self.candidates)
+
+    def solve(self, gap: float, scip_settings: dict, on_progress: Callable | None) -> Result:
+        """Build the program, run SCIP, and prove what it found."""
+        if self.clash and self.big_m == "valid":
+            return self._without_rates(gap)
+        refuse_out_of_reach(self.candidates, "joint, big_m='as_written'")
+        try:
+            program = waited_for(
+                lambda: build_joint(self.candidates, self.form, self.big_m), self.deadline
+            )
+        except Ended as end:
+            return self._unbuilt(end)
+        built = self.deadline.spent
+        chosen = program.columns.slices["z"]
+        run = _scip().run(
+            program, gap=gap, deadline=self.deadline, on_progress=on_progress,
+            settings=_SETTINGS[self.form] | scip_settings,
+            reading=(chosen, lambda z: self.candidates.placement(np.flatnonzero(z > 0.5))),
+        )  # fmt: skip
+        if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
+            return self._no_placement()
+        known = self._known_after(run, chosen)
+        return self._result(run, self._proven(run, known), built)
+
+    def _known_after(self, run: "SolverRun", chosen: slice) -> "_Known":
+        """The faster of SCIP's placement and a simple one, and SCIP's bound if it can be trusted.
+
+        If M is too small, SCIP's placement is shown even if it is the slower one.
+        """
+        placement, reason = simple_placement(self.candidates), ""
+        throughput = evaluate(self.problem, placement).throughput if placement else None
+        if run.x is not None:
+            found = self.candidates.placement(chosen_rows(run.x[chosen]))
+            rate = evaluate(self.problem, found).throughput
+            if rate < given(run.objective) * (1 - NOT_SOLVED):
+                reason = f"SCIP's tolerance is too coarse for rates so far apart: it predicted {run.objective:.7g}"
+            if not self.valid or throughput is None or rate >= throughput:
+                placement, throughput = found, rate
+        bound = run.bound if self.valid and not self.clash else None
+        if bound is not None and throughput is not None and bound < throughput * (1 - SOLVER):
+            bound = None  # the placement refutes it
+        status, bound = status_and_bound(throughput, self.candidates.rate_at_most(bound))
+        if not self.valid:
+            reason = _not_trusted(run)
+        return _Known(placement, throughput, status, bound, run.stopped_by, reason)
+
+    def _proven(self, run: "SolverRun", known: "_Known") -> "_Known":
+        """The same after a proof without tolerance, where SCIP is at its end.
+
+        Within SCIP's tolerance nothing is faster. A program without rates tells whether anything is.
+        """
+        if not self.valid or known.placement is None or "optimal" not in (known.status, run.status):
+            return known
+        before, claimed = given(known.throughput), given(known.bound)
+        settled = settle(self.candidates, known.placement, self.deadline)
+        bound = bound_after(settled, self.candidates, before, claimed)
+        status, proven = status_and_bound(given(settled.throughput), bound)
+        reason = "" if status == "optimal" else known.reason
+        return _Known(
+            settled.placement, settled.throughput, status, proven, settled.stopped_by, reason
+        )
+
+    def _result(self, run: "SolverRun", known: "_Known", built: float) -> Result:
+        last = self._moment(known, built, run.nodes)
+        details = {
+            "build_seconds": built + run.build_seconds,
+            "solve_seconds": run.solve_seconds,
+            "nodes": run.nodes,
+            "root_bound": run.root_bound,
+            "progress": (*run.progress, last),
+            "solver_status": run.status,
+            "solver_objective": run.objective,
+        }
+        return self._result_of(known, details, _scip().version())
+
+    def _result_of(self, known: "_Known", details: dict, solver: str) -> Result:
+        return Result(
+            self.problem, "joint", known.status, known.placement, known.throughput, known.bound,
+            self.deadline.spent, self.size, solver, known.reason,
+            None if known.status == "optimal" else known.stopped_by, details,
+        )  # fmt: skip
+
+    def _moment(self, known: "_Known", built: float, nodes: int) -> Progress:
+        spent = self.deadline.spent - built
+        return Progress(spent, known.throughput, known.bound, nodes, known.placement)
+
+    def _unbuilt(self, end: Ended) -> Result:
+        """What is known if not even the program was finished."""
+        placement = simple_placement(self.candidates)
+        throughput = evaluate(self.problem, placement).throughput if placement else None
+        status, bound = status_and_bound(throughput, self.candidates.rate_at_most(None))
+        reason = "the program was still being built"
+        known = _Known(placement, throughput, status, bound, end.reason, reason)
+        return self._result_of(known, {"progress": (), "solver_status": "stopped"}, "")
+
+    def _without_rates(self, gap: float) -> Result:
+        """Solve by feasibility problems alone: SCIP's tolerance cannot carry rates so far apart."""
+        built = self.deadline.spent
+        simple = simple_placement(self.candidates)
+        settled = settle(self.candidates, simple, self.deadline, gap=gap)
+        if settled.placement is None and settled.stopped_by is None:
+            return self._no_placement()
+        status, bound = status_and_bound(settled.throughput, settled.bound)
+        reason = settled_without_rates(settled, self.clash)
+        known = _Known(
+            settled.placement, settled.throughput, status, bound, settled.stopped_by, reason
+        )
+        last = self._moment(known, built, 0)
+        details = {
+            "build_seconds": built,
+            "solve_seconds": self.deadline.spent - built,
+            "nodes": 0,
+            "root_bound": None,
+            "progress": (last,),
+            "solver_status": status,
+            "solver_objective": None,
+        }
+        return self._result_of(known, details, _scip().version())
+
+    def _no_placement(self) -> Result:
+        _, fits = stage_rates(self.problem, self.candidates.sets)
+        version = _scip().version()
+        reason = why_not_all_layers_fit(self.problem, self.candidates.sets, fits, version)
+        return _infeasible(self.problem, reason, self.size, self.deadline, version)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The best placement so far and its bound, with what ended the work and a remark."""
+
+    placement: Placement | None
+    throughput: float | None
+    status: str
+    bound: float | None
+    stopped_by: str | None
+    reason: str
+
+
+def _scip() -> ModuleType:
+    """The solver, imported when it is first used: PySCIPOpt takes its time."""
     from pipelab.engine.solvers import scip
 
-    problem = candidates.problem
-    clash = out_of_reach(candidates)
-    if clash and big_m == "valid":
-        return _without_scips_tolerance(candidates, size, clash, gap, deadline)
-    refuse_out_of_reach(candidates, "joint, big_m='as_written'")
-    try:
-        program = waited_for(lambda: build_joint(candidates, form, big_m), deadline)
-    except Ended as end:
-        return _unbuilt(candidates, size, end, deadline)
-    built = deadline.spent
-    run = scip.run(
-        program, gap=gap, deadline=deadline, on_progress=on_progress, settings=_SETTINGS[form] | scip_settings,
-        reading=(program.columns.slices["z"], lambda z: candidates.placement(np.flatnonzero(z > 0.5))),
-    )  # fmt: skip
-    if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
-        return _infeasible(problem, _why_not_all_fit(candidates), size, deadline, scip.version())
-    return _read(candidates, program, run, size, big_m, not clash, built, deadline)
-
-
-def _listed(problem: Problem, deadline: Deadline) -> Candidates:
-    return waited_for(lambda: all_candidates(problem, deadline), deadline)
-
-
-def _unbuilt(
-    candidates: Candidates, size: dict[str, int], end: Ended, deadline: Deadline
-) -> Result:
-    """What is known where not even the program was finished."""
-    placement = simple_placement(candidates)
-    throughput = None if placement is None else evaluate(candidates.problem, placement).throughput
-    status, bound = status_and_bound(throughput, candidates.rate_at_most(None))
-    reason = "the program was still being built"
-    return Result(
-        candidates.problem, "joint", status, placement, throughput, bound, deadline.spent, size, "", reason,
-        end.reason if status != "optimal" else None, {"progress": (), "solver_status": "stopped"},
-    )  # fmt: skip
-
-
-def _why_not_all_fit(candidates: Candidates) -> str:
-    from pipelab.engine.solvers import scip
-
-    _, fits = stage_rates(candidates.problem, candidates.sets)
-    return why_not_all_layers_fit(candidates.problem, candidates.sets, fits, scip.version())
+    return scip
 
 
 def _infeasible(
@@ -167,137 +282,35 @@ def _infeasible(
     )
 
 
-def _read(
-    candidates: Candidates,
-    program: "LinearProgram",
-    run: "SolverRun",
-    size: dict[str, int],
-    big_m: str,
-    close: bool,
-    built: float,
-    deadline: Deadline,
-) -> Result:
-    """From SCIP's columns back to stages on GPUs, rated by `evaluate`, and proven by `settle`.
-
-    `close`: rates are close enough for SCIP's bound to be believed until then.
-    """
-    from pipelab.engine.solvers import scip
-
-    problem, valid = candidates.problem, joint.big_m_is_valid(candidates, big_m)
-    placement, throughput, reason = _better(candidates, program, run, valid)
-    believed = valid and close and run.bound is not None
-    if believed and throughput is not None and given(run.bound) < throughput * (1 - SOLVER):
-        believed = False  # the placement itself refutes it
-    status, bound = status_and_bound(
-        throughput, candidates.rate_at_most(run.bound if believed else None)
-    )
-    stopped_by = run.stopped_by
-    if valid and placement is not None and (status == "optimal" or run.status == "optimal"):
-        # Within SCIP's tolerance nothing is faster; whether anything is, a question without
-        # tolerance tells.
-        before = given(throughput)
-        settled = settle(candidates, placement, deadline)
-        placement, throughput, stopped_by = (
-            settled.placement,
-            given(settled.throughput),
-            settled.stopped_by,
-        )
-        status, bound = status_and_bound(
-            throughput, bound_after(settled, candidates, before, given(bound))
-        )
-        reason = "" if status == "optimal" else reason
-    details = {
-        "build_seconds": built + run.build_seconds,
-        "solve_seconds": run.solve_seconds,
-        "nodes": run.nodes,
-        "root_bound": run.root_bound,
-        "progress": (
-            *run.progress,
-            Progress(deadline.spent - built, throughput, bound, run.nodes, placement),
-        ),
-        "solver_status": run.status,
-        "solver_objective": run.objective,
-    }
-    return Result(
-        problem, "joint", status, placement, throughput, bound, deadline.spent, size, scip.version(),
-        reason if valid else _not_trusted(run), None if status == "optimal" else stopped_by, details,
-    )  # fmt: skip
-
-
-def _better(
-    candidates: Candidates, program: "LinearProgram", run: "SolverRun", valid: bool
-) -> tuple[Placement | None, float | None, str]:
-    """SCIP's placement or a simple one, whichever is faster; its rate; and a remark.
-
-    What an M that is too small leads to is shown as it is.
-    """
-    problem, placement, reason = candidates.problem, simple_placement(candidates), ""
-    throughput = evaluate(problem, placement).throughput if placement else None
-    if run.x is not None:
-        found = candidates.placement(chosen_rows(run.x[program.columns.slices["z"]]))
-        yields = evaluate(problem, found).throughput
-        if yields < given(run.objective) * (1 - NOT_SOLVED):
-            reason = f"SCIP's tolerance is too coarse for rates so far apart: it predicted {run.objective:.7g}"
-        if not valid or throughput is None or yields >= throughput:
-            placement, throughput = found, yields
-    return placement, throughput, reason
-
-
-def _without_scips_tolerance(
-    candidates: Candidates, size: dict[str, int], clash: str, gap: float, deadline: Deadline
-) -> Result:
-    """Where rates are out of reach for a program that has them as coefficients: questions without any."""
-    from pipelab.engine.solvers import scip
-
-    problem, built = candidates.problem, deadline.spent
-    settled = settle(candidates, simple_placement(candidates), deadline, gap=gap)
-    if settled.placement is None and settled.stopped_by is None:
-        return _infeasible(problem, _why_not_all_fit(candidates), size, deadline, scip.version())
-    status, bound = status_and_bound(settled.throughput, settled.bound)
-    reason = settled_without_rates(settled, clash)
-    details = {
-        "build_seconds": built,
-        "solve_seconds": deadline.spent - built,
-        "nodes": 0,
-        "root_bound": None,
-        "progress": (
-            Progress(deadline.spent - built, settled.throughput, bound, 0, settled.placement),
-        ),
-        "solver_status": status,
-        "solver_objective": None,
-    }
-    return Result(
-        problem, "joint", status, settled.placement, settled.throughput, bound, deadline.spent, size, scip.version(),
-        reason, None if status == "optimal" else settled.stopped_by, details,
-    )  # fmt: skip
-
-
 def simple_placement(candidates: Candidates) -> Placement | None:
-    """Something to fall back on when SCIP is stopped early: long stages first, without looking back.
+    """A placement made greedily, to fall back on when SCIP is stopped early; None if greed runs out of GPUs.
 
-    The fastest allocation of all layers where there is one; else from layer to layer the longest
-    that fits, the fastest of those. Where that runs out of GPUs, once more with as few GPUs in
-    every stage as hold as many layers. None where that runs out of them, too.
+    From the first layer on, always the longest allocation that fits, and the fastest of those. If
+    that runs out of GPUs, once more with the fewest GPUs for as many layers.
     """
+    size, rate = candidates.size, candidates.throughput
     gpus = candidates.membership.sum(axis=1)[candidates.set_of]
-    chosen = _row(candidates, (candidates.size, candidates.throughput))
-    if chosen is None:
-        chosen = _row(candidates, (candidates.size, -gpus, candidates.throughput))
+    chosen = _greedy(candidates, (size, rate)) or _greedy(candidates, (size, -gpus, rate))
     return None if chosen is None else candidates.placement(np.array(chosen))
 
 
-def _row(candidates: Candidates, keys: tuple[np.ndarray, ...]) -> list[int] | None:
-    """Numbers of allocations, one behind the other, each the greatest by `keys` of those that are still possible."""
-    order = np.lexsort([-key for key in keys[::-1]])
-    chosen, used, at = [], np.zeros(candidates.gpus, dtype=bool), 0
-    while at < candidates.layers:
-        free = ~np.logical_or.reduce(candidates.membership[:, used], axis=1)
-        possible = order[(candidates.start[order] == at) & free[candidates.set_of[order]]]
+def _greedy(candidates: Candidates, keys: tuple[np.ndarray, ...]) -> list[int] | None:
+    """Allocations one after the other, each the greatest by `keys` among those that are still possible."""
+    best_first = np.lexsort([-key for key in reversed(keys)])  # the last key counts most
+    chosen: list[int] = []
+    used = np.zeros(candidates.gpus, dtype=bool)
+    layer = 0
+    while layer < candidates.layers:
+        free = np.logical_not(
+            np.any(candidates.membership[:, used], axis=1)
+        )  # sets without a used GPU
+        starts_here = candidates.start[best_first] == layer
+        possible = best_first[starts_here & free[candidates.set_of[best_first]]]
         if not len(possible):
             return None
         chosen.append(int(possible[0]))
         used |= candidates.membership[candidates.set_of[possible[0]]]
-        at = int(candidates.stop[possible[0]])
+        layer = int(candidates.stop[possible[0]])
     return chosen
 
 

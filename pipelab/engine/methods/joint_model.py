@@ -104,7 +104,7 @@ def joint_program(
     TooLarge
         It would not fit in the memory that is free.
     UnknownName
-        There is no such form or M, or the author's M is asked of the tight form, which has none.
+        There is no such form or M, or the author's M for the tight form, which has none.
 
     References
     ----------
@@ -138,7 +138,7 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
     TooLarge
         It would not fit in the memory that is free.
     UnknownName
-        There is no such form or M, or the author's M is asked of the tight form, which has none.
+        There is no such form or M, or the author's M for the tight form, which has none.
     """
     from pipelab.engine.solvers import scip
 

@@ -11,6 +11,7 @@ from pipelab.engine.formulations.latency.times import PassTimes, pass_times
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
 from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import PROVEN_WITHIN, REACHED, SOLVER
@@ -26,8 +27,8 @@ __all__ = ["BY_TOLERANCE", "quickest", "quickest_of", "refuse_transfers"]
 # Solvers compare objectives within about 1e-6; counted in units of which the answer has this many,
 # that is 1e-10 of it.
 _UNITS = 10_000.0
-BY_TOLERANCE = "the solver's tolerance"  # what ended it where the last question was not answered
-_LAST_SECONDS = 5.0  # for the last question: on rare clusters it is far harder than all others
+BY_TOLERANCE = "the solver's tolerance"  # what ended it if the last subproblem stayed open
+_LAST_SECONDS = 5.0  # for the last subproblem: on rare clusters it is far harder than all others
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
 
 
@@ -81,9 +82,9 @@ def quickest(
 
     Notes
     -----
-    Proven to one part in 10^9. A first placement comes from the question whether the floor can be
+    Proven to one part in 10^9. A first placement comes from the subproblem whether the floor can be
     reached; a first bound from the quickest stages and hops, as if there were GPUs without number.
-    Only stages that both leave room for enter the program (`formulations.quickest`). Stages and
+    Only stages that fit within both enter the program (`formulations.latency`). Stages and
     hops more than a thousand times as long as the bound wait: they enter if there is no placement
     without them, so that no solver compares milliseconds with years. Solvers compare within a
     tolerance, so a last program asks whether any placement is quicker by more than what is claimed.
@@ -121,14 +122,14 @@ def quickest_of(
 ) -> Result:
     """The same where the rates are known; without `explain`, an infeasible floor has no reason.
 
-    `best`: a placement that reaches the floor, if one is known. Without `exact` the last question,
+    `best`: a placement that reaches the floor, if one is known. Without `exact` the last subproblem,
     which can be hard, is left out: the bound is then lower by what a solver's tolerance may hide.
     """
-    hunt = _Hunt(rates, at_least, solver, deadline, exact)
+    search = _LatencySearch(rates, at_least, solver, deadline, exact)
     if best is not None:
-        hunt.keep(best)
-    hunt.run()
-    return _result(hunt, explain)
+        search.keep(best)
+    search.run()
+    return _result(search, explain)
 
 
 def refuse_transfers(problem: Problem, what: str) -> None:
@@ -139,7 +140,7 @@ def refuse_transfers(problem: Problem, what: str) -> None:
 
 
 @dataclass
-class _Hunt:
+class _LatencySearch:
     """The state of one search for the quickest placement.
 
     Attributes
@@ -184,7 +185,7 @@ class _Hunt:
                 self._improve(times)
                 if (self.seconds, self.bound) == known:
                     return  # no better by this solver's tolerance
-            excluded = None  # of what was asked last whether anything is quicker
+            excluded = None  # the time below which something was looked for last
             while (
                 self.exact
                 and self.claimed
@@ -199,11 +200,11 @@ class _Hunt:
 
     def _reach_the_floor(self) -> bool:
         """False where no placement reaches the floor; a placement that does is kept."""
-        search = Search(self.rates, self.solver, self.deadline)
+        search = Search(Subproblems(self.rates, self.solver, self.deadline))
         index = floor_index(self.rates, self.at_least)
-        if index > search.highest() or search.reach(index) is False:
+        if index > search.subproblems.highest() or search.reach(index) is False:
             return False
-        self.nodes += search.nodes
+        self.nodes += search.subproblems.nodes
         if search.low >= index:
             self.keep(given(search.best))
         return True
@@ -269,7 +270,7 @@ class _Hunt:
     def _exclude(self, times: PassTimes) -> None:
         """Whether any placement is quicker than the best by more than what is claimed; if none is, that is proven.
 
-        A question of yes or no: no solver stops at it because a bound is near enough.
+        A feasibility problem: no solver stops at it because a bound is near enough.
         """
         less = given(self.seconds) * (1 - PROVEN_WITHIN)
         some, _ = times.up_to(less)
@@ -283,19 +284,19 @@ class _Hunt:
         finally:
             self.deadline = whole
         if self.stopped == "time limit" and whole.reason is None:
-            # of this question alone: what is known holds within the solver's tolerance
+            # of this subproblem alone: what is known holds within the solver's tolerance
             self.stopped = None
         self.bound = min(given(self.bound), given(self.seconds))
 
     def keep(self, placement: Placement) -> None:
         """Take a placement that reaches the floor, if it is the best."""
-        judged = evaluate(self.rates.problem, placement)
-        if judged.throughput < self.at_least * (1 - REACHED) ** 2:
+        evaluation = evaluate(self.rates.problem, placement)
+        if evaluation.throughput < self.at_least * (1 - REACHED) ** 2:
             raise PipelabError(
-                f"a solver returned {judged.throughput} tokens/s where {self.at_least} are asked for"
+                f"a solver returned {evaluation.throughput} tokens/s where {self.at_least} are demanded"
             )
-        if self.seconds is None or judged.seconds_per_pass < self.seconds:
-            self.best, self.seconds = placement, judged.seconds_per_pass
+        if self.seconds is None or evaluation.seconds_per_pass < self.seconds:
+            self.best, self.seconds = placement, evaluation.seconds_per_pass
 
     def _proven(self) -> bool:
         return status_and_least(self.seconds, self.bound)[0] == "optimal"
@@ -310,22 +311,22 @@ def _objective(seconds: float | None, bound: float | None, at_least: float) -> O
     return Objective("seconds_per_pass", "seconds per pass", seconds, bound, at_least)
 
 
-def _result(hunt: _Hunt, explain: bool) -> Result:
-    problem = hunt.rates.problem
-    status, bound = status_and_least(hunt.seconds, hunt.bound)
-    if hunt.claimed and hunt.seconds is not None:  # by a solver's tolerance only
-        status, bound = "feasible", min(given(hunt.bound), hunt.seconds) * (1 - SOLVER)
-    stopped, reason = hunt.stopped, ""
+def _result(search: _LatencySearch, explain: bool) -> Result:
+    problem = search.rates.problem
+    status, bound = status_and_least(search.seconds, search.bound)
+    if search.claimed and search.seconds is not None:  # by a solver's tolerance only
+        status, bound = "feasible", min(given(search.bound), search.seconds) * (1 - SOLVER)
+    stopped, reason = search.stopped, ""
     if status in ("feasible", "unknown") and stopped is None:
-        stopped = BY_TOLERANCE if hunt.claimed or not hunt.deadline.limited else "time limit"
-    if hunt.impossible:
+        stopped = BY_TOLERANCE if search.claimed or not search.deadline.limited else "time limit"
+    if search.impossible:
         status, bound, stopped = "infeasible", None, None
-    if hunt.impossible and explain:
-        reason = why_out_of_reach(hunt.rates, hunt.at_least, hunt.solver, hunt.deadline)
-    details = {"seconds_per_pass": hunt.seconds, "bound_seconds": bound, "nodes": hunt.nodes}
-    throughput = evaluate(problem, hunt.best).throughput if hunt.best else None
+    if search.impossible and explain:
+        reason = why_out_of_reach(search.rates, search.at_least, search.solver, search.deadline)
+    details = {"seconds_per_pass": search.seconds, "bound_seconds": bound, "nodes": search.nodes}
+    throughput = evaluate(problem, search.best).throughput if search.best else None
     return Result(
-        problem, "quickest", status, hunt.best, throughput, None, hunt.deadline.spent,
-        {"classes": len(hunt.rates.classes)} | hunt.size, choice.solver_version(hunt.solver), reason,
-        stopped if status != "optimal" else None, details, _objective(hunt.seconds, bound, hunt.at_least),
+        problem, "quickest", status, search.best, throughput, None, search.deadline.spent,
+        {"classes": len(search.rates.classes)} | search.size, choice.solver_version(search.solver), reason,
+        stopped if status != "optimal" else None, details, _objective(search.seconds, bound, search.at_least),
     )  # fmt: skip

@@ -6,6 +6,7 @@ from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.methods.aggregated import result_of
 from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective
 from pipelab.engine.tolerances import REACHED
 from pipelab.evaluation import evaluate
@@ -50,7 +51,7 @@ def why_out_of_reach(
     Without a floor, or where nothing fits at all, why nothing fits. Ended early, the search still
     knows what nothing exceeds.
     """
-    search = Search(rates, solver, deadline)
+    search = Search(Subproblems(rates, solver, deadline))
     search.find_best_rate()
     best = result_of(search)
     if best.status == "infeasible":

@@ -47,14 +47,14 @@ class Certificate:
         The next higher rate that any stage or link has; None if no stage is faster than the answer.
     by : str
         "no stage": nothing fits anywhere; "no faster stage"; "dual prices": at their prices all
-        GPUs together cost less than the layers are worth; "whole stages": they would do in parts,
+        GPUs together cost less than the layers' dual prices add up to; "whole stages": they would do in parts,
         but not in whole stages; "links": all layers could be held, but no order of stages has only
         links of that rate; "position": layers differ, and no path of stages and links of that rate
         leads through the model.
     prices : tuple of Fraction
         Of a GPU of each kind, in layers at that rate, in the order of `cluster.kinds`.
     values : tuple of Fraction
-        Of each layer, mostly 1. No stage that reaches the rate holds layers worth more than its
+        Of each layer, mostly 1. No stage that reaches the rate holds layers whose dual prices exceed its
         GPUs cost.
     most_layers : int or None
         No placement at that rate holds more; None where that was not computed.
@@ -86,7 +86,7 @@ class Certificate:
 
     @property
     def left_over(self) -> int | None:
-        """Layers that nobody could hold at that rate."""
+        """Layers that no GPU could hold at that rate."""
         return None if self.most_layers is None else self.problem.model.layers - self.most_layers
 
     @property
@@ -96,7 +96,7 @@ class Certificate:
 
     @property
     def total_value(self) -> Fraction:
-        """What all layers are worth together; their number where each counts once."""
+        """Dual prices of all layers together; their number where each is 1."""
         return sum(self.values, Fraction(0))
 
     @property
@@ -190,7 +190,7 @@ class Certificate:
         """Check the certificate in exact arithmetic, without a solver.
 
         Dual prices are checked with the cost model's own `stage`, one possible stage after the
-        other: every mixture of GPUs that the rules allow is asked what it yields with every span of
+        other: every mixture of GPUs that the rules allow is evaluated with every span of
         layers. This shares no code with the program that found the prices. Cases are checked one by
         one against the rows of the counting program.
 
@@ -202,8 +202,8 @@ class Certificate:
         Raises
         ------
         PipelabError
-            Some stage reaches the rate with layers worth more than its GPUs cost, or all GPUs cost
-            as much as all layers are worth, or some case is not refuted: this is no proof.
+            Some stage reaches the rate with layers whose dual prices exceed its GPUs', or all
+            GPUs cost as much as all layers, or some case is not refuted: this is no proof.
         InvalidValue
             Nothing can be checked here: see `refutes`.
         TooLarge

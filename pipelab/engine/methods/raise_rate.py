@@ -22,7 +22,7 @@ def raise_floor(
     """Every placement that nothing beats in both throughput and what `least` makes least; slowest first.
 
     The least at one floor has some throughput; nothing of a rate between the two is any lower. So
-    the next question is about the next higher rate there is, and one of finitely many. A point that
+    the next subproblem is about the next higher rate there is, and one of finitely many. A point that
     the next one equals is dropped: the next is faster. A point is given out when that is settled.
 
     Parameters

@@ -84,7 +84,7 @@ def _checked(problem: Problem, gpus: Any) -> tuple[int, ...]:
 
 
 def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Callable) -> Result:
-    """One stage per GPU, cut by a rule, judged; what does not fit is no placement but has a reason."""
+    """One stage per GPU, cut by a rule and evaluated; if it does not fit, the result has a reason and no placement."""
     began = time.perf_counter()
     order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
     placement = throughput = None

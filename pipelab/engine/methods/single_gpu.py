@@ -63,7 +63,7 @@ def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
     UnknownName
         There is no such choice of segments.
     NotApplicable
-        "as_run" is asked where layers differ.
+        "as_run" does not apply where layers differ.
 
     References
     ----------
@@ -155,7 +155,7 @@ def _solve(
         )
     refuse_out_of_reach(candidates, "single_gpu, segments='as_run'")
 
-    def ask(segments: Any, share: float) -> Any:
+    def attempt(segments: Any, share: float) -> Any:
         program = waited_for(
             lambda: single_gpu.build(segments, bound, all_links=links == "all"), deadline
         )
@@ -169,15 +169,15 @@ def _solve(
 
     fast = _at_the_bound(candidates, bound) if links == "needed" and not chosen.restricted else None
     if fast is not None:
-        asked, program, built, run = ask(fast, 0.5)
+        tried, program, built, run = attempt(fast, 0.5)
     if fast is None or (run.x is None and run.stopped_by in (None, "time limit")):
-        asked, program, built, run = ask(candidates, 1.0)
+        tried, program, built, run = attempt(candidates, 1.0)
     if run.status == "infeasible" and not chosen.restricted:
         return _infeasible(problem, chosen, size, deadline)
     placement = throughput = None
     reason, stopped_by = "", run.stopped_by
     if run.x is not None:
-        placement = asked.placement(np.flatnonzero(run.x[program.columns.slices["z"]] > 0.5))
+        placement = tried.placement(np.flatnonzero(run.x[program.columns.slices["z"]] > 0.5))
         try:
             throughput = evaluate(problem, placement).throughput
         except InvalidPlacement as error:
@@ -234,7 +234,7 @@ def _without_scips_tolerance(
     problem: Problem, candidates: "Candidates", chosen: "SegmentRules", size: dict[str, int], clash: str, gap: float,
     deadline: Deadline,
 ) -> Result:  # fmt: skip
-    """Where rates are out of reach for a program that has them as coefficients: questions without any."""
+    """Solve by feasibility problems alone: SCIP's tolerance cannot carry rates so far apart."""
     from pipelab.engine.solvers import scip
 
     built = deadline.spent

@@ -15,6 +15,7 @@ from pipelab.engine.methods.latency import quickest_of, refuse_transfers
 from pipelab.engine.methods.prices import price_per_hour, whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.solvers import choice
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import checked_arguments, described, given
@@ -133,7 +134,7 @@ def trade_off(
     Raises
     ------
     InvalidValue
-        Prices are missing or too fine to be told apart, links are counted in transfers/s, or an
+        Prices are missing or too fine to be distinguished, links are counted in transfers/s, or an
         argument is of another kind.
     UnknownName
         There is no such `against` or solver.
@@ -186,14 +187,8 @@ def _lower_limit(
     found: list[Result] = []
     cap: int | None = None
     while True:
-        search = Search(
-            rates,
-            solver,
-            deadline.within(math.inf),
-            limits=limits,
-            prefer=_AGAINST[against],
-            cap=cap,
-        ).run()
+        subproblems = Subproblems(rates, solver, deadline.within(math.inf), limits)
+        search = Search(subproblems, prefer=_AGAINST[against], cap=cap).run()
         if search.stopped is not None:
             return tuple(found), False
         if search.best is None:
@@ -204,5 +199,5 @@ def _lower_limit(
         if deadline.reason is not None:
             return tuple(found), False
         cap = search.low - 1  # what follows is slower, or there would be no point in it
-        most: Any = {_AGAINST[against]: search.used(_AGAINST[against]) - 1}
+        most: Any = {_AGAINST[against]: subproblems.used(_AGAINST[against], search.best) - 1}
         limits = replace(limits, **most)

@@ -1,4 +1,4 @@
-"""The failed heuristic from problem to result: a promise, and no placement."""
+"""The failed heuristic from problem to result: a predicted rate, and no placement."""
 
 import threading
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def solve_type_count(
     stop: threading.Event | None = None,
     on_progress: Callable | None = None,
 ) -> Result:
-    """What the heuristic promises; see `formulations/type_count.py` for its parts.
+    """What the heuristic predicts; see `formulations/type_count.py` for its parts.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from pipelab.errors import PipelabError
 __all__ = ["run", "version"]
 
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
-_GRACE_SECONDS = 0.25  # what HiGHS has to end after that; then nobody waits any longer
+_GRACE_SECONDS = 0.25  # what HiGHS has to end after that; then it is not waited for any longer
 _ENDS = {
     "kOptimal": "optimal",
     "kInfeasible": "infeasible",

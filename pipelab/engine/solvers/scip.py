@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["load", "lp_bound", "run", "version"]
 
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
-_GRACE_SECONDS = 0.25  # what SCIP has to end after it was interrupted; then nobody waits any longer
+_GRACE_SECONDS = (
+    0.25  # what SCIP has to end after it was interrupted; then it is not waited for any longer
+)
 # columns of a model whose freeing waits until its answer was given
 _LARGE, _FREE_AFTER_SECONDS = 50_000, 0.5
 _FREE_IF_LEFT_SECONDS = 1.0  # what a solve needs for freeing the models before it
@@ -285,7 +287,7 @@ class _Solving:
             if reason is None and (reason := deadline.reason) is not None:
                 patience = time.perf_counter() + _GRACE_SECONDS
             if reason is not None:
-                # again until heeded: SCIP forgets one that comes before it starts
+                # again until SCIP ends: it forgets one that comes before it starts
                 self.model.interruptSolve()
         if self.failure:
             raise self.failure[0]

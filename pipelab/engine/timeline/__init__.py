@@ -5,7 +5,7 @@ from pipelab.engine.timeline.event_times import simulate
 from pipelab.engine.timeline.of_placement import inference_costs, timeline_of
 from pipelab.engine.timeline.placed import PlacedTimeline
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.engine.timeline.training import TrainingTimeline
+from pipelab.engine.timeline.training import TrainingTimeline, training_timeline
 
 __all__ = [
     "PlacedTimeline",
@@ -15,4 +15,5 @@ __all__ = [
     "inference_costs",
     "simulate",
     "timeline_of",
+    "training_timeline",
 ]

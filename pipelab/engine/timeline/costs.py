@@ -148,7 +148,7 @@ class StageCosts:
         Raises
         ------
         InvalidValue
-            What is given is no schedule, there are too many or too few numbers for the ranks, or
+            The argument is not a schedule, there are too many or too few numbers for the ranks, or
             links differ and stages are not one per rank, in order.
         InvalidSchedule
             The schedule cannot be run.
@@ -208,7 +208,7 @@ class StageCosts:
         Raises
         ------
         InvalidValue
-            What is given is no schedule, there are too many or too few numbers, or a backward has
+            The argument is not a schedule, there are too many or too few numbers, or a backward has
             no time.
         """
         _check_schedule("StageCosts.tables", schedule)

@@ -53,12 +53,12 @@ def binding(timeline: "Timeline") -> Binding:
 def names_waited_for(timeline: "Timeline", entries: np.ndarray) -> list[str]:
     """What each of these entries waited for last, as text: "" for nothing, a pair where a rank was busy with one."""
     bound, columns, node = timeline.binding, timeline.columns, timeline.graph.node[entries]
-    asked = list(zip(bound.entry[node].tolist(), bound.whole[node].tolist(), strict=True))
+    wanted = list(zip(bound.entry[node].tolist(), bound.whole[node].tolist(), strict=True))
     paired, texts = columns.paired.tolist(), columns.texts
     return [
         # a whole pair is its first half
         "" if i < 0 else str(columns.whole(i)) if whole and paired[i] else texts[i]
-        for i, whole in asked
+        for i, whole in wanted
     ]
 
 

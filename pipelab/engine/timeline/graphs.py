@@ -1,9 +1,9 @@
-"""What waits for what once transfers cost time: three ways in which two ranks hand a message over.
+"""What waits for what once transfers cost time: three modes in which one rank sends to another.
 
 buffered    the sender goes on at once; the message arrives `comm` later
 rendezvous  all that a rank sends and receives between two actions is posted together; the rank goes
-            on when all of it is through, and each message needs both ranks there
-blocking    every send and receive in its turn, one after the other; both ranks are held meanwhile
+            on when all of it has arrived, and each message needs both ranks to be there
+blocking    sends and receives one after the other, in their order; each holds both ranks
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ TRANSFER_MODES = ("buffered", "rendezvous", "blocking")
 
 
 class Wiring(NamedTuple):
-    """A graph, and which link's time is added where; the number of links stands for "none".
+    """A graph, and where the times of links count; the number of links stands for "none".
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Wiring(NamedTuple):
 
 
 def wire(columns: Columns, transfers: str) -> Wiring:
-    """The graph for one way of handing over; made and checked once for each schedule.
+    """The graph for one transfer mode; made and checked once for each columns.
 
     Raises
     ------
@@ -48,27 +48,28 @@ def wire(columns: Columns, transfers: str) -> Wiring:
     """
     kept = columns.__dict__.setdefault("_wired", {})
     if transfers not in kept:
-        kept[transfers] = {"buffered": _buffered, "rendezvous": _rendezvous, "blocking": _blocking}[
-            transfers
-        ](columns)
+        kept[transfers] = _WIRED_BY[transfers](columns)
     return kept[transfers]
 
 
 def _incoming(columns: Columns) -> np.ndarray:
     """The link over which each entry's data arrives, shape (n,); the number of links for none."""
-    none = columns.stages - 1
-    link = np.full(len(columns), none)
+    no_link = columns.stages - 1
+    link = np.full(len(columns), no_link)
     forward = columns.kind == (RECV_F if columns.communicates else F)
     backward = np.isin(columns.kind, (RECV_B,) if columns.communicates else (B, I))
     link[forward] = columns.stage[forward] - 1
     link[backward] = columns.stage[backward]
     crossing = np.append(crossings(columns), False)
-    # stage 0's forward has link -1, the last cell: none
-    return np.where(crossing[link], link, none)
+    # stage 0's forward has link -1: the last cell, False
+    return np.where(crossing[link], link, no_link)
 
 
 def _slots(columns: Columns, graph: Graph, values: np.ndarray, nothing: int) -> list[np.ndarray]:
-    """Values of entries by node: one array for plain entries and first parts of pairs, one for second parts."""
+    """Values of entries by node: an array for single entries and first halves of pairs, and one for second halves.
+
+    The second array is there only if the schedule has pairs.
+    """
     second = columns.second
     slots = [values[~second]]
     if second.any():
@@ -85,39 +86,59 @@ def _buffered(columns: Columns) -> Wiring:
 
 
 def _rendezvous(columns: Columns) -> Wiring:
-    """Besides the buffered edges: a rank goes on once what it sends has been taken.
+    """Besides the buffered edges: a rank goes on once the messages it sent have arrived.
 
-    A message that `sender` makes starts when the receiving rank has ended what stands before the
-    receiving action. Until it is through, neither rank starts its next action.
+        sending rank      … p ──────────▶ x …
+                             ╲ message
+        receiving rank    … q ──────────▶ y …
+
+    The message that p makes for y starts when p and q have both ended, and x starts when it has
+    arrived: so x waits for q, too. Both x and y wait for the message, whether p or q was later.
     """
     if columns.communicates:
-        defect = "its sends and receives stand in a fixed order; use transfers='blocking' or without_communication()"
+        defect = "its sends and receives have a fixed order; use transfers='blocking' or without_communication()"
         raise InvalidSchedule([defect], f"schedule {columns.name!r} with transfers='rendezvous'")
-    graph, none = compiled(columns), columns.stages - 1
-    nothing, before, maker, link = len(graph), graph.waits[0], makers(columns), _incoming(columns)
-    sent = np.flatnonzero(link < none)
-    user, over = np.full(len(columns), nothing), np.full(len(columns), none)
-    user[maker[sent]], over[maker[sent]] = graph.node[sent], link[sent]
-    takers, outgoing = _slots(columns, graph, user, nothing), _slots(columns, graph, over, none)
-    # From here on seen from the node after the sender: whose rank must be there, and over which
-    # link.
-    there = [np.append(before, nothing)[np.append(taker, nothing)[before]] for taker in takers]
-    outgoing = [np.append(o, none)[before] for o in outgoing]
-    incoming = _slots(columns, graph, link, none)
-    wired = Graph(graph.first, graph.node, (*graph.waits, *there), graph.meant)
+    graph, no_link = compiled(columns), columns.stages - 1
+    before, no_node = graph.waits[0], len(graph)
+
+    def of_node_before(values: np.ndarray, nothing: int) -> np.ndarray:
+        """Of every node the value that `values` has for the node before it on its rank."""
+        return np.append(values, nothing)[before]
+
+    receivers, outgoing = _messages(columns, graph)
+    # seen from x: y is the receiver of what p made, and q is the node before y
+    q = [np.append(before, no_node)[of_node_before(y, no_node)] for y in receivers]
+    outgoing = [of_node_before(link, no_link) for link in outgoing]
+    incoming = _slots(columns, graph, _incoming(columns), no_link)
+    wired = Graph(graph.first, graph.node, (*graph.waits, *q), graph.meant)
     _refuse_deadlock(columns, wired, "rendezvous", len(graph.waits))
-    return Wiring(wired, (np.stack([*incoming, *outgoing], axis=1), *incoming, *outgoing))
+    after_own_rank = np.stack([*incoming, *outgoing], axis=1)  # after p: all that was posted
+    return Wiring(wired, (after_own_rank, *incoming, *outgoing))
+
+
+def _messages(columns: Columns, graph: Graph) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """For every node that sends: the node that receives it, and over which link; as `_slots`."""
+    no_link, no_node = columns.stages - 1, len(graph)
+    link, maker = _incoming(columns), makers(columns)
+    received = np.flatnonzero(link < no_link)  # entries whose data comes over a link
+    receiver, over = np.full(len(columns), no_node), np.full(len(columns), no_link)
+    receiver[maker[received]] = graph.node[received]
+    over[maker[received]] = link[received]
+    return _slots(columns, graph, receiver, no_node), _slots(columns, graph, over, no_link)
 
 
 def _blocking(columns: Columns) -> Wiring:
     """A send and its receive start together: each waits for what the other's rank does before."""
-    graph, none = compiled(columns), columns.stages - 1
+    graph, no_link = compiled(columns), columns.stages - 1
     before, node = graph.waits[0], graph.node
-    meets, held = np.full(len(graph), len(graph)), np.full(len(graph), none)
-    for send_kind, recv_kind, step in ((SEND_F, RECV_F, 1), (SEND_B, RECV_B, -1)):
-        send, recv = where(columns, send_kind), np.roll(where(columns, recv_kind), -step, axis=0)
-        stage = np.broadcast_to(np.arange(columns.stages)[:, None], send.shape)[send >= 0]
-        sender, receiver = node[send[send >= 0]], node[recv[send >= 0]]
+    meets, held = np.full(len(graph), len(graph)), np.full(len(graph), no_link)
+    for send_kind, receive_kind, step in ((SEND_F, RECV_F, 1), (SEND_B, RECV_B, -1)):
+        sends = where(columns, send_kind)
+        # row s: what stage s + step receives from stage s
+        receives = np.roll(where(columns, receive_kind), -step, axis=0)
+        stage, microbatch = np.nonzero(sends >= 0)
+        sender = node[sends[stage, microbatch]]
+        receiver = node[receives[stage, microbatch]]
         meets[sender], meets[receiver] = before[receiver], before[sender]
         held[sender] = held[receiver] = stage if step > 0 else stage - 1
     wired = Graph(graph.first, node, (before, meets))
@@ -125,11 +146,17 @@ def _blocking(columns: Columns) -> Wiring:
     return Wiring(wired, (None, None), held)
 
 
+_WIRED_BY = {"buffered": _buffered, "rendezvous": _rendezvous, "blocking": _blocking}
+
+
 def _refuse_deadlock(columns: Columns, graph: Graph, transfers: str, data_waits: int) -> None:
-    """Raise if the rounds of `graph` do not run to the end; waits after `data_waits` are for the other rank."""
-    reasons = ["{}"] * data_waits + ["a message to or from the rank busy with {}"] * (
-        len(graph.waits) - data_waits
-    )
+    """Raise if the ranks cannot all run to the end.
+
+    Of the graph's waits, the first `data_waits` are for data or for the own rank, the others for
+    another rank to be there.
+    """
+    reasons = ["{}"] * data_waits
+    reasons += ["a message to or from the rank busy with {}"] * (len(graph.waits) - data_waits)
     edges = blocked_edges(columns, graph, tuple(reasons))
     if edges:
         raise InvalidSchedule(edges, f"schedule {columns.name!r} with transfers={transfers!r}")

@@ -1,11 +1,14 @@
-"""From a placement to its pipeline: what the judge says of stages and links as costs, and as a timeline."""
+"""From a placement to its pipeline in inference: the evaluated rates as costs, and as a timeline."""
 
 from itertools import zip_longest
-from numbers import Real
 from typing import Any, Literal, overload
 
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.placed import PlacedTimeline, placed_timeline
+from pipelab.engine.timeline.placed import (
+    PlacedTimeline,
+    placed_timeline,
+    refuse_transfers_per_second,
+)
 from pipelab.engine.timeline.training import TrainingTimeline, training_timeline
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
@@ -21,10 +24,10 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     """Forward times of a placement's stages and links, for microbatches of so many tokens.
 
     Every link is a stage of its own here: it carries one microbatch at a time, just as a stage
-    computes one, and can therefore be the bottleneck. `comm` is what a microbatch waits besides,
-    while the next one may begin: a stage whose GPUs take turns (`pipelab.costs`) is through
-    with it later than it is free. Of the last stage that is not in here, as nothing comes after it;
-    `pl.timeline_of` and `seconds_per_pass` count it.
+    computes one, and can therefore be the bottleneck. `comm` is how much longer a microbatch takes,
+    while the next one may begin: a stage whose GPUs take turns (`costs.pass_time`) is free
+    again before it has finished a microbatch. The last stage's is not in the costs, as nothing
+    comes after it; `pl.timeline_of` and `seconds_per_pass` count it.
 
     Parameters
     ----------
@@ -44,7 +47,7 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     ------
     InvalidValue
         `tokens` is not positive, the problem counts links in transfers, which have no size in
-        tokens, or what is given is no problem or no placement.
+        tokens, or an argument is not a problem or not a placement.
     InvalidPlacement
         The placement is not valid for this problem.
 
@@ -74,28 +77,23 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     return _costs(evaluate(problem, placement), tokens, "inference_costs")[0]
 
 
-def _costs(judged: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
-    """The lanes' times, and what passes between the end of the last lane and the moment a microbatch has left."""
-    if judged.links and judged.link_unit != "tokens":
-        expected = (
-            "expected 'tokens': the time of a message of so many tokens is not known from transfers/s; "
-            "take dataclasses.replace(problem, link_units='tokens')"
-        )
-        raise InvalidValue(what, [("problem.link_units", judged.link_unit, expected)])
+def _costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
+    """The lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
+    refuse_transfers_per_second(evaluation, what)
     lanes = [
         lane
-        for pair in zip_longest(judged.stages, judged.links)
+        for pair in zip_longest(evaluation.stages, evaluation.links)
         for lane in pair
         if lane is not None
     ]
-    share = tokens / judged.tokens
-    times = [tokens / lane.throughput for lane in lanes]
-    waits = [share * lane.seconds - time for lane, time in zip(lanes, times, strict=True)]
-    # Where a pass takes what the rate says, the difference is a rounding error.
-    waits = [wait if wait > 1e-9 * time else 0.0 for wait, time in zip(waits, times, strict=True)]
-    return StageCosts(
-        tuple(times), comm=tuple(waits[:-1]) if any(waits[:-1]) else 0.0, unit="s"
-    ), waits[-1]
+    share = tokens / evaluation.tokens
+    busy = [tokens / lane.throughput for lane in lanes]
+    waits = [share * lane.seconds - time for lane, time in zip(lanes, busy, strict=True)]
+    # Where a lane is busy for as long as a microbatch is on it, the difference is a rounding error.
+    waits = [wait if wait > 1e-9 * time else 0.0 for wait, time in zip(waits, busy, strict=True)]
+    *between, leaving = waits
+    comm = tuple(between) if any(between) else 0.0
+    return StageCosts(tuple(busy), comm=comm, unit="s"), leaving
 
 
 @overload
@@ -112,14 +110,10 @@ def timeline_of(
     problem: Problem,
     placement: Placement | Result,
     microbatches: int | None = None,
-    in_flight: int | None = None,
     *,
-    training: bool,
-    schedule: str | None = None,
-    backward_input: float = 1.0,
-    backward_weight: float = 1.0,
-    weight_activation: float | None = None,
-) -> PlacedTimeline | TrainingTimeline: ...
+    training: Literal[True],
+    **step: Any,
+) -> TrainingTimeline: ...
 def timeline_of(
     problem: Problem,
     placement: Placement | Result,
@@ -127,19 +121,16 @@ def timeline_of(
     in_flight: int | None = None,
     *,
     training: bool = False,
-    schedule: str | None = None,
-    backward_input: float = 1.0,
-    backward_weight: float = 1.0,
-    weight_activation: float | None = None,
+    **step: Any,
 ) -> PlacedTimeline | TrainingTimeline:
-    """Run a placement as a pipeline: its stage and link times as a schedule, simulated.
+    """Run a placement as an inference pipeline: its stage and link times as a schedule, simulated.
 
-    In inference every stage and every link is a lane that works on one microbatch (the workload's
-    batch) at a time. At most `in_flight` of them are in the pipeline: the next enters when one has
-    left. In decode it is the same one that comes back for its next token, so that they go round in
-    a closed loop; the token itself is taken to reach the first stage in no time. A lane is taken
-    for as long as its rate says; a stage whose GPUs take turns at whole sequences hands on later
-    than that, while the next microbatch is already on it.
+    Every stage and every link is a lane that works on one microbatch (the workload's batch) at a
+    time. At most `in_flight` of them are in the pipeline: the next enters when one has left. In
+    decode it is the same one that comes back for its next token, so that they go round in a closed
+    loop; the token itself is assumed to reach the first stage in no time. A lane is busy for as
+    long as its rate says; a stage whose GPUs take turns at whole sequences finishes a microbatch
+    later than that, while the next one is already on it.
 
     Parameters
     ----------
@@ -148,43 +139,29 @@ def timeline_of(
     placement : Placement or Result
         A reader's own, or what `pl.solve` returned.
     microbatches : int, optional
-        Passes to show: by default three times as many as are in flight, in training four for each
-        stage.
+        How many to show: by default three times as many as are in flight.
     in_flight : int, optional
-        By default as many as it takes to reach what `pl.evaluate` promises. Memory is judged for
-        `Workload.in_flight`, whatever stands here.
+        By default as many as it takes to reach the rate that `pl.evaluate` predicts. Memory is
+        checked for `Workload.in_flight`, whatever this is.
     training : bool
-        One training step instead: forward and backward over the stages. Links are delays there and
-        carry any number of messages at a time, at the speed of their slower direction. Whether
-        gradients and optimizer state fit in memory is not asked.
-    schedule : str, optional
-        Of training: any name that `pl.schedule` knows, "1F1B" by default. With several chunks per
-        rank, every stage's work is cut into equal ones.
-    backward_input, backward_weight : float
-        Of training, as multiples of the forward. A matrix product y = xW has two products of the
-        same size in its backward, one for the gradient of x and one for that of W: hence 1 and 1.
-        Attention's own products have no weights, and recomputation would add one more forward:
-        measured shares are better.
-    weight_activation : float, optional
-        Of training: share of a microbatch's activations that its weight gradient still needs. Only
-        the memory of a schedule with a split backward asks for it; see `pl.StageCosts`.
+        Run one training step instead, forward and backward: see `training_timeline`.
+    **step
+        Options of a training step, such as `schedule="ZBH1"`.
 
     Returns
     -------
-    PlacedTimeline or TrainingTimeline
-        The latter with `training`. Times in seconds, rates in tokens/s.
+    PlacedTimeline, or TrainingTimeline
+        Times in seconds, rates in tokens/s.
 
     Raises
     ------
     InvalidPlacement
         The placement breaks a rule or does not fit; names stage, GPU, need and offer.
     InvalidValue
-        Links counted in transfers/s, no placement, a count that is none, or an option of the other
-        kind of timeline.
-    UnknownName
-        There is no schedule of this name.
+        Links are counted in transfers/s, there is no placement, or a count is not a whole number of
+        at least 1.
     TooLarge
-        More than 5 million forwards, or one million in a V.
+        More than 5 million forwards.
 
     Examples
     --------
@@ -194,41 +171,17 @@ def timeline_of(
     >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.promise, 3)
     (2, 134.616, 134.616)
     >>> print(pl.timeline_of(tiny, placed.placement, in_flight=1).sentence)
-    1 microbatch in flight: 82.5629 tokens/s, 61.3% of the promised 134.616, which 2 would reach.
+    1 microbatch in flight: 82.5629 tokens/s, 61.3% of the predicted 134.616, which 2 would reach.
     """
+    if true_or_false("timeline_of", "training", training):
+        if in_flight is not None:
+            expected = "expected None: a training step holds what its schedule says"
+            raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])
+        return training_timeline(problem, placement, microbatches, **step)
+    if step:
+        expected = "expected training=True: it is an option of a training step"
+        raise InvalidValue("timeline_of", [(name, value, expected) for name, value in step.items()])
     placement = placement_in(placement, "timeline_of")
-    training = true_or_false("timeline_of", "training", training)
-    _refuse_mixture(
-        training, in_flight, schedule, (backward_input, backward_weight), weight_activation
-    )
-    judged = evaluate(problem, placement)
-    costs, leaving = _costs(judged, problem.workload.tokens, "timeline_of")
-    if training:
-        options = (
-            "1F1B" if schedule is None else schedule,
-            microbatches,
-            backward_input,
-            backward_weight,
-        )
-        return training_timeline(problem, placement, judged, *options, weight_activation)
-    return placed_timeline(problem, placement, judged, costs, leaving, microbatches, in_flight)
-
-
-def _refuse_mixture(
-    training: bool, in_flight: int | None, schedule: Any, backward: Any, kept: Any
-) -> None:
-    """An option that would be ignored is a misunderstanding."""
-    if training and in_flight is not None:
-        expected = (
-            "expected None with training=True: there the schedule decides how many are in flight"
-        )
-        raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])
-    if not training and schedule is not None:
-        expected = "expected None: inference runs forward alone; training=True takes a schedule"
-        raise InvalidValue("timeline_of", [("schedule", schedule, expected)])
-    if not training and not all(isinstance(b, Real) and b == 1.0 for b in backward):
-        expected = "expected the default: inference runs forward alone; training=True has backwards"
-        raise InvalidValue("timeline_of", [("backward_input, backward_weight", backward, expected)])
-    if not training and kept is not None:
-        expected = "expected None: inference runs forward alone; training=True has weight gradients"
-        raise InvalidValue("timeline_of", [("weight_activation", kept, expected)])
+    evaluation = evaluate(problem, placement)
+    costs, leaving = _costs(evaluation, problem.workload.tokens, "timeline_of")
+    return placed_timeline(problem, placement, evaluation, costs, leaving, microbatches, in_flight)

@@ -11,6 +11,7 @@ import numpy as np
 from pipelab.display import NO_FORMULAS, counted, table
 from pipelab.engine.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 from pipelab.engine.timeline.timeline import Timeline
+from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, tally
 from pipelab.fields import whole_number
 from pipelab.placement import Placement
@@ -47,7 +48,7 @@ class PlacedTimeline:
     placement : Placement
         What runs as a pipeline.
     evaluation : Evaluation
-        What the judge says of the placement.
+        The evaluated placement.
     in_flight : int
         Most microbatches in the pipeline at any time.
     timeline : Timeline
@@ -112,7 +113,7 @@ class PlacedTimeline:
 
     @property
     def keeps_promise(self) -> bool:
-        """Whether the steady rate equals the promise to 1e-6."""
+        """Whether the steady rate equals the predicted rate to 1e-6."""
         return abs(self.steady_rate / self.promise - 1) <= 1e-6
 
     @property
@@ -130,7 +131,7 @@ class PlacedTimeline:
 
     @cached_property
     def in_flight_needed(self) -> int:
-        """The fewest microbatches in flight for which the steady rate equals the promise to 1e-6."""
+        """The fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
         return least_in_flight(
             self.timeline.costs, self.promise / self.problem.workload.tokens, self.leaving
         )
@@ -180,13 +181,16 @@ class PlacedTimeline:
         several = "microbatches" if self.in_flight > 1 else "microbatch"
         rate = f"{self.in_flight} {several} in flight: {self.steady_rate:.7g} tokens/s"
         if self.keeps_promise:
-            text = f"{rate}, as promised; {self.in_flight_needed} are needed for that."
+            text = f"{rate}, as predicted; {self.in_flight_needed} are needed for that."
         else:
             share = self.steady_rate / self.promise
-            text = f"{rate}, {share:.1%} of the promised {self.promise:.7g}, which {self.in_flight_needed} would reach."
+            predicted = (
+                f"the predicted {self.promise:.7g}, which {self.in_flight_needed} would reach"
+            )
+            text = f"{rate}, {share:.1%} of {predicted}."
         counted = self.problem.workload.in_flight
         if self.in_flight > counted:
-            text += f" Memory was judged for Workload.in_flight = {counted}."
+            text += f" Memory was checked for Workload.in_flight = {counted}."
         return text
 
     def to_frame(self) -> "DataFrame":
@@ -235,7 +239,7 @@ def stage_label(evaluation: Evaluation, index: int) -> str:
 
 
 def lanes_of(evaluation: Evaluation, seconds: Any, waits: Any) -> tuple[Lane, ...]:
-    """The lanes of a judged placement, with their times."""
+    """The lanes of an evaluated placement, with their times."""
     lanes = []
     for position, (each, wait) in enumerate(zip(seconds, waits, strict=True)):
         stage, link = divmod(position, 2)
@@ -254,7 +258,7 @@ def placed_timeline(
     microbatches: int | None,
     in_flight: int | None,
 ) -> PlacedTimeline:
-    """Simulate; where it is not said how many are in flight, as many as the promise needs."""
+    """Simulate; by default with as many in flight as the predicted rate needs."""
     if in_flight is None:
         in_flight = least_in_flight(costs, evaluation.throughput / problem.workload.tokens, leaving)
     in_flight = whole_number("timeline_of", "in_flight", in_flight)
@@ -265,3 +269,13 @@ def placed_timeline(
     )
     timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
     return PlacedTimeline(problem, placement, evaluation, in_flight, timeline, leaving)
+
+
+def refuse_transfers_per_second(evaluation: Evaluation, what: str) -> None:
+    """Raise `InvalidValue` if links are counted in transfers/s, which have no size in tokens."""
+    if evaluation.links and evaluation.link_unit != "tokens":
+        expected = (
+            "expected 'tokens': the time of a message of so many tokens is not known from transfers/s; "
+            "take dataclasses.replace(problem, link_units='tokens')"
+        )
+        raise InvalidValue(what, [("problem.link_units", evaluation.link_unit, expected)])

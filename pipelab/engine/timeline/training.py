@@ -10,14 +10,15 @@ from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.event_times import simulate
-from pipelab.engine.timeline.placed import stage_label
+from pipelab.engine.timeline.placed import refuse_transfers_per_second, stage_label
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidValue
-from pipelab.evaluation import Evaluation
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import real_number, whole_number
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
+from pipelab.solving import Result, placement_in
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,7 +37,7 @@ class TrainingTimeline:
     placement : Placement
         What runs as a pipeline.
     evaluation : Evaluation
-        What the judge says of the placement.
+        The evaluated placement.
     timeline : Timeline
         In seconds; its ranks are the placement's stages. `pl.gantt` and every measure take it.
 
@@ -126,28 +127,79 @@ class TrainingTimeline:
 
 def training_timeline(
     problem: Problem,
-    placement: Placement,
-    evaluation: Evaluation,
-    schedule: str,
-    microbatches: int | None,
-    backward_input: float,
-    backward_weight: float,
-    weight_activation: float | None,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    *,
+    schedule: str = "1F1B",
+    backward_input: float = 1.0,
+    backward_weight: float = 1.0,
+    weight_activation: float | None = None,
 ) -> TrainingTimeline:
-    """Simulate one training step; see `pl.timeline_of`."""
-    if problem.workload.phase != "prefill":
+    """Run one training step of a placement: forward and backward over its stages, simulated.
+
+    Links are delays and carry any number of messages at a time, at the speed of their slower
+    direction. Whether gradients and optimizer state fit in memory is not checked.
+
+    Parameters
+    ----------
+    problem : Problem
+        With a prefill workload, and with `link_units="tokens"`, unless there is no link.
+    placement : Placement or Result
+        A reader's own, or what `pl.solve` returned.
+    microbatches : int, optional
+        By default four for each stage.
+    schedule : str
+        Any name that `pl.schedule` knows. With several chunks per rank, every stage's work is cut
+        into equal ones.
+    backward_input, backward_weight : float
+        As multiples of the forward. A matrix product y = xW has two products of the same size in
+        its backward, one for the gradient of x and one for that of W: hence 1 and 1. Attention's
+        own products have no weights, and recomputation would add one more forward: measured shares
+        are better.
+    weight_activation : float, optional
+        Share of a microbatch's activations that its weight gradient still needs. Only the memory of
+        a schedule with a split backward depends on it; see `pl.StageCosts`.
+
+    Returns
+    -------
+    TrainingTimeline
+        Times in seconds, rates in tokens/s.
+
+    Raises
+    ------
+    InvalidPlacement
+        The placement breaks a rule or does not fit; names stage, GPU, need and offer.
+    InvalidValue
+        Links are counted in transfers/s, there is no placement, the workload is not prefill, the
+        schedule has no backward, or a number does not fit.
+    UnknownName
+        There is no schedule of this name.
+    TooLarge
+        More than 5 million forwards, or one million in a V.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens")
+    >>> step = training_timeline(tiny, pl.Placement.of([(2, (0,)), (2, (1,))]), schedule="ZBH1")
+    >>> print(step.sentence)
+    ZBH1 with 8 microbatches trains 68.3264 tokens/s, 96% of what the busiest stage allows
+    """
+    what = "timeline_of"
+    placement = placement_in(placement, what)
+    evaluation = evaluate(problem, placement)
+    refuse_transfers_per_second(evaluation, what)
+    phase = problem.workload.phase
+    if phase != "prefill":
         expected = "expected 'prefill': training reads whole sequences"
-        raise InvalidValue(
-            "timeline_of", [("problem.workload.phase", problem.workload.phase, expected)]
-        )
-    ranks, tokens = len(placement), problem.workload.tokens
-    microbatches = 4 * ranks if microbatches is None else microbatches
-    microbatches = whole_number("timeline_of", "microbatches", microbatches)
-    order = make_schedule(schedule, ranks, microbatches)
+        raise InvalidValue(what, [("problem.workload.phase", phase, expected)])
+    microbatches = 4 * len(placement) if microbatches is None else microbatches
+    microbatches = whole_number(what, "microbatches", microbatches)
+    order = make_schedule(schedule, len(placement), microbatches)
     if columns_of(order).forward_only:
-        expected = "expected a schedule with backwards, such as '1F1B'; without training=True it runs forward alone"
-        raise InvalidValue("timeline_of", [("schedule", schedule, expected)])
-    forward = [tokens / report.throughput for report in evaluation.stages]
+        expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
+        raise InvalidValue(what, [("schedule", schedule, expected)])
+    forward = [problem.workload.tokens / report.throughput for report in evaluation.stages]
     per_rank = StageCosts(
         forward,
         [_multiple("backward_input", backward_input) * time for time in forward],
@@ -169,7 +221,7 @@ def _multiple(field: str, value: Any) -> float:
 def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
     """Seconds of the message between each stage of the schedule and the next; 0 within a rank."""
     at, stages = order.stage_rank, placement.stages
-    # A stage's link to itself is not asked for: a GPU's bandwidth to itself may be any number.
+    # A stage's link to itself is left out: a GPU's bandwidth to itself may be any number.
     return [
         0.0 if at[s] == at[s + 1] else _hop(problem, stages[at[s]], stages[at[s + 1]])
         for s in range(order.stages - 1)

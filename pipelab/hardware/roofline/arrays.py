@@ -1,4 +1,4 @@
-"""Arrays that the roofline works on: spans of layers, rates of GPUs, and ways to run a stage."""
+"""Arrays that the roofline works on: spans of layers, speeds of GPUs, and execution modes of stages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -63,43 +63,42 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Table:
-    """One way to run each candidate stage: C compositions of K kinds of GPU times U kinds of span."""
+    """One execution mode for each candidate stage: C compositions of K kinds of GPU times U kinds of span."""
 
     rate: np.ndarray  # (C, U) tokens/s
     seconds: np.ndarray  # (C, U) of one pass
     memory_gb: np.ndarray  # (C, K, U); 0 where the composition has none of that kind
-    batch: np.ndarray  # (C, K, U) sequences on each GPU
-    degree: np.ndarray  # (C, U) GPUs that cut a layer among them
 
     def or_better(self, other: "Table", limit: np.ndarray, prefer: str) -> "Table":
-        """Per stage the better of what fits `limit` GB, shape (1, K, 1), by "rate" or "time" of a pass.
+        """Of two modes the better one, for each stage by itself.
 
-        Where neither fits, what lacks less.
+        If both fit in `limit` GB, shape (1, K, 1), the one with the greater "rate" or the shorter
+        "time" of a pass. If only one fits, that one; if neither, the one that lacks less.
         """
-        mine, theirs = (table.lack(limit) for table in (self, other))
-        fits = (mine <= 0) & (theirs <= 0)
+        mine, theirs = self.shortfall(limit), other.shortfall(limit)
+        both_fit = (mine <= 0) & (theirs <= 0)
         preferred = other.rate > self.rate if prefer == "rate" else other.seconds < self.seconds
-        better = np.where(fits, preferred, theirs < np.maximum(mine, 0))
-        pick = better[:, None, :]
+        lacks_less = theirs < np.maximum(mine, 0)  # false wherever this one fits
+        take_other = np.where(both_fit, preferred, lacks_less)
         return Table(
-            np.where(better, other.rate, self.rate),
-            np.where(better, other.seconds, self.seconds),
-            np.where(pick, other.memory_gb, self.memory_gb),
-            np.where(pick, other.batch, self.batch),
-            np.where(better, other.degree, self.degree),
+            np.where(take_other, other.rate, self.rate),
+            np.where(take_other, other.seconds, self.seconds),
+            np.where(take_other[:, None, :], other.memory_gb, self.memory_gb),
         )
 
-    def lack(self, limit: np.ndarray) -> np.ndarray:
+    def shortfall(self, limit: np.ndarray) -> np.ndarray:
         """GB missing on the GPU that lacks most; 0 or less where all fits; shape (C, U)."""
         return np.where(self.memory_gb > 0, self.memory_gb - limit, -np.inf).max(axis=1)
 
 
 def degrees(model: Transformer, kinds: Sequence[GPU], composition: np.ndarray) -> list[int]:
-    """Ways to cut a layer that some stage of one node allows: heads, and what is cached, must come out even."""
+    """How many GPUs may cut a layer in some stage of one node: heads, and what is cached, must come out even."""
     alone = composition.max(axis=1) == composition.sum(axis=1)
     sizes = {
         int(n) for n in composition[alone][:, [bool(kind.node) for kind in kinds]].ravel() if n > 1
     }
-    ways = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
+    divisors = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
     parts = model.kv_parts
-    return sorted(t for t in ways if model.heads % t == 0 and (parts % t == 0 or t % parts == 0))
+    return sorted(
+        t for t in divisors if model.heads % t == 0 and (parts % t == 0 or t % parts == 0)
+    )

@@ -32,8 +32,9 @@ from pipelab.fields import (
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.roofline.arrays import Span
 from pipelab.hardware.roofline.demand import Demand
-from pipelab.hardware.roofline.execution_modes import best_way, one_stage
+from pipelab.hardware.roofline.execution_modes import best_modes
 from pipelab.hardware.roofline.pass_times import hardware_of, slower, stage_seconds
+from pipelab.hardware.roofline.single_stage import cost_of_stage
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Problem, Workload
 
@@ -70,13 +71,13 @@ class Roofline:
     memory_share : float
         Share of a GPU's memory that may be used.
     tensor_parallel : bool
-        Whether the GPUs of a stage that share a node, and are alike in all (`GPU`), may also cut
+        Whether the GPUs of a stage that share a node, and are identical (`GPU`), may also cut
         each layer among them.
     prefer : {"rate", "time"}
-        Which of the ways to run a stage that fit in memory is taken: the one with the greatest
-        rate, or the one whose pass is shortest. Every method and `evaluate` take the same; they
-        differ only where a batch is shared unevenly. Where the time of a pass is the goal
-        (`quickest`), "time" is what to ask for.
+        Which of the execution modes that fit in memory a stage runs in: the one with the
+        highest rate, or the one with the shortest pass. Every method and `evaluate` take the same;
+        they differ only if a batch is shared unevenly. Set "time" if the end-to-end latency is
+        the objective (`quickest`).
 
     Raises
     ------
@@ -104,7 +105,7 @@ class Roofline:
     without cutting layers, so a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups
     of GPUs (`pipelab.costs`). Both hold at once wherever T_stage is straight between ⌊b⌋ and
     ⌈b⌉; at the bend from reading to computing, a full pipeline may need turns at whole batches, and
-    longer passes, for the rate. Memory is judged for b: with several microbatches in flight, turns
+    longer passes, for the rate. Memory is checked for b: with several microbatches in flight, turns
     even out.
 
     A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
@@ -202,7 +203,7 @@ class Roofline:
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s, of the shape that was given.
+            In tokens/s, of the shape of `bandwidth_gb_per_s`.
         """
         sent = Demand(_known(problem), problem.workload).handed_on_bytes(
             problem.workload.batch_size
@@ -301,12 +302,21 @@ class Roofline:
         if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
             expected = f"expected consecutive layers among range(0, {model.layers})"
             raise InvalidValue("pass_seconds", [("layers", layers, expected)])
-        if tensor_parallel > 1 and not gpu.node:
+        degree = tensor_parallel
+        if degree > 1 and not gpu.node:
             expected = "expected a GPU with a node where it is more than 1"
-            raise InvalidValue("pass_seconds", [("tensor_parallel", tensor_parallel, expected)])
+            raise InvalidValue("pass_seconds", [("tensor_parallel", degree, expected)])
         demand, span = Demand(model, workload), Span.of(model, layers)
-        hardware, batch = hardware_of(self, [gpu]), np.array([workload.batch_size])
-        return float(stage_seconds(self, demand, hardware, span, batch, tensor_parallel)[0])
+        return float(
+            stage_seconds(
+                self,
+                demand,
+                hardware_of(self, [gpu]),
+                span,
+                np.array([workload.batch_size]),
+                degree,
+            )[0]
+        )
 
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
         """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
@@ -390,7 +400,7 @@ class Roofline:
             per GPU), `degree`, the GPUs that cut each layer among them, and `pass_seconds`.
         """
         layers = range(layers) if isinstance(layers, int) else layers
-        return one_stage(
+        return cost_of_stage(
             self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split
         )
 
@@ -422,7 +432,7 @@ class Roofline:
         StageTables
             `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
         """
-        best = best_way(
+        best = best_modes(
             self, Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split
         )
         return StageTables(best.rate, best.memory_gb, best.seconds)

@@ -1,14 +1,15 @@
-"""The ways to run a stage: its GPUs share the batch, cut the layers, or both; and which of them is best."""
+"""The execution modes of many candidate stages at once: GPUs share the batch, cut the layers, or both.
+
+For the formulations; `single_stage` is the definition.
+"""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, StageCost, pass_time, whole_sequences
+from pipelab.costs import MEMORY_SLACK, pass_time, whole_sequences
 from pipelab.hardware.roofline.arrays import Span, Table, degrees
 from pipelab.hardware.roofline.batch_shares import balanced_batches
 from pipelab.hardware.roofline.demand import Demand
@@ -17,10 +18,10 @@ from pipelab.hardware.roofline.pass_times import hardware_of, stage_seconds
 if TYPE_CHECKING:
     from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
 
-__all__ = ["best_way", "one_stage"]
+__all__ = ["best_modes"]
 
 
-def best_way(
+def best_modes(
     costs: "Roofline",
     demand: Demand,
     kinds: Sequence[GPU],
@@ -28,7 +29,7 @@ def best_way(
     span: Span,
     batch_split: str,
 ) -> Table:
-    """The preferred way among those that fit; where none fits, the one that lacks least memory."""
+    """Per stage the preferred mode among those that fit; if none fits, the one that lacks least memory."""
     best = _shared(costs, demand, kinds, composition, span, batch_split)
     limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
     for t in degrees(demand.model, kinds, composition) if costs.tensor_parallel else ():
@@ -68,16 +69,18 @@ def _cut(
 ) -> Table:
     """Groups of t GPUs of one node cut each layer; groups share the batch evenly. Rate 0 where that cannot be."""
     size = composition.sum(axis=1)
-    one_node = ((composition == size[:, None]) & [bool(kind.node) for kind in kinds]).any(axis=1)
-    can = one_node & (size % t == 0)
+    in_a_node = [bool(kind.node) for kind in kinds]
+    one_node = ((composition == size[:, None]) & in_a_node).any(axis=1)
+    possible = (one_node & (size % t == 0))[:, None]
     shape = (*composition.shape, len(span))
     batch = np.broadcast_to((demand.load.batch_size * t / size)[:, None, None], shape)
     table = _table(costs, demand, kinds, composition, span, batch, t)
-    memory = np.where(
-        can[:, None, None], table.memory_gb, np.where(composition > 0, np.inf, 0.0)[:, :, None]
+    does_not_fit = np.where(composition > 0, np.inf, 0.0)[:, :, None]
+    return Table(
+        np.where(possible, table.rate, 0.0),
+        np.where(possible, table.seconds, np.inf),
+        np.where(possible[:, None], table.memory_gb, does_not_fit),
     )
-    rate, seconds = np.where(can[:, None], [table.rate, table.seconds], [[[0.0]], [[np.inf]]])
-    return replace(table, rate=rate, seconds=seconds, memory_gb=memory)
 
 
 def _table(
@@ -101,23 +104,4 @@ def _table(
     passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
     reserve = np.array([(1 - costs.memory_share) * kind.memory_gb for kind in kinds])[:, None]
     memory = sum(demand.kept_gb(span.weight_gb, span.layers, batch, t).values()) + reserve
-    memory, batch, degree = (
-        np.where(there, memory, 0.0),
-        np.where(there, batch, 0.0),
-        np.full(interval.shape, t),
-    )
-    return Table(demand.load.tokens / interval, passes, memory, batch, degree)
-
-
-@lru_cache(maxsize=10_000)  # a placement has many equal stages, and a search judges many placements
-def one_stage(
-    costs: "Roofline", demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str
-) -> StageCost:
-    """One stage out of a table of one row."""
-    kinds = tuple(dict.fromkeys(gpus))
-    composition = np.array([[gpus.count(kind) for kind in kinds]])
-    best = best_way(costs, demand, kinds, composition, span, batch_split)
-    of = [kinds.index(gpu) for gpu in gpus]
-    batch, memory = best.batch[0, of, 0].tolist(), best.memory_gb[0, of, 0].tolist()
-    rate, seconds, degree = (float(array[0, 0]) for array in (best.rate, best.seconds, best.degree))
-    return StageCost(rate, tuple(batch), tuple(memory), int(degree), seconds)
+    return Table(demand.load.tokens / interval, passes, np.where(there, memory, 0.0))

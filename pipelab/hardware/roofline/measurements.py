@@ -85,7 +85,7 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     InvalidData
         The file is not there or cannot be read, a value does not fit, or there is no such model.
     InvalidValue
-        `costs` is no `Roofline`, or what is given as file is no path.
+        `costs` is no `Roofline`, or `file` is not a path.
 
     References
     ----------

@@ -34,7 +34,7 @@ def slower(
 
 
 def stage_seconds(
-    costs: "Roofline", demand: Demand, gpu: Hardware, span: Span, b: np.ndarray, t: int
+    costs: "Roofline", demand: Demand, gpu: Hardware, span: Span, b: np.ndarray | float, t: int
 ) -> np.ndarray:
     """T_stage for b sequences; all arrays broadcast."""
     added_up = (

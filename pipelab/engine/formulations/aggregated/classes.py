@@ -1,8 +1,8 @@
-"""What do two H100s differ in? Classes of interchangeable GPUs.
+"""Classes of interchangeable GPUs: two GPUs that can be swapped in any placement.
 
 Two GPUs are interchangeable if they are of one kind (type, memory, price, node) and every other
 GPU sends to both, and receives from both, at the same speed and latency; between themselves both
-directions are alike. Swapping them changes no placement's throughput, and no time of a pass.
+directions are equal. Swapping them changes neither throughput nor end-to-end latency.
 """
 
 from collections import defaultdict
@@ -72,7 +72,7 @@ class Classes:
         )
 
     def gpu(self, a: int) -> GPU:
-        """What every GPU of class `a` is."""
+        """The GPU that all of class `a` are equal to."""
         return self.cluster.kinds[self.kind[a]]
 
     def to_frame(self) -> "DataFrame":
@@ -124,73 +124,97 @@ def gpu_classes(cluster: Cluster) -> Classes:
 
 def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
     """The same, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
-    ids = _atoms(cluster)
-    row = np.array([cluster.group[m[0]] for m in ids])
-    kind = np.array([cluster.kind_of[m[0]] for m in ids])
-    links = _links(cluster)[np.ix_(row, row)]
-    several = np.array([len(m) > 1 for m in ids])
-    leaders: list[int] = []  # the first atom of each class
-    parts: list[list[int]] = []
-    same_key: dict[tuple, list[int]] = defaultdict(list)
+    ids = _groups(cluster)
+    links = _links(cluster, ids)
+    kind = np.array([cluster.kind_of[own[0]] for own in ids])
+    parts: list[list[int]] = []  # the groups of each class
+    candidates: dict[tuple, list[int]] = defaultdict(list)  # classes by key
     for i, key in enumerate(_keys(links, kind, deadline)):
-        for c in same_key[key]:
+        for c in candidates[key]:
             deadline.check()
-            if _interchangeable(links, several, leaders[c], i):
+            if links.interchangeable(parts[c][0], i):
                 parts[c].append(i)
                 break
         else:
-            same_key[key].append(len(parts))
-            leaders.append(i)
+            candidates[key].append(len(parts))
             parts.append([i])
-    members = tuple(np.sort(np.concatenate([ids[i] for i in part])) for part in parts)
-    among = links[np.ix_(leaders, leaders)]
-    np.fill_diagonal(among, [_inside(links, several, part) for part in parts])
-    order = np.argsort([m[0] for m in members])
-    among = among[np.ix_(order, order)]
-    return Classes(
-        cluster, tuple(members[i] for i in order), kind[leaders][order], among.real, among.imag
-    )
+    members = [np.sort(np.concatenate([ids[i] for i in part])) for part in parts]
+    order = np.argsort([own[0] for own in members])
+    between = links.between([parts[c] for c in order])
+    leaders = [parts[c][0] for c in order]
+    return Classes(cluster, tuple(members[c] for c in order), kind[leaders], *between)
 
 
-def _links(cluster: Cluster) -> np.ndarray:
-    """Bandwidth and latency of every link as one complex number: links are alike where both are."""
-    links = np.empty(cluster.bandwidth_gb_per_s.shape, dtype=complex)
-    links.real, links.imag = cluster.bandwidth_gb_per_s, cluster.latency_ms
-    return links
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """The links between groups of GPUs.
+
+    Attributes
+    ----------
+    bandwidth, latency : float arrays, shape (n, n)
+        Sender first; on the diagonal between two GPUs of one group.
+    several : bool array, shape (n,)
+        Whether a group has several GPUs; the diagonal means nothing where it has one.
+    """
+
+    bandwidth: np.ndarray
+    latency: np.ndarray
+    several: np.ndarray
+
+    def interchangeable(self, i: int, j: int) -> bool:
+        """Whether two groups of one kind have the same links to all others, each other and themselves."""
+        others = np.ones(len(self.several), dtype=bool)
+        others[[i, j]] = False
+        inner = [x for x in (i, j) if self.several[x]]
+        for link in (self.bandwidth, self.latency):
+            between = link[i, j]
+            if link[j, i] != between or any(link[x, x] != between for x in inner):
+                return False
+            if (link[i, others] != link[j, others]).any():
+                return False
+            if (link[others, i] != link[others, j]).any():
+                return False
+        return True
+
+    def between(self, classes: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Bandwidth and latency between classes, each given by its groups; see `Classes`."""
+        leaders = [groups[0] for groups in classes]
+        at = np.ix_(leaders, leaders)
+        bandwidth, latency = self.bandwidth[at], self.latency[at]
+        for c, groups in enumerate(classes):
+            if len(groups) > 1:
+                bandwidth[c, c] = self.bandwidth[groups[0], groups[1]]
+                latency[c, c] = self.latency[groups[0], groups[1]]
+            elif not self.several[groups[0]]:
+                bandwidth[c, c], latency[c, c] = np.inf, 0.0
+        return bandwidth, latency
 
 
-def _atoms(cluster: Cluster) -> list[np.ndarray]:
-    """GPU ids by bandwidth row and kind: alike by construction."""
+def _groups(cluster: Cluster) -> list[np.ndarray]:
+    """GPU ids by bandwidth row and kind: interchangeable by construction."""
     key = cluster.group.astype(np.int64) * len(cluster.kinds) + cluster.kind_of
     order = np.argsort(key, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
 
-def _keys(links: np.ndarray, kind: np.ndarray, deadline: Deadline) -> Iterator[tuple]:
-    """Equal for interchangeable atoms: the kind, and the sorted links to and from all others."""
+def _links(cluster: Cluster, ids: list[np.ndarray]) -> _Links:
+    row = np.array([cluster.group[own[0]] for own in ids])
+    several = np.array([len(own) > 1 for own in ids])
+    if np.array_equal(row, np.arange(len(cluster.bandwidth_gb_per_s))):  # large ones: no copy
+        return _Links(cluster.bandwidth_gb_per_s, cluster.latency_ms, several)
+    at = np.ix_(row, row)
+    return _Links(cluster.bandwidth_gb_per_s[at], cluster.latency_ms[at], several)
+
+
+def _keys(links: _Links, kind: np.ndarray, deadline: Deadline) -> Iterator[tuple]:
+    """Equal for interchangeable groups: the kind, and sorted bandwidths and latencies to and from all others.
+
+    Groups of unequal keys need not be compared link by link.
+    """
     for i, own in enumerate(kind.tolist()):
         deadline.check()
-        there, back = np.delete(links[i], i), np.delete(links[:, i], i)
-        there.sort()
-        back.sort()
-        yield own, there.tobytes(), back.tobytes()
-
-
-def _interchangeable(links: np.ndarray, several: np.ndarray, i: int, j: int) -> bool:
-    """Whether two atoms of one kind see all others, each other and themselves alike."""
-    between = links[i, j]
-    if links[j, i] != between or any(several[x] and links[x, x] != between for x in (i, j)):
-        return False
-    others = np.ones(len(links), dtype=bool)
-    others[[i, j]] = False
-    return bool(
-        (links[i, others] == links[j, others]).all()
-        and (links[others, i] == links[others, j]).all()
-    )
-
-
-def _inside(links: np.ndarray, several: np.ndarray, part: list[int]) -> complex:
-    """The link between two GPUs of a class; infinite where there is only one."""
-    if len(part) > 1:
-        return links[part[0], part[1]]
-    return links[part[0], part[0]] if several[part[0]] else np.inf
+        key = [own]
+        for link in (links.bandwidth, links.latency):
+            for values in (link[i], link[:, i]):  # sent, received
+                key.append(np.sort(np.delete(values, i)).tobytes())
+        yield tuple(key)

@@ -1,4 +1,4 @@
-"""The small integer program: how many stages of each recipe? For models whose layers are alike.
+"""The small integer program: how many stages of each recipe? For models with identical layers.
 
 At a rate t, with n_p stages of piece p (a recipe with lo_p to hi_p layers):
 

@@ -47,7 +47,7 @@ class _Stages(NamedTuple):
 
 
 def dual_prices(rates: StageRates, threshold: float) -> DualPrices:
-    """The lowest prices, in total, for what the layers are worth; never too low for any stage. Most layers count as 1.
+    """Dual prices of layers and GPUs, the GPUs' as low as possible in total; most layers count as 1.
 
     Values are at least 0 if that is enough for a proof, and may be of any sign otherwise: a stage
     with more layers may be possible where one with fewer is not.
@@ -67,7 +67,7 @@ def _cost(rates: StageRates, prices: DualPrices) -> list[Fraction]:
 
 
 def _stages_at(rates: StageRates, threshold: float) -> _Stages:
-    """What reaches the rate; of runs of layers that are all alike only the longest, which decides."""
+    """What reaches the rate; of runs of identical layers only the longest, which decides."""
     model = rates.problem.model
     groups, spans_of_kind = _positions(model.layers, runs_of(model))
     draws, holds = [], []
@@ -88,7 +88,7 @@ def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndar
     few = layers * (layers + 1) // 2 <= _MOST_ROWS
     if inside:
         group = np.array([0, *[1] * (layers - 2), 2])
-    else:  # every layer on its own, or all alike where that would be too much
+    else:  # every layer on its own, or all together where that would be too much
         group = np.arange(layers) if few else np.zeros(layers, dtype=int)
     held: dict[int, set] = {}
     for first in range(layers):
@@ -164,12 +164,12 @@ def _of_layers(
 def _missing(
     prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Stages
 ) -> Fraction:
-    """By how much the layers of some stage are worth more than its GPUs cost, at most; exact, at least 0."""
+    """The most by which the dual prices of a stage's layers exceed those of its GPUs; exact, at least 0."""
     most = Fraction(0)
     for parts, held in zip(stages.draws, stages.holds.tolist(), strict=True):
         cost = sum(
             (n * min(prices[k] for k in np.flatnonzero(own)) for n, own in parts), Fraction(0)
         )
-        worth = sum((n * v for n, v in zip(held, values, strict=True)), Fraction(0))
-        most = max(most, worth - cost)
+        value = sum((n * v for n, v in zip(held, values, strict=True)), Fraction(0))
+        most = max(most, value - cost)
     return most

@@ -2,12 +2,20 @@
 
 At a rate t a link either reaches t or it does not. A stage may follow another if every class
 of the second may follow every class of the first. So all that the next stage needs to know of
-a stage is the set of classes that may follow it: a *state*. A stage leads from any state that
-has all of its classes to a state of its own. Stages that can be entered from the same states
-and lead to the same one are of one *link kind*, and few kinds stand for very many pairs.
+a stage is the set of classes that may follow it: a *state*. A stage can be entered from any state
+that contains all of its classes, and leads to a state of its own. Stages that can be entered from
+the same states and lead to the same one are of one *link kind*, and few kinds stand for very many
+pairs of stages.
+
+Three classes A, B and C; the links A→A, A→B, B→B and B→C reach the rate, no other does:
+
+    stage of     may be followed by     can be entered from
+    A            {A, B}                 start {A, B, C}, {A, B}
+    B            {B, C}                 start, {A, B}, {B, C}
+    C            nothing                start, {B, C}
+    A and B      {B}                    start, {A, B}
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -21,6 +29,7 @@ __all__ = ["MOST_SUPPORTS", "Order", "free_order", "link_order", "number_of_sets
 
 # sets of classes that are listed; 24 classes in stages of up to 4 have 12,950
 MOST_SUPPORTS = 20_000
+_PRODUCTS_PER_STEP = 1_000_000_000  # of a matrix product: a tenth of a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +64,15 @@ class Order:
     def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Steps of a walk: state left, state reached, link kind of the stage passed; shape (Y,) each.
 
-        A step either passes a stage or, with link kind -1, goes down from a state to the next
-        smaller ones. Going down gives up classes that may follow, so a stage need be entered only
-        from the smallest states that have all its classes: far fewer arcs than pairs that fit.
+        A step either passes a stage or, with link kind -1, goes down from a state to one of its
+        largest proper subsets. Going down gives up classes that may follow. So a stage needs an arc
+        only from the smallest states that contain all its classes; from every larger state it is
+        reached by going down first. That makes far fewer arcs than one per pair that fits.
         """
-        f = self.follows.astype(np.float32)
-        missing = f @ (1 - f).T  # (I, I): how many classes of the first the second lacks
-        below = (missing == 0) & (missing.T > 0)  # [i, j]: state i is a proper part of state j
-        enter = self.entry & ~_through(self.entry, below, self.deadline)
-        down = below & ~_through(below, below, self.deadline)
+        inside = _is_subset(self.follows, self.follows, self.deadline)
+        below = inside & ~inside.T  # [i, j]: state i is a proper subset of state j
+        enter = self.entry & ~_in_two_steps(self.entry, below, self.deadline)
+        down = below & ~_in_two_steps(below, below, self.deadline)
         kind, state = np.nonzero(enter)
         smaller, larger = np.nonzero(down)
         return (
@@ -129,19 +138,31 @@ class Order:
         return [(union, j) for j, union in sorted(unions.items())]
 
 
-def _through(start: np.ndarray, step: np.ndarray, deadline: Deadline) -> np.ndarray:
-    """Which pairs are joined by way of a third; in parts, since 10,000 states would take minutes."""
-    out, after = np.zeros((len(start), step.shape[1]), dtype=bool), step.astype(np.float32)
-    for rows in _parts(len(start), step.size):
+def _is_subset(sets: np.ndarray, others: np.ndarray, deadline: Deadline) -> np.ndarray:
+    """Whether each of `sets`, bool (Q, A), is a subset of each of `others`, (I, A); bool, shape (Q, I)."""
+    return ~_share_a_member(sets, ~others, deadline)
+
+
+def _in_two_steps(first: np.ndarray, second: np.ndarray, deadline: Deadline) -> np.ndarray:
+    """Whether some j has first[i, j] and second[j, k]; bool, shape (I, K)."""
+    return _share_a_member(first, second.T, deadline)
+
+
+def _share_a_member(sets: np.ndarray, others: np.ndarray, deadline: Deadline) -> np.ndarray:
+    """Whether each of `sets`, bool (Q, A), has a member in common with each of `others`, (I, A).
+
+    A product of 0-1 matrices counts the common members of every pair, by the processor's fastest
+    instructions if the matrices are floats. Row by row, so that the deadline is kept: with 10,000
+    states the whole product takes minutes.
+    """
+    common = np.zeros((len(sets), len(others)), dtype=bool)
+    columns = others.T.astype(np.float32)
+    # longer blocks than 1,000 rows do not fit in the processor's cache
+    rows = min(1_000, max(1, _PRODUCTS_PER_STEP // max(1, columns.size)))
+    for i in range(0, len(sets), rows):
         deadline.check()
-        out[rows] = start[rows].astype(np.float32) @ after > 0
-    return out
-
-
-def _parts(rows: int, work: int) -> Iterator[slice]:
-    """Rows in parts that each take a tenth of a second at most, if one takes so many multiplications."""
-    step = max(1, 1_000_000_000 // max(1, work))
-    return (slice(i, i + step) for i in range(0, rows, step))
+        common[i : i + rows] = sets[i : i + rows].astype(np.float32) @ columns > 0
+    return common
 
 
 def number_of_sets(classes: int, largest: int) -> int:
@@ -179,40 +200,53 @@ def link_order(
     wanted = largest = min(largest, len(there))
     while largest > 1 and number_of_sets(len(there), largest) > MOST_SUPPORTS:
         largest -= 1
-    sets = []
-    for k in range(1, largest + 1):
-        deadline.check()
-        sets.append(np.array(list(combinations(there, k))))
-    support = np.zeros((sum(map(len, sets)), len(eligible)), dtype=bool)
-    support[
-        np.repeat(np.arange(len(support)), [s.shape[1] for s in sets for _ in s]),
-        np.concatenate([s.ravel() for s in sets]),
-    ] = True
-    followed = np.concatenate([reaches[s].all(axis=1) for s in sets]) & eligible
+    support = _sets_of_classes(there, largest, len(eligible), deadline)
+    # A class may follow a set unless the link from some member of the set is too slow.
+    followed = eligible & ~_share_a_member(support, ~reaches.T, deadline)
+    states, leads_to = _distinct_states(eligible, followed)
     deadline.check()
-    states, leads_to = np.unique(np.vstack([eligible[None], followed]), axis=0, return_inverse=True)
-    start, leads_to = leads_to.reshape(-1)[0], leads_to.reshape(-1)[1:]
-    # The start comes first; a stage that anybody may follow leads back to a state like it.
-    rank = np.concatenate([[start], np.delete(np.arange(len(states)), start)])
-    states, leads_to = states[rank], np.argsort(rank)[leads_to]
-    # A support can be entered where none of its classes is missing.
-    entry, lacks = np.zeros((len(support), len(states)), dtype=bool), (~states).T.astype(np.float32)
-    for rows in _parts(len(support), 10 * lacks.size):
+    entry = _is_subset(support, states, deadline)
+    example, kind_of = _distinct_kinds(entry, leads_to, deadline)
+    narrowed = largest < wanted
+    return Order(states, entry[example], leads_to[example], support, kind_of, narrowed, deadline)
+
+
+def _sets_of_classes(
+    classes: np.ndarray, largest: int, total: int, deadline: Deadline
+) -> np.ndarray:
+    """Every set of 1 … `largest` of these classes, as rows of a bool array of shape (Q, total)."""
+    parts = []
+    for size in range(1, largest + 1):
         deadline.check()
-        entry[rows] = (support[rows].astype(np.float32) @ lacks) == 0
-    key = np.hstack(
-        [
-            np.packbits(entry, axis=1),
-            leads_to[:, None].astype(np.int64).view(np.uint8).reshape(len(leads_to), -1),
-        ]
-    )
-    # As np.unique(axis=0) would have it, a hundred times as fast where rows are long.
-    keys = [row.tobytes() for row in key]
+        members = np.array(list(combinations(classes, size)))
+        part = np.zeros((len(members), total), dtype=bool)
+        np.put_along_axis(part, members, True, axis=1)
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def _distinct_states(start: np.ndarray, followed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct rows of `start` (A,) and `followed` (Q, A), `start` first; and which one each row is."""
+    rows, number = np.unique(np.vstack([start, followed]), axis=0, return_inverse=True)
+    number = number.reshape(-1)  # a column in some versions of numpy
+    first = number[0]
+    order = np.concatenate([[first], np.delete(np.arange(len(rows)), first)])
+    new_number = np.argsort(order)  # by old number
+    return rows[order], new_number[number[1:]]
+
+
+def _distinct_kinds(
+    entry: np.ndarray, leads_to: np.ndarray, deadline: Deadline
+) -> tuple[np.ndarray, np.ndarray]:
+    """Link kinds: the first set of classes of each, shape (J,), and the kind of every set, shape (Q,).
+
+    `np.unique(axis=0)` would find equal rows, too, but takes a hundred times as long where rows are
+    long. Here each row is one hashable value: eight cells to a byte, with the state it leads to.
+    """
+    packed = np.packbits(entry, axis=1)
+    keys = [(row.tobytes(), state) for row, state in zip(packed, leads_to.tolist(), strict=True)]
     deadline.check()
-    number = {row: j for j, row in enumerate(sorted(set(keys)))}
-    kind_of = np.array([number[row] for row in keys])
-    first = np.empty(len(number), dtype=int)
-    first[kind_of[::-1]] = np.arange(len(keys))[::-1]
-    return Order(
-        states, entry[first], leads_to[first], support, kind_of, largest < wanted, deadline
-    )
+    number = {key: j for j, key in enumerate(sorted(set(keys)))}
+    kind_of = np.array([number[key] for key in keys])
+    _, example = np.unique(kind_of, return_index=True)
+    return example, kind_of

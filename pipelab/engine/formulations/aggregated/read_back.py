@@ -60,7 +60,7 @@ def _shared_out(
     mixed = [(own, n) for own, n in demand.items() if len(own) > 1]
     given = np.array([a for gpus in single.values() for a in gpus], dtype=int)
     left = count - np.bincount(given, minlength=len(count))
-    # nobody else draws from these classes: the cheapest first, no solver needed
+    # no other draw is from these classes: the cheapest first, no solver needed
     if len(mixed) <= 1:
         return single | {own: _cheapest(own, n, left, prices) for own, n in mixed}
     from scipy.optimize import linprog

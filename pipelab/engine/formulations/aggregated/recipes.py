@@ -22,7 +22,7 @@ __all__ = ["Recipe", "Recipes", "patterns_at", "recipes_at"]
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """One way to make stages.
+    """One kind of stage.
 
     Attributes
     ----------

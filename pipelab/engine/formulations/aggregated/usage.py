@@ -1,18 +1,26 @@
-"""What chosen stages use: GPUs of every class, and money. Shared by both small programs.
+"""What chosen stages use: GPUs of every class, and money. Shared by both counting programs.
 
-A solver compares sums within about 1e-6 of them. Where all GPUs together cost more than 200,000
-whole units of price, one unit would be lost in that. Then a limit P on the price is kept in two
-places, as one adds on paper: with every price p = step·a + b, 0 ≤ b < step, and a whole number z
-that is carried,
+Prices are whole units. A solver compares sums to within about 1e-6 of them, so in a sum of more
+than 200,000 units one unit is lost. Where all GPUs together cost more than that, every price is
+split into two digits to the base `step`, and a limit on the sum is checked as one adds on paper,
+digit by digit, with a whole number z that is carried. For step = 1,000:
 
-    P mod step - (step - 1) ≤ Σ b n - step·z ≤ P mod step,        Σ a n + z ≤ P div step,
+                              high    low
+    one stage    700,600       700    600
+    another      533,900       533    900
+    sum        1,234,500     1,233  1,500      carry z = 1:  1,234 | 500
+    limit      1,234,567     1,234    567
 
-which some z satisfies if and only if Σ p n ≤ P, and neither row has large numbers on its right
-side. (The lower side says that no more is carried than must be. Without it, SCIP 10's dual
-presolving let sums pass that are one unit too large.)
+With p = step · high + low for every price, and P the limit, the two rows are
+
+    P mod step - (step - 1) ≤ Σ low·n - step·z ≤ P mod step        and        Σ high·n + z ≤ P div step
+
+Some z satisfies both if and only if Σ p·n ≤ P, and neither row has a large number on its right. The
+lower side of the first says that no more is carried than must be. Without it, SCIP 10's dual
+presolving let sums pass that are one unit too large.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,11 +33,11 @@ from pipelab.engine.solvers.linear_program import Columns, RowBlock, incidence
 
 __all__ = ["COARSE_UNITS", "Limits", "Usage", "price_step"]
 
-COARSE_UNITS = 200_000  # sums of prices up to this are told apart by a solver
+COARSE_UNITS = 200_000  # a solver distinguishes sums of prices up to this
 
 
 def price_step(rates: StageRates, prices: Sequence[int] | None) -> int:
-    """1 where sums of whole prices are told apart as they are; else into what steps they are split."""
+    """The base of the two digits that prices are split into; 1 where sums are small enough as they are."""
     used = min(len(rates.problem.cluster), rates.problem.model.layers * rates.largest)
     total = max(prices or [0]) * used
     return 1 if total <= COARSE_UNITS else max(1_000, -(-total // COARSE_UNITS))
@@ -47,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Usage:
-    """Rows over groups of columns: `n` counts chosen stages, `u` the GPUs of mixed draws, `z` what is carried.
+    """Rows over groups of columns: `n` counts chosen stages, `u` the GPUs of mixed draws, `z` is the carry.
 
     Attributes
     ----------
@@ -68,12 +76,12 @@ class Usage:
 
     @cached_property
     def step(self) -> int:
-        """Of split prices; 1 where they are not split."""
+        """The base of split prices; 1 where they are not split."""
         return price_step(self.found.rates, self.limits.prices)
 
     @property
     def carries(self) -> bool:
-        """Whether a limit on the price is kept in two rows, with one column `z`; then `u` must be whole too."""
+        """Whether a limit on the price takes two rows and a column `z`; then `u` must be whole, too."""
         return self.limits.price is not None and self.step > 1
 
     @property
@@ -100,18 +108,12 @@ class Usage:
     def weights(
         self, columns: Columns, gpus: float = 0.0, stages: float = 0.0, price: float = 0.0
     ) -> np.ndarray:
-        """An objective over all columns: so much for every GPU, every stage and every unit (or step) of price."""
+        """An objective over all columns: a weight for every GPU, every stage and every `step` units of price."""
         size = np.array([r.gpus for r in self.found.recipes], dtype=float)[self.recipe]
         out = np.zeros(columns.total)
         out[columns.slices["n"]] = gpus * size + stages
         if price:
-            out += self._priced(columns, price * np.array(self.limits.prices) / self.step)
-        return out
-
-    def _priced(self, columns: Columns, own: np.ndarray) -> np.ndarray:
-        """One number per column, from one per GPU of each class."""
-        out, (fixed, drawn) = np.zeros(columns.total), self.gpus_by_class
-        out[columns.slices["n"]], out[columns.slices["u"]] = own @ fixed, own @ drawn
+            out += self._per_gpu(columns, price * np.array(self.limits.prices) / self.step)
         return out
 
     def blocks(self, columns: Columns) -> dict[str, RowBlock]:
@@ -121,43 +123,49 @@ class Usage:
         blocks["class_capacity"].upper[:] = self.found.rates.classes.count
         if self.mixed_draws:
             blocks["draws"] = self._draws(columns)
-        objectives: Mapping[str, dict] = {name: {name: 1.0} for name in ("gpus", "stages", "price")}
-        for name, weights in objectives.items():
-            most = getattr(self.limits, name)
-            if name == "price" and self.carries:
-                blocks |= self._carried(columns)
-            elif most is not None:
-                row = self.weights(columns, **weights)
-                parts = {g: sp.csr_array(row[None, s]) for g, s in columns.slices.items()}
-                blocks[f"most_{name}"] = columns.rows(parts, upper=float(most))
+        if self.limits.gpus is not None:
+            row = self.weights(columns, gpus=1.0)
+            blocks["most_gpus"] = _one_row(columns, row, -np.inf, self.limits.gpus)
+        if self.limits.stages is not None:
+            row = self.weights(columns, stages=1.0)
+            blocks["most_stages"] = _one_row(columns, row, -np.inf, self.limits.stages)
+        if self.carries:
+            blocks |= self._two_price_rows(columns)
+        elif self.limits.price is not None:
+            row = self.weights(columns, price=1.0)
+            blocks["most_price"] = _one_row(columns, row, -np.inf, self.limits.price)
         return blocks
 
-    def _carried(self, columns: Columns) -> dict[str, RowBlock]:
-        """A limit on the price in two places; see the head of this file."""
+    def _two_price_rows(self, columns: Columns) -> dict[str, RowBlock]:
+        """A limit on the price, digit by digit; see the head of this file."""
         high, low = np.divmod(np.array(self.limits.prices), self.step)
         most_high, most_low = divmod(self.limits.price or 0, self.step)
+        high_row = self._per_gpu(columns, high.astype(float))
+        high_row[columns.slices["z"]] = 1
+        low_row = self._per_gpu(columns, low.astype(float))
+        low_row[columns.slices["z"]] = -self.step
         least_low = most_low - (self.step - 1)
-        rows = {
-            "most_price": (high, 1, -np.inf, most_high),
-            "price_carry": (low, -self.step, least_low, most_low),
+        return {
+            "most_price": _one_row(columns, high_row, -np.inf, most_high),
+            "price_carry": _one_row(columns, low_row, least_low, most_low),
         }
-        blocks = {}
-        for name, (own, carried, least, most) in rows.items():
-            row = self._priced(columns, own.astype(float))
-            row[columns.slices["z"]] = carried
-            parts = {g: sp.csr_array(row[None, s]) for g, s in columns.slices.items()}
-            blocks[name] = columns.rows(parts, least, most)
-        return blocks
+
+    def _per_gpu(self, columns: Columns, each: np.ndarray) -> np.ndarray:
+        """What every column adds to a sum over GPUs, from the share of one GPU of each class."""
+        out, (fixed, drawn) = np.zeros(columns.total), self.gpus_by_class
+        out[columns.slices["n"]], out[columns.slices["u"]] = each @ fixed, each @ drawn
+        return out
 
     def _draws(self, columns: Columns) -> RowBlock:
         """The GPUs that a mixed draw takes from its classes add up to what its stages need."""
-        recipes = [r for r, _, _ in self.mixed_draws]
-        number = np.array([n for _, n, _ in self.mixed_draws], dtype=float)
-        row = np.repeat(
-            np.arange(len(recipes)), [len(classes) for _, _, classes in self.mixed_draws]
-        )
-        taken = incidence(row, len(recipes))
-        needed = (
-            sp.dia_array((number[None], [0]), shape=(len(number),) * 2) @ self.per_recipe[recipes]
-        )
+        recipes = [recipe for recipe, _, _ in self.mixed_draws]
+        number = np.array([number for _, number, _ in self.mixed_draws], dtype=float)
+        classes = [len(own) for _, _, own in self.mixed_draws]  # one column of `u` for each
+        taken = incidence(np.repeat(np.arange(len(recipes)), classes), len(recipes))
+        needed = sp.diags_array(number) @ self.per_recipe[recipes]
         return columns.rows({"u": taken, "n": -needed}, lower=0, upper=0)
+
+
+def _one_row(columns: Columns, row: np.ndarray, lower: float, upper: float) -> RowBlock:
+    parts = {group: sp.csr_array(row[None, where]) for group, where in columns.slices.items()}
+    return columns.rows(parts, lower, upper)

@@ -1,7 +1,7 @@
-"""Is any placement quicker than this? A question of yes or no in whole numbers, which no tolerance can blur.
+"""Is any placement quicker than this? A feasibility problem in whole numbers, which no tolerance can blur.
 
 Solvers keep a row within a millionth of its right side, and take a bound that is as near for a
-proof. So times are counted in whole steps, of which the time asked about has 10^11, each rounded
+proof. So times are counted in whole steps, of which the time in question has 10^11, each rounded
 down: what is quick enough stays so. And the sum is kept in two places, as one adds on paper (see
 `aggregated.usage`): with c = step·a + b, 0 ≤ b < step, and a whole number z that is carried,
 

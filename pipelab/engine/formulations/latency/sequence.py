@@ -1,4 +1,4 @@
-"""All layers alike: how many stages of each composition and size, and which hops join them?
+"""Identical layers: how many stages of each composition and size, and which hops join them?
 
     minimise    Σ n_p · time_p + Σ y_gh · hop_gh
     layers:     Σ n_p · layers_p = M
@@ -8,7 +8,7 @@
 
 Every stage is reached by one hop and left by at most one, so the stages make one walk from the
 start and perhaps circuits apart from it. Where an answer has a circuit through groups Q, it is
-asked again with a row for every group g of Q, as for subtours of a travelling salesman:
+solved again with a row for every group g of Q, as for subtours of a travelling salesman:
 
     enter:      stages of group g ≤ (most there can be) · Σ_{h outside Q, k in Q} y_hk
 """
@@ -41,7 +41,7 @@ class Sequence:
     circuits : tuple of int arrays
         Sets of groups (from 1) whose stages must be entered from outside.
     whole : bool
-        Whether hops are asked for in whole numbers.
+        Whether hops must be whole numbers.
     quicker : bool
         Ask for any placement of at most `most` seconds, not for the least.
     """

@@ -1,0 +1,83 @@
+"""The steady rate of a placement's pipeline against microbatches in flight."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, plain, template
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from pipelab.engine.timeline.placed import PlacedTimeline
+
+__all__ = ["plot_in_flight"]
+
+
+def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
+    """The steady rate against microbatches in flight: simulated points, the promise, and the bound.
+
+    Parameters
+    ----------
+    placed : PlacedTimeline
+        Made by `timeline_of`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Tokens/s against numbers in flight.
+    """
+    import plotly.graph_objects as go
+
+    frame, needed = placed.sweep(), placed.in_flight_needed
+    counts, rates = frame["in_flight"], frame["steady_rate_tokens_per_s"]
+    # The bound as a curve: it bends where the latency is filled, between two whole numbers.
+    bend = placed.promise * placed.latency_s / placed.problem.workload.tokens
+    last = max(float(counts.max()), bend) + 0.5
+    figure = go.Figure()
+    figure.add_trace(
+        go.Scatter(
+            name="bound: the promise, or n microbatches per latency", mode="lines", x=[0, bend, last],
+            y=[0, placed.promise, placed.promise], line={"color": TYPE_COLOURS[1], "width": 7}, hoverinfo="skip",
+        )
+    )  # fmt: skip
+    figure.add_trace(
+        go.Scatter(
+            name="promise", mode="lines", x=[0, last], y=[placed.promise] * 2, hoverinfo="skip",
+            line={"color": BOTTLENECK, "dash": "dash", "width": 2},
+        )
+    )  # fmt: skip
+    figure.add_trace(
+        go.Scatter(
+            name="simulated", mode="markers", x=counts, y=rates,
+            marker={"color": TYPE_COLOURS[0], "size": 10, "line": {"color": "white", "width": 1}},
+            hovertext=[f"{n} in flight: {rate:.7g} tokens/s, {rate / placed.promise:.1%} of the promise"
+                       for n, rate in zip(counts, rates, strict=True)], hoverinfo="text",
+        )
+    )  # fmt: skip
+    figure.add_annotation(
+        x=needed, y=placed.promise, text=f"{needed} needed", ay=46, ax=0, showarrow=True, arrowhead=2, standoff=8,
+        font={"size": 14},
+    )  # fmt: skip
+    several = needed > 1
+    title = f"{needed} microbatch{'es' * several} in flight reach{'es' * (not several)} {placed.promise:.6g} tokens/s"
+    note = f"one takes {_seconds(placed.latency_s)} from end to end; "
+    note += "more of them would only wait" if several else "a second one would only wait"
+    figure.update_layout(
+        template=template(), height=420, title=f"{plain(placed.problem.name)}: {title}<br><sup>{note}</sup>",
+        xaxis={
+            "title": {"text": "microbatches in flight"}, "range": [0, last], "gridcolor": GRID, "zeroline": False,
+            "dtick": max(1, int(np.ceil(last / 16))), "tick0": 0,
+        },
+        yaxis={
+            "title": {"text": "steady rate (tokens/s)"}, "range": [0, 1.1 * placed.promise], "gridcolor": GRID,
+            "zeroline": False, "ticklabelstandoff": 6,
+        },
+    )  # fmt: skip
+    return figure
+
+
+def _seconds(value: float) -> str:
+    if value >= 600:
+        return f"{value / 60:.3g} min"
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
