@@ -34,8 +34,8 @@ FIGURES = {
     },
     "TrainingTimeline": {"gantt": "training_charts:training_gantt"},
     "DataFrame": {"against_measured": "predictions:plot_against_measured"},
-    "mapping of Timeline": {"timelines": "makespans:plot_timelines"},
-    "mapping of Comparison": {"shares": "comparing:plot_shares"},
+    "several Timeline": {"timelines": "makespans:plot_timelines"},
+    "several Comparison": {"shares": "comparing:plot_shares"},
 }
 
 
@@ -45,8 +45,9 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
     Parameters
     ----------
     x : Result, Problem, Cluster, Certificate, Comparison, TradeOff, Sweep, Timeline, \
-            PlacedTimeline, TrainingTimeline, table of `against_measured`, or mapping of these
-        A mapping of names to timelines or comparisons draws them side by side.
+            PlacedTimeline, TrainingTimeline, table of `against_measured`, or several of these
+        A list of timelines, or a mapping of names to timelines or comparisons, draws them
+        side by side.
     *others
         What the figure needs besides: `plot(problem, placement)` draws a placement.
     kind : str, optional
@@ -83,10 +84,12 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
 
 
 def _kinds(x: Any) -> Mapping[str, str]:
-    inside = "mapping of " if isinstance(x, Mapping) and x else ""
-    shown = next(iter(x.values())) if inside else x
+    listed = (
+        list(x.values()) if isinstance(x, Mapping) else x if isinstance(x, list | tuple) else []
+    )
+    several, shown = ("several ", listed[0]) if listed else ("", x)
     for cls in type(shown).__mro__:
-        if inside + cls.__name__ in FIGURES:
-            return FIGURES[inside + cls.__name__]
+        if several + cls.__name__ in FIGURES:
+            return FIGURES[several + cls.__name__]
     expected = f"expected one of {', '.join(FIGURES)}"
     raise InvalidValue("plot", [("x", type(x).__name__, expected)])
