@@ -31,6 +31,7 @@ PARTS = {
     "pipelab.widgets": "widgets",
     "pipelab.course": "course",
     # io/ has three: files of any kind, files that hold what the engine found, and programs.
+    "pipelab.io.bandwidth_csv": "files",
     "pipelab.io.cases_csv": "files",
     "pipelab.io.csv_cells": "files",
     "pipelab.io.jsonschema_import": "files",

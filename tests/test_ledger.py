@@ -260,7 +260,7 @@ def _other_seeds(
             return call
 
         for module in modules:
-            for name in module.__all__:
+            for name in list(vars(module)):
                 if name.startswith(prefixes):
                     monkeypatch.setattr(module, name, changed(getattr(module, name)))
 

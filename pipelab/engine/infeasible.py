@@ -10,8 +10,6 @@ from pipelab.engine.stage_tables import memory_parts
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
 
-__all__ = ["why_no_layer_fits", "why_not_all_layers_fit", "why_too_few"]
-
 
 def why_no_layer_fits(problem: Problem) -> str:
     """The reason where not even one layer fits any allowed set of GPUs.

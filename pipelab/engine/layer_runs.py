@@ -14,8 +14,6 @@ import numpy as np
 
 from pipelab.problem import ModelLike
 
-__all__ = ["Spans", "runs_of", "spans_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Spans:

@@ -15,8 +15,6 @@ from pipelab.engine.layer_runs import runs_of
 from pipelab.linear_rates import LinearThroughput, finished
 from pipelab.problem import ModelLike, Problem, Workload
 
-__all__ = ["StageTables", "memory_parts", "mixes_as_slowest", "stage_tables"]
-
 
 class StageTables(NamedTuple):
     """Many candidate stages: C compositions (how many GPUs of each kind) times U kinds of run of layers.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pipelab.engine.comparison import Comparison
     from pipelab.solving import Result
 
-__all__ = ["plot_comparison", "plot_shares", "plot_split_costs"]
-
 
 def plot_comparison(comparison: "Comparison") -> "Figure":
     """Throughput of every method, or why it has none; the look of a bar says how the method ended.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline.placed import PlacedTimeline
 
-__all__ = ["plot_in_flight"]
-
 
 def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     """The steady rate against microbatches in flight: simulated points, the promise, and the bound.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline.placed import PlacedTimeline
 
-__all__ = ["placed_gantt"]
-
 _IDLE = "#F2F2F2"
 _MOST_LANES = 48  # with a label each
 

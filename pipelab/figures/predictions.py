@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from plotly.graph_objects import Figure
 
-__all__ = ["plot_against_measured"]
-
 
 def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Figure":
     """By how much each predicted time is off, as points beside a band of ±`explain_above`.

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.methods.trade_offs import TradeOff
 
-__all__ = ["plot_trade_off"]
-
 _UNITS = {
     "gpus": "GPUs in use",
     "usd_per_hour": "$ per hour",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pipelab.hardware.transformer import Transformer
     from pipelab.problem import Model, Workload
 
-__all__ = ["Measured", "load_measured"]
-
 _COLUMNS = ("gpu_type", "layers", "batch", "milliseconds")
 
 

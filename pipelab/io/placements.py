@@ -25,8 +25,6 @@ from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in
 
-__all__ = ["VLLMSettings", "load_placement", "save_placement", "vllm_settings"]
-
 _SUFFIXES = (".json", ".csv")
 _LAYOUTS = ("pipelab", "write-up")
 _FIELDS = ("first_layer", "last_layer", "gpus")

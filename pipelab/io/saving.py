@@ -13,8 +13,6 @@ from pipelab.io.schedule_files import to_csv
 from pipelab.schedules import Schedule
 from pipelab.solving import Result
 
-__all__ = ["save"]
-
 
 @singledispatch
 def save(x: Any, path: str | Path, **options: Any) -> Path:

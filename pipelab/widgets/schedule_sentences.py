@@ -9,8 +9,6 @@ import numpy as np
 from pipelab.engine.schedules.closed_forms import ClosedForm, closed_forms
 from pipelab.engine.timeline import Timeline
 
-__all__ = ["Measure", "measures", "measures_html"]
-
 
 class Measure(NamedTuple):
     """One quantity, simulated and by formula; `closed` is None where no formula claims to hold."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
     from pipelab.schedules import Schedule
 
-__all__ = ["Desk"]
-
 
 class Desk:
     """Answers to the ledger's questions, each computed when first asked for and then kept."""

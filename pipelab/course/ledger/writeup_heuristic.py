@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pipelab.problem import Problem
     from pipelab.solving import Result
 
-__all__ = ["CLAIMS", "sets_meant"]
-
 ATTEMPT, WRONG = "What I Initially Implemented (Incorrectly)", 'Why The "Solution" Was Wrong'
 REVEALED = "Results Comparison Revealed the Issue"
 DEMO = "that it is of the demo with up to three GPUs per stage"

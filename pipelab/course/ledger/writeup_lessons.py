@@ -22,8 +22,6 @@ from pipelab.io.cases_csv import author_settings
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
 
-__all__ = ["CLAIMS"]
-
 LESSONS, METHOD, TABLE = "Technical Insights", "Methodological Lessons", "Comparison of Approaches"
 FUTURE, END = "Future Directions", "Conclusion"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pipelab.evaluation import StageReport
     from pipelab.solving import Result
 
-__all__ = ["CLAIMS"]
-
 RESULTS, DEMO = "Experimental Results", "Demo Configuration Analysis"
 
 

@@ -27,10 +27,6 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "Candidates", "all_candidates", "enumerate_candidates", "gpu_sets", "link_rates", "list_candidates", "stage_rates",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class Candidates:

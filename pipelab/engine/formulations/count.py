@@ -22,8 +22,6 @@ from pipelab.errors import TooLarge
 from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Problem
 
-__all__ = ["compositions", "count_candidates"]
-
 _ROWS_AT_ONCE = 10_000  # of a table of compositions, between two looks at the deadline
 _MOST_COMPOSITIONS = 3_000  # their pairs are tabulated: 72 MB a table, some seconds
 

@@ -36,13 +36,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = [
-    "cheapest",
-    "cheapest_of",
-    "prices_or_refuse",
-    "refuse_unpriced",
-]
-
 
 @checked_arguments
 def cheapest(

@@ -54,8 +54,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["solve_in_flight"]
-
 _MORE = 1 + ONE_ANSWER  # times a rate: what is more
 _MOST_IN_FLIGHT = 1_000_000
 _BY_HAND = 6  # rounds of solving for what the last answer needs, before ranges are looked at

@@ -22,8 +22,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["BY_TOLERANCE", "quickest", "quickest_of", "refuse_transfers"]
-
 # Solvers compare objectives within about 1e-6; counted in units of which the answer has this many,
 # that is 1e-10 of it.
 _UNITS = 10_000.0

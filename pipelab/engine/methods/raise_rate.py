@@ -9,8 +9,6 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.tolerances import ONE_ANSWER, PROVEN_WITHIN
 from pipelab.solving import Result
 
-__all__ = ["raise_floor"]
-
 
 def raise_floor(
     rates: StageRates,

@@ -21,8 +21,6 @@ from pipelab.splits import (
     split_proportional,
 )
 
-__all__ = ["solve_bandwidth_aware", "solve_by_flops", "solve_even", "solve_proportional"]
-
 
 def solve_even(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
     """Equally many layers on every GPU.

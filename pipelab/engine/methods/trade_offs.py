@@ -25,8 +25,6 @@ from pipelab.solving import Result
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["TradeOff", "trade_off"]
-
 _AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
 _LEAST = {"usd_per_million_tokens": cheapest_of, "seconds_per_pass": quickest_of}
 

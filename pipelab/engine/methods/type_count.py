@@ -21,8 +21,6 @@ from pipelab.placement import show_layers
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["ROWS", "solve_type_count"]
-
 ROWS = ("as_written", "counting")
 
 

@@ -17,8 +17,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in
 
-__all__ = ["inference_costs", "timeline_of"]
-
 
 def inference_costs(problem: Problem, placement: Placement, tokens: float) -> StageCosts:
     """Forward times of a placement's stages and links, for microbatches of so many tokens.

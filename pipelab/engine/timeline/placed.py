@@ -20,8 +20,6 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Lane", "PlacedTimeline", "lanes_of", "placed_timeline", "stage_label"]
-
 _MOST_POINTS = 40  # of a figure; more would only be slower to look at
 
 

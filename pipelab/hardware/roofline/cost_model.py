@@ -38,8 +38,6 @@ from pipelab.hardware.roofline.single_stage import cost_of_stage
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Problem, Workload
 
-__all__ = ["Roofline"]
-
 _Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
 _WithDimensions = Annotated[
     Transformer, described("a model with dimensions, such as load_model('Llama-3-8B')")

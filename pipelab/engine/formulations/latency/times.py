@@ -27,8 +27,6 @@ from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 
-__all__ = ["PassTimes", "pass_times"]
-
 _MOST_COMPOSITIONS = 200_000
 _MOST_CELLS = 40_000_000  # compositions × kinds of span; 8 bytes each
 _MOST_GROUPS = 1_000  # their pairs are listed
