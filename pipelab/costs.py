@@ -46,7 +46,7 @@ class CostModel(Protocol):
     Layers may count through their number, `model.work(layers)` and `model.weight_gb(layers)`: the
     engine asks once for all stages that agree in these. Optional members make it faster or its
     reasons richer: `stage_tables`, `mixes_as_slowest`, `memory_parts`, all explained in
-    `pipelab.engine.stage_tables`.
+    `pipelab.engine.stage_arrays`.
     """
 
     @property

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import oracle
 import pipelab as pl
 from pipelab.costs import LayerTimes
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 
 
 @pytest.mark.parametrize(

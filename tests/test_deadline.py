@@ -25,7 +25,7 @@ from pipelab.engine.methods.latency import quickest
 from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 
 
 def test_a_stop_comes_before_the_time_limit_and_both_are_named():

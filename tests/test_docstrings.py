@@ -63,7 +63,7 @@ RETURNED = {
     "plot_timelines": "pipelab.figures.makespans",
     "plot_trade_off": "pipelab.figures.trade_off_chart",
     "quickest": "pipelab.engine.methods.latency",
-    "save_chrome_trace": "pipelab.io.chrome_trace",
+    "save_chrome_trace": "pipelab.io.trace_files",
     "save_placement": "pipelab.io.placements",
     "solve_in_flight": "pipelab.engine.methods.in_flight",
     "training_timeline": "pipelab.engine.timeline.training",

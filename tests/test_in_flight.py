@@ -15,7 +15,7 @@ import roofline_oracle
 from pipelab.engine.in_flight_result import enough_in_flight, steady_rate
 from pipelab.engine.methods.in_flight import _AtBest, solve_in_flight
 from pipelab.engine.methods.latency import quickest
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 
 
 def with_in_flight(problem, n):

@@ -11,7 +11,7 @@ import roofline_oracle
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.cost import cheapest
 from pipelab.engine.methods.latency import quickest
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 from pipelab.figures.layers import plot_layer_times, plot_stage_rates
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.known_gpus import GPUFacts

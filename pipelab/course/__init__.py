@@ -35,7 +35,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "joint_size",
         ],
         "engine.methods.single_gpu": ["single_gpu_size"],
-        "engine.schedules.closed_forms": ["PipelineBubbleStats"],
+        "engine.schedules.formulas": ["PipelineBubbleStats"],
         "figures.aggregated": ["plot_run_times"],
         "figures.comparing": ["plot_split_costs"],
         "figures.layers": ["plot_layer_times", "plot_stage_rates"],

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipelab.display import listed
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import memory_parts
+from pipelab.engine.stage_arrays import memory_parts
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidValue
-from pipelab.io.chrome_trace import save_chrome_trace
 from pipelab.io.csv_cells import path_of
 from pipelab.io.placements import save_placement
 from pipelab.io.schedule_files import to_csv
+from pipelab.io.trace_files import save_chrome_trace
 from pipelab.schedules import Schedule
 from pipelab.solving import Result
 

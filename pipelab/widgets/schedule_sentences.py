@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules.closed_forms import ClosedForm, closed_forms
+from pipelab.engine.schedules.formulas import ClosedForm, closed_forms
 from pipelab.engine.timeline import Timeline
 
 

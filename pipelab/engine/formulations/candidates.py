@@ -19,7 +19,7 @@ from pipelab.candidates import stage_gpus
 from pipelab.display import table
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem

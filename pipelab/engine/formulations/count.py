@@ -17,7 +17,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 from pipelab.errors import TooLarge
 from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Problem

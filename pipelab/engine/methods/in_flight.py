@@ -45,7 +45,7 @@ from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
-from pipelab.engine.stage_tables import StageTables, stage_tables
+from pipelab.engine.stage_arrays import StageTables, stage_tables
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate

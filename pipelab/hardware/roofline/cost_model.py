@@ -16,7 +16,7 @@ from pydantic import InstanceOf
 
 from pipelab.cluster import GPU
 from pipelab.costs import StageCost
-from pipelab.engine.stage_tables import StageTables
+from pipelab.engine.stage_arrays import StageTables
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import (
     Count,

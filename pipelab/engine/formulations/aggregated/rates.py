@@ -22,7 +22,7 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import mixes_as_slowest, stage_tables
+from pipelab.engine.stage_arrays import mixes_as_slowest, stage_tables
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
