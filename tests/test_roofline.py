@@ -322,8 +322,8 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
     plan = pl.Placement.of([(16, (0,)), (8, (4,)), (8, (14,))])  # r1, r2, r3
     there, here = (pl.timeline_of(p, plan) for p in (problem, near))
     assert (
-        there.promise
-        == here.promise
+        there.predicted_rate
+        == here.predicted_rate
         == pytest.approx(here.steady_rate)
         == pytest.approx(there.steady_rate)
     )

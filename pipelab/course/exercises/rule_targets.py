@@ -107,7 +107,7 @@ def predicted_rate(factor: bool = True, max_gpus_per_stage: int = 4) -> float:
     from pipelab.solving import solve
 
     small = loaded_case("small", max_gpus_per_stage=max_gpus_per_stage)
-    return solve(small, "type_count", factor=factor).details["promised"]
+    return solve(small, "type_count", factor=factor).details["predicted"]
 
 
 @cache
