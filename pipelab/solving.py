@@ -6,6 +6,7 @@ is imported when first used.
 
 import inspect
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.display import NO_FORMULAS, ended, ending
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import given
+from pipelab.fields import given, is_real
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from pipelab.engine.objective import Objective
 
-__all__ = ["METHODS", "OBJECTIVES", "Result", "method_of", "placement_in", "solve"]
+__all__ = ["METHODS", "OBJECTIVES", "Result", "method_of", "options_of", "placement_in", "solve"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,16 +316,16 @@ def solve(
             "solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")]
         )
     began = time.perf_counter()
-    function = method_of(method, options)
+    function = method_of(method, {**options, "objective": objective})
     if options.get("time_limit") is not None:  # what importing the method took counts
         options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
     return function(problem, **options)
 
 
-def method_of(
-    method: str, options: Mapping[str, Any], objective: str = "throughput"
-) -> Callable[..., Any]:
-    """The function behind a method and an objective, once it is known to take these options.
+def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function behind a method, once it is known to take these options.
+
+    The option "objective" chooses the function, and is not among those that it takes.
 
     Raises
     ------
@@ -332,6 +333,8 @@ def method_of(
     """
     if not isinstance(method, str) or method not in METHODS:
         raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
+    options = dict(options)
+    objective = options.pop("objective", "throughput")
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise UnknownName(f"there is no objective {objective!r}; {nearest(objective, OBJECTIVES)}")
     if OBJECTIVES[objective] and method not in ("auto", "aggregated"):
@@ -339,7 +342,7 @@ def method_of(
         raise InvalidValue("solve", [("method", method, expected)])
     module, name = (OBJECTIVES[objective] or METHODS[method]).split(":")
     function = getattr(import_module(module), name)
-    known = _options(function)
+    known = options_of(function)
     for option in options:
         if option not in known:
             who = f"objective {objective!r}" if OBJECTIVES[objective] else f"method {method!r}"
@@ -347,28 +350,36 @@ def method_of(
                 nearest(option, known) if OBJECTIVES[objective] else _who_has(option, method, known)
             )
             raise UnknownName(f"{who} has no option {option!r}; {remedy}")
-    _check_amounts(options)
+    _check_options(options)
     return function
 
 
-def _options(function: Callable) -> list[str]:
+def options_of(function: Callable) -> list[str]:
+    """The names of the options that a method's function takes."""
     return [p for p in inspect.signature(function).parameters if p != "problem"]
 
 
 def _who_has(option: str, method: str, known: list[str]) -> str:
     """If "auto" does not know an option: the methods that do."""
     others = [
-        name for name in METHODS if method == "auto" and option in _options(method_of(name, {}))
+        name for name in METHODS if method == "auto" and option in options_of(method_of(name, {}))
     ]
     return f"name a method that has it: {', '.join(others)}" if others else nearest(option, known)
 
 
-def _check_amounts(options: Mapping[str, Any]) -> None:
-    """Times, shares and sizes are at least 0, or None; an infinite gap would prove anything."""
-    for name in ("time_limit", "gap", "memory_limit_gb", "limit"):
-        value = options.get(name)
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        if value is not None and not (number and value >= 0):
-            raise InvalidValue("solve", [(name, value, "expected a number, at least 0")])
-        if name == "gap" and value == math.inf:
-            raise InvalidValue("solve", [(name, value, "expected a finite number, at least 0")])
+def _check_options(options: Mapping[str, Any]) -> None:
+    """What several methods take alike; an infinite gap would prove anything."""
+    bad = []
+    for name in [n for n in ("time_limit", "gap", "memory_limit_gb", "limit") if n in options]:
+        value, optional = options[name], name in ("time_limit", "memory_limit_gb")
+        endless = name != "gap" and isinstance(value, Real) and value == math.inf
+        if not (endless or (optional and value is None) or (is_real(value) and value >= 0)):
+            finite = "finite " if name == "gap" else ""
+            bad.append((name, value, f"expected a {finite}number, at least 0"))
+    stop, on_progress = options.get("stop"), options.get("on_progress")
+    if not (stop is None or isinstance(stop, threading.Event)):
+        bad.append(("stop", stop, "expected a threading.Event, or None"))
+    if not (on_progress is None or callable(on_progress)):
+        bad.append(("on_progress", on_progress, "expected a function of Progress, or None"))
+    if bad:
+        raise InvalidValue("solve", bad)

@@ -64,6 +64,43 @@ def test_an_option_of_one_method_alone_is_said_to_be_its():
         pl.solve(pl.load_case("tiny"), gapp=0.1)
 
 
+def test_the_objective_is_what_is_solved_for(tiny):
+    problem = dataclasses.replace(tiny, link_units="tokens")
+    gpus = tuple(dataclasses.replace(gpu, usd_per_hour=1.0) for gpu in problem.cluster.gpus)
+    problem = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, gpus=gpus))
+    assert pl.solve(problem, objective="throughput").objective is None
+    for objective, name in (("latency", "seconds_per_pass"), ("cost", "usd_per_million_tokens")):
+        assert pl.solve(problem, objective=objective).objective.name == name
+        job = pl.solve_in_background(problem, objective=objective, at_least=1)
+        assert job.result().objective.name == name
+    assert pl.solve(problem, objective="throughput_in_flight").in_flight >= 1
+    with pytest.raises(pl.UnknownName, match="no objective 'latncy'; did you mean 'latency'"):
+        pl.solve(problem, objective="latncy")
+    with pytest.raises(pl.InvalidValue, match="method = 'joint': expected 'auto' or 'aggregated'"):
+        pl.solve(problem, "joint", objective="latency")
+
+
+@pytest.mark.parametrize("method", ["even", "exhaustive"])
+def test_methods_without_news_are_solved_in_the_background_too(tiny, method):
+    assert pl.solve_in_background(tiny, method).result().throughput > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("stop", 3, "expected a threading.Event, or None"),
+        ("on_progress", 3, "expected a function of Progress, or None"),
+        ("gap", None, "expected a finite number, at least 0"),
+        ("gap", 10**400, "expected a finite number, at least 0"),
+        ("time_limit", 10**400, "expected a number, at least 0"),
+    ],
+    ids=lambda part: str(part)[:12],
+)
+def test_options_that_do_not_fit_are_named(tiny, option, value, expected):
+    with pytest.raises(pl.InvalidValue, match=f"solve: {option} = .*: {expected}"):
+        pl.solve(tiny, **{option: value})
+
+
 def test_a_time_limit_keeps_what_is_true(long_solve):
     result = pl.solve(long_solve, "joint", time_limit=2)
     assert result.stopped_by == "time limit"

@@ -3,13 +3,12 @@
 import math
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import UnknownName
 from pipelab.fields import given
 from pipelab.problem import Problem
-from pipelab.solving import Result, solve
+from pipelab.solving import Result, method_of, options_of, solve
 
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress
@@ -43,11 +42,7 @@ class Solving:
         self._stop = threading.Event()
         self._result: Result | None = None
         self._failure: BaseException | None = None
-        options = {
-            **options,
-            "stop": self._stop,
-            "on_progress": self._note(options.get("on_progress")),
-        }
+        self._also = options.get("on_progress")
         # an interrupted Thread.join would take the thread for finished
         self._done = threading.Event()
         threading.Thread(
@@ -100,17 +95,18 @@ class Solving:
             raise self._failure
         return given(self._result)
 
-    def _note(self, also: Callable | None) -> Callable:
-        def note(moment: "Progress") -> None:
-            self.progress.append(moment)
-            if also is not None:
-                also(moment)
-
-        return note
+    def _note(self, moment: "Progress") -> None:
+        self.progress.append(moment)
+        if self._also is not None:
+            self._also(moment)
 
     def _work(self, method: str, options: dict) -> None:
         try:
-            self._result = solve(self.problem, method, **options)
+            # Not every method can be stopped or has news.
+            known = options_of(method_of(method, options))
+            own = {"stop": self._stop, "on_progress": self._note}
+            own = {name: value for name, value in own.items() if name in known}
+            self._result = solve(self.problem, method, **(options | own))
         except BaseException as error:  # raised again by result(), in the caller's thread
             self._failure = error
         finally:
