@@ -171,7 +171,7 @@ class LayerTimes:
         return tuple(self.ms_per_layer)
 
     def __hash__(self) -> int:
-        return hash((*self.ms_per_layer.items(), self.reserved_gb))
+        return hash((frozenset(self.ms_per_layer.items()), self.reserved_gb))
 
     def check(self, problem: "Problem") -> None:
         """Nothing is refused: the times hold for whatever microbatch they were given for.

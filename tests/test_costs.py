@@ -1,6 +1,8 @@
 """The linear cost model: the write-up's numbers, and its two ways of computing them held together."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -199,3 +201,79 @@ def test_a_stage_takes_the_sum_of_its_layers_times():
     assert balanced.batch == pytest.approx((3, 1))
     assert balanced.pass_seconds == pytest.approx(0.015)
     assert costs.stage(model, pl.Workload(100, 1), [a, b], range(2), "even").pass_seconds == 0.06
+
+
+class OwnModel:
+    """A model of the reader's own: the members of `ModelLike` alone, the last layer five times the work."""
+
+    name, layers, d_model, bytes_per_element, layer_weight_gb = "mine", 4, 1024, 2, 1.0
+    uniform = False
+
+    def weight_gb(self, layers):
+        return float(len(layers))
+
+    def work(self, layers):
+        return sum(5.0 if i == 3 else 1.0 for i in layers)
+
+
+class OwnTuple(NamedTuple):
+    """The same without weak references."""
+
+    name: str = "mine"
+    layers: int = 4
+    d_model: int = 1024
+    bytes_per_element: float = 2
+    layer_weight_gb: float = 1.0
+    uniform: bool = False
+    weight_gb = OwnModel.weight_gb
+    work = OwnModel.work
+
+
+@pytest.mark.parametrize("model", [OwnModel(), OwnTuple()], ids=["class", "named tuple"])
+@pytest.mark.parametrize("method", ["auto", "joint", "exhaustive", "by_flops"])
+def test_a_model_of_ones_own_is_asked_for_every_layers_work(model, method):
+    cluster = pl.Cluster.from_counts({"A": 2, "B": 2}, 40, 100)
+    problem = pl.Problem(cluster, model, pl.Workload(100, 2), LayerTimes({"A": 3, "B": 7}), 2)
+    twin = pl.Model("m", 4, 1024, 1, 1.0, work_factors=(1, 1, 1, 5))
+    expected = pl.solve(dataclasses.replace(problem, model=twin), method)
+    result = pl.solve(problem, method)
+    assert (result.status, result.throughput, result.bound) == (
+        expected.status, pytest.approx(expected.throughput), pytest.approx(expected.bound),
+    )  # fmt: skip
+
+
+def test_work_that_does_not_add_up_is_refused():
+    class Overhead(OwnModel):
+        def work(self, layers):
+            return len(layers) + 5.0
+
+    cluster = pl.Cluster.from_counts({"A": 2}, 40, 100)
+    problem = pl.Problem(cluster, Overhead(), pl.Workload(100, 2), LayerTimes({"A": 3}))
+    with pytest.raises(
+        pl.InvalidValue, match=r"Overhead: work\(range\(0, 4\)\) = 9.0: expected 24"
+    ):
+        pl.solve(problem)
+
+
+def test_what_lacks_a_member_is_no_model_and_no_cost_model():
+    cluster, load = pl.Cluster.from_counts({"A": 2}, 40, 100), pl.Workload(100, 2)
+    costs = LayerTimes({"A": 3})
+    with pytest.raises(pl.InvalidValue, match="model = 'llama': expected a model, such as Model"):
+        pl.Problem(cluster, "llama", load, costs)
+    with pytest.raises(pl.InvalidValue, match="this has no check, stage, link_throughput"):
+        pl.Problem(cluster, OwnModel(), load, SimpleNamespace(gpu_types=["A"]))
+    with pytest.raises(pl.InvalidValue, match="this is a class: call it"):
+        pl.Problem(cluster, OwnModel(), load, LayerTimes)
+    with pytest.raises(pl.InvalidValue, match=r"model\.layers = 2\.5: expected a whole number"):
+        pl.Problem(cluster, OwnTuple(layers=2.5), load, costs)
+    with pytest.raises(pl.InvalidValue, match="expected one with d_hidden"):
+        pl.Problem(
+            cluster, OwnModel(), load, pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 9)})
+        )
+
+
+def test_equal_cost_models_have_one_hash():
+    assert hash(LayerTimes({"A": 3, "B": 7})) == hash(LayerTimes({"B": 7, "A": 3}))
+    one, other = pl.Coefficients(0, 0, 0, 1), pl.Coefficients(0, 0, 0, 2)
+    first = pl.LinearThroughput({"A": one, "B": other})
+    assert hash(first) == hash(pl.LinearThroughput({"B": other, "A": one}))
