@@ -319,8 +319,32 @@ class Problem:
         -------
         float or numpy.ndarray
             In tokens/s or transfers/s, see `link_units`; of the shape that was given.
+
+        Raises
+        ------
+        InvalidValue
+            A link that has a bandwidth has no rate above 0.
         """
-        return python_value(self.costs.link_throughput(self, bandwidth_gb_per_s))
+        import numpy as np
+
+        rate = python_value(self.costs.link_throughput(self, bandwidth_gb_per_s))
+        if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
+            return rate  # one link of very many
+        given = np.asarray(bandwidth_gb_per_s)
+        try:
+            # A model may take all links for equally fast, and answer with one number.
+            rates = np.broadcast_to(np.asarray(rate, float), given.shape)
+            bad = given[(given > 0) & ~(rates > 0)]
+            expected = f"expected more than 0 {self.link_units}/s where the bandwidth is above 0"
+            found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
+        except (TypeError, ValueError):
+            bad, found = given, rate
+            expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
+        if bad.size:
+            raise InvalidValue(
+                f"{type(self.costs).__name__}.link_throughput", [("rate", found, expected)]
+            )
+        return rates if given.ndim else rates.item()
 
     def message_seconds(
         self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float"
