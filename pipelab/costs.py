@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pipelab.problem import ModelLike, Problem, Workload
 
 __all__ = [
-    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "answered", "link_rate", "pass_time",
-    "whole_sequences",
+    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "answered", "link_answered",
+    "link_rate", "pass_time", "whole_sequences",
 ]  # fmt: skip
 
 # A stage that needs exactly the memory there is fits, whatever the last bit of the sum says.
@@ -175,6 +175,34 @@ def answered(
     batch, memory = (tuple(map(float, numbers)) for numbers in each)
     passes = None if passes is None else float(passes)
     return StageCost(float(rate), batch, memory, int(cost.degree), passes)
+
+
+def link_answered(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
+    """What the problem's cost model answers about links: `Problem.link_throughput`.
+
+    Raises
+    ------
+    InvalidValue
+        It is no number, or not above 0 where the bandwidth is.
+    """
+    rate = python_value(problem.costs.link_throughput(problem, bandwidth_gb_per_s))
+    if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
+        return rate  # one link of very many
+    given = np.asarray(bandwidth_gb_per_s)
+    try:
+        # A model may take all links for equally fast, and answer with one number.
+        rates = np.broadcast_to(np.asarray(rate, float), given.shape)
+        bad = given[(given > 0) & ~(rates > 0)]
+        expected = f"expected more than 0 {problem.link_units}/s where the bandwidth is above 0"
+        found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
+    except (TypeError, ValueError):
+        bad, found = given, rate
+        expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
+    if bad.size:
+        raise InvalidValue(
+            f"{type(problem.costs).__name__}.link_throughput", [("rate", found, expected)]
+        )
+    return rates.copy() if given.ndim else rates.item()
 
 
 def _number(value: Any) -> Any:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from pipelab.cluster import Cluster
-from pipelab.costs import CostModel
+from pipelab.costs import CostModel, link_answered
 from pipelab.display import counted, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import Count, Flag, Layers, Positive, checked, python_value, whole_number
@@ -325,26 +325,7 @@ class Problem:
         InvalidValue
             A link that has a bandwidth has no rate above 0.
         """
-        import numpy as np
-
-        rate = python_value(self.costs.link_throughput(self, bandwidth_gb_per_s))
-        if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
-            return rate  # one link of very many
-        given = np.asarray(bandwidth_gb_per_s)
-        try:
-            # A model may take all links for equally fast, and answer with one number.
-            rates = np.broadcast_to(np.asarray(rate, float), given.shape)
-            bad = given[(given > 0) & ~(rates > 0)]
-            expected = f"expected more than 0 {self.link_units}/s where the bandwidth is above 0"
-            found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
-        except (TypeError, ValueError):
-            bad, found = given, rate
-            expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
-        if bad.size:
-            raise InvalidValue(
-                f"{type(self.costs).__name__}.link_throughput", [("rate", found, expected)]
-            )
-        return rates if given.ndim else rates.item()
+        return link_answered(self, bandwidth_gb_per_s)
 
     def message_seconds(
         self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float"

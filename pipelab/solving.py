@@ -337,8 +337,6 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     if OBJECTIVES[objective] and method not in ("auto", "aggregated"):
         expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"
         raise InvalidValue("solve", [("method", method, expected)])
-    from pipelab.engine.options import check_options
-
     module, name = (OBJECTIVES[objective] or METHODS[method]).split(":")
     function = getattr(import_module(module), name)
     known = options_of(function)
@@ -349,7 +347,7 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
                 nearest(option, known) if OBJECTIVES[objective] else _who_has(option, method, known)
             )
             raise UnknownName(f"{who} has no option {option!r}; {remedy}")
-    check_options(options)
+    import_module("pipelab.engine.options").check_options(options)
     return function
 
 

@@ -19,7 +19,8 @@ def check_options(options: Mapping[str, Any]) -> None:
         value, optional = options[name], name in ("time_limit", "memory_limit_gb")
         endless = name != "gap" and isinstance(value, Real) and value == math.inf
         if not (endless or (optional and value is None) or (is_real(value) and value >= 0)):
-            finite = "finite " if name == "gap" else ""
+            too_large = isinstance(value, int | float) and value is not True and value > 0
+            finite = "finite " if too_large else ""
             bad.append((name, value, f"expected a {finite}number, at least 0"))
     stop, on_progress = options.get("stop"), options.get("on_progress")
     if not (stop is None or isinstance(stop, threading.Event)):
