@@ -118,6 +118,8 @@ _EXPECTED = {
     "int_type": "expected a whole number",
     "bool_type": "expected True or False",
     "string_type": "expected text",
+    "dict_type": "expected a mapping, such as a dict",
+    "mapping_type": "expected a mapping, such as a dict",
     "string_too_short": "expected text that is not empty",
 }
 
@@ -131,7 +133,7 @@ def _expected(error: Mapping[str, Any]) -> str:
         return f"expected at least {context['ge']:g}"
     if kind == "less_than_equal":
         return f"expected at most {context['le']:g}"
-    if kind == "dataclass_exact_type":
+    if kind in ("dataclass_exact_type", "dataclass_type"):
         return f"expected {context['class_name']}"
     if kind == "literal_error":
         return f"expected {context['expected']}"

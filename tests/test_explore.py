@@ -9,7 +9,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.course.exercises import EXERCISES
-from pipelab.display import show_table
+from pipelab.course.reading_tables import show_table
 from pipelab.engine.schedules import RULES, without_communication
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.figures.gantt_chart import GanttView, gantt_parts

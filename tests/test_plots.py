@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import pipelab as pl
-from pipelab.display import show_table
+from pipelab.course.reading_tables import show_table
 from pipelab.engine.formulations.ablation import leave_out
 from pipelab.engine.formulations.readable import joint_formulation, single_gpu_formulation
 from pipelab.engine.methods.joint_model import joint_size

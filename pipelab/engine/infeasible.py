@@ -25,6 +25,8 @@ def why_no_layer_fits(problem: Problem) -> str:
     layer = min(range(model.layers), key=lambda i: model.weight_gb(range(i, i + 1)))
     layers = range(layer, layer + 1)
     parts = memory_parts(problem, largest, layers)
+    if sum(parts.values()) <= largest.memory_gb:
+        return "no stage that fits in memory has a rate in this cost model"
     named = [f"{value:.4g} GB of {name}" for name, value in parts.items()]
     text = (
         f"layer {layer + 1} alone needs {sum(parts.values()):.4g} GB on one GPU "
