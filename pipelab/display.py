@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = [
     "DOES_NOT_FIT", "KIND_COLOURS", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED",
     "STOPPED", "Outcome", "breakable", "coloured_rows", "counted", "duration", "ended",
-    "ending", "listed", "named", "outcome_of", "outcome_of_row", "proven_among", "show_ids", "table",
+    "ending", "listed", "named", "outcome_of", "outcome_of_row", "proven_among", "show_ids",
+    "table",
 ]  # fmt: skip
 
 _YEAR = 365.25 * 24 * 3600
