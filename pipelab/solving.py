@@ -214,7 +214,7 @@ def placement_in(given: Any, what: str) -> Placement:
     InvalidValue
         It is neither, or a result without a placement, whose reason is repeated.
     """
-    if isinstance(given, Result):
+    if hasattr(given, "sentence") and hasattr(given, "placement"):  # a result of any objective
         if given.placement is None:
             raise InvalidValue(
                 what,
