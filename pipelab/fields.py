@@ -342,6 +342,8 @@ def amounts(
     >>> amounts("split", "costs", [1, np.float32(0.5)])
     [1.0, 0.5]
     """
+    if not is_list(values):
+        raise InvalidValue(what, [(field, values, "expected a list of numbers")])
     for i, value in enumerate(values):
         if not (is_real(value) and value >= 0):
             problem = (f"{field}[{i}]", value, "expected a finite number, at least 0")

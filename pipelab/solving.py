@@ -37,7 +37,7 @@ class Result:
     problem : Problem
         What was solved.
     method : str
-        Who answered: a method of `solve`, "cheapest" or "quickest".
+        Who answered: a method of `solve`; "latency" or "cost" for these objectives.
     status : str
         "optimal": proven, the bound equals the throughput (or the objective's value). "feasible": a
         placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": no
@@ -243,9 +243,9 @@ METHODS = {
 # The aggregated search can prove other things than the greatest throughput.
 OBJECTIVES = {
     "throughput": "",
-    "latency": "pipelab.engine.methods.latency:quickest",
-    "cost": "pipelab.engine.methods.cost:cheapest",
-    "throughput_in_flight": "pipelab.engine.methods.in_flight:solve_in_flight",
+    "latency": "pipelab.engine.methods.latency:solve_for_latency",
+    "cost": "pipelab.engine.methods.cost:solve_for_cost",
+    "throughput_in_flight": "pipelab.engine.methods.in_flight:solve_for_throughput_in_flight",
 }
 
 

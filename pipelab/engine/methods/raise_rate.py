@@ -25,7 +25,7 @@ def raise_floor(
 
     Parameters
     ----------
-    least : `cheapest_of` or `quickest_of`
+    least : `cost_of_rates` or `latency_of_rates`
     on_point : function of Result, or None
 
     Returns

@@ -75,7 +75,7 @@ class Roofline:
         Which of the execution modes that fit in memory a stage runs in: the one with the
         highest rate, or the one with the shortest pass. Every method and `evaluate` take the same;
         they differ only if a batch is shared unevenly. Set "time" if the end-to-end latency is
-        the objective (`quickest`).
+        the objective (`solve_for_latency`).
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 A stage is a composition (so many GPUs of each class) with a kind of span. Its time is that of a
 pass of whole sequences; its rate, which the floor is about, may be that of GPUs that take turns
-(`turns`). Left out, because no quickest placement needs it:
+(`turns`). Left out, because no placement of lowest latency needs it:
 
 - a stage or link below the floor: it may not be used at all;
 - a stage that is no quicker than one with a part of its GPUs: the others can be sent home, and
