@@ -3,16 +3,21 @@
 The joint ILP tells identical GPUs apart, and pays for it with up to millions of variables. But a
 stage is as fast on one pair of A100s as on another, and where all layers are identical, only their
 number counts. So it is enough to choose how many stages there are of each *mix* (so many GPUs of
-each kind), and how many layers each holds.
+each kind), and how many layers each holds. GPUs of one *kind* are alike in all respects: those of
+one type, say A100, are of several kinds where memory, price or node differ.
 
 A pipeline is as fast as its slowest stage, so its rate is one of finitely many. Whatever reaches a
 rate reaches every lower one, so bisection finds the highest rate that is reachable. Each of its
-dozen steps is an integer program with a few dozen variables.
+steps, at most 17 for 100,000 rates, is an integer program with a variable for each sort of stage.
 
-Domain: identical layers, at most 100,000 rates of stages, and links that do not slow down the
-placement found. Mixed stages, either batch split and any cost model are covered. Links are left out
-of the count, so its result is an upper bound in any case. Where the evaluator finds the placement
-just as fast, both are optimal. It always is where every link is at least as fast as the answer.
+Domain: identical layers, at most 100,000 rates of stages (mixes × layers), and links that do not
+slow down the placement found. Mixed stages, either batch split and any cost model are covered.
+Links are left out of the count, so no placement is faster than what it counts. Where the evaluator
+finds the placement just as fast, it is optimal; where links slow it down, there is no result. Links
+never do where each is at least as fast as the answer.
+
+This is a definition to read. `pl.solve(problem, "aggregated")` runs `engine/methods/aggregated.py`
+instead, which takes any links; `tests/test_definitions_placement.py` holds both equal.
 """
 
 from collections.abc import Sequence
@@ -36,10 +41,10 @@ Mix = tuple[int, ...]  # the kind of each GPU of a stage, as indices into `clust
 
 
 class Counted(NamedTuple):
-    """What counting proves; both fields are None where no placement fits in memory."""
+    """What counting proves; both None where no placement fits in memory and has a rate."""
 
     placement: Placement | None
-    throughput: float | None  # tokens/s
+    throughput: float | None  # tokens/s; no link is slower, counted in the problem's link units
 
 
 class Piece(NamedTuple):
@@ -68,7 +73,7 @@ def solve_by_counting(problem: Problem) -> Counted:
     NotApplicable
         Layers differ, or links slow down the placement found.
     TooLarge
-        There are too many mixes.
+        There are too many rates (mixes × layers).
 
     Examples
     --------
@@ -93,8 +98,9 @@ def solve_by_counting(problem: Problem) -> Counted:
     placement, bound = _placed(problem, best), float(steps[low - 1])
     throughput = evaluate(problem, placement).throughput
     if throughput < bound * (1 - 1e-9):
-        found = f"the stages reach {bound:g} tokens/s, the links between them {throughput:g}"
-        expected = "expected links that do not bind; 'aggregated' and 'joint' take others"
+        unit = f"{problem.link_units}/s"
+        found = f"the stages reach {bound:g} tokens/s, the links between them {throughput:g} {unit}"
+        expected = "expected links that do not bind; 'aggregated' takes such links"
         raise NotApplicable("counting", [("problem", problem.name, f"{expected} ({found})")])
     return Counted(placement, throughput)
 
@@ -117,7 +123,7 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
     NotApplicable
         Layers differ: then it matters which layers a stage holds, not only how many.
     TooLarge
-        There are too many mixes.
+        There are too many rates (mixes × layers).
 
     Examples
     --------
@@ -131,6 +137,8 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
         expected = "expected identical layers; 'aggregated', 'joint' and 'single_gpu' take others"
         raise NotApplicable("counting", [("model", model.name, expected)])
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+    # Multisets of 1 … n GPUs of k kinds: those of n of k + 1 kinds, "none" being one, less the
+    # one of n times "none".
     number = (comb(len(kinds) + largest, largest) - 1) * model.layers
     if number > MOST_RATES:
         text = f"{problem.name} has up to {number:,} rates of stages, more than {MOST_RATES:,}"
@@ -157,6 +165,7 @@ def fewest_stages(
 ) -> list[Piece] | None:
     """Stages that hold all layers, none slower than some rate; the fewest there can be.
 
+    Any number would do for the stages; the fewest have the fewest links that may slow them down.
     With n_p stages of piece p, which holds from fewest_p to most_p layers::
 
         Σ fewest_p n_p ≤ M ≤ Σ most_p n_p             all M layers find a place

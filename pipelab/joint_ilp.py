@@ -1,12 +1,18 @@
 """The write-up's joint ILP: choose the layers and the GPUs of every stage at once.
 
-Every allocation and every connection of `candidates` gets a 0–1 variable. Their rates are numbers
-known in advance, which is what makes the model linear, and large. Twelve families of constraints
-say what a pipeline is and how fast it can be; each stands below its sentence and its formula.
+An *allocation* is a stage that a placement can have: a run of consecutive layers on a set of GPUs.
+A *connection* is a pair of allocations that can follow one another. `candidates` lists both, and
+each gets a 0–1 variable. Their rates are numbers known in advance, which is what makes the model
+linear, and large. Twelve families of constraints say what a pipeline is and how fast it can be;
+each stands below its sentence and its formula.
 
-Domain: problems that `candidates` can list. HiGHS takes seconds from some thousand connections on.
-It computes within a tolerance. But a placement is as fast as its slowest stage or link, so the best
-rate is one of the rates listed: the fastest that is within the tolerance is the bound.
+Domain: problems that `candidates` can list. From some thousand connections on, HiGHS takes seconds
+to minutes. It computes t within a tolerance. But a placement is as fast as its slowest stage or
+link, so the true optimum is a listed rate, and no listed rate but those up to t plus the tolerance
+can be it: the largest of these is the bound.
+
+This is a definition to read. `pl.solve(problem, "joint")` runs `engine/methods/joint.py` instead;
+`tests/test_definitions_placement.py` holds both equal, the families row by row.
 
 Source: the joint-ILP write-up, "Mathematical Formulation (Correct)", constraints 1 to 6.
 """
@@ -24,16 +30,16 @@ from pipelab.problem import Problem
 
 __all__ = ["JointOptimum", "solve_by_joint_ilp", "state_families"]
 
-# What HiGHS may leave open: nothing of the objective, and a billionth of a constraint (its least).
+# What HiGHS may leave open: nothing of the objective, and 1e-9 on constraints and integrality.
 EXACTLY = {"mip_rel_gap": 0.0, "mip_abs_gap": 0.0, "mip_feasibility_tolerance": 1e-9}
 
 
 class JointOptimum(NamedTuple):
-    """What the joint ILP proves; all None where no placement fits in memory."""
+    """What the joint ILP proves; all None where no placement fits in memory and has a rate."""
 
     placement: Placement | None
-    throughput: float | None  # tokens/s
-    bound: float | None  # no placement is faster, tokens/s
+    throughput: float | None  # of the slowest stage in tokens/s, or link in `link_units` per second
+    bound: float | None  # no placement is faster, in the same unit
 
 
 def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
@@ -47,7 +53,8 @@ def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
     Returns
     -------
     JointOptimum
-        Placement, throughput and bound in tokens/s; proven optimal where the two are equal.
+        Placement, throughput and bound; proven optimal where these two are equal. They are in
+        tokens/s, or transfers/s where the problem's `link_units` say so and a link is the slowest.
 
     Raises
     ------
@@ -79,6 +86,7 @@ def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
     throughput = min([a.rate for a in stages] + [c.rate for c in links])
     rates = [a.rate for a in allocations] + [c.rate for c in connections]
     top = max(a.rate for a in allocations)
+    # A z or e that is off by 1e-9 moves t by 1e-9·top; a thousand times that is on the safe side.
     proven = max(throughput, min(top, variables["t"].value + 1e-6 * top))
     bound = max(rate for rate in rates if rate <= proven)
     stages.sort(key=lambda stage: stage.layers.start)
@@ -103,9 +111,19 @@ def state_families(
     Returns
     -------
     families : dict of str to cvxpy constraint
-        By name, in the write-up's order. Leave one out to see what it is for.
+        By name, in the write-up's order.
     variables : dict of str to cvxpy.Variable
         z (A,), e (E,), tau (A,), rho (E,) and t.
+
+    Notes
+    -----
+    Leave one out to see what it is for. With the three unlike GPUs of notebook 05, a link is the
+    slowest part, and `gpu_exclusivity`, `link_rate` and `link_bottleneck` matter; with its heavy
+    layers, `stage_rate` and `stage_bottleneck` do. `layer_coverage` does where some stage has no
+    possible neighbour: nothing else keeps the pipeline from ending there. The others follow from
+    one another: start and end from coverage; and of `successor`, `predecessor` and the two families
+    below them, either `successor` with `link_needs_receiver` or `predecessor` with
+    `link_needs_sender` is enough.
 
     Examples
     --------
@@ -147,9 +165,12 @@ def state_families(
         "pipeline_start": covers[0] @ z >= 1,
         # Some chosen allocation ends at the last layer.        Σ_{last(a) = M} z_a ≥ 1
         "pipeline_end": covers[-1] @ z >= 1,
-        # Who is chosen and not last hands on to somebody.      Σ_b e_ab ≥ z_a
+        # Who is chosen and can be followed hands on.           Σ_b e_ab ≥ z_a           for all a
+        # that a connection leaves. (Another that is not last shares a GPU with all that could
+        # follow it, so coverage and exclusivity forbid it.)
         "successor": leaves[followed] @ e >= z[followed],
-        # Who is chosen and not first receives from somebody.   Σ_a e_ab ≥ z_b
+        # Who is chosen and can be preceded receives.           Σ_a e_ab ≥ z_b           for all b
+        # that a connection enters.
         "predecessor": enters[preceded] @ e >= z[preceded],
         # A used connection has its sender chosen.              e_ab ≤ z_a               for all ab
         "link_needs_sender": e <= z[senders],
@@ -159,10 +180,10 @@ def state_families(
         "stage_rate": tau == cp.multiply(theta, z),
         # ρ is the rate of a used connection, otherwise 0.      ρ_ab = ν_ab e_ab         for all ab
         "link_rate": rho == cp.multiply(nu, e),
-        # No chosen allocation is slower than t; a large M      t ≤ τ_a + M (1 - z_a)    for all a
-        # makes the row vacuous where z = 0. M = max θ will do: no t is larger.
+        # No chosen allocation is slower than t; a large T      t ≤ τ_a + T (1 - z_a)    for all a
+        # makes the row vacuous where z = 0. T = max θ (`top`) will do: no t is larger.
         "stage_bottleneck": t <= tau + top * (1 - z),
-        # No used connection is slower than t.                  t ≤ ρ_ab + M (1 - e_ab)  for all ab
+        # No used connection is slower than t.                  t ≤ ρ_ab + T (1 - e_ab)  for all ab
         "link_bottleneck": t <= rho + top * (1 - e),
     }
     return families, {"z": z, "e": e, "tau": tau, "rho": rho, "t": t}

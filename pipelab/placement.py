@@ -67,6 +67,16 @@ class Stage:
 class Placement:
     """Stages in pipeline order.
 
+    A placement is valid for a problem if
+
+    - every layer is on exactly one stage, and the stages hold the layers in order;
+    - a GPU serves at most one stage, and is one of the cluster's;
+    - a stage has 1 to `max_gpus_per_stage` GPUs, with `same_type_stages` of one type;
+    - each GPU of a stage has the memory for its layers and its share of the batch, and the cost
+      model has a rate for the stage.
+
+    `evaluate` names each rule that is broken.
+
     Parameters
     ----------
     stages : tuple of Stage

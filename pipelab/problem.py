@@ -1,4 +1,4 @@
-"""The problem: a cluster, a model, a workload, and the rules a placement must keep.
+"""The problem: a cluster, a model, a workload, and the limits of a stage.
 
 All are frozen; change one thing with `dataclasses.replace`. Every field checks itself
 once, so nothing further down needs to ask again whether a number is sensible.
@@ -208,7 +208,7 @@ class Workload:
 
 @checked
 class Problem:
-    """Everything a placement depends on.
+    """Everything a placement depends on; `Placement` says what it must keep.
 
     Parameters
     ----------

@@ -1,10 +1,14 @@
 """Pipeline schedules: what every rank does, in which order. When it does so, `simulator` says.
 
 A model is cut into stages and every rank holds one or more of them. Each microbatch goes forward
-through all stages and then backward through all of them. A full backward (B) may be split into
-two actions: the gradient of the stage's input (I), which the stage before waits for, and the
-gradient of its weights (W), which nobody waits for. A schedule is the order in which each rank
-does its share, and this module has the best-known rules for it, each as plain lists of actions.
+(F) through all stages and then backward (B) through all of them. A backward may be split into the
+gradient of the stage's input (I), which the stage before waits for, and that of its weights (W),
+which nobody waits for. F, B, I or W of one stage and one microbatch is a *pass*. A schedule lists
+what each rank does as *actions*: a pass, a pair of passes at the same time, a message, or nothing.
+In each *turn* of the rules below, a rank does a forward, a backward, or one of each.
+
+The rules are definitions to read: `pl.schedule` runs `engine/schedules/queues.py` instead (for ZB-V
+`zb_v` itself), and `tests/test_definitions_schedules.py` holds both equal.
 """
 
 import re
@@ -19,13 +23,16 @@ from pipelab.errors import InvalidValue, shown
 from pipelab.fields import instance, is_list, whole_number
 
 __all__ = [
-    "KINDS", "MOST_PASSES", "Action", "Schedule",
+    "KINDS", "LARGEST_SIZE", "Action", "Schedule",
     "gpipe", "interleaved", "one_f_one_b", "one_rank", "zb_h1", "zb_h2", "zb_v",
 ]  # fmt: skip
 
 KINDS = ("F", "I", "B", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "IDLE")
-MOST_PASSES = 5_000_000  # no stage and no microbatch has a higher number
+LARGEST_SIZE = 5_000_000  # most microbatches; stages and ranks are numbered below it, too
+Passes = Sequence[tuple[int, int]]  # stage and microbatch of each
 
+_NUMBERS = range(-1, LARGEST_SIZE)
+_ROWS = "a row of actions for each rank"
 _SINGLE = re.compile(r"([0-9]{1,12})(SEND_F|RECV_F|SEND_B|RECV_B|F|I|B|W)([0-9]{1,12})")
 _PAIR = re.compile(r"\( *([0-9]+F[0-9]+) *; *([0-9]+B[0-9]+) *\)OVERLAP_F_B")
 
@@ -114,7 +121,8 @@ class Action(NamedTuple):
 class Schedule:
     """What every rank does, in order; make one with `pl.schedule` or `Schedule.of`.
 
-    Two schedules are equal if their ranks do the same; the name does not matter.
+    Equal are schedules with the same microbatches, stage_rank and actions (rows of tuples are not
+    equal to rows of lists; `of` makes tuples). The name does not matter.
 
     Attributes
     ----------
@@ -147,7 +155,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         instance("Schedule", "name", self.name, str, "text")
-        number = whole_number("Schedule", "microbatches", self.microbatches, most=MOST_PASSES)
+        number = whole_number("Schedule", "microbatches", self.microbatches, most=LARGEST_SIZE)
         object.__setattr__(self, "microbatches", number)
         object.__setattr__(self, "stage_rank", _ranks_of_stages(self.stage_rank))
         instance("Schedule", "actions", self.actions, Sequence, _ROWS)
@@ -220,7 +228,7 @@ class Schedule:
         return max(Counter(self.stage_rank).values())
 
     def __len__(self) -> int:
-        return sum(len(action.parts) or 1 for row in self.actions for action in row)
+        return sum(map(len, self.actions))
 
     def __str__(self) -> str:
         width = len(str(self.ranks - 1))
@@ -232,24 +240,20 @@ class Schedule:
         return f"<Schedule {self.name}: {size}>"
 
     def _repr_html_(self) -> str:
-        size = f"{self.ranks} ranks, {self.microbatches} microbatches"
-        return coloured_rows(f"{self.name}: {size}", self.actions)
+        return coloured_rows(repr(self).strip("<>"), self.actions)
 
 
 def one_rank(
-    forwards: Sequence[tuple[int, int]],
-    backwards: Sequence[tuple[int, int]],
-    lead: int,
-    delay: int | None = None,
+    forwards: Passes, backwards: Passes, lead: int, delay: int | None = None
 ) -> list[Action]:
-    """One rank of the 1F1B family: a forward and a backward in turn, backwards `lead` turns late.
+    """One rank of the 1F1B family: in each turn a forward and a backward, these `lead` turns late.
 
     Parameters
     ----------
     forwards, backwards : sequences of (stage, microbatch)
         In the order in which the rank takes them.
     lead : int
-        The number of turns in which nothing but a forward is run.
+        The number of turns with nothing but a forward.
     delay : int, optional
         Splits the backward, and runs each weight gradient so many turns after its input gradient.
 
@@ -290,15 +294,15 @@ def gpipe(ranks: int, microbatches: int) -> Schedule:
 
 
 def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
-    """1F1B: a forward for every rank that follows, then one of each in turn; rank r holds p - r.
+    """1F1B: on rank r first p-1-r forwards, then a forward and a backward in each turn.
 
-    D. Narayanan et al. (PipeDream-Flush), 2021.
+    D. Narayanan et al. (PipeDream-Flush), 2021. Rank r holds min(m, p-r) microbatches at a time.
     """
     return _family("1F1B", ranks, microbatches, lambda rank: (ranks - 1 - rank, None))
 
 
 def zb_h1(ranks: int, microbatches: int) -> Schedule:
-    """ZB-H1: 1F1B with the backward split; rank r keeps r weight gradients to fill its last gaps.
+    """ZB-H1: 1F1B, backward split; rank r keeps r weight gradients for the gaps of the cool-down.
 
     P. Qi et al., *Zero Bubble Pipeline Parallelism*, arXiv 2401.10241.
     """
@@ -306,18 +310,20 @@ def zb_h1(ranks: int, microbatches: int) -> Schedule:
 
 
 def zb_h2(ranks: int, microbatches: int) -> Schedule:
-    """ZB-H2: twice the lead and twice the delay of ZB-H1, so that no rank idles from first to last.
+    """ZB-H2: twice the lead and twice the delay of ZB-H1.
 
-    P. Qi et al., arXiv 2401.10241. Holds for F = B = W and costs up to twice the memory of 1F1B.
+    P. Qi et al., arXiv 2401.10241. From m ≥ 2p-1 on, with F = I = W and free messages, no rank
+    idles between its own first and last action; the makespan is still ZB-H1's. The fullest rank
+    then holds 2p-1 microbatches, that of 1F1B p.
     """
     return _family("ZBH2", ranks, microbatches, lambda rank: (2 * (ranks - 1 - rank), 2 * rank))
 
 
 def interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
-    """Interleaved 1F1B: rank r holds the stages r, p + r, 2p + r, …, each 1/`chunks` of its work.
+    """Interleaved 1F1B: rank r holds stages r, p+r, 2p+r, …, each 1/`chunks` of the rank's work.
 
-    D. Narayanan et al. (Megatron-LM), 2021. A round of about p microbatches goes through all
-    chunks before the next one enters; raises `InvalidValue` unless all rounds are equally long.
+    D. Narayanan et al. (Megatron-LM), 2021. Of max(1, ⌊m/p⌋) rounds of microbatches, each goes
+    through all chunks before the next enters; `InvalidValue` unless all are equally long.
     """
     rounds = max(1, microbatches // ranks)
     if microbatches % rounds:
@@ -339,14 +345,14 @@ def interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
 
 
 def zb_v(ranks: int, microbatches: int) -> Schedule:
-    """ZB-V: two chunks per rank as a V, rank r with the stages r and 2p - 1 - r; memory as 1F1B.
+    """ZB-V: two chunks per rank as a V, rank r with the stages r and 2p-1-r.
 
-    P. Qi et al., arXiv 2401.10241, section 6. No rank idles from first to last where F = B = W.
-    Phases are made for 2p - 1 microbatches or more; of fewer, the surplus is struck out.
+    P. Qi et al., arXiv 2401.10241, section 6. No rank idles where none of ZB-H2 does, and none
+    holds more than 1F1B's fullest. Made for m ≥ 2p-1; of fewer, the surplus is struck out.
     """
     rows, total = [], max(microbatches, 2 * ranks - 1)
     for rank in range(ranks):
-        hops = ranks - rank
+        hops = ranks - rank  # stages from rank's first to the bottom of the V, both included
         # Capital letters belong to the stage on the way down, small ones to that on the way back.
         order = "F" * (2 * hops - 1) + "fF" * rank + "fiw" * hops
         order += "FIWfiw" * (total - hops - ranks + 1) + "IWfiw" * (hops - 1)
@@ -356,11 +362,6 @@ def zb_v(ranks: int, microbatches: int) -> Schedule:
         actions = [Action(stages[one], one.upper(), next(number[one])) for one in order]
         rows.append([action for action in actions if action.microbatch < microbatches])
     return Schedule.of("ZBV", rows)
-
-
-# How `Schedule.of` reads what it is given.
-_ROWS = "a row of actions for each rank"
-_NUMBERS = range(-1, MOST_PASSES)
 
 
 def _row(rank: int, row: Any) -> tuple[Action, ...]:
@@ -386,8 +387,8 @@ def _action(cell: Any, rank: int, position: int) -> Action:
     if type(stage) is type(microbatch) is int and stage in _NUMBERS and microbatch in _NUMBERS:
         return action
     place = f"Action (rank {rank}, position {position})"
-    stage = whole_number(place, "stage", stage, -1, MOST_PASSES - 1)
-    microbatch = whole_number(place, "microbatch", microbatch, -1, MOST_PASSES - 1)
+    stage = whole_number(place, "stage", stage, -1, LARGEST_SIZE - 1)
+    microbatch = whole_number(place, "microbatch", microbatch, -1, LARGEST_SIZE - 1)
     return Action(stage, kind, microbatch)
 
 
@@ -396,4 +397,4 @@ def _ranks_of_stages(stage_rank: Any) -> tuple[int, ...]:
         expected = "expected the rank that holds each stage, such as [0, 1]"
         raise InvalidValue("Schedule", [("stage_rank", stage_rank, expected)])
     named = ((f"stage_rank[{stage}]", rank) for stage, rank in enumerate(ranks))
-    return tuple(whole_number("Schedule", name, n, 0, MOST_PASSES - 1) for name, n in named)
+    return tuple(whole_number("Schedule", name, n, 0, LARGEST_SIZE - 1) for name, n in named)

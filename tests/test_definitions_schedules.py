@@ -223,5 +223,11 @@ def test_what_lies_outside_the_domain_is_refused():
             action_times(schedule, *costs)
     for i in range(4):
         longer = [[*cost, 1] if i == j else cost for j, cost in enumerate(costs)]
-        with pytest.raises(pl.InvalidValue, match=f"expected {2 - (i == 3)} numbers"):
+        with pytest.raises(pl.InvalidValue, match=f"expected {2 - (i == 3)}$"):
             action_times(whole, *longer)
+        negative = [[*cost[:-1], -1] if i == j else cost for j, cost in enumerate(costs)]
+        with pytest.raises(pl.InvalidValue, match="= -1: expected a finite number, at least 0"):
+            action_times(whole, *negative)
+    for overlap in (0, 1.5):
+        with pytest.raises(pl.InvalidValue, match="expected above 0, at most 1"):
+            action_times(whole, *costs, overlap=overlap)

@@ -599,7 +599,7 @@ def test_a_schedule_shows_itself():
     schedule = pl.schedule("DualPipeV", 2, 4)
     assert 'title="(0F3;3B1)OVERLAP_F_B">0F3+3B1<' in schedule._repr_html_()
     assert ">·<" in pl.with_idle(pl.schedule("1F1B", 2, 2))._repr_html_()
-    assert repr(schedule) == "<Schedule DualPipeV: 2 ranks, 4 microbatches, 37 actions>"
+    assert repr(schedule) == "<Schedule DualPipeV: 2 ranks, 4 microbatches, 31 actions>"
     frame = columns_of(pl.schedule("1F1B", 2, 2)).to_frame()
     assert list(frame["action"]) == ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"]
     assert list(frame["position"]) == [0, 1, 2, 3] * 2

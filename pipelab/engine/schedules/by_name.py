@@ -10,7 +10,7 @@ from pipelab.engine.schedules import queues, vshape
 from pipelab.engine.schedules.columns import Columns
 from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.fields import whole_number
-from pipelab.schedules import MOST_PASSES, Schedule, zb_v
+from pipelab.schedules import LARGEST_SIZE, Schedule, zb_v
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,15 @@ RULES = {
         even_rounds=True,
     ),
     "ZBH1": Rule(queues.interleaved_zero_bubble, "weight gradients fill the end, memory as 1F1B"),
-    "ZBH2": Rule(queues.zbh2, "no bubble in the span where F = B = W, twice the memory of 1F1B"),
-    "ZBV": Rule(zb_v, "no bubble in the span where F = B = W, memory as 1F1B", v_shaped=True),
+    "ZBH2": Rule(
+        queues.zbh2,
+        "no idle time within a rank where F = I = W and m ≥ 2p-1, up to twice the memory of 1F1B",
+    ),
+    "ZBV": Rule(
+        zb_v,
+        "no idle time within a rank where F = I = W and m ≥ 2p-1, memory as 1F1B's fullest rank",
+        v_shaped=True,
+    ),
     "DualPipeV": Rule(
         vshape.dualpipev,
         "forward and backward of two chunks at the same time",
@@ -121,7 +128,7 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
 
 def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: int) -> None:
     # What is laid out as a V is written action by action, and for at least 2p - 1 microbatches.
-    most = MOST_PASSES // 5 if rule.v_shaped else MOST_PASSES
+    most = LARGEST_SIZE // 5 if rule.v_shaped else LARGEST_SIZE
     counted = max(microbatches, 2 * ranks - 1) if rule.v_shaped else microbatches
     passes = ranks * counted * chunks
     if passes > most:

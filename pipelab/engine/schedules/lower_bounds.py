@@ -8,7 +8,7 @@ import numpy as np
 from pipelab.engine.timeline import StageCosts
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, true_or_false, whole_number
-from pipelab.schedules import MOST_PASSES
+from pipelab.schedules import LARGEST_SIZE
 
 
 def lower_bound(
@@ -58,7 +58,7 @@ def lower_bound(
     >>> pl.lower_bound(4, 8, pl.StageCosts(1, 1, 1), in_flight=4)  # ZB-H1 takes 27 and is therefore best
     27.0
     """
-    ranks = whole_number("lower_bound", "ranks", ranks, most=MOST_PASSES)
+    ranks = whole_number("lower_bound", "ranks", ranks, most=LARGEST_SIZE)
     microbatches = whole_number("lower_bound", "microbatches", microbatches)
     instance("lower_bound", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     split_backward = true_or_false("lower_bound", "split_backward", split_backward)
