@@ -10,19 +10,10 @@ from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
-    "InvalidData",
-    "InvalidPlacement",
-    "InvalidSchedule",
-    "InvalidValue",
-    "NotApplicable",
-    "PipelabError",
-    "SweepFailed",
-    "SweepInterrupted",
-    "TooLarge",
-    "UnknownName",
-    "nearest",
+    "InvalidData", "InvalidPlacement", "InvalidSchedule", "InvalidValue", "NotApplicable",
+    "PipelabError", "SweepFailed", "SweepInterrupted", "TooLarge", "UnknownName", "nearest",
     "shown",
-]
+]  # fmt: skip
 
 
 class PipelabError(Exception):

@@ -47,6 +47,7 @@ __all__ = [
     "Count",
     "Flag",
     "Indices",
+    "Later",
     "Layers",
     "Matrix",
     "Natural",
@@ -54,11 +55,8 @@ __all__ = [
     "Number",
     "Positive",
     "Share",
-    "checked",
-]
-__all__ += [
-    "Later",
     "amounts",
+    "checked",
     "checked_arguments",
     "described",
     "given",
@@ -70,7 +68,7 @@ __all__ += [
     "real_number",
     "true_or_false",
     "whole_number",
-]
+]  # fmt: skip
 
 _Class = TypeVar("_Class")
 _Parameters = ParamSpec("_Parameters")
