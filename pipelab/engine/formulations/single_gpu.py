@@ -147,7 +147,7 @@ FAMILIES = (
     _JOINT["predecessor"],
     Family(
         "twins_in_order", "Of two identical GPUs, the first is used first.",
-        r"u_g \ge u_{g+1} \quad \forall g, g+1 \text{ identical}", "strengthening", "pairs of twins",
+        r"u_g \ge u_{g+1} \quad \forall g \sim g+1", "strengthening", "pairs of twins",
         lambda n: n["twins"],
         rows=lambda i, c: c.rows({"u": i.twin_rows(1.0, -1.0)}, lower=0),
         cvxpy="twin_rows(1.0, -1.0) @ u >= 0",
