@@ -35,7 +35,7 @@ from .engine.sweeps.run import sweep as sweep
 # Pipeline schedules, and when each action runs
 from .schedules import Action as Action, Schedule as Schedule
 from .engine.schedules.by_name import schedule as schedule
-from .engine.schedules.closed_forms import closed_forms as closed_forms
+from .engine.schedules.formulas import closed_forms as closed_forms
 from .engine.schedules.lower_bounds import lower_bound as lower_bound
 from .engine.schedules.validation import defects as defects
 from .engine.schedules.views import with_communication as with_communication, with_idle as with_idle

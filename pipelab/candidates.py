@@ -68,7 +68,7 @@ def stage_gpus(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 
 def list_allocations(problem: Problem) -> list[Allocation]:
-    """Every run of layers on every set of GPUs, unless some GPU lacks the memory.
+    """Every run of layers on every set of GPUs that has a rate, and the memory on every GPU.
 
     Parameters
     ----------
@@ -105,7 +105,8 @@ def list_allocations(problem: Problem) -> list[Allocation]:
                     model, problem.workload, own, layers, problem.batch_split
                 )
                 needs = zip(cost.memory_gb, own, strict=True)
-                if all(need <= gpu.memory_gb * MEMORY_SLACK for need, gpu in needs):
+                fits = all(need <= gpu.memory_gb * MEMORY_SLACK for need, gpu in needs)
+                if fits and cost.throughput > 0:  # a rate of 0: the cost model has no answer
                     allocations.append(Allocation(layers, ids, float(cost.throughput)))
     return allocations
 

@@ -5,20 +5,23 @@ Anything with the four members of `CostModel` can say that. The simplest model i
 of real GPUs are in `pipelab.hardware`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.fields import NotNegative, Positive, checked, python_value
+from pipelab.display import counted
+from pipelab.errors import InvalidValue
+from pipelab.fields import NotNegative, Positive, checked, is_list, is_real, python_value
 
 if TYPE_CHECKING:
     from pipelab.problem import ModelLike, Problem, Workload
 
 __all__ = [
-    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "link_rate", "pass_time",
-    "whole_sequences",
+    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "answered", "link_answered",
+    "link_rate", "pass_time", "whole_sequences",
 ]  # fmt: skip
 
 # A stage that needs exactly the memory there is fits, whatever the last bit of the sum says.
@@ -44,9 +47,10 @@ class CostModel(Protocol):
     """What a cost model must offer; anything that has these four members will do.
 
     Layers may count through their number, `model.work(layers)` and `model.weight_gb(layers)`: the
-    engine asks once for all stages that agree in these. Optional members make it faster or its
+    engine asks once for all stages that agree in these, and refuses a model that answers otherwise
+    for the last layers than for the first. Optional members make it faster or its
     reasons richer: `stage_tables`, `mixes_as_slowest`, `memory_parts`, all explained in
-    `pipelab.engine.stage_tables`.
+    `pipelab.engine.stage_arrays`.
     """
 
     @property
@@ -133,6 +137,79 @@ def pass_time(interval: Any, longest: Any) -> Any:
     return np.where(longest > interval * (1 + _SAME), longest, interval)
 
 
+def answered(
+    costs: CostModel,
+    model: "ModelLike",
+    workload: "Workload",
+    gpus: Sequence[GPU],
+    layers: range,
+    batch_split: str,
+) -> StageCost:
+    """What a cost model answers about a stage, in Python's numbers.
+
+    Raises
+    ------
+    InvalidValue
+        It is no `StageCost`, a number is none, or there is not one for each GPU. A rate of 0 says
+        that the model has no answer, and infinite memory that the stage fits nowhere.
+    """
+    cost, each = costs.stage(model, workload, gpus, layers, batch_split), []
+    expected = f"expected a number of at least 0 for each of {counted(len(gpus), 'GPU')}"
+    bad: list[tuple[str, object, str]] = []
+    if isinstance(cost, StageCost):
+        rate, passes = _number(cost.throughput), _number(cost.pass_seconds)
+        if not is_real(rate):
+            bad.append(("throughput", rate, "expected a finite number of tokens/s"))
+        if rate and passes is not None and not (is_real(passes) and passes > 0):
+            bad.append(("pass_seconds", passes, "expected seconds, more than 0, or None"))
+        for name, values in (("batch", cost.batch), ("memory_gb", cost.memory_gb)):
+            numbers = [_number(v) for v in values] if is_list(values) else []
+            fit = [is_real(v) or v == math.inf for v in numbers]
+            if len(numbers) != len(gpus) or not all(fit) or min(numbers) < 0:
+                bad.append((name, values, expected))
+            each.append(numbers)
+    else:
+        bad.append(("answer", cost, "expected a StageCost"))
+    if bad:
+        raise InvalidValue(f"{type(costs).__name__}.stage", bad)
+    batch, memory = (tuple(map(float, numbers)) for numbers in each)
+    passes = None if passes is None else float(passes)
+    return StageCost(float(rate), batch, memory, int(cost.degree), passes)
+
+
+def link_answered(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
+    """What the problem's cost model answers about links: `Problem.link_throughput`.
+
+    Raises
+    ------
+    InvalidValue
+        It is no number, or not above 0 where the bandwidth is.
+    """
+    rate = python_value(problem.costs.link_throughput(problem, bandwidth_gb_per_s))
+    if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
+        return rate  # one link of very many
+    given = np.asarray(bandwidth_gb_per_s)
+    try:
+        # A model may take all links for equally fast, and answer with one number.
+        rates = np.broadcast_to(np.asarray(rate, float), given.shape)
+        bad = given[(given > 0) & ~(rates > 0)]
+        expected = f"expected more than 0 {problem.link_units}/s where the bandwidth is above 0"
+        found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
+    except (TypeError, ValueError):
+        bad, found = given, rate
+        expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
+    if bad.size:
+        raise InvalidValue(
+            f"{type(problem.costs).__name__}.link_throughput", [("rate", found, expected)]
+        )
+    return rates.copy() if given.ndim else rates.item()
+
+
+def _number(value: Any) -> Any:
+    """Python's own of what numpy counted."""
+    return value.item() if isinstance(value, np.ndarray) and not value.ndim else python_value(value)
+
+
 def link_rate(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
     """Bandwidth over tensor size (GB/s over GiB, as in the write-up), times its tokens."""
     return python_value(bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer())
@@ -171,7 +248,7 @@ class LayerTimes:
         return tuple(self.ms_per_layer)
 
     def __hash__(self) -> int:
-        return hash((*self.ms_per_layer.items(), self.reserved_gb))
+        return hash((frozenset(self.ms_per_layer.items()), self.reserved_gb))
 
     def check(self, problem: "Problem") -> None:
         """Nothing is refused: the times hold for whatever microbatch they were given for.

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DOES_NOT_FIT", "KIND_COLOURS", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED",
-    "STOPPED", "Outcome", "Table", "breakable", "coloured_rows", "counted", "duration", "ended",
+    "STOPPED", "Outcome", "breakable", "coloured_rows", "counted", "duration", "ended",
     "ending", "listed", "named", "outcome_of", "outcome_of_row", "proven_among", "show_ids",
-    "show_table", "table",
+    "table",
 ]  # fmt: skip
 
 _YEAR = 365.25 * 24 * 3600
@@ -121,44 +121,6 @@ def ending(stopped_by: str | None) -> str:
 # The class with which MathJax leaves an element alone: what stands between two dollars is no
 # formula there.
 NO_FORMULAS = "tex2jax_ignore mathjax_ignore"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A data frame that shows itself as `table` does."""
-
-    data: "DataFrame"
-    digits: int = 7
-
-    def to_frame(self) -> "DataFrame":
-        """The data frame."""
-        return self.data
-
-    def _repr_html_(self) -> str:
-        return table(self.data, digits=self.digits)
-
-    def __repr__(self) -> str:
-        return self.data.to_string(index=False)
-
-
-def show_table(rows: Any, digits: int = 7) -> Table:
-    """Rows as a table to read.
-
-    Parameters
-    ----------
-    rows : list of named tuples or dicts, or pandas.DataFrame
-        One per row of the table.
-    digits : int
-        Of numbers that are not whole, at most.
-
-    Returns
-    -------
-    Table
-        Shows itself as HTML in a notebook; `to_frame()` has the data frame.
-    """
-    import pandas as pd
-
-    return Table(pd.DataFrame(rows), digits)
 
 
 def table(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pipelab.costs import MEMORY_SLACK, StageCost
+from pipelab.costs import MEMORY_SLACK, StageCost, answered
 from pipelab.display import table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.placement import Placement, Stage, named_layers, show_layers
@@ -281,15 +281,9 @@ def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
 
 def _cost(problem: Problem, stage: Stage) -> StageCost:
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
-    cost = problem.costs.stage(
-        problem.model, problem.workload, gpus, stage.layers, problem.batch_split
+    return answered(
+        problem.costs, problem.model, problem.workload, gpus, stage.layers, problem.batch_split
     )
-    # A cost model of the reader's own may count with numpy; what is reported are Python's numbers.
-    return StageCost(
-        float(cost.throughput), tuple(map(float, cost.batch)), tuple(map(float, cost.memory_gb)),
-        int(cost.degree),
-        None if cost.pass_seconds is None else float(cost.pass_seconds),
-    )  # fmt: skip
 
 
 def _memory_defects(

@@ -118,6 +118,8 @@ _EXPECTED = {
     "int_type": "expected a whole number",
     "bool_type": "expected True or False",
     "string_type": "expected text",
+    "dict_type": "expected a mapping, such as a dict",
+    "mapping_type": "expected a mapping, such as a dict",
     "string_too_short": "expected text that is not empty",
 }
 
@@ -131,7 +133,7 @@ def _expected(error: Mapping[str, Any]) -> str:
         return f"expected at least {context['ge']:g}"
     if kind == "less_than_equal":
         return f"expected at most {context['le']:g}"
-    if kind == "dataclass_exact_type":
+    if kind in ("dataclass_exact_type", "dataclass_type"):
         return f"expected {context['class_name']}"
     if kind == "literal_error":
         return f"expected {context['expected']}"
@@ -340,6 +342,8 @@ def amounts(
     >>> amounts("split", "costs", [1, np.float32(0.5)])
     [1.0, 0.5]
     """
+    if not is_list(values):
+        raise InvalidValue(what, [(field, values, "expected a list of numbers")])
     for i, value in enumerate(values):
         if not (is_real(value) and value >= 0):
             problem = (f"{field}[{i}]", value, "expected a finite number, at least 0")

@@ -70,8 +70,7 @@ def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
     """
     import cvxpy as cp
 
-    # A rate of 0 says that the cost model has no answer for this stage.
-    allocations = [a for a in list_allocations(problem) if a.rate > 0]
+    allocations = list_allocations(problem)
     connections = list_connections(problem, allocations)
     if not allocations:
         return JointOptimum(None, None, None)

@@ -111,14 +111,17 @@ class LinearThroughput:
         Raises
         ------
         InvalidValue
-            The phase is not "prefill"; or a rate is 1e15 tokens/s or more, beyond what solvers
-            compute with; or the batch is split so that all finish together, and some GPU has no
-            positive rate before the first sequence or a negative `per_sequence`: a longer batch
-            would take less time than a shorter one.
+            The phase is not "prefill"; or the model has no `d_hidden`; or a rate is 1e15 tokens/s
+            or more, beyond what solvers compute with; or the batch is split so that all finish
+            together, and some GPU has no positive rate before the first sequence or a negative
+            `per_sequence`: a longer batch would take less time than a shorter one.
         """
         if problem.workload.phase != "prefill":
             expected = "expected 'prefill': LinearThroughput has one rate, for whole sequences"
             raise InvalidValue("Problem", [("workload.phase", problem.workload.phase, expected)])
+        if not hasattr(problem.model, "d_hidden"):
+            expected = "expected one with d_hidden: LinearThroughput counts its activations"
+            raise InvalidValue("Problem", [("model", problem.model, expected)])
         self._check_size(problem)
         if problem.batch_split == "even":
             return
@@ -147,7 +150,9 @@ class LinearThroughput:
                     raise InvalidValue("Problem", [("costs", "coefficients", expected)])
 
     def __hash__(self) -> int:
-        return hash((tuple(self.coefficients.items()), self.efficiency, self.activation_overhead))
+        return hash(
+            (frozenset(self.coefficients.items()), self.efficiency, self.activation_overhead)
+        )
 
     def activation_gb(self, model: Any, workload: Workload) -> float:
         """Activation memory of the whole batch, A.

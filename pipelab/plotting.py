@@ -22,6 +22,7 @@ FIGURES = {
         "progress": "solves:plot_progress",
         "search": "aggregated:plot_search",
     },
+    "InFlightResult": {"placement": "placements:plot_result"},
     "Cluster": {"classes": "aggregated:plot_classes"},
     "Certificate": {"proof": "aggregated:plot_proof"},
     "Comparison": {"bars": "comparing:plot_comparison"},
@@ -65,9 +66,9 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
     Raises
     ------
     InvalidValue
-        There is no figure of such a thing.
+        There is no figure of such a thing, or too much or too little besides it.
     UnknownName
-        There is no such kind of figure of it.
+        There is no such kind of figure of it, or no such option.
 
     Examples
     --------
@@ -80,7 +81,9 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
     if kind and kind not in kinds:
         raise UnknownName(f"there is no kind {kind!r} of figure of this; {nearest(kind, kinds)}")
     module, name = kinds[kind or next(iter(kinds))].split(":")
-    return getattr(import_module(f"pipelab.figures.{module}"), name)(x, *others, **options)
+    function = getattr(import_module(f"pipelab.figures.{module}"), name)
+    import_module("pipelab.figures.arguments").check(function, x, others, options)
+    return function(x, *others, **options)
 
 
 def _kinds(x: Any) -> Mapping[str, str]:

@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from pipelab.cluster import Cluster
+from pipelab.costs import CostModel, link_answered
 from pipelab.display import counted, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
-from pipelab.fields import Count, Flag, Layers, Positive, checked, python_value
+from pipelab.fields import Count, Flag, Layers, Positive, checked, python_value, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,11 @@ __all__ = ["Model", "ModelLike", "Problem", "Workload", "refuse_unlike_layers"]
 
 @runtime_checkable
 class ModelLike(Protocol):
-    """What a model must offer: `Model` does, and so does `pipelab.hardware`'s `Transformer`."""
+    """What a model must offer: `Model` does, and so does `pipelab.hardware`'s `Transformer`.
+
+    Weights and work of several layers are the sums over these, and never change: each layer is
+    asked about once.
+    """
 
     @property
     def name(self) -> str:
@@ -254,11 +259,21 @@ class Problem:
     name: str = "problem"
 
     def __post_init__(self) -> None:
-        if not hasattr(self.costs, "gpu_types"):
-            raise InvalidValue(
-                "Problem",
-                [("costs", self.costs, "expected a cost model, such as load_coefficients()")],
-            )
+        remedies = {
+            "model": (ModelLike, "a model, such as Model(…) or load_model('Llama-3-8B')"),
+            "costs": (CostModel, "a cost model, such as load_coefficients()"),
+        }
+        bad = []
+        for name, (protocol, remedy) in remedies.items():
+            value = getattr(self, name)
+            missing = [m for m in _members(protocol) if not hasattr(value, m)]
+            if isinstance(value, type):
+                bad.append((name, value, f"expected {remedy}; this is a class: call it"))
+            elif missing:
+                bad.append((name, value, f"expected {remedy}; this has no {', '.join(missing)}"))
+        if bad:
+            raise InvalidValue("Problem", bad)
+        whole_number("Problem", "model.layers", self.model.layers, most=100_000)
         known = self.costs.gpu_types
         unknown = dict.fromkeys(g.type for g in self.cluster.kinds if g.type not in known)
         if unknown:
@@ -304,8 +319,13 @@ class Problem:
         -------
         float or numpy.ndarray
             In tokens/s or transfers/s, see `link_units`; of the shape that was given.
+
+        Raises
+        ------
+        InvalidValue
+            A link that has a bandwidth has no rate above 0.
         """
-        return python_value(self.costs.link_throughput(self, bandwidth_gb_per_s))
+        return link_answered(self, bandwidth_gb_per_s)
 
     def message_seconds(
         self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float"
@@ -363,6 +383,11 @@ class Problem:
 
     def _repr_html_(self) -> str:
         return table(self.to_frame())
+
+
+def _members(protocol: type) -> list[str]:
+    """The names that a protocol asks for, in the order of its definition."""
+    return [name for name in vars(protocol) if not name.startswith("_")]
 
 
 def refuse_unlike_layers(problem: Problem, method: str) -> None:

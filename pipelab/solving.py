@@ -5,21 +5,18 @@ is imported when first used.
 """
 
 import inspect
-import math
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from importlib import import_module
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import NO_FORMULAS, ended, ending
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import given, is_real
+from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -40,7 +37,7 @@ class Result:
     problem : Problem
         What was solved.
     method : str
-        Who answered: a method of `solve`, "cheapest" or "quickest".
+        Who answered: a method of `solve`; "latency" or "cost" for these objectives.
     status : str
         "optimal": proven, the bound equals the throughput (or the objective's value). "feasible": a
         placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": no
@@ -217,7 +214,7 @@ def placement_in(given: Any, what: str) -> Placement:
     InvalidValue
         It is neither, or a result without a placement, whose reason is repeated.
     """
-    if isinstance(given, Result):
+    if hasattr(given, "sentence") and hasattr(given, "placement"):  # a result of any objective
         if given.placement is None:
             raise InvalidValue(
                 what,
@@ -246,9 +243,9 @@ METHODS = {
 # The aggregated search can prove other things than the greatest throughput.
 OBJECTIVES = {
     "throughput": "",
-    "latency": "pipelab.engine.methods.latency:quickest",
-    "cost": "pipelab.engine.methods.cost:cheapest",
-    "throughput_in_flight": "pipelab.engine.methods.in_flight:solve_in_flight",
+    "latency": "pipelab.engine.methods.latency:solve_for_latency",
+    "cost": "pipelab.engine.methods.cost:solve_for_cost",
+    "throughput_in_flight": "pipelab.engine.methods.in_flight:solve_for_throughput_in_flight",
 }
 
 
@@ -350,7 +347,7 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
                 nearest(option, known) if OBJECTIVES[objective] else _who_has(option, method, known)
             )
             raise UnknownName(f"{who} has no option {option!r}; {remedy}")
-    _check_options(options)
+    import_module("pipelab.engine.options").check_options(options)
     return function
 
 
@@ -365,21 +362,3 @@ def _who_has(option: str, method: str, known: list[str]) -> str:
         name for name in METHODS if method == "auto" and option in options_of(method_of(name, {}))
     ]
     return f"name a method that has it: {', '.join(others)}" if others else nearest(option, known)
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    """What several methods take alike; an infinite gap would prove anything."""
-    bad = []
-    for name in [n for n in ("time_limit", "gap", "memory_limit_gb", "limit") if n in options]:
-        value, optional = options[name], name in ("time_limit", "memory_limit_gb")
-        endless = name != "gap" and isinstance(value, Real) and value == math.inf
-        if not (endless or (optional and value is None) or (is_real(value) and value >= 0)):
-            finite = "finite " if name == "gap" else ""
-            bad.append((name, value, f"expected a {finite}number, at least 0"))
-    stop, on_progress = options.get("stop"), options.get("on_progress")
-    if not (stop is None or isinstance(stop, threading.Event)):
-        bad.append(("stop", stop, "expected a threading.Event, or None"))
-    if not (on_progress is None or callable(on_progress)):
-        bad.append(("on_progress", on_progress, "expected a function of Progress, or None"))
-    if bad:
-        raise InvalidValue("solve", bad)

@@ -331,7 +331,7 @@ def split_minmax(
     >>> split_minmax([1, 1, 1, 1], 2, speeds=[3, 1])
     (range(0, 3), range(3, 4))
     """
-    layers, costs = len(costs), amounts("split", "costs", costs)
+    layers = len(costs := amounts("split", "costs", costs))
     _check_sizes(layers, stages)
     if (memory is None) != (limits is None):
         raise InvalidValue("split_minmax", [("limits", limits, "memory and limits go together")])

@@ -14,7 +14,7 @@ import pipelab as pl
 import roofline_oracle
 from pipelab.costs import LayerTimes, StageCost
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import StageTables
+from pipelab.engine.stage_arrays import StageTables
 
 
 def line(problem, gpu_type, layers):

@@ -1,6 +1,9 @@
 """The linear cost model: the write-up's numbers, and its two ways of computing them held together."""
 
 import dataclasses
+import math
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -9,8 +12,8 @@ from hypothesis import strategies as st
 
 import oracle
 import pipelab as pl
-from pipelab.costs import LayerTimes
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.costs import LayerTimes, StageCost
+from pipelab.engine.stage_arrays import stage_tables
 
 
 @pytest.mark.parametrize(
@@ -199,3 +202,189 @@ def test_a_stage_takes_the_sum_of_its_layers_times():
     assert balanced.batch == pytest.approx((3, 1))
     assert balanced.pass_seconds == pytest.approx(0.015)
     assert costs.stage(model, pl.Workload(100, 1), [a, b], range(2), "even").pass_seconds == 0.06
+
+
+class OwnModel:
+    """A model of the reader's own: the members of `ModelLike` alone, the last layer five times the work."""
+
+    name, layers, d_model, bytes_per_element, layer_weight_gb = "mine", 4, 1024, 2, 1.0
+    uniform = False
+
+    def weight_gb(self, layers):
+        return float(len(layers))
+
+    def work(self, layers):
+        return sum(5.0 if i == 3 else 1.0 for i in layers)
+
+
+class OwnTuple(NamedTuple):
+    """The same without weak references."""
+
+    name: str = "mine"
+    layers: int = 4
+    d_model: int = 1024
+    bytes_per_element: float = 2
+    layer_weight_gb: float = 1.0
+    uniform: bool = False
+    weight_gb = OwnModel.weight_gb
+    work = OwnModel.work
+
+
+@pytest.mark.parametrize("model", [OwnModel(), OwnTuple()], ids=["class", "named tuple"])
+@pytest.mark.parametrize("method", ["auto", "joint", "exhaustive", "by_flops"])
+def test_a_model_of_ones_own_is_asked_for_every_layers_work(model, method):
+    cluster = pl.Cluster.from_counts({"A": 2, "B": 2}, 40, 100)
+    problem = pl.Problem(cluster, model, pl.Workload(100, 2), LayerTimes({"A": 3, "B": 7}), 2)
+    twin = pl.Model("m", 4, 1024, 1, 1.0, work_factors=(1, 1, 1, 5))
+    expected = pl.solve(dataclasses.replace(problem, model=twin), method)
+    result = pl.solve(problem, method)
+    assert (result.status, result.throughput, result.bound) == (
+        expected.status, pytest.approx(expected.throughput), pytest.approx(expected.bound),
+    )  # fmt: skip
+
+
+def test_work_that_does_not_add_up_is_refused():
+    class Overhead(OwnModel):
+        def work(self, layers):
+            return len(layers) + 5.0
+
+    cluster = pl.Cluster.from_counts({"A": 2}, 40, 100)
+    problem = pl.Problem(cluster, Overhead(), pl.Workload(100, 2), LayerTimes({"A": 3}))
+    with pytest.raises(
+        pl.InvalidValue, match=r"Overhead: work\(range\(0, 4\)\) = 9.0: expected 24"
+    ):
+        pl.solve(problem)
+
+
+def test_what_lacks_a_member_is_no_model_and_no_cost_model():
+    cluster, load = pl.Cluster.from_counts({"A": 2}, 40, 100), pl.Workload(100, 2)
+    costs = LayerTimes({"A": 3})
+    with pytest.raises(pl.InvalidValue, match="model = 'llama': expected a model, such as Model"):
+        pl.Problem(cluster, "llama", load, costs)
+    with pytest.raises(pl.InvalidValue, match="this has no check, stage, link_throughput"):
+        pl.Problem(cluster, OwnModel(), load, SimpleNamespace(gpu_types=["A"]))
+    with pytest.raises(pl.InvalidValue, match="this is a class: call it"):
+        pl.Problem(cluster, OwnModel(), load, LayerTimes)
+    with pytest.raises(pl.InvalidValue, match=r"model\.layers = 2\.5: expected a whole number"):
+        pl.Problem(cluster, OwnTuple(layers=2.5), load, costs)
+    with pytest.raises(pl.InvalidValue, match="expected one with d_hidden"):
+        pl.Problem(
+            cluster, OwnModel(), load, pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 9)})
+        )
+
+
+def test_equal_cost_models_have_one_hash():
+    assert hash(LayerTimes({"A": 3, "B": 7})) == hash(LayerTimes({"B": 7, "A": 3}))
+    one, other = pl.Coefficients(0, 0, 0, 1), pl.Coefficients(0, 0, 0, 2)
+    first = pl.LinearThroughput({"A": one, "B": other})
+    assert hash(first) == hash(pl.LinearThroughput({"B": other, "A": one}))
+
+
+class OwnCosts:
+    """The four members of `CostModel` alone; `stage` answers what it is told to."""
+
+    gpu_types = ("A", "B")
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def check(self, problem):
+        """Nothing is refused."""
+
+    def link_throughput(self, problem, bandwidth_gb_per_s):
+        return bandwidth_gb_per_s * 1e6
+
+    def stage(self, model, workload, gpus, layers, batch_split):
+        share, need = (workload.batch_size / len(gpus),) * len(gpus), (1.0,) * len(gpus)
+        return self.answer(StageCost(100.0 * len(gpus) / len(layers), share, need), layers)
+
+
+def own_costs(answer):
+    cluster = pl.Cluster.from_counts({"A": 2, "B": 2}, 40, 100)
+    model, load = pl.Model("m", 4, 1024, 1024, 1.0), pl.Workload(100, 2)
+    return pl.Problem(cluster, model, load, OwnCosts(answer), max_gpus_per_stage=2)
+
+
+ANSWERS = {
+    "a plain tuple": (lambda c, _: tuple(c), r"answer = .*: expected a StageCost"),
+    "no number": (lambda c, _: c._replace(throughput=None), "throughput = None: expected a finite"),
+    "not a number": (lambda c, _: c._replace(throughput=math.nan), "throughput = nan: expected"),
+    "without end": (lambda c, _: c._replace(throughput=math.inf), "throughput = inf: expected"),
+    "beyond floats": (lambda c, _: c._replace(throughput=10**400), "throughput = 1.*: expected"),
+    "an array": (lambda c, _: c._replace(throughput=np.ones(1)), "throughput = array"),
+    "one for all": (lambda c, _: c._replace(memory_gb=1.0), r"memory_gb = 1\.0: expected a num"),
+    "one too few": (lambda c, _: c._replace(memory_gb=c.memory_gb[1:]), r"memory_gb = \(\)"),
+    "no memory": (lambda c, _: c._replace(memory_gb=[math.nan] * len(c.batch)), "memory_gb = "),
+    "below 0": (lambda c, _: c._replace(memory_gb=[-1] * len(c.batch)), "memory_gb = "),
+    "time backwards": (lambda c, _: c._replace(pass_seconds=-1.0), r"pass_seconds = -1\.0"),
+    "no time": (lambda c, _: c._replace(pass_seconds=0.0), r"pass_seconds = 0\.0: expected sec"),
+    "a slow first layer": (
+        lambda c, layers: c._replace(throughput=c.throughput / (1 + (0 in layers))),
+        r"range\(1, 2\) = .*expected the same as range\(0, 1\): 50 and 1; .*work_factors",
+    ),
+    "a heavy layer inside": (
+        lambda c, layers: c._replace(memory_gb=[5.0 if layers == range(2, 3) else 1.0] * len(c.batch)),
+        r"range\(2, 3\) = .*100 tokens/s and 5 GB",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+def test_an_answer_that_is_none_is_refused_by_name(case, objective):
+    answer, told = ANSWERS[case]
+    with pytest.raises(pl.InvalidValue, match=rf"^OwnCosts\.stage: {told}"):
+        pl.solve(own_costs(answer), objective=objective)
+
+
+def test_numbers_of_numpy_are_numbers():
+    def answer(cost, _):
+        rate = np.array(cost.throughput)
+        return StageCost(rate, np.array(cost.batch), np.array(cost.memory_gb, np.float32))
+
+    assert pl.solve(own_costs(answer)).throughput == pl.solve(own_costs(lambda c, _: c)).throughput
+
+
+@pytest.mark.parametrize("method", ["auto", "joint", "exhaustive"])
+def test_stages_without_a_rate_are_no_stages(method):
+    result = pl.solve(own_costs(lambda c, _: c._replace(throughput=0.0)), method)
+    assert result.status == "infeasible"
+    assert result.reason == "no stage that fits in memory has a rate in this cost model"
+    long = own_costs(lambda c, layers: c._replace(throughput=c.throughput * (len(layers) < 3)))
+    result = pl.solve(long, method)
+    assert result.placement is not None
+    assert max(len(stage.layers) for stage in result.placement.stages) < 3
+
+
+@pytest.mark.parametrize(
+    ("rate", "told"),
+    [
+        (None, "rate = 'nan at 100 GB/s': expected more than 0 tokens/s"),
+        ("fast", "rate = 'fast': expected a number"),
+        (
+            [1.0, 2.0, 3.0],
+            r"rate = \[1\.0, 2\.0, 3\.0\]: expected a number, or an array of the shape",
+        ),
+        (math.nan, "rate = 'nan at 100 GB/s': expected more than 0 tokens/s"),
+        (0.0, r"rate = '0\.0 at 100 GB/s': expected more than 0 tokens/s"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["auto", "joint", "even"])
+def test_a_link_without_a_rate_is_refused(rate, told, method, monkeypatch):
+    monkeypatch.setattr(OwnCosts, "link_throughput", lambda *_: rate)
+    with pytest.raises(pl.InvalidValue, match=rf"^OwnCosts\.link_throughput: {told}"):
+        pl.solve(own_costs(lambda c, _: c), method)
+
+
+def test_links_may_all_be_equally_fast(monkeypatch):
+    problem = own_costs(
+        lambda c, _: c._replace(memory_gb=(20.0 * 100 / c.throughput,) * len(c.batch))
+    )
+    monkeypatch.setattr(OwnCosts, "link_throughput", lambda *_: 30.0)
+    for method in ("auto", "joint", "exhaustive"):
+        result = pl.solve(problem, method)
+        assert (result.status, result.throughput) == (
+            "optimal",
+            50.0 if len(result.placement) == 1 else 30.0,
+        )

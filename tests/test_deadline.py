@@ -19,13 +19,13 @@ from pipelab.engine.formulations.aggregated.rates import distinct, stage_rates
 from pipelab.engine.formulations.candidates import all_candidates
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.formulations.latency.times import pass_times
-from pipelab.engine.methods.cost import cheapest
-from pipelab.engine.methods.in_flight import solve_in_flight
-from pipelab.engine.methods.latency import quickest
+from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
+from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 
 
 def test_a_stop_comes_before_the_time_limit_and_both_are_named():
@@ -90,9 +90,9 @@ def many_mixtures(seconds=0.02):
 
 GOALS = {
     "aggregated": lambda problem, **options: pl.solve(problem, "aggregated", **options),
-    "quickest": quickest,
-    "cheapest": cheapest,
-    "in flight": solve_in_flight,
+    "quickest": solve_for_latency,
+    "cheapest": solve_for_cost,
+    "in flight": solve_for_throughput_in_flight,
 }
 
 

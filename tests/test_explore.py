@@ -9,14 +9,14 @@ import pytest
 
 import pipelab as pl
 from pipelab.course.exercises import EXERCISES
-from pipelab.display import show_table
+from pipelab.course.reading_tables import show_table
 from pipelab.engine.schedules import RULES, without_communication
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.figures.gantt_chart import GanttView, gantt_parts
 from pipelab.figures.live import as_json
 from pipelab.figures.makespans import plot_makespans, plot_timelines
-from pipelab.io.chrome_trace import chrome_trace
 from pipelab.io.schedule_files import from_csv, to_csv
+from pipelab.io.trace_files import chrome_trace
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.schedule_explorer import ScheduleValues, timeline_for
 from pipelab.widgets.schedule_sentences import Measure, measures, measures_html

@@ -545,3 +545,11 @@ def test_vllm_has_one_tensor_parallel_size(tiny):
         pl.vllm_settings(tiny, pl.Placement.of([(1, (0,)), (2, (1, 2)), (1, (3,))]))
     with pytest.raises(pl.InvalidPlacement, match="layer 4 is not assigned to any stage"):
         pl.vllm_settings(tiny, pl.Placement.of([(3, (0,))]))
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    path = pl.save(pl.solve(pl.load_case("tiny")), "~/plan.json")
+    assert path == tmp_path / "plan.json"
+    assert path.is_file()

@@ -10,7 +10,7 @@ from pipelab.display import KIND_COLOURS
 from pipelab.figures.gantt_chart import MOST_BARS
 from pipelab.figures.gantt_resample import gantt_widget
 from pipelab.figures.raster import busiest_kind
-from pipelab.io.chrome_trace import chrome_trace
+from pipelab.io.trace_files import chrome_trace
 
 COSTS = pl.StageCosts(1, 1, 1, unit="ms")
 

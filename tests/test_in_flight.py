@@ -13,9 +13,9 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab.engine.in_flight_result import enough_in_flight, steady_rate
-from pipelab.engine.methods.in_flight import _AtBest, solve_in_flight
-from pipelab.engine.methods.latency import quickest
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.methods.in_flight import _AtBest, solve_for_throughput_in_flight
+from pipelab.engine.methods.latency import solve_for_latency
+from pipelab.engine.stage_arrays import stage_tables
 
 
 def with_in_flight(problem, n):
@@ -78,7 +78,9 @@ def closed(answer):
 @cache  # asked by two tests
 def problem_and_answer(seed):
     problem = tight(seed, late=seed % 3 == 0)
-    return problem, solve_in_flight(problem, solver="highs" if seed % 5 == 0 else "scip")
+    return problem, solve_for_throughput_in_flight(
+        problem, solver="highs" if seed % 5 == 0 else "scip"
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -96,7 +98,9 @@ def test_it_is_the_most_of_all_placements_with_all_numbers_in_flight(seed):
     placed = answer.timeline()  # the judge accepts it with so many, and the simulation agrees
     assert placed.steady_rate == pytest.approx(answer.steady_rate, rel=1e-6)
     assert placed.in_flight == answer.in_flight
-    assert placed.keeps_promise == (answer.steady_rate >= answer.evaluation.throughput * (1 - 1e-6))
+    assert placed.reaches_predicted_rate == (
+        answer.steady_rate >= answer.evaluation.throughput * (1 - 1e-6)
+    )
 
 
 def test_the_random_problems_ask_for_something():
@@ -122,7 +126,7 @@ def test_where_memory_does_not_depend_on_it_the_promise_is_kept(seed):
     problem = oracle.random_problem(
         seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, link_units="tokens"
     )
-    best, answer = pl.solve(problem, "aggregated"), solve_in_flight(problem)
+    best, answer = pl.solve(problem, "aggregated"), solve_for_throughput_in_flight(problem)
     assert answer.status == best.status
     if best.placement is not None:
         assert answer.steady_rate == pytest.approx(best.throughput, rel=1e-9)
@@ -157,7 +161,10 @@ def test_what_bounds_many_numbers_is_no_better_with_more_in_flight(seed):
 def test_ended_early_the_bound_holds(limit):
     for seed in (16, 20, 54, 90):
         problem = tight(seed)
-        truth, answer = solve_in_flight(problem), solve_in_flight(problem, time_limit=limit)
+        truth, answer = (
+            solve_for_throughput_in_flight(problem),
+            solve_for_throughput_in_flight(problem, time_limit=limit),
+        )
         most = truth.steady_rate or 0.0
         assert answer.bound is None or answer.bound >= most * (1 - 1e-8)
         if answer.placement:
@@ -175,24 +182,24 @@ def test_a_stop_ends_it():
     stop = threading.Event()
     stop.set()
     problem = tight(3)
-    answer = solve_in_flight(problem, stop=stop)
+    answer = solve_for_throughput_in_flight(problem, stop=stop)
     assert (answer.status, answer.stopped_by, answer.bound) == ("feasible", "stop", None)
-    assert answer.steady_rate <= solve_in_flight(problem).steady_rate
+    assert answer.steady_rate <= solve_for_throughput_in_flight(problem).steady_rate
 
 
 def test_an_interrupt_of_one_question_ends_the_search(monkeypatch):
     from pipelab.engine.methods import in_flight as module
 
     problem, asked = tight(54), []
-    whole = solve_in_flight(problem)
+    whole = solve_for_throughput_in_flight(problem)
 
     def interrupted(rates, floor, *rest, **options):
         asked.append(floor)
-        answer = quickest(rates.problem, floor, time_limit=0)
+        answer = solve_for_latency(rates.problem, floor, time_limit=0)
         return dataclasses.replace(answer, status="unknown", placement=None, stopped_by="interrupt")
 
-    monkeypatch.setattr(module, "quickest_of", interrupted)
-    answer = solve_in_flight(problem)
+    monkeypatch.setattr(module, "latency_of_rates", interrupted)
+    answer = solve_for_throughput_in_flight(problem)
     assert len(asked) == 1
     assert (answer.status, answer.stopped_by) == ("feasible", "interrupt")
     assert answer.bound >= whole.steady_rate * (1 - 1e-8)
@@ -204,7 +211,7 @@ def test_the_simplest_cases_by_hand():
     load = pl.Workload(4096, 8, "decode")
     problem = pl.Problem(pl.Cluster.from_counts({"L4": 2}, 24, 1.0), pl.load_model("Llama-3-8B"), load, pl.Roofline(),
                          link_units="tokens", name="two L4")  # fmt: skip
-    answer = solve_in_flight(problem)
+    answer = solve_for_throughput_in_flight(problem)
     halves = pl.Placement.of([(17, (0,)), (15, (1,))])
     judged = pl.evaluate(problem, halves)
     needs = math.ceil(judged.throughput * judged.seconds_per_pass / 8 - 1e-9)
@@ -214,7 +221,7 @@ def test_the_simplest_cases_by_hand():
     assert f"in flight, all of which fit; proven the most {among}" in answer.sentence
     assert list(answer.to_frame().columns)[:3] == ["in_flight_from", "in_flight_to", "asked"]
     heavy = dataclasses.replace(problem, workload=pl.Workload(400_000, 8, "decode"))
-    none = solve_in_flight(heavy)
+    none = solve_for_throughput_in_flight(heavy)
     assert none.status == "infeasible"
     assert "can hold at most 2 of the 32 layers" in none.sentence
     assert none.problem is heavy
@@ -223,8 +230,10 @@ def test_the_simplest_cases_by_hand():
 def test_what_it_refuses():
     tiny = pl.load_case("tiny")
     with pytest.raises(pl.InvalidValue, match=r"replace\(problem, link_units='tokens'\)"):
-        solve_in_flight(tiny)
+        solve_for_throughput_in_flight(tiny)
     with pytest.raises(pl.InvalidValue, match="time_limit = -1"):
-        solve_in_flight(dataclasses.replace(tiny, link_units="tokens"), time_limit=-1)
+        solve_for_throughput_in_flight(
+            dataclasses.replace(tiny, link_units="tokens"), time_limit=-1
+        )
     with pytest.raises(pl.UnknownName, match="there is no solver='cplex'"):
-        solve_in_flight(tiny, solver="cplex")
+        solve_for_throughput_in_flight(tiny, solver="cplex")

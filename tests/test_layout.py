@@ -31,6 +31,7 @@ PARTS = {
     "pipelab.widgets": "widgets",
     "pipelab.course": "course",
     # io/ has three: files of any kind, files that hold what the engine found, and programs.
+    "pipelab.io.bandwidth_csv": "files",
     "pipelab.io.cases_csv": "files",
     "pipelab.io.csv_cells": "files",
     "pipelab.io.jsonschema_import": "files",
@@ -67,9 +68,9 @@ TABLES = {"pipelab", "pipelab.solving", "pipelab.plotting"}
 AGAINST = [
     # cost models fill the engine's tables
     ("pipelab.hardware.measured_times", "pipelab.engine.layer_runs"),
-    ("pipelab.hardware.measured_times", "pipelab.engine.stage_tables"),
+    ("pipelab.hardware.measured_times", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.roofline.arrays", "pipelab.engine.layer_runs"),
-    ("pipelab.hardware.roofline.cost_model", "pipelab.engine.stage_tables"),
+    ("pipelab.hardware.roofline.cost_model", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.transformer", "pipelab.engine.layer_runs"),
     # only Roofline knows which stages stay inside a node
     ("pipelab.engine.methods.one_node", "pipelab.hardware.roofline"),
@@ -95,11 +96,7 @@ TOO_LONG = []
 TOO_WIDE: list[str] = []
 
 # Modules with the name of a function in them.
-LIKE_THEIR_FUNCTION = [
-    "pipelab.engine.schedules.closed_forms",
-    "pipelab.engine.stage_tables",
-    "pipelab.io.chrome_trace",
-]
+LIKE_THEIR_FUNCTION: list[str] = []
 
 
 def _name(path):

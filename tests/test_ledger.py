@@ -24,7 +24,7 @@ from pipelab.course.ledger.comparisons import (
 )  # fmt: skip
 from pipelab.course.ledger.shared_results import Desk
 from pipelab.engine.methods.joint_model import joint_size
-from pipelab.engine.schedules.closed_forms import PipelineBubbleStats
+from pipelab.engine.schedules.formulas import PipelineBubbleStats
 from pipelab.engine.solvers import scip
 from pipelab.io.command_line import app
 from pipelab.linear_rates import LinearThroughput
@@ -260,7 +260,7 @@ def _other_seeds(
             return call
 
         for module in modules:
-            for name in module.__all__:
+            for name in list(vars(module)):
                 if name.startswith(prefixes):
                     monkeypatch.setattr(module, name, changed(getattr(module, name)))
 

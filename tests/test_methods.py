@@ -403,15 +403,15 @@ def test_the_original_milp_with_all_links_is_refused_where_it_is_too_large():
 
 def test_the_heuristic_promises_452_676_and_places_nothing(tiny):
     result = pl.solve(tiny, "type_count")
-    assert result.details["promised"] == pytest.approx(452.676)
-    assert result.details["promised"] == pytest.approx(1.5 * 301.784)
+    assert result.details["predicted"] == pytest.approx(452.676)
+    assert result.details["predicted"] == pytest.approx(1.5 * 301.784)
     assert (result.placement, result.throughput, result.status) == (None, None, "unknown")
     (stage,) = result.details["stages"]
     assert (stage.gpu_type, stage.number, stage.layers) == ("A100", 2, range(4))
 
 
 def test_without_its_factor_it_promises_what_the_joint_ilp_proves(tiny):
-    assert pl.solve(tiny, "type_count", factor=False).details["promised"] == pytest.approx(301.784)
+    assert pl.solve(tiny, "type_count", factor=False).details["predicted"] == pytest.approx(301.784)
 
 
 def test_its_model_has_the_sizes_that_the_write_up_reports():
@@ -459,7 +459,7 @@ def test_counting_rows_allow_what_the_written_ones_forbid(two_stages):
     alone = dataclasses.replace(two_stages, max_gpus_per_stage=1)
     only = dataclasses.replace(alone, cluster=pl.Cluster.from_counts({"A100": 2}, 80, 400))
     assert pl.solve(only, "type_count").details["solver_status"] == "infeasible"
-    assert pl.solve(only, "type_count", rows="counting").details["promised"] == pytest.approx(
+    assert pl.solve(only, "type_count", rows="counting").details["predicted"] == pytest.approx(
         213.52
     )
 

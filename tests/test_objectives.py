@@ -1,4 +1,4 @@
-"""Objectives besides throughput: cheapest, quickest and their fronts, against brute force."""
+"""Objectives besides throughput: solve_for_cost, quickest and their fronts, against brute force."""
 
 import dataclasses
 import math
@@ -19,9 +19,9 @@ from pipelab.engine.formulations.latency.path import Path
 from pipelab.engine.formulations.latency.sequence import Sequence
 from pipelab.engine.formulations.latency.times import pass_times
 from pipelab.engine.methods import minimum_use
-from pipelab.engine.methods.cost import cheapest
-from pipelab.engine.methods.in_flight import solve_in_flight
-from pipelab.engine.methods.latency import quickest
+from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
+from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.prices import whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.subproblems import Subproblems
@@ -101,7 +101,7 @@ def test_the_cheapest_is_the_cheapest_of_all(seed):
     problem = priced(small(seed), seed)
     every = [(rate, dollars(problem, gpus, rate)) for rate, gpus, _ in oracle.placements(problem)]
     for floor in floors([r for r, _ in every], seed):
-        result = cheapest(problem, floor)
+        result = solve_for_cost(problem, floor)
         check_against(every, result, floor)
         if result.placement:
             paid = dollars(problem, result.placement.gpus, result.throughput)
@@ -122,7 +122,7 @@ def test_prices_of_millionths_of_a_dollar_are_told_apart(seed):
     ]
     solver = "highs" if seed % 3 == 0 else "scip"
     for floor in floors([r for r, *_ in every], seed):
-        check_against([e[:2] for e in every], cheapest(problem, floor, solver=solver), floor)
+        check_against([e[:2] for e in every], solve_for_cost(problem, floor, solver=solver), floor)
     curve = pl.trade_off(problem, "usd_per_hour", solver=solver)
     paid = {
         (round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6), round(r, 6))
@@ -161,7 +161,7 @@ def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(limit, monkeypatch
     monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
     monkeypatch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 3)
     problem = priced(oracle.random_problem(15, max_gpus_per_stage=3), 15)
-    result = cheapest(problem, time_limit=limit)
+    result = solve_for_cost(problem, time_limit=limit)
     assert (result.status, result.stopped_by) == ("feasible", "list limit")
     assert "stopped by list limit" in result.sentence
 
@@ -175,13 +175,13 @@ def test_a_price_that_is_missing_is_refused_before_anything_is_computed(monkeypa
     medium = pl.load_case("medium")
     for module in ("cost", "trade_offs"):
         monkeypatch.setattr(f"pipelab.engine.methods.{module}.rates_in_time", too_late)
-    for call in (cheapest, lambda p: pl.trade_off(p, "usd_per_million_tokens")):
+    for call in (solve_for_cost, lambda p: pl.trade_off(p, "usd_per_million_tokens")):
         with pytest.raises(
             pl.InvalidValue,
             match=r"expected GPU\.usd_per_hour for every GPU; A10, A100, .* have none",
         ):
             call(medium)
-    known = cheapest(priced(medium))
+    known = solve_for_cost(priced(medium))
     assert (known.status, known.stopped_by) == ("feasible", "time limit")
     assert known.objective.value > 0
 
@@ -207,7 +207,7 @@ def test_cents_over_a_thousand_gpus_are_no_obstacle():
     problem = rented(prices, 400)
     rates = stage_rates(problem)
     assert price_step(rates, whole_prices(rates)) > 1  # 1,200 GPUs at up to 299 cents
-    result = cheapest(problem, at_least=50)
+    result = solve_for_cost(problem, at_least=50)
     assert result.status == "optimal"
     assert result.objective.bound == result.objective.value
     few = rented(prices, 100)
@@ -215,7 +215,7 @@ def test_cents_over_a_thousand_gpus_are_no_obstacle():
     # the same but for a millionth
     cents = rented({t: p + 1e-6 * (t == "T4") for t, p in prices.items()}, 100)
     assert price_step(stage_rates(cents), whole_prices(stage_rates(cents))) > 1
-    plain, split = cheapest(few, 50), cheapest(cents, 50)
+    plain, split = solve_for_cost(few, 50), solve_for_cost(cents, 50)
     assert split.status == plain.status == "optimal"
     assert split.objective.value == pytest.approx(plain.objective.value, rel=1e-5)
 
@@ -225,7 +225,7 @@ def test_the_quickest_is_the_quickest_of_all(seed):
     problem = small(seed, link_units="tokens")
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     for floor in floors([r for r, _ in every], seed):
-        result = quickest(problem, floor, solver="highs" if seed % 7 == 0 else "scip")
+        result = solve_for_latency(problem, floor, solver="highs" if seed % 7 == 0 else "scip")
         check_against(every, result, floor)
         if result.placement:
             assert (
@@ -243,7 +243,7 @@ def test_the_quickest_knows_the_latency_of_every_link(seed):
         problem = late(roofline_oracle.random_problem(seed, layers=4, gpus=4), seed)
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     for floor in floors([r for r, _ in every], seed)[:2]:
-        result = quickest(problem, floor)
+        result = solve_for_latency(problem, floor)
         check_against(every, result, floor)
         if result.placement:
             placed = pl.timeline_of(problem, result)
@@ -338,7 +338,7 @@ def test_counting_and_path_agree_beyond_brute_force(seed):
     out.
     """
     problem = islands(seed)
-    result = quickest(problem)
+    result = solve_for_latency(problem)
     times = pass_times(problem, 0.0)
     if result.status == "infeasible":
         assert run_program("highs", Path(times, math.inf, 1.0).program).status == "infeasible"
@@ -412,7 +412,7 @@ def test_near_ties_are_told_apart(step, solver):
     problem = pl.Problem(cluster, pl.Model("m", 3, 64, 64, 1.0), pl.Workload(8, 1), pl.LinearThroughput(rates),
                          link_units="tokens")  # fmt: skip
     least = min(seconds for _, _, seconds in oracle.passes(problem))
-    result = quickest(problem, solver=solver)
+    result = solve_for_latency(problem, solver=solver)
     assert result.status == "optimal"
     assert result.objective.value == pytest.approx(least, rel=1e-9)
 
@@ -422,7 +422,7 @@ def test_near_ties_are_told_apart(step, solver):
 
 def test_a_floor_out_of_reach_names_the_greatest_throughput():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
-    for answer in (cheapest(problem, 302), quickest(problem, 302)):
+    for answer in (solve_for_cost(problem, 302), solve_for_latency(problem, 302)):
         assert (answer.status, answer.bound, answer.objective.bound, answer.stopped_by) == (
             "infeasible",
         ) + (None,) * 3
@@ -432,11 +432,11 @@ def test_a_floor_out_of_reach_names_the_greatest_throughput():
     heavy = dataclasses.replace(
         problem, model=dataclasses.replace(problem.model, layer_weight_gb=90)
     )
-    for answer in (cheapest(heavy), quickest(heavy, 10)):
+    for answer in (solve_for_cost(heavy), solve_for_latency(heavy, 10)):
         assert "layer 1 alone needs" in answer.reason
 
 
-@pytest.mark.parametrize("goal", [cheapest, quickest])
+@pytest.mark.parametrize("goal", [solve_for_cost, solve_for_latency])
 def test_the_throughput_of_a_result_is_a_floor_that_it_reaches(goal):
     problem = priced(pl.load_case("small", max_gpus_per_stage=3, link_units="tokens"))
     top = pl.solve(problem, "aggregated").throughput
@@ -446,20 +446,20 @@ def test_the_throughput_of_a_result_is_a_floor_that_it_reaches(goal):
 def test_transfers_are_refused_where_there_are_links():
     tiny = pl.load_case("tiny")
     with pytest.raises(pl.InvalidValue, match=r"replace\(problem, link_units='tokens'\)"):
-        quickest(tiny)
+        solve_for_latency(tiny)
     with pytest.raises(pl.InvalidValue, match=r"trade_off: problem\.link_units = 'transfers'"):
         pl.trade_off(tiny, "seconds_per_pass")
     judged = pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (1,))]))
     with pytest.raises(pl.InvalidValue, match="expected 'tokens'"):
         judged.seconds_per_pass  # noqa: B018
     alone = dataclasses.replace(tiny, cluster=pl.Cluster(tiny.cluster.gpus[:1], np.zeros((1, 1))))
-    result = quickest(alone)
+    result = solve_for_latency(alone)
     assert result.objective.value == pytest.approx(2048 * 16 / result.throughput, rel=1e-12)
 
 
 def test_bad_arguments_are_named():
     tiny = priced(pl.load_case("tiny", link_units="tokens"))
-    for goal in (cheapest, quickest):
+    for goal in (solve_for_cost, solve_for_latency):
         for bad in (-1, math.nan, math.inf, "5", True):
             with pytest.raises(pl.InvalidValue, match=r"at_least = .*expected tokens/s"):
                 goal(tiny, bad)
@@ -468,9 +468,9 @@ def test_bad_arguments_are_named():
         with pytest.raises(pl.UnknownName, match="there is no solver='cplex'"):
             goal(tiny, solver="cplex")
     with pytest.raises(pl.InvalidValue, match="A100, V100 have none"):
-        cheapest(pl.load_case("tiny"))
+        solve_for_cost(pl.load_case("tiny"))
     with pytest.raises(pl.InvalidValue, match=r"round GPU\.usd_per_hour to cents"):
-        cheapest(priced(tiny, prices=[3.1234567]))
+        solve_for_cost(priced(tiny, prices=[3.1234567]))
     with pytest.raises(pl.UnknownName, match="did you mean 'seconds_per_pass'"):
         pl.trade_off(tiny, "seconds_per_token")
 
@@ -485,7 +485,7 @@ def test_too_many_compositions_are_refused():
     with pytest.raises(
         pl.TooLarge, match="9,366,818 ways to compose a stage of up to 6 GPUs from 40 classes"
     ):
-        quickest(problem, time_limit=0)
+        solve_for_latency(problem, time_limit=0)
 
 
 # Ended early
@@ -497,8 +497,8 @@ def test_a_time_limit_leaves_a_valid_bound(seed, limit):
     problem = priced(small(seed, link_units="tokens"), seed)
     every = list(oracle.passes(problem))
     for goal, values in (
-        (cheapest, [dollars(problem, g, r) for r, g, _ in every]),
-        (quickest, [s for _, _, s in every]),
+        (solve_for_cost, [dollars(problem, g, r) for r, g, _ in every]),
+        (solve_for_latency, [s for _, _, s in every]),
     ):
         result = goal(problem, time_limit=limit)
         if not values:
@@ -517,7 +517,7 @@ def test_a_stop_keeps_what_was_found():
     problem = priced(pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens"))
     stop = threading.Event()
     stop.set()
-    for goal in (cheapest, quickest):
+    for goal in (solve_for_cost, solve_for_latency):
         best, stopped = goal(problem).objective.value, goal(problem, stop=stop)
         assert (stopped.status, stopped.stopped_by) == ("unknown", "stop")
         assert 0 < stopped.objective.bound <= best
@@ -529,12 +529,12 @@ def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     from pipelab.engine.solvers import choice as module
 
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
-    best = quickest(problem).objective.value
+    best = solve_for_latency(problem).objective.value
     real = module.run_program
     monkeypatch.setattr(
         module, "run_program", lambda solver, program, **k: real(solver, program, time_limit=0.0)
     )
-    result = quickest(problem, time_limit=100)
+    result = solve_for_latency(problem, time_limit=100)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.objective.bound <= best <= result.objective.value
     assert result.gap == pytest.approx(1 - result.objective.bound / result.objective.value)
@@ -567,7 +567,9 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
 # What a result says of itself
 
 
-@pytest.mark.parametrize("goal", [cheapest, quickest, solve_in_flight])
+@pytest.mark.parametrize(
+    "goal", [solve_for_cost, solve_for_latency, solve_for_throughput_in_flight]
+)
 def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
     """Wherever it comes, the answer is a placement that the judge knows, and never an exception."""
     problem, real = priced(small(7, link_units="tokens"), 7), scip.run
@@ -592,7 +594,7 @@ def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
 
 def test_a_result_says_what_was_least():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
-    result = quickest(problem, 100)
+    result = solve_for_latency(problem, 100)
     assert result.sentence.startswith(
         "108.581 seconds per pass at 301.784 tokens/s, proven least among placements of "
     )
@@ -617,7 +619,7 @@ def test_a_bound_above_the_value_is_an_error():
 @pytest.mark.parametrize("seed", range(10))
 def test_a_pass_takes_as_long_as_its_timeline(seed):
     problem = small(seed, link_units="tokens")
-    result = quickest(problem)
+    result = solve_for_latency(problem)
     if result.placement is None:
         pytest.skip("no placement fits")
     costs = pl.inference_costs(problem, result.placement, problem.workload.tokens)
@@ -656,7 +658,7 @@ def test_no_program_is_built_where_no_time_is_left(monkeypatch):
     stopped = threading.Event()
     stopped.set()
     for options, why in (({"time_limit": 0}, "time limit"), ({"stop": stopped}, "stop")):
-        result = quickest(problem, **options)
+        result = solve_for_latency(problem, **options)
         assert (result.status, result.stopped_by, result.placement) == ("unknown", why, None)
         assert (
             0
@@ -685,7 +687,7 @@ def test_links_that_are_practically_absent_are_not_taken(seed, solver):
     problem = far_apart(seed)
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     for floor in floors([r for r, _ in every], seed)[:3]:
-        check_against(every, quickest(problem, floor, solver=solver), floor)
+        check_against(every, solve_for_latency(problem, floor, solver=solver), floor)
 
 
 def test_the_front_over_links_that_are_practically_absent():
@@ -728,6 +730,6 @@ def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
         return dataclasses.replace(run, objective=-run.objective, bound=-run.objective)
 
     monkeypatch.setattr("pipelab.engine.methods.latency.choice.run_program", slowest)
-    result = quickest(problem)
+    result = solve_for_latency(problem)
     assert claims
     assert (result.status, result.objective.value) == ("optimal", pytest.approx(least, rel=1e-10))

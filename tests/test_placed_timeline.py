@@ -162,14 +162,14 @@ def test_every_bundled_case_keeps_its_promise(case, gpus):
         placed = pl.timeline_of(problem, placement)
         judged = pl.evaluate(problem, placement)
         assert placed.steady_rate == pytest.approx(judged.throughput, rel=1e-6)
-        assert placed.keeps_promise
+        assert placed.reaches_predicted_rate
         assert placed.in_flight == placed.in_flight_needed
         times = np.array([lane.seconds + lane.wait for lane in placed.lanes])
         assert placed.latency_s == pytest.approx(times.sum(), rel=1e-12)
         assert placed.latency_s == pytest.approx(judged.seconds_per_pass, rel=1e-12)
         if placed.in_flight_needed > 1:
             fewer = pl.timeline_of(problem, placement, in_flight=placed.in_flight_needed - 1)
-            assert not fewer.keeps_promise
+            assert not fewer.reaches_predicted_rate
             assert fewer.steady_rate < judged.throughput * (1 - 1e-6)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import pipelab as pl
-from pipelab.display import show_table
+from pipelab.course.reading_tables import show_table
 from pipelab.engine.formulations.ablation import leave_out
 from pipelab.engine.formulations.readable import joint_formulation, single_gpu_formulation
 from pipelab.engine.methods.joint_model import joint_size
@@ -213,3 +213,29 @@ def test_a_guess_is_folded_and_escaped():
     html = pl.guess("a < b?", "yes")._repr_html_()
     assert "<details" in html
     assert "a &lt; b?" in html
+
+
+def test_what_a_figure_does_not_take_is_named(tiny):
+    result = pl.solve(tiny)
+    with pytest.raises(pl.UnknownName, match="this figure has no option 'colour'"):
+        pl.plot(result, colour="red")
+    with pytest.raises(pl.InvalidValue, match=r"plot: others = .*too many positional arguments"):
+        pl.plot(result, 3)
+    with pytest.raises(pl.InvalidValue, match="expected a table of against_measured, with what"):
+        pl.plot(result.to_frame())
+
+
+def test_a_plan_with_its_number_in_flight_is_drawn_and_saved_like_any_other(tiny, tmp_path):
+    problem = dataclasses.replace(tiny, link_units="tokens")
+    result = pl.solve(problem, objective="throughput_in_flight")
+    assert pl.plot(result) == pl.plot(result.problem, result.placement)
+    path = pl.save(result, tmp_path / "plan.json")
+    assert pl.load_placement(path) == result.placement
+    with pytest.raises(pl.UnknownName, match="'layot' for InFlightResult; did you mean 'layout'"):
+        pl.save(result, tmp_path / "plan.json", layot="pipelab")
+    with pytest.raises(pl.UnknownName, match="'layout' for Schedule; it takes none"):
+        pl.save(pl.schedule("1F1B", 2, 4), tmp_path / "plan.csv", layout="pipelab")
+    heavy = dataclasses.replace(problem, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
+    none = pl.solve(heavy, objective="throughput_in_flight")
+    with pytest.raises(pl.InvalidValue, match="expected a result that has one"):
+        pl.plot(none)

@@ -9,9 +9,9 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.methods.cost import cheapest
-from pipelab.engine.methods.latency import quickest
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.latency import solve_for_latency
+from pipelab.engine.stage_arrays import stage_tables
 from pipelab.figures.layers import plot_layer_times, plot_stage_rates
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.known_gpus import GPUFacts
@@ -184,7 +184,7 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
         assert shared.stages[0].degree == 1
         assert shared.throughput > alone.throughput
         assert shared.seconds_per_pass == pytest.approx(alone.seconds_per_pass, rel=1e-9)
-        assert quickest(fewer).placement.gpus == (0,)
+        assert solve_for_latency(fewer).placement.gpus == (0,)
         assert list(shared.to_frame()["seconds_per_pass"]) == [shared.seconds_per_pass]
         assert "seconds_per_pass" not in alone.to_frame()
     # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take
@@ -196,7 +196,7 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
     assert (by_rate.stages[0].degree, by_time.stages[0].degree) == (1, 2)
     assert by_time.seconds_per_pass < 0.7 * by_rate.seconds_per_pass
     assert by_time.throughput < by_rate.throughput
-    assert quickest(timely).placement.gpus == (0, 1)
+    assert solve_for_latency(timely).placement.gpus == (0, 1)
     placed = pl.timeline_of(timely, both)
     assert placed.in_flight_needed == 1
     assert placed.latency_s == pytest.approx(by_time.seconds_per_pass)
@@ -322,8 +322,8 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
     plan = pl.Placement.of([(16, (0,)), (8, (4,)), (8, (14,))])  # r1, r2, r3
     there, here = (pl.timeline_of(p, plan) for p in (problem, near))
     assert (
-        there.promise
-        == here.promise
+        there.predicted_rate
+        == here.predicted_rate
         == pytest.approx(here.steady_rate)
         == pytest.approx(there.steady_rate)
     )
@@ -435,7 +435,7 @@ def test_cheapest_and_quickest_equal_brute_force(seed):
     top = max((rate for rate, _, _ in every), default=1.0)
     for floor in (0.0, 0.7 * top):
         left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
-        cheap, quick = cheapest(problem, floor), quickest(problem, floor)
+        cheap, quick = solve_for_cost(problem, floor), solve_for_latency(problem, floor)
         assert cheap.status == quick.status == ("optimal" if left else "infeasible")
         if left:
             dollars = (

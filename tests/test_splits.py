@@ -407,3 +407,10 @@ def test_a_thousand_layers_over_64_unlike_stages_keep_to_the_lower_bound():
     best = bottleneck(split_minmax(cost, 64, speeds=speeds), cost, speeds)
     assert cost.sum() / speeds.sum() <= best < 1.15 * cost.sum() / speeds.sum()
     assert best <= bottleneck(split_proportional(1000, speeds), cost, speeds)
+
+
+@pytest.mark.parametrize("odd", [None, 3, "12"])
+@pytest.mark.parametrize("split", [split_minmax, split_exhaustive])
+def test_costs_that_are_no_list_are_refused(split, odd):
+    with pytest.raises(pl.InvalidValue, match="expected a list of numbers"):
+        split(odd, 2)

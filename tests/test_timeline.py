@@ -18,10 +18,10 @@ from pipelab.course.papers import published_bubbles, published_interleaved_rate
 from pipelab.course.published_clock import PipelineClock
 from pipelab.course.rust_numbers import Panic
 from pipelab.engine.schedules import RULES, validate
-from pipelab.engine.schedules.closed_forms import PipelineBubbleStats
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.io.chrome_trace import chrome_trace, save_chrome_trace
+from pipelab.engine.schedules.formulas import PipelineBubbleStats
 from pipelab.io.schedule_files import from_csv, to_csv
+from pipelab.io.trace_files import chrome_trace, save_chrome_trace
 from schedule_oracle import Circle, slow_blocking, slow_rendezvous
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)

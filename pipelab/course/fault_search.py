@@ -8,8 +8,6 @@ from typing import Any
 from pipelab.course.published_orders import Failure
 from pipelab.course.rust_numbers import Panic
 
-__all__ = ["Fault", "lists", "panics", "size", "sizes"]
-
 
 @dataclass(frozen=True)
 class Fault:

@@ -10,8 +10,6 @@ from pipelab.course.published_layer_assignment import (
 )
 from pipelab.splits import bottleneck, split_minmax
 
-__all__ = ["LAYER_ASSIGNMENT_FAULTS"]
-
 _MB = 10**6
 
 

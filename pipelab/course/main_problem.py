@@ -12,8 +12,6 @@ from pipelab.hardware.known_models import load_model
 from pipelab.hardware.roofline.cost_model import Roofline
 from pipelab.problem import Model, Problem, Workload
 
-__all__ = ["three_sites"]
-
 A100, L4, T4 = "A100-SXM-40", "L4", "T4"
 GPUS = {A100: 3, L4: 4, T4: 4}
 # Gb/s. Each type is one site; a company's own network joins two of them, and the third is far away.

@@ -10,8 +10,6 @@ from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.io.paths import data_dir
 
-__all__ = ["PublishedBubble", "published_bubbles", "published_interleaved_rate"]
-
 
 class PublishedBubble(NamedTuple):
     """One setting of Zero Bubble's table 5, with its profile from table 9."""

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from pipelab.course.rust_numbers import unsigned
 
-__all__ = ["PipelineAction", "PipelineClock"]
-
 
 class PipelineAction(NamedTuple):
     """`kind` is Forward, Backward, BackwardInput, BackwardWeights or Idle; Idle alone has no microbatch."""

@@ -23,8 +23,6 @@ from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.splits import bottleneck, split_minmax
 
-__all__ = ["FAULTS"]
-
 _MB = 10**6
 _ONES = StageCosts(1, 1, 1)
 

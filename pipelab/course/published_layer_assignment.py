@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from pipelab.course.rust_numbers import Panic, nearest_whole, unsigned
 
-__all__ = ["assign_layers_bandwidth_aware", "assign_layers_proportional"]
-
 Split = tuple[range, ...]
 
 

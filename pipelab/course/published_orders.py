@@ -26,23 +26,6 @@ from pipelab.course.published_scheduler import (
 from pipelab.course.rust_numbers import Panic
 from pipelab.schedules import Schedule
 
-__all__ = [
-    "Failure",
-    "clock_1f1b",
-    "clock_interleaved",
-    "clock_zero_bubble",
-    "scheduler_1f1b",
-    "scheduler_bubble_fraction_1f1b",
-    "scheduler_gpipe",
-    "scheduler_interleaved",
-    "scheduler_memory_ratio",
-    "scheduler_microbatches",
-    "scheduler_steps",
-    "seed_by_flops",
-    "seed_even",
-    "smallest_failure",
-]
-
 Split = tuple[range, ...]
 _LETTERS = {"Forward": "F", "Backward": "B", "BackwardInput": "I", "BackwardWeights": "W"}
 

@@ -12,32 +12,6 @@ import numpy as np
 
 from pipelab.course.rust_numbers import Panic, single, unsigned
 
-__all__ = [
-    "Backward",
-    "Forward",
-    "GPipe",
-    "InsufficientLayers",
-    "Interleaved",
-    "InvalidMicroBatch",
-    "MicroBatch",
-    "OneFOneBubble",
-    "PipelineBubbleStats",
-    "PipelineConfig",
-    "PipelineSchedule",
-    "PipelineScheduler",
-    "PipelineStageInfo",
-    "PipelineStep",
-    "PpError",
-    "RecvActivations",
-    "SendActivations",
-    "StageRankOutOfRange",
-    "WaitBackward",
-    "WaitForward",
-    "ZeroStages",
-    "partition_layers_by_flops",
-    "partition_layers_evenly",
-]
-
 
 class PpError(Exception):
     """The program's errors. It never raises any of the four: no function of it can fail but by a panic."""

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["Panic", "nearest_whole", "single", "unsigned"]
-
 _U64 = 2**64
 
 

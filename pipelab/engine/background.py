@@ -13,8 +13,6 @@ from pipelab.solving import Result, method_of, options_of, solve
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress
 
-__all__ = ["Solving", "solve_in_background"]
-
 
 class Solving:
     """A solve that runs in the background while the kernel stays free; made by `solve_in_background`.

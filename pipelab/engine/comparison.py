@@ -13,8 +13,6 @@ from pipelab.solving import METHODS, Result, solve
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Comparison", "compare"]
-
 _NOT_ASKED = "not asked, after an interrupt"
 EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
 

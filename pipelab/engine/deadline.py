@@ -13,8 +13,6 @@ from typing import TypeVar
 
 from pipelab.engine.interrupts import noted_interrupts
 
-__all__ = ["NEVER", "Deadline", "Ended", "deadline_of", "made_in_time", "waited_for"]
-
 Made = TypeVar("Made")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline import PlacedTimeline, TrainingTimeline
 
-__all__ = ["InFlightResult", "Round", "enough_in_flight", "steady_rate"]
-
 
 def steady_rate(evaluation: Evaluation, in_flight: int) -> float:
     """Tokens/s of the full pipeline: no more than the slowest lane's rate, nor than `in_flight` passes at a time.

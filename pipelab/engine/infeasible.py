@@ -6,11 +6,9 @@ import numpy as np
 
 from pipelab.display import listed
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import memory_parts
+from pipelab.engine.stage_arrays import memory_parts
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
-
-__all__ = ["why_no_layer_fits", "why_not_all_layers_fit", "why_too_few"]
 
 
 def why_no_layer_fits(problem: Problem) -> str:
@@ -27,6 +25,8 @@ def why_no_layer_fits(problem: Problem) -> str:
     layer = min(range(model.layers), key=lambda i: model.weight_gb(range(i, i + 1)))
     layers = range(layer, layer + 1)
     parts = memory_parts(problem, largest, layers)
+    if sum(parts.values()) <= largest.memory_gb:
+        return "no stage that fits in memory has a rate in this cost model"
     named = [f"{value:.4g} GB of {name}" for name, value in parts.items()]
     text = (
         f"layer {layer + 1} alone needs {sum(parts.values()):.4g} GB on one GPU "

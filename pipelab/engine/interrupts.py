@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = ["noted_interrupts"]
-
 
 @contextmanager
 def noted_interrupts(*, passed_on: bool) -> Iterator[Callable[[], bool]]:

@@ -5,16 +5,16 @@ for all M(M+1)/2 of them. Where layers differ, spans with the same number, weigh
 still behave identically and are computed once.
 """
 
+import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from pipelab.problem import ModelLike
-
-__all__ = ["Spans", "runs_of", "spans_of"]
+from pipelab.errors import InvalidValue
+from pipelab.problem import Model, ModelLike
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,17 +119,47 @@ def _sums(
 
 
 # Runs of models already seen, by identity: a model of 100,000 layers takes long to hash.
-_KNOWN: dict[int, tuple[weakref.ref, Spans]] = {}
+_KNOWN: dict[int, tuple[weakref.ref | ModelLike, Spans]] = {}
 
 
 def runs_of(model: ModelLike) -> Spans:
-    """The different kinds of consecutive layers of a model; computed once per model."""
+    """The different kinds of consecutive layers of a model; computed once per model.
+
+    Raises
+    ------
+    InvalidValue
+        Weights or work of several layers are not the sum of those of each.
+    """
     own = getattr(model, "spans", None)
     if own is not None:
         return own
     key = id(model)
     if key not in _KNOWN:
-        factors = (getattr(model, name, None) for name in ("weight_factors", "work_factors"))
-        spans = spans_of(model.layers, *factors)
-        _KNOWN[key] = weakref.ref(model, lambda _: _KNOWN.pop(key, None)), spans
+        spans = spans_of(model.layers, *_factors(model))
+        try:
+            _KNOWN[key] = weakref.ref(model, lambda _: _KNOWN.pop(key, None)), spans
+        except TypeError:  # a named tuple, or slots: kept, so that no other gets its identity
+            _KNOWN[key] = model, spans
     return _KNOWN[key][1]
+
+
+def _factors(model: ModelLike) -> list[Sequence[float] | None]:
+    """How many ordinary layers each layer weighs, and for how many it counts."""
+    if isinstance(model, Model):
+        return [model.weight_factors, model.work_factors]
+    ordinary = model.layer_weight_gb
+    asked: dict[str, Callable[[range], float]] = {
+        "weight_gb": lambda layers: model.weight_gb(layers) / ordinary,
+        "work": model.work,
+    }
+    found: list[Sequence[float] | None] = []
+    for name, of in asked.items():
+        each = tuple(float(of(range(i, i + 1))) for i in range(model.layers))
+        parts = [range(model.layers), range((model.layers + 1) // 2)]
+        for part in parts:
+            total, summed = float(of(part)), math.fsum(each[part.start : part.stop])
+            if not math.isclose(total, summed, rel_tol=1e-9):
+                expected = f"expected {summed:g} ordinary layers, the sum over its layers"
+                raise InvalidValue(type(model).__name__, [(f"{name}({part})", total, expected)])
+        found.append(each)
+    return found

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pipelab.engine.tolerances import LAST_BITS, PROVEN_WITHIN, SOLVER
 from pipelab.errors import PipelabError
 
-__all__ = ["Objective", "status_and_bound", "status_and_least"]
-
 
 @dataclass(frozen=True)
 class Objective:

@@ -20,8 +20,6 @@ from pipelab.solving import Result, placement_in, solve
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Misfit", "Score", "score"]
-
 
 @dataclass(frozen=True)
 class Misfit:

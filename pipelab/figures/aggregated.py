@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pipelab.engine.methods.proof import Certificate
     from pipelab.solving import Result
 
-__all__ = ["plot_classes", "plot_proof", "plot_run_times", "plot_search"]
-
 YES, NO, OPEN = "#009E73", WRONG, "#999999"
 
 

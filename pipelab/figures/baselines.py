@@ -6,8 +6,6 @@ from typing import NamedTuple
 from pipelab.display import NOT_PROVEN, OUTCOMES, REFUSED, Outcome, named
 from pipelab.figures.theme import BOTTLENECK, GRID, ink_on, plain, room_for
 
-__all__ = ["Row", "baseline_parts"]
-
 
 class Row(NamedTuple):
     """One placement, or why there is none."""

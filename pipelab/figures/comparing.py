@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pipelab.engine.comparison import Comparison
     from pipelab.solving import Result
 
-__all__ = ["plot_comparison", "plot_shares", "plot_split_costs"]
-
 
 def plot_comparison(comparison: "Comparison") -> "Figure":
     """Throughput of every method, or why it has none; the look of a bar says how the method ended.
@@ -51,9 +49,9 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
     ]
     parts = baseline_parts(rows, comparison.optimum)
     promises = [
-        (y, r.details["promised"])
+        (y, r.details["predicted"])
         for y, r in enumerate(comparison.results.values())
-        if r.details.get("promised")
+        if r.details.get("predicted")
     ]
     crosses = {
         "type": "scatter", "x": [rate for _, rate in promises], "y": [y for y, _ in promises], "mode": "markers+text",
@@ -79,7 +77,7 @@ def _row(method: str, result: "Result") -> Row:
     if result.throughput is not None:
         return Row(name, result.throughput, outcome, str(result.placement))
     return Row(
-        name, None, outcome, "it names no GPU" if "promised" in result.details else result.reason
+        name, None, outcome, "it names no GPU" if "predicted" in result.details else result.reason
     )
 
 

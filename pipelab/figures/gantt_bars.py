@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from pipelab.engine.schedules.columns import Columns
     from pipelab.engine.timeline.timeline import Timeline
 
-__all__ = [
-    "action_traces", "critical_path_trace", "gap_trace", "memory_traces", "message_trace", "microbatch_trace",
-    "visible",
-]  # fmt: skip
-
 # One trace per entry: legend, kinds, colour, hatch. Hatches keep them apart in grey print.
 _TRACES = (
     ("forward", (F,), KIND_COLOURS["F"], ""),

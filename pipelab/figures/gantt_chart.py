@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     from plotly.graph_objects import Figure
 
-__all__ = ["MOST_BARS", "GanttView", "check_options", "gantt", "gantt_parts"]
-
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_LABELS = 500
 

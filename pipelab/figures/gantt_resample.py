@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline.timeline import Timeline
 
-__all__ = ["gantt_widget"]
-
 
 def gantt_widget(timeline: "Timeline", **options: Any) -> "FigureWidget":
     """`gantt` as a widget: zoom in on a large schedule, and the raster gives way to bars; zoom out, and it is back.

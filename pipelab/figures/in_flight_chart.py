@@ -11,11 +11,9 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline.placed import PlacedTimeline
 
-__all__ = ["plot_in_flight"]
-
 
 def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
-    """The steady rate against microbatches in flight: simulated points, the promise, and the bound.
+    """The steady rate against microbatches in flight: simulated points, the predicted rate, and the bound.
 
     Parameters
     ----------
@@ -32,18 +30,19 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     frame, needed = placed.sweep(), placed.in_flight_needed
     counts, rates = frame["in_flight"], frame["steady_rate_tokens_per_s"]
     # The bound as a curve: it bends where the latency is filled, between two whole numbers.
-    bend = placed.promise * placed.latency_s / placed.problem.workload.tokens
+    bend = placed.predicted_rate * placed.latency_s / placed.problem.workload.tokens
     last = max(float(counts.max()), bend) + 0.5
     figure = go.Figure()
     figure.add_trace(
         go.Scatter(
-            name="bound: the promise, or n microbatches per latency", mode="lines", x=[0, bend, last],
-            y=[0, placed.promise, placed.promise], line={"color": TYPE_COLOURS[1], "width": 7}, hoverinfo="skip",
+            name="bound: the predicted rate, or n microbatches per latency", mode="lines", x=[0, bend, last],
+            y=[0, placed.predicted_rate, placed.predicted_rate], hoverinfo="skip",
+            line={"color": TYPE_COLOURS[1], "width": 7},
         )
     )  # fmt: skip
     figure.add_trace(
         go.Scatter(
-            name="promise", mode="lines", x=[0, last], y=[placed.promise] * 2, hoverinfo="skip",
+            name="predicted rate", mode="lines", x=[0, last], y=[placed.predicted_rate] * 2, hoverinfo="skip",
             line={"color": BOTTLENECK, "dash": "dash", "width": 2},
         )
     )  # fmt: skip
@@ -51,16 +50,17 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
         go.Scatter(
             name="simulated", mode="markers", x=counts, y=rates,
             marker={"color": TYPE_COLOURS[0], "size": 10, "line": {"color": "white", "width": 1}},
-            hovertext=[f"{n} in flight: {rate:.7g} tokens/s, {rate / placed.promise:.1%} of the promise"
+            hovertext=[f"{n} in flight: {rate:.7g} tokens/s, {rate / placed.predicted_rate:.1%} of the predicted rate"
                        for n, rate in zip(counts, rates, strict=True)], hoverinfo="text",
         )
     )  # fmt: skip
     figure.add_annotation(
-        x=needed, y=placed.promise, text=f"{needed} needed", ay=46, ax=0, showarrow=True, arrowhead=2, standoff=8,
-        font={"size": 14},
+        x=needed, y=placed.predicted_rate, text=f"{needed} needed", ay=46, ax=0, font={"size": 14},
+        showarrow=True, arrowhead=2, standoff=8,
     )  # fmt: skip
     several = needed > 1
-    title = f"{needed} microbatch{'es' * several} in flight reach{'es' * (not several)} {placed.promise:.6g} tokens/s"
+    verb, rate = "reach" if several else "reaches", f"{placed.predicted_rate:.6g} tokens/s"
+    title = f"{needed} microbatch{'es' * several} in flight {verb} {rate}"
     note = f"one takes {_seconds(placed.latency_s)} from end to end; "
     note += "more of them would only wait" if several else "a second one would only wait"
     figure.update_layout(
@@ -70,7 +70,7 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
             "dtick": max(1, int(np.ceil(last / 16))), "tick0": 0,
         },
         yaxis={
-            "title": {"text": "steady rate (tokens/s)"}, "range": [0, 1.1 * placed.promise], "gridcolor": GRID,
+            "title": {"text": "steady rate (tokens/s)"}, "range": [0, 1.1 * placed.predicted_rate], "gridcolor": GRID,
             "zeroline": False, "ticklabelstandoff": 6,
         },
     )  # fmt: skip

@@ -11,8 +11,6 @@ from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, plain, 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["plot_layer_times", "plot_stage_rates"]
-
 # What is drawn: its colour, dash and width. "reading" is all that has to be moved.
 _LINES = {
     "reading": (TYPE_COLOURS[1], "solid", 2.5),

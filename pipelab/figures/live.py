@@ -17,8 +17,6 @@ from pipelab.figures.theme import template
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["as_json", "figure_of", "plotly_js", "template_json"]
-
 # plotly.js knows no whole numbers of 64 bits.
 _NARROWER = {"i8": "i4", "u8": "u4"}
 

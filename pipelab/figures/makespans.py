@@ -13,8 +13,6 @@ from pipelab.figures.theme import GRID, TYPE_COLOURS, plain, template
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["plot_makespans", "plot_timelines", "timelines_parts"]
-
 MOST_CHARTS = 6
 # yellow is too pale
 _LINES = (*(colour for colour in TYPE_COLOURS if colour != "#F0E442"), "#B34700", "#111111")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline.placed import PlacedTimeline
 
-__all__ = ["placed_gantt"]
-
 _IDLE = "#F2F2F2"
 _MOST_LANES = 48  # with a label each
 
@@ -271,11 +269,12 @@ def _gantt_title(placed: "PlacedTimeline", links: bool) -> str:
         if len(slowest) < 3
         else f"{slowest[0]}, {slowest[1]} and {len(slowest) - 2} more"
     )
-    if placed.keeps_promise:
-        note = f"as promised: {named} (framed) never idle{'s' * (len(slowest) == 1)} then"
+    if placed.reaches_predicted_rate:
+        note = f"as predicted: {named} (framed) never idle{'s' * (len(slowest) == 1)} then"
     else:
-        share = placed.steady_rate / placed.promise
-        note = f"{share:.0%} of the promise: {named} (framed) work{'s' * (len(slowest) == 1)} {share:.0%} of the time"
+        share = placed.steady_rate / placed.predicted_rate
+        work = "works" if len(slowest) == 1 else "work"
+        note = f"{share:.0%} of the predicted rate: {named} (framed) {work} {share:.0%} of the time"
     shown = _shown_passes(placed)
     batch, _ = _microbatch(placed, np.arange(shown))
     room = _numbers(placed, batch, np.full(shown, max(lane.seconds for lane in placed.lanes)))

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pipelab.evaluation import StageReport
 
-__all__ = ["plot_placement", "plot_result"]
-
 
 def plot_result(result: Result) -> "Figure":
     """The placement of a result, as `plot_placement` draws it."""

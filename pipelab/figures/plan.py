@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pipelab.evaluation import Evaluation
     from pipelab.placement import Stage
 
-__all__ = ["first_of", "limited_by", "plan_parts"]
-
 _TALL, _LOW = 26, 11  # pixels of a row with few GPUs, and with many
 _NAMED = 0.07  # of all layers: a bar at least so long has room for more than its stage's number
 _CLEAR = "rgba(0,0,0,0)"

@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from pipelab.errors import InvalidValue
 from pipelab.figures.theme import BOTTLENECK, GRID, WRONG, plain, template
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from plotly.graph_objects import Figure
 
-__all__ = ["plot_against_measured"]
+_COLUMNS = ("what", "measured", "predicted", "unit", "error", "note")
 
 
 def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Figure":
@@ -25,9 +26,18 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Fi
     -------
     plotly.graph_objects.Figure
         A point per row, at predicted time / measured time - 1.
+
+    Raises
+    ------
+    InvalidValue
+        A column is missing.
     """
     import plotly.graph_objects as go
 
+    missing = [name for name in _COLUMNS if name not in table]
+    if missing:
+        expected = f"expected a table of against_measured, with {', '.join(missing)}"
+        raise InvalidValue("plot_against_measured", [("table", list(table), expected)])
     rows = table.iloc[::-1].assign(what=table["what"].map(plain))  # the first row at the top
     missed = rows["error"].abs() > explain_above
     figure = go.Figure()

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.figures.theme import GRID
 
-__all__ = ["progress_parts"]
-
 _BOUND, _BEST = "#0072B2", "#E69F00"
 
 

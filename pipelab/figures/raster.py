@@ -10,8 +10,6 @@ from pipelab.engine.schedules.columns import IDLE, B, F, I, W
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
 
-__all__ = ["busiest_kind", "lane_lines", "raster_trace"]
-
 COLUMNS = 1800  # about as many as a wide figure has pixels
 _SHOWN = (
     ("idle", (IDLE,), "#F2F2F2"),

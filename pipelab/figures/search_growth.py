@@ -10,8 +10,6 @@ from pipelab.figures.theme import TYPE_COLOURS, WRONG, plain, template
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["plot_search_growth"]
-
 _YEAR = 3600 * 24 * 365
 
 

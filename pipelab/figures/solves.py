@@ -13,8 +13,6 @@ from pipelab.solving import Result
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["plot_claims", "plot_growth", "plot_progress"]
-
 
 def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None) -> "Figure":
     """How the joint ILP grows: allocations, connections and variables of several problems.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.sweeps.run import Sweep
 
-__all__ = ["plot_sweep"]
-
 _REST = "#999999"
 _UNITS = {
     "throughput_tokens_per_s": "tokens/s",

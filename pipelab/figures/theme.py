@@ -12,11 +12,6 @@ from typing import Any
 from pipelab.display import DOES_NOT_FIT
 from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 
-__all__ = [
-    "BOTTLENECK", "GRID", "TYPE_COLOURS", "VERDICT_COLOURS", "WRONG", "colour_of_types", "ink_on",
-    "plain", "room_for", "template",
-]  # fmt: skip
-
 TYPE_COLOURS = (
     "#0072B2",
     "#E69F00",

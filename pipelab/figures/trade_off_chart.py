@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.methods.trade_offs import TradeOff
 
-__all__ = ["plot_trade_off"]
-
 _UNITS = {
     "gpus": "GPUs in use",
     "usd_per_hour": "$ per hour",
@@ -88,7 +86,9 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> st
         return f"{name}: {y[-1]:.4g} tokens/s at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
     if len(x) == 1:
         return f"{name}: one placement is best in both, {y[0]:.4g} tokens/s at {x[0]:.4g} {unit}"
-    least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "quickest"}[curve.against]
+    least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "lowest-latency"}[
+        curve.against
+    ]
     more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
     return f"{name}: the fastest has {more} more tokens/s than the {least}, at {dearer} more {unit}"
 

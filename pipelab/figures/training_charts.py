@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline.training import TrainingTimeline
 
-__all__ = ["training_gantt"]
-
 
 def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     """`pl.gantt` of a placement's training step, its ranks named by what they hold.

@@ -7,8 +7,6 @@ from typing import Any
 
 from pipelab.io.csv_cells import Row, number, place, read_rows, refuse_misspelt
 
-__all__ = ["facts_from"]
-
 
 def facts_from(
     path: Path,

@@ -26,8 +26,6 @@ from pipelab.io.paths import data_dir
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["clusters", "load_cluster"]
-
 _MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
 _REQUIRED = ("cluster", "gpu_type", "gpus", "gpus_per_node", "network_gbit_per_s")
 

@@ -12,8 +12,6 @@ from pipelab.io.paths import data_dir
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["GPUFacts", "gpus", "load_gpus"]
-
 
 @checked
 class GPUFacts:

@@ -13,8 +13,6 @@ from pipelab.io.paths import data_dir
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["load_model", "models"]
-
 _REQUIRED = ["layers", "d_model", "d_ff", "heads", "kv_heads", "head_dim", "vocab"]
 _EXPERTS = ["experts", "experts_per_token", "shared_experts", "expert_ff", "dense_layers"]
 _FLAGS = ["qkv_bias", "router_bias", "tied_embeddings"]

@@ -11,7 +11,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.costs import CostModel, StageCost, pass_time, whole_sequences
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import StageTables, memory_parts, mixes_as_slowest, stage_tables
+from pipelab.engine.stage_arrays import StageTables, memory_parts, mixes_as_slowest, stage_tables
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked
 from pipelab.hardware.roofline import Roofline
@@ -21,8 +21,6 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pipelab.hardware.transformer import Transformer
     from pipelab.problem import Model, Workload
-
-__all__ = ["Measured", "load_measured"]
 
 _COLUMNS = ("gpu_type", "layers", "batch", "milliseconds")
 

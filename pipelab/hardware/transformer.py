@@ -15,8 +15,6 @@ from pipelab.fields import Count, Flag, Layers, Natural, checked
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["PRECISIONS", "LatentAttention", "Transformer"]
-
 # bytes per element
 PRECISIONS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 

@@ -7,8 +7,6 @@ import numpy as np
 from pipelab.errors import InvalidData
 from pipelab.io.csv_cells import NUMBER, Row, read_rows
 
-__all__ = ["read_bandwidth"]
-
 
 def read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
     """The matrix in id order; labels gpu_0, gpu_1, … may stand in any order, each once."""

@@ -38,8 +38,6 @@ from pipelab.io.whole_files import is_file, is_folder
 from pipelab.linear_rates import Coefficients, LinearThroughput
 from pipelab.problem import Model, Problem, Workload
 
-__all__ = ["author_settings", "cases", "load_case", "load_coefficients", "save_case"]
-
 _MODEL = {
     "name": "model_name",
     "layers": "num_decoder_layers",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pipelab.problem import Problem
     from pipelab.solving import Result
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=False,

@@ -20,20 +20,6 @@ from pipelab.io.whole_files import named, read_text, refused, write_whole
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "NUMBER",
-    "Row",
-    "csv_text",
-    "frame_of",
-    "number",
-    "path_of",
-    "place",
-    "plain",
-    "read_rows",
-    "saved_run",
-]
-__all__ += ["refuse_misspelt", "write_to"]
-
 
 class Row(NamedTuple):
     """One line of a CSV file; `number` counts lines from 1, the header included."""
@@ -124,7 +110,7 @@ def path_of(what: str, path: Any, field: str = "path") -> Path:
         raise InvalidValue(
             what, [(field, path, "expected a path that is not empty; '.' is the current folder")]
         )
-    return Path(path)
+    return Path(path).expanduser() if str(path).startswith("~") else Path(path)
 
 
 def write_to(what: str, path: Any, content: str | bytes) -> None:

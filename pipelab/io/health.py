@@ -16,8 +16,6 @@ from pipelab.io.cases_csv import load_case
 from pipelab.io.paths import data_dir, notebooks_dir
 from pipelab.placement import Placement
 
-__all__ = ["Finding", "examine"]
-
 
 @dataclass(frozen=True)
 class Finding:

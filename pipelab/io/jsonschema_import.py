@@ -11,8 +11,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from types import ModuleType
 
-__all__ = ["build_iri_grammar_when_asked"]
-
 _SLOW = "rfc3987_syntax"
 _ONE_AT_A_TIME = threading.Lock()
 

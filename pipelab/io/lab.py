@@ -9,8 +9,6 @@ from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 from pipelab.io.paths import in_clone, notebooks_dir
 from pipelab.io.whole_files import is_file, refused
 
-__all__ = ["copy_notebooks", "open_lab", "working_folder"]
-
 START = "00_start_here.ipynb"
 
 

@@ -8,8 +8,6 @@ from pipelab.io.csv_cells import csv_text, number, plain, read_rows, write_to
 from pipelab.io.whole_files import refused
 from pipelab.problem import Model
 
-__all__ = ["read_layers", "write_layers"]
-
 _FACTORS = {"weight_factor": "weight_factors", "work_factor": "work_factors"}
 
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["data_dir", "in_clone", "notebooks_dir"]
-
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 

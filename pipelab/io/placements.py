@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import instance
@@ -25,15 +26,17 @@ from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in
 
-__all__ = ["VLLMSettings", "load_placement", "save_placement", "vllm_settings"]
-
 _SUFFIXES = (".json", ".csv")
 _LAYOUTS = ("pipelab", "write-up")
 _FIELDS = ("first_layer", "last_layer", "gpus")
 
 
 def save_placement(
-    problem: Problem, placement: Placement | Result, path: str | Path, *, layout: str = "pipelab"
+    problem: Problem,
+    placement: Placement | Result | InFlightResult,
+    path: str | Path,
+    *,
+    layout: str = "pipelab",
 ) -> Path:
     """Write a valid placement, and all that is needed to carry it out, as JSON or CSV, replacing the file whole.
 

@@ -13,8 +13,6 @@ from pipelab.io.csv_cells import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-__all__ = ["RATE", "SHARES", "Saved", "conditions", "in_flight_needed", "refuse_other_problem"]
-
 RATE, SHARES = "throughput_tokens_per_s", "sequences_per_gpu"
 _RULES = {name: name for name in ("batch_split", "link_units")}
 _WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "output_tokens")}

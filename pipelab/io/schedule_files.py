@@ -12,8 +12,6 @@ from pipelab.io.csv_cells import path_of, write_to
 from pipelab.io.whole_files import is_file, named, refused
 from pipelab.schedules import Action, Schedule
 
-__all__ = ["from_csv", "to_csv"]
-
 # torch also lists when parameters are gathered and gradients reduced; neither is part of the order
 # here.
 _ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD)")

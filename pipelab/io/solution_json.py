@@ -12,8 +12,6 @@ from pipelab.errors import InvalidData, NotApplicable, nearest, shown
 from pipelab.evaluation import Evaluation, StageReport
 from pipelab.io.saved_plans import RATE, SHARES, Saved
 
-__all__ = ["read_solution", "solution"]
-
 _SEGMENT = {"start_layer": "first_layer", "end_layer": "last_layer"}
 
 

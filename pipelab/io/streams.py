@@ -9,8 +9,6 @@ from typing import Any, TextIO, cast
 
 from pipelab.io.whole_files import refused
 
-__all__ = ["heard", "say"]
-
 _LEFT = 141  # as a shell says of a program whose reader has left: 128 and the number of SIGPIPE
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from pipelab.errors import InvalidData, shown
 
-__all__ = ["is_file", "is_folder", "is_special", "named", "read_text", "refused", "write_whole"]
-
 _ROOM = "make room on its disk, or give a path on another one"
 _REMEDY = {
     "ENOSPC": _ROOM,

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["SIGN_AFTER_S", "Beside", "at_rest", "under_way"]
-
 SIGN_AFTER_S = 0.3  # what takes longer says that it is at work
 # one mark for whatever is at work in this kernel and has not been shown yet
 under_way: set[object] = set()

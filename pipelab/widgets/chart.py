@@ -10,8 +10,6 @@ from pipelab.figures.live import as_json, figure_of, template_json
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["LiveChart"]
-
 
 class LiveChart(anywidget.AnyWidget):
     """A plotly chart beside controls; complete at birth, complete after every `put`.

@@ -17,18 +17,6 @@ from pipelab.solving import Result, solve
 from pipelab.widgets.mix_in_flight import InFlight, in_flight_of
 from pipelab.widgets.mix_values import Mix, problem_of
 
-__all__ = [
-    "Answer",
-    "Money",
-    "answer",
-    "answered",
-    "money",
-    "one_gpu_per_stage",
-    "one_more",
-    "own_plan",
-    "tightest",
-]
-
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
 _MOST_KEPT = 300  # answers; each holds its tables of stages
 

@@ -9,8 +9,6 @@ import ipywidgets as widgets
 
 from pipelab.widgets.mix_values import Mix, beginning, cost_models, sources, types_of
 
-__all__ = ["MixControls"]
-
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
 _CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _NETWORKS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)

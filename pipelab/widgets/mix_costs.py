@@ -9,8 +9,6 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.io.cases_csv import load_coefficients
 from pipelab.linear_rates import LinearThroughput
 
-__all__ = ["LINEAR", "ROOFLINE", "code_of_costs", "costs_of", "knows"]
-
 # What a cost model's name changes in it. Each asks one question: what if that were otherwise?
 LINEAR: Mapping[str, Mapping[str, Any]] = {
     "linear": {},

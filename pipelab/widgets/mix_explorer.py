@@ -23,8 +23,6 @@ from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
 if TYPE_CHECKING:
     import threading
 
-__all__ = ["MixExplorer", "explore_mix"]
-
 _LIMIT_S = 30.0  # for one optimum; what is not proven by then is shown as that
 _BUDGET_S = 5.0  # for every type of which one more is tried
 _IDLE_S = 0.6  # so long nobody touches anything before that begins

@@ -8,8 +8,6 @@ from pipelab.evaluation import Evaluation, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-__all__ = ["InFlight", "in_flight_of"]
-
 
 @dataclass(frozen=True)
 class InFlight:

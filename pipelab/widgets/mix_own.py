@@ -14,8 +14,6 @@ from pipelab.widgets.mix_pins import Pinned
 from pipelab.widgets.mix_sentences import compared, parse_layers
 from pipelab.widgets.parts import Words
 
-__all__ = ["OwnPlan"]
-
 _LOOK = {
     "style": {"description_width": "150px"},
     "layout": {"width": "350px"},

@@ -9,8 +9,6 @@ from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.widgets.mix_answer import Answer
 
-__all__ = ["GONE", "Pinned", "Today"]
-
 GONE = replace(DOES_NOT_FIT, word="gone")
 
 

@@ -22,11 +22,6 @@ from pipelab.widgets.mix_costs import LINEAR
 from pipelab.widgets.mix_pins import Pinned
 from pipelab.widgets.mix_values import Mix
 
-__all__ = [
-    "compared", "costs_line", "facts_line", "gains_line", "headline", "limits_line", "own_headline", "parse_layers",
-    "rows_of", "unused",
-]  # fmt: skip
-
 
 def headline(found: Answer) -> tuple[str, str]:
     """Title of the optimum's chart and the line below it."""

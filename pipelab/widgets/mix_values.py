@@ -16,8 +16,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 from pipelab.widgets.mix_costs import LINEAR, ROOFLINE, code_of_costs, costs_of, knows
 
-__all__ = ["Mix", "beginning", "code_of", "cost_models", "problem_of", "sources", "types_of"]
-
 # What stands on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
 _NETWORK_GB_PER_S = 12.5  # 100 Gbit/s between any two GPUs

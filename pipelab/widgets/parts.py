@@ -9,8 +9,6 @@ import traitlets
 from pipelab.display import REFUSED
 from pipelab.figures.live import plotly_js
 
-__all__ = ["CopyCode", "Shared", "Words", "reload_note", "shared"]
-
 
 class Shared(anywidget.AnyWidget):
     """Invisible: brings plotly.js to the page, once for all charts of a kernel, and keeps keys for the controls.

@@ -16,8 +16,6 @@ from pipelab.widgets.mix_explorer import MixExplorer
 from pipelab.widgets.mix_values import beginning
 from pipelab.widgets.parts import Words
 
-__all__ = ["PipelineExplorer", "explore_pipeline"]
-
 _AS_NEEDED = 0
 
 

@@ -15,8 +15,6 @@ from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
 from pipelab.widgets.schedule_sentences import measures_html
 
-__all__ = ["ScheduleExplorer", "ScheduleValues", "explore_schedules", "timeline_for"]
-
 _NONE = "none"
 # What a weight gradient still needs of a microbatch's activations, until it has run.
 _KEPT = {

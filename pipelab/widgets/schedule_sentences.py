@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules.closed_forms import ClosedForm, closed_forms
+from pipelab.engine.schedules.formulas import ClosedForm, closed_forms
 from pipelab.engine.timeline import Timeline
-
-__all__ = ["Measure", "measures", "measures_html"]
 
 
 class Measure(NamedTuple):

@@ -25,8 +25,6 @@ from pipelab.widgets.parts import Words, reload_note, shared
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress
 
-__all__ = ["WatchedSolve", "watch_solve"]
-
 _METHODS = ("auto", "joint", "aggregated", "single_gpu")
 _EVERY_S = 0.25  # more often, and redrawing would slow the solver down
 

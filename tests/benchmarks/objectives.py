@@ -15,8 +15,8 @@ import pandas as pd
 from aggregated import all_unlike, by_nodes, by_types
 
 import pipelab as pl
-from pipelab.engine.methods.cost import cheapest
-from pipelab.engine.methods.latency import quickest
+from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.io.whole_files import write_whole
 
 LIMIT = 60.0  # seconds for each question
@@ -66,7 +66,7 @@ def rows():
         problem = priced(problem)
         top = pl.solve(problem, "aggregated").throughput
         for floor in (0.0, 0.5, 0.9):
-            for goal in (cheapest, quickest):
+            for goal in (solve_for_cost, solve_for_latency):
                 result = goal(problem, floor * top, time_limit=LIMIT)
                 yield {
                     "problem": name, "floor": floor, "goal": goal.__name__, "status": result.status,
@@ -84,7 +84,7 @@ def rows():
 
 
 def main(path=None):
-    quickest(pl.load_case("tiny", link_units="tokens"))  # solvers loaded
+    solve_for_latency(pl.load_case("tiny", link_units="tokens"))  # solvers loaded
     out = []
     for row in rows():
         out.append(row)

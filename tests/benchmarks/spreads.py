@@ -17,7 +17,7 @@ from joblib import Parallel, delayed
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import oracle
 import pipelab as pl
-from pipelab.engine.methods.latency import quickest
+from pipelab.engine.methods.latency import solve_for_latency
 
 REFUSALS = (pl.InvalidValue, pl.NotApplicable, pl.TooLarge)
 CLOSE = 1e-9
@@ -34,7 +34,7 @@ def methods(problem, seed):
     yield f"joint, {form}", lambda: pl.solve(problem, "joint", form=form), rate, 1
     yield "single_gpu", lambda: pl.solve(alone, "single_gpu"), single, 1
     yield "exhaustive", lambda: pl.solve(problem, "exhaustive"), rate, 1
-    yield f"quickest, {solver}", lambda: quickest(problem, solver=solver), seconds, -1
+    yield f"quickest, {solver}", lambda: solve_for_latency(problem, solver=solver), seconds, -1
 
 
 def verdict(ask, truth, sense):

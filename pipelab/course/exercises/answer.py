@@ -5,8 +5,6 @@ from html import escape
 
 from pipelab.display import NO_FORMULAS
 
-__all__ = ["Answer", "guess", "verdict"]
-
 # Sign and colour of a verdict; each colour reads on white.
 _SIGNS = {
     "right": ("✓", "#00664B"),

@@ -8,8 +8,6 @@ from pipelab.course.exercises.programs import PROGRAMS
 from pipelab.course.exercises.rules import RULES
 from pipelab.errors import UnknownName, nearest
 
-__all__ = ["EXERCISES", "check"]
-
 EXERCISES: dict[str, Exercise | Contest] = {**RULES, **PROGRAMS, **PIPELINES}
 
 

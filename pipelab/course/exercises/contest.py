@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipelab.engine.timeline.costs import StageCosts
 
-__all__ = ["Contest"]
-
 
 @dataclass(frozen=True)
 class Contest:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-__all__ = ["Exercise", "Mistake"]
-
 # Of a number that is right but for its unit: by what it is too large, and what to look at.
 _SLIPS = {
     1e2: "it is 100 times the answer: a share, or per cent?",

@@ -13,8 +13,6 @@ from pipelab.problem import Model
 if TYPE_CHECKING:
     from pipelab.problem import Problem
 
-__all__ = ["PIPELINES"]
-
 
 def _where_it_turns(holds: Callable[[float], bool], low: float, high: float) -> float:
     """The largest number for which something holds, by bisection."""

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pipelab.engine.methods.proof import Certificate
     from pipelab.problem import Problem
 
-__all__ = ["PROGRAMS"]
-
 
 def _tiny() -> "Problem":
     from pipelab.io.cases_csv import load_case

@@ -13,25 +13,6 @@ if TYPE_CHECKING:
     from pipelab.evaluation import Evaluation
     from pipelab.problem import Problem
 
-__all__ = [
-    "COSTS",
-    "SLOW_GB_PER_S",
-    "SPEEDS",
-    "best_of_tiny",
-    "best_two_pairs",
-    "fast_layers",
-    "loaded_case",
-    "medium_links",
-    "placements",
-    "predicted_rate",
-    "sets_in_no_order",
-    "slow_enough",
-    "split",
-    "split_by_flops",
-    "two_pairs",
-    "unlike",
-]
-
 COSTS = (6, 2, 2, 2, 8, 1, 1, 2)  # of exercises 01.1 and 01.2
 SPEEDS = (1, 2, 1)
 
@@ -126,7 +107,7 @@ def predicted_rate(factor: bool = True, max_gpus_per_stage: int = 4) -> float:
     from pipelab.solving import solve
 
     small = loaded_case("small", max_gpus_per_stage=max_gpus_per_stage)
-    return solve(small, "type_count", factor=factor).details["promised"]
+    return solve(small, "type_count", factor=factor).details["predicted"]
 
 
 @cache

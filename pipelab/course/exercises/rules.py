@@ -22,8 +22,6 @@ from pipelab.course.exercises.rule_targets import (
     unlike,
 )
 
-__all__ = ["RULES"]
-
 RULES = {
     "00.1": Exercise(
         lambda: best_of_tiny(4),

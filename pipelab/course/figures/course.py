@@ -9,8 +9,6 @@ from pipelab.figures.theme import NEUTRAL, NEUTRAL_LIGHT, template
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["plot_course"]
-
 
 def plot_course() -> "go.Figure":
     """A lane for each kind of reader; every notebook is as wide as the minutes it takes.

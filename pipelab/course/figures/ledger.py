@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from pipelab.course.ledger.book import Ledger
 
-__all__ = ["plot_verdicts"]
-
 
 def plot_verdicts(ledger: "Ledger") -> "Figure":
     """Stacked bars, one per document, one colour per verdict; numbers, statements and readings side by side.

@@ -15,8 +15,6 @@ from pipelab.errors import UnknownName, nearest
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FAILED", "Entry", "Ledger", "enter", "reproduce"]
-
 FAILED = "not computed"
 
 

@@ -8,20 +8,6 @@ from pipelab.course.ledger.comparisons import NUMBERS, Comparison, Trial
 from pipelab.course.ledger.shared_results import Desk
 from pipelab.errors import InvalidValue
 
-__all__ = [
-    "ASSUMED",
-    "FAILS",
-    "HOLDS",
-    "KINDS",
-    "MACHINE",
-    "NONE",
-    "TRIED",
-    "VERDICTS",
-    "Claim",
-    "reading",
-    "shown",
-]
-
 ASSUMED, MACHINE = "only under an unstated assumption", "machine-dependent"
 HOLDS, TRIED, FAILS, NONE = "holds", "holds on what was tried", "does not hold", "no verdict"
 

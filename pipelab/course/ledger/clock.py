@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
     from pipelab.schedules import Schedule
 
-__all__ = ["CLAIMS"]
-
 TESTS, ONE = "mod tests", "pub fn schedule_1f1b"
 INTERLEAVED, ZERO = "Interleaved 1F1B schedule", "Zero-bubble schedule that splits"
 P, M = 4, 8

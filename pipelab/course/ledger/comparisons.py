@@ -10,11 +10,6 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ABOVE", "AT_LEAST", "EQUAL", "EVERY", "NUMBERS", "QUOTIENT", "REPORTED", "TEXT", "TIME", "UNLIKE", "Comparison",
-    "Number", "Trial", "numbers_in", "tried",
-]  # fmt: skip
-
 SAME = 1e-9
 _NUMBER = re.compile(r"(~?)(\d+(?:,\d{3})*)(?:\.(\d+))?([KM]?)(\+?)")
 _SCALE = {"": 1, "K": 10**3, "M": 10**6}

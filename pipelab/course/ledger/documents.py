@@ -8,8 +8,6 @@ from typing import NamedTuple
 from pipelab.course.ledger.claims import Claim
 from pipelab.errors import UnknownName, nearest
 
-__all__ = ["AUTHORS_CODE", "DOCUMENTS", "Document", "Source", "claims"]
-
 
 class Source(NamedTuple):
     """A published text or program: what it is, and where."""

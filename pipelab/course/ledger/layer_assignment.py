@@ -14,8 +14,6 @@ from pipelab.fields import given
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
 
-__all__ = ["CLAIMS"]
-
 TESTS, HEAD = "mod tests", "Layer assignment solvers"
 PROPORTIONAL = "Divide num_layers across nodes proportionally to available_ram"
 BANDWIDTH = "Divide layers to minimize bottleneck latency"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pipelab.course.ledger.book import Ledger
 
-__all__ = ["filtered_table", "page", "verdict_counts"]
-
 _COLUMNS = ("row", "place", "it says", "printed or tested", "computed", "how", "verdict", "remark")
 _WIDTHS = (7, 10, 19, 11, 12, 13, 9, 19)  # per cent
 _NUMBER = count(1)  # so that two tables on one page filter themselves alone

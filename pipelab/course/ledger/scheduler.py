@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
     from pipelab.schedules import Schedule
 
-__all__ = ["CLAIMS"]
-
 TESTS, STATS, ERRORS, FLOPS = (
     "mod tests", "impl course.PipelineBubbleStats", "impl fmt::Display for PpError", "pub fn partition_layers_by_flops",
 )  # fmt: skip

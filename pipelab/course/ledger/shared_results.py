@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
     from pipelab.schedules import Schedule
 
-__all__ = ["Desk"]
-
 
 class Desk:
     """Answers to the ledger's questions, each computed when first asked for and then kept."""
@@ -51,18 +49,18 @@ class Desk:
         """The joint ILP's answer."""
         return self.once(pl.solve, problem, "joint", **options)
 
-    def promise(self, problem: Problem, **options: Any) -> Result:
+    def heuristic(self, problem: Problem, **options: Any) -> Result:
         """The failed heuristic's answer."""
         return self.once(pl.solve, problem, "type_count", **options)
 
-    def promised(self, problem: Problem, **options: Any) -> float:
-        """The rate it promises, tokens/s."""
-        return self.promise(problem, **options).details["promised"]
+    def predicted(self, problem: Problem, **options: Any) -> float:
+        """The rate it predicts, tokens/s."""
+        return self.heuristic(problem, **options).details["predicted"]
 
-    def promised_gpus(self, problem: Problem) -> str:
+    def predicted_gpus(self, problem: Problem) -> str:
         """How many GPUs of which type it names, stage by stage."""
         return ", ".join(
-            f"{s.number}×{s.gpu_type}" for s in self.promise(problem).details["stages"]
+            f"{s.number}×{s.gpu_type}" for s in self.heuristic(problem).details["stages"]
         )
 
     def tried(self, problem: Problem) -> float:

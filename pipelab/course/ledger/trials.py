@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from pipelab.engine.formulations.candidates import Candidates
     from pipelab.problem import Problem
 
-__all__ = [
-    "NEEDED", "each_gpu_by_itself", "exact_bottleneck", "exact_pairs", "global_optimum", "links_of_neighbours",
-    "rows_cover_layers", "rows_separate_gpus", "sizes_agree", "slowest_type_counts", "straight_in_the_batch",
-]  # fmt: skip
-
 NEEDED = 16  # random problems
 TYPES = ("A100", "V100", "H100", "RTX4090", "L20", "A10", "A40", "T4")
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pipelab.problem import Problem
     from pipelab.solving import Result
 
-__all__ = ["CLAIMS", "sets_meant"]
-
 ATTEMPT, WRONG = "What I Initially Implemented (Incorrectly)", 'Why The "Solution" Was Wrong'
 REVEALED = "Results Comparison Revealed the Issue"
 DEMO = "that it is of the demo with up to three GPUs per stage"
@@ -37,7 +35,7 @@ def _needs_two_stages(desk: "Desk") -> "Problem":
 
 
 def _answer(result: "Result") -> str:
-    promised = result.details["promised"]
+    promised = result.details["predicted"]
     return "infeasible" if promised is None else f"{promised:.6g} tokens/s"
 
 
@@ -66,12 +64,12 @@ def _unlike_links(desk: "Desk") -> "Problem":
 def _in_tokens(desk: "Desk") -> tuple[float, float]:
     """Prediction and optimum of the same three GPUs with links in tokens/s."""
     problem = replace(_unlike_links(desk), link_units="tokens")
-    return desk.promised(problem), desk.once(pl.solve, problem, "aggregated").throughput
+    return desk.predicted(problem), desk.once(pl.solve, problem, "aggregated").throughput
 
 
 def _without_factor(desk: "Desk") -> tuple[float, float]:
     """Prediction for tiny without the author's factor, and the joint ILP's optimum."""
-    return round(desk.promised(desk.tiny, factor=False), 6), round(
+    return round(desk.predicted(desk.tiny, factor=False), 6), round(
         given(desk.joint(desk.tiny).throughput), 6
     )
 
@@ -84,12 +82,12 @@ def _links(desk: "Desk") -> tuple[float, float]:
 
 
 def _share_of_the_batch(desk: "Desk", problem: "Problem") -> float:
-    return problem.workload.batch_size / desk.promise(problem).details["stages"][0].number
+    return problem.workload.batch_size / desk.heuristic(problem).details["stages"][0].number
 
 
 def _named(desk: "Desk", problem: "Problem") -> str:
     """GPU type and number of the first stage."""
-    first = desk.promise(problem).details["stages"][0]
+    first = desk.heuristic(problem).details["stages"][0]
     return f"{first.gpu_type}, {first.number}"
 
 
@@ -97,7 +95,7 @@ def sets_meant(desk: "Desk", problem: "Problem") -> int:
     """How many sets of GPUs the heuristic's answer may mean."""
     of_type = Counter(gpu.type for gpu in problem.cluster.gpus)
     return prod(
-        comb(of_type[s.gpu_type], s.number) for s in desk.promise(problem).details["stages"]
+        comb(of_type[s.gpu_type], s.number) for s in desk.heuristic(problem).details["stages"]
     )
 
 
@@ -111,18 +109,20 @@ CLAIMS = (
     Claim(
         ATTEMPT, "Meaningless Constraints: … if gt == gpu_type_name and num_gpus > gpu_id: # This makes NO SENSE!",
         "the row says nothing",
-        lambda desk: tuple(_answer(desk.promise(_needs_two_stages(desk), rows=r)) for r in ("as_written", "counting")),
+        lambda desk: tuple(
+            _answer(desk.heuristic(_needs_two_stages(desk), rows=r)) for r in ("as_written", "counting")
+        ),
         "two A100 that need two stages: its answer with the row, and with rows that count GPUs", FAILS, EQUAL,
         note="For GPU number 0 it lets each type hold one stage only: a meaning, and too strong a row.",
     ),
     Claim(
         ATTEMPT, "Heuristic Throughput: Used magic formulas instead of modeling actual bottlenecks",
         "the formula adds to the rate",
-        lambda desk: (desk.promised(desk.tiny), desk.promised(desk.tiny, factor=False)),
+        lambda desk: (desk.predicted(desk.tiny), desk.predicted(desk.tiny, factor=False)),
         "its prediction for tiny with its author's factor (2 - 1/k), and without", HOLDS, ABOVE,
         note="With it two GPUs yield {} times what each yields alone with half of the batch, times two.",
         known=lambda desk: (
-            desk.promised(desk.tiny) / desk.rate("tiny", "A100", 4, 2) * desk.case("tiny").costs.efficiency,
+            desk.predicted(desk.tiny) / desk.rate("tiny", "A100", 4, 2) * desk.case("tiny").costs.efficiency,
         ),
     ),
     Claim(
@@ -151,7 +151,7 @@ CLAIMS = (
         "factors",
         "treating GPUs of a type as one goes wrong, whatever the factor",
         lambda desk: (
-            desk.promised(_unlike_links(desk)), desk.once(pl.solve, _unlike_links(desk), "aggregated").throughput,
+            desk.predicted(_unlike_links(desk)), desk.once(pl.solve, _unlike_links(desk), "aggregated").throughput,
         ),
         "three GPUs of different types with different links, one per stage: its prediction, and the optimum", HOLDS,
         UNLIKE,
@@ -160,13 +160,13 @@ CLAIMS = (
         known=lambda desk: (*_in_tokens(desk), *_without_factor(desk)),
     ),
     Claim(
-        REVEALED, "Heuristic Hybrid: 452.68 tokens/sec", "452.68", lambda desk: desk.promised(desk.tiny),
+        REVEALED, "Heuristic Hybrid: 452.68 tokens/sec", "452.68", lambda desk: desk.predicted(desk.tiny),
         "solve(tiny, 'type_count')", "rounded",
     ),
     Claim(
         REVEALED, "meaningless - no specific GPUs", "its answer fits several sets of GPUs",
         lambda desk: (sets_meant(desk, desk.tiny), 1), "sets of tiny's GPUs that its answer may mean, and one", FAILS,
-        ABOVE, note="Its answer is {}, and tiny has no other.", known=lambda desk: (desk.promised_gpus(desk.tiny),),
+        ABOVE, note="Its answer is {}, and tiny has no other.", known=lambda desk: (desk.predicted_gpus(desk.tiny),),
     ),
     Claim(
         REVEALED, "Correct Joint ILP: 301.78 tokens/sec … \"throughput\": 301.784", "301.78 and 301.784",
@@ -174,7 +174,7 @@ CLAIMS = (
     ),
     Claim(
         REVEALED, "The difference showed that my heuristic was overly optimistic", "it predicted too much",
-        lambda desk: (desk.promised(desk.tiny), desk.best("tiny", 2).throughput),
+        lambda desk: (desk.predicted(desk.tiny), desk.best("tiny", 2).throughput),
         "its prediction and the proven optimum", HOLDS, ABOVE,
     ),
 )  # fmt: skip

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pipelab.engine.formulations.ablation import LeftOut
     from pipelab.problem import Problem
 
-__all__ = ["CLAIMS", "efficiency", "left_out", "limitless", "three_unlike", "with_ms"]
-
 IDEA, MATHS = "Key Insight: Pre-Enumerate Valid Allocations", "Mathematical Formulation (Correct)"
 RATES, SIZE = "Throughput Calculation (Exact)", "Problem Size Analysis"
 RECOVERED = (

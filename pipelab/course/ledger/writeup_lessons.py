@@ -22,8 +22,6 @@ from pipelab.io.cases_csv import author_settings
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import Desk
 
-__all__ = ["CLAIMS"]
-
 LESSONS, METHOD, TABLE = "Technical Insights", "Methodological Lessons", "Comparison of Approaches"
 FUTURE, END = "Future Directions", "Conclusion"
 
@@ -148,7 +146,7 @@ CLAIMS = (
     Claim(
         TABLE, "Formulation | MILP | Pseudo-MILP", "the heuristic's is none",
         lambda desk: (
-            desk.promise(desk.tiny).details["solver_status"], desk.joint(desk.tiny).details["solver_status"],
+            desk.heuristic(desk.tiny).details["solver_status"], desk.joint(desk.tiny).details["solver_status"],
         ),
         "what SCIP says of it, and of the joint ILP", FAILS, UNLIKE, note="It is a MILP, of another problem.",
     ),
@@ -160,9 +158,9 @@ CLAIMS = (
     ),
     Claim(
         TABLE, "Variables | ~300K (large problems) | ~2K", "~2K",
-        lambda desk: desk.promise(desk.case("demo", 3)).size["variables"], "solve(demo, 'type_count')", ASSUMED,
+        lambda desk: desk.heuristic(desk.case("demo", 3)).size["variables"], "solve(demo, 'type_count')", ASSUMED,
         NUMBERS,
-        "that the demo is meant", lambda desk: desk.promise(desk.tiny).size["variables"],
+        "that the demo is meant", lambda desk: desk.heuristic(desk.tiny).size["variables"],
     ),
     Claim(
         TABLE, "GPU Assignment | Specific GPU IDs | GPU type + count | Specific GPU IDs",
@@ -201,7 +199,7 @@ CLAIMS = (
           "medium by the author's program, and its optimum with one GPU per stage", FAILS, EQUAL,
           note="Segments that start off the grid of 4 are left out."),
     Claim(TABLE, "Optimality | Global (within scope) | Not guaranteed", "another number than the optimum",
-          lambda desk: (desk.promised(desk.tiny), desk.best("tiny", 2).throughput),
+          lambda desk: (desk.predicted(desk.tiny), desk.best("tiny", 2).throughput),
           "its prediction for tiny, and the optimum", HOLDS, UNLIKE),
     Claim(
         TABLE, "Optimality | Global (within scope) | Not guaranteed | Global", "the best of all placements",
@@ -213,7 +211,7 @@ CLAIMS = (
         "Words without a number. In variables: {} for medium's original program, {} for the demo's heuristic, {} for "
         "medium's joint ILP with two GPUs per stage, by far the most.",
         lambda desk: (
-            desk.original("all")["variables"], desk.promise(desk.case("demo", 3)).size["variables"],
+            desk.original("all")["variables"], desk.heuristic(desk.case("demo", 3)).size["variables"],
             desk.size("medium", 2)["variables"],
         ),
     ),

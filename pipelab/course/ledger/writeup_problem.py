@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pipelab.placement import Placement
     from pipelab.solving import Result
 
-__all__ = ["AS_RUN", "CLAIMS"]
-
 EVOLUTION, ORIGINAL = "Extended Problem Motivation", "What the Original Solver Solves"
 LIMITS, CHALLENGE = "Limitations of Original Solver", "Problem Complexity Analysis"
 COUPLED = "First Insight: The Problem Is Jointly Solvable"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pipelab.evaluation import StageReport
     from pipelab.solving import Result
 
-__all__ = ["CLAIMS"]
-
 RESULTS, DEMO = "Experimental Results", "Demo Configuration Analysis"
 
 
@@ -83,7 +81,7 @@ CLAIMS = (
     ),
     Claim(
         RESULTS, "Heuristic Hybrid | GPU counts | 452.68 tokens/sec | \"2×A100\" (vague)", "2×A100",
-        lambda desk: desk.promised_gpus(desk.tiny), "solve(tiny, 'type_count')", "exact", TEXT,
+        lambda desk: desk.predicted_gpus(desk.tiny), "solve(tiny, 'type_count')", "exact", TEXT,
     ),
     Claim(RESULTS, "\"gpu_ids\": [0, 1]", "[0, 1]", lambda desk: f"{list(_stage(desk).stage.gpus)}",
           "solve(tiny, 'joint')", "exact", TEXT),
@@ -105,7 +103,7 @@ CLAIMS = (
         RESULTS, "Conservative Throughput: More realistic than heuristic version",
         "The rates are synthetic, and that one is lower makes it no more real: a roofline of two real A100 is {} times "
         "the heuristic's number and {} times the joint ILP's.",
-        lambda desk: (_too_low(desk, desk.promised(desk.tiny)), _too_low(desk, _stage(desk).throughput)),
+        lambda desk: (_too_low(desk, desk.predicted(desk.tiny)), _too_low(desk, _stage(desk).throughput)),
     ),
     Claim(RESULTS, "\"workload_per_gpu\": 8.0 … Each GPU processes 8 samples (16/2)", "8.0, 8, 16 and 2",
           lambda desk: (*_stage(desk).batch, desk.case("tiny").workload.batch_size, len(_stage(desk).batch)),

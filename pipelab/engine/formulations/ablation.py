@@ -12,8 +12,6 @@ from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.problem import Problem
 
-__all__ = ["LeftOut", "leave_out"]
-
 
 class LeftOut(NamedTuple):
     """What came of it."""

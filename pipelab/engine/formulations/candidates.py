@@ -19,17 +19,13 @@ from pipelab.candidates import stage_gpus
 from pipelab.display import table
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-__all__ = [
-    "Candidates", "all_candidates", "enumerate_candidates", "gpu_sets", "link_rates", "list_candidates", "stage_rates",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,6 @@ import scipy.sparse as sp
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 
-__all__ = ["Domain", "Family", "Incidence", "Symbol", "maximise_t"]
-
 
 @dataclass(frozen=True)
 class Symbol:

@@ -5,8 +5,6 @@ from types import ModuleType
 from pipelab.engine.formulations import joint, joint_tight
 from pipelab.errors import UnknownName, nearest
 
-__all__ = ["FORMS", "joint_form"]
-
 FORMS: dict[str, ModuleType] = {"written": joint, "tight": joint_tight}
 
 

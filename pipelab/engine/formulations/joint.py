@@ -19,11 +19,6 @@ from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.families import Domain, Family, Incidence, Symbol, maximise_t
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 
-__all__ = [
-    "BIG_MS", "DOMAINS", "FAMILIES", "MARGIN", "SYMBOLS", "big_m_is_valid", "build", "columns", "domains", "fastest",
-    "incidence", "link_big_m", "size",
-]  # fmt: skip
-
 BIG_MS = ("valid", "as_written")
 # the Ms in the code of the write-up's author are so many times the fastest rate; the text states
 # none

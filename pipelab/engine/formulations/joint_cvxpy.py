@@ -14,8 +14,6 @@ from pipelab.engine.formulations.families import Domain
 from pipelab.engine.formulations.forms import joint_form
 from pipelab.errors import UnknownName, nearest
 
-__all__ = ["state_joint"]
-
 
 def state_joint(
     candidates: Candidates, form: str = "written", without: Collection[str] = ()

@@ -20,8 +20,6 @@ from pipelab.engine.formulations.families import Domain, Family, Incidence, maxi
 from pipelab.engine.formulations.joint import GPU_EXCLUSIVITY, LAYER_COVERAGE, link_big_m
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 
-__all__ = ["DOMAINS", "FAMILIES", "build", "columns", "domains", "incidence", "size"]
-
 
 def _ones(n: int) -> np.ndarray:
     return np.ones((n, 1))

@@ -19,8 +19,6 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Formulation", "Symbols", "joint_formulation", "single_gpu_formulation"]
-
 
 @dataclass(frozen=True)
 class Symbols:

@@ -19,8 +19,6 @@ import scipy.sparse as sp
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.tolerances import FEASIBLE, SOLVER
 
-__all__ = ["Branch", "Leaf", "check_refutation", "leaves_of", "refute"]
-
 _DENOMINATORS = (1, 12, 120, 10_000)
 _MOST_LEAVES, _MOST_SECONDS, _MOST_ENTRIES = 300, 5.0, 60_000
 

@@ -13,8 +13,6 @@ from pipelab.errors import NotApplicable
 from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
 
-__all__ = ["SegmentRules", "count_segments", "rules", "segments", "twins", "upper_bound", "usable"]
-
 
 @dataclass(frozen=True, eq=False)
 class SegmentRules:

@@ -25,13 +25,6 @@ from pipelab.engine.formulations.joint import fastest
 from pipelab.engine.formulations.segment_rules import twins
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 
-__all__ = [
-    "FAMILIES",
-    "SYMBOLS",
-    "build",
-    "size",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class GpuIncidence(Incidence):

@@ -12,8 +12,6 @@ from pipelab.engine.formulations.families import maximise_t
 from pipelab.engine.formulations.joint_tight import FAMILIES, columns, domains, incidence
 from pipelab.engine.solvers.linear_program import LinearProgram
 
-__all__ = ["build", "faster_than"]
-
 _LOGIC = tuple(family for family in FAMILIES if family.group == "logic")
 
 

@@ -29,16 +29,6 @@ from pipelab.errors import NotApplicable
 from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
 
-__all__ = [
-    "Options",
-    "TypeCounts",
-    "average_link",
-    "build",
-    "list_options",
-    "memory_gb",
-    "most_layers",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Options:

@@ -21,8 +21,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["first_search", "rates_in_time", "result_of", "solve_aggregated", "stand_in", "unlisted"]
-
 # More cells than these take seconds: stages of one kind of GPU, whose table is there at once, come
 # first.
 _MANY_CELLS = 1_000_000

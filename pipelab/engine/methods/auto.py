@@ -11,8 +11,6 @@ from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["solve_auto"]
-
 
 def solve_auto(
     problem: Problem,

@@ -27,8 +27,6 @@ from pipelab.solving import Result
 if TYPE_CHECKING:
     pass
 
-__all__ = ["certificate"]
-
 
 def certificate(result: Result, solver: str = "scip") -> Certificate:
     """Why nothing is faster: the next higher rate, and what is missing there.

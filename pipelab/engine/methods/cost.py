@@ -36,16 +36,9 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = [
-    "cheapest",
-    "cheapest_of",
-    "prices_or_refuse",
-    "refuse_unpriced",
-]
-
 
 @checked_arguments
-def cheapest(
+def solve_for_cost(
     problem: choice.AskedProblem,
     at_least: choice.Floor = 0.0,
     *,
@@ -94,30 +87,28 @@ def cheapest(
     ...                                 usd_per_hour={"A100": 1.8, "V100": 0.6})
     >>> import dataclasses
     >>> problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=rented)
-    >>> result = cheapest(problem)
+    >>> result = solve_for_cost(problem)
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 1.2111, (2,))
-    >>> cheapest(problem, at_least=300).placement.gpus
+    >>> solve_for_cost(problem, at_least=300).placement.gpus
     (0, 1)
     """
-    refuse_unpriced(problem, "cheapest")
+    refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
         if first is not None:
-            prices_or_refuse(first.subproblems.rates, "cheapest")
+            prices_or_refuse(first.subproblems.rates, "solve")
         best = None if first is None or (first.throughput or 0.0) < at_least else first.best
         try:
             rates = rates_in_time(problem, deadline)
         except Ended as end:
             best = best or stand_in(problem, at_least)
-            return unfinished(
-                problem, "cheapest", deadline, end, _found(problem, best, at_least), best
-            )
-        prices_or_refuse(rates, "cheapest")
-        return cheapest_of(rates, at_least, solver, deadline, best=best)
+            return unfinished(problem, "cost", deadline, end, _found(problem, best, at_least), best)
+        prices_or_refuse(rates, "solve")
+        return cost_of_rates(rates, at_least, solver, deadline, best=best)
 
 
-def cheapest_of(
+def cost_of_rates(
     rates: StageRates,
     at_least: float,
     solver: str,
@@ -295,6 +286,6 @@ def _result(search: _LeastRatio, at_least: float, explain: bool) -> Result:
         "usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound,
     }  # fmt: skip
     return Result(
-        problem, "cheapest", status, search.best, throughput, None, sub.deadline.spent, size,
+        problem, "cost", status, search.best, throughput, None, sub.deadline.spent, size,
         choice.solver_version(sub.solver) if sub.log else "", reason, stopped, details, objective,
     )  # fmt: skip

@@ -21,10 +21,6 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 
-__all__ = [
-    "Settled", "bound_after", "chosen_rows", "out_of_reach", "refuse_out_of_reach", "settle", "settled_without_rates",
-]  # fmt: skip
-
 # SCIP keeps rows to within 1e-6 of their largest entry, here the fastest rate: a rate smaller than
 # that share of it disappears. Below 1e-9 it sees zero, and from 1e15 on it does not compute. Within
 # these limits its bound is believed as long as it is not yet settled.

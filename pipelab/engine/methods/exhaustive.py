@@ -18,8 +18,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["count_placements", "solve_exhaustive"]
-
 
 def count_placements(problem: Problem) -> dict[int, int]:
     """How many placements there are by number of stages, memory aside.

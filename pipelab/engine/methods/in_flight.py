@@ -38,14 +38,14 @@ from pipelab.engine.in_flight_result import InFlightResult, Round, enough_in_fli
 from pipelab.engine.methods.aggregated import first_search, result_of, stand_in
 from pipelab.engine.methods.latency import (
     BY_TOLERANCE,
-    quickest_of,
+    latency_of_rates,
     refuse_transfers,
 )
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
-from pipelab.engine.stage_tables import StageTables, stage_tables
+from pipelab.engine.stage_arrays import StageTables, stage_tables
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
@@ -54,15 +54,13 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["solve_in_flight"]
-
 _MORE = 1 + ONE_ANSWER  # times a rate: what is more
 _MOST_IN_FLIGHT = 1_000_000
 _BY_HAND = 6  # rounds of solving for what the last answer needs, before ranges are looked at
 
 
 @checked_arguments
-def solve_in_flight(
+def solve_for_throughput_in_flight(
     problem: choice.AskedProblem,
     *,
     solver: choice.Solver = "scip",
@@ -100,7 +98,7 @@ def solve_in_flight(
     InvalidValue
         Links counted in transfers/s, a limit that is none, or no problem.
     TooLarge
-        As for `quickest`.
+        As for `solve_for_latency`.
     UnknownName
         There is no such solver.
 
@@ -117,11 +115,11 @@ def solve_in_flight(
     >>> cluster = pl.Cluster.from_counts({"L4": 4}, 24, 1.0)
     >>> load = pl.Workload(8192, 8, "decode")
     >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), link_units="tokens")
-    >>> predicted, best = pl.solve(problem, "aggregated"), solve_in_flight(problem)
+    >>> predicted, best = pl.solve(problem, "aggregated"), solve_for_throughput_in_flight(problem)
     >>> best.status, best.in_flight, round(best.steady_rate / predicted.throughput, 2)
     ('optimal', 4, 1.0)
     """
-    refuse_transfers(problem, "solve_in_flight")
+    refuse_transfers(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
         search = _PairSearch(problem, solver, deadline)
         search.run()
@@ -261,7 +259,7 @@ class _PairSearch:
 
     def _bound(self, answer: Result, last: float, bound: float) -> float:
         """What no pair with up to `last` in flight exceeds, from the least time of a pass above a floor."""
-        goal = cast(Objective, answer.objective)  # `quickest` has one
+        goal = cast(Objective, answer.objective)  # `solve_for_latency` has one
         floor, least = goal.at_least, goal.bound
         if answer.status == "infeasible":
             return min(bound, floor)
@@ -279,7 +277,9 @@ class _PairSearch:
         """
         for exact in (False, True):
             answer = self._noted(
-                quickest_of(rates, floor, self.solver, self.deadline, explain=False, exact=exact)
+                latency_of_rates(
+                    rates, floor, self.solver, self.deadline, explain=False, exact=exact
+                )
             )
             if answer.placement is not None:
                 self._try(answer.placement, first)

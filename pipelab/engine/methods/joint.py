@@ -36,8 +36,6 @@ from pipelab.solving import Result
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import SolverRun
 
-__all__ = ["simple_placement", "solve_joint"]
-
 _LATE_SECONDS = 0.4  # for listing candidates after the end: mostly it takes a moment
 # Probing fixes one link variable after the other and learns nothing from it: on small it took
 # 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.

@@ -12,10 +12,6 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pipelab.engine.solvers.linear_program import LinearProgram
 
-__all__ = [
-    "build_joint", "joint_capacity", "joint_lp_bound", "joint_program", "joint_size", "refuse_if_joint_too_large",
-]  # fmt: skip
-
 
 def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     """How large the joint ILP of a problem is, counted without building anything.

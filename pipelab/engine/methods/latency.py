@@ -22,8 +22,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["BY_TOLERANCE", "quickest", "quickest_of", "refuse_transfers"]
-
 # Solvers compare objectives within about 1e-6; counted in units of which the answer has this many,
 # that is 1e-10 of it.
 _UNITS = 10_000.0
@@ -33,7 +31,7 @@ _SPREAD = 1_000.0  # times the bound: what takes longer waits
 
 
 @checked_arguments
-def quickest(
+def solve_for_latency(
     problem: choice.AskedProblem,
     at_least: choice.Floor = 0.0,
     *,
@@ -59,7 +57,7 @@ def quickest(
     solver : {"scip", "highs"}
         Who solves the programs.
     time_limit : float, optional
-        Seconds. Ended early, the answer is the quickest placement so far, with a proven lower
+        Seconds. Ended early, the answer is the best placement so far, with a proven lower
         bound.
     stop : threading.Event, optional
         Set it to end the search, to the same effect.
@@ -93,11 +91,11 @@ def quickest(
     --------
     >>> import pipelab as pl
     >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
-    >>> result = quickest(tiny)
+    >>> result = solve_for_latency(tiny)
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 108.581, (0, 1))
     """
-    refuse_transfers(problem, "quickest")
+    refuse_transfers(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
         best = None if first is None or (first.throughput or 0.0) < at_least else first.best
@@ -106,12 +104,12 @@ def quickest(
         except Ended as end:
             best = best or stand_in(problem, at_least)
             return unfinished(
-                problem, "quickest", deadline, end, _found(problem, best, at_least), best
+                problem, "latency", deadline, end, _found(problem, best, at_least), best
             )
-        return quickest_of(rates, at_least, solver, deadline, best=best)
+        return latency_of_rates(rates, at_least, solver, deadline, best=best)
 
 
-def quickest_of(
+def latency_of_rates(
     rates: StageRates,
     at_least: float,
     solver: str,
@@ -141,7 +139,7 @@ def refuse_transfers(problem: Problem, what: str) -> None:
 
 @dataclass
 class _LatencySearch:
-    """The state of one search for the quickest placement.
+    """The state of one search for the placement of lowest latency.
 
     Attributes
     ----------
@@ -326,7 +324,7 @@ def _result(search: _LatencySearch, explain: bool) -> Result:
     details = {"seconds_per_pass": search.seconds, "bound_seconds": bound, "nodes": search.nodes}
     throughput = evaluate(problem, search.best).throughput if search.best else None
     return Result(
-        problem, "quickest", status, search.best, throughput, None, search.deadline.spent,
+        problem, "latency", status, search.best, throughput, None, search.deadline.spent,
         {"classes": len(search.rates.classes)} | search.size, choice.solver_version(search.solver), reason,
         stopped if status != "optimal" else None, details, _objective(search.seconds, bound, search.at_least),
     )  # fmt: skip

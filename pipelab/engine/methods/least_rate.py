@@ -15,8 +15,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["floor_index", "unfinished", "why_out_of_reach"]
-
 
 def floor_index(rates: StageRates, at_least: float) -> int:
     """Index of the lowest possible rate that reaches the floor; the number of rates where none does."""

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from pipelab.errors import TooLarge
 
-__all__ = ["BYTES", "free_gigabytes", "gigabytes", "refuse", "refuse_if_too_large", "rounded"]
-
 # Peak memory of building and solving, per variable and per row, by form; measured on small
 # with two GPUs per stage (tests/benchmarks/joint_build.py) and rounded up.
 BYTES = {"written": (2500, 2500), "tight": (15_000, 2500)}

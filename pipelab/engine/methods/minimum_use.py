@@ -11,8 +11,6 @@ from pipelab.engine.methods.subproblems import (
 )
 from pipelab.placement import Placement
 
-__all__ = ["least_use"]
-
 
 def least_use(subproblems: Subproblems, what: str, index: int) -> tuple[Placement | None, bool]:
     """The placement of at least this rate that uses least; and whether that is proven.

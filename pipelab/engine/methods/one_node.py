@@ -14,8 +14,6 @@ from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.problem import Problem
 
-__all__ = ["bound_in_one_node"]
-
 _MOST_CELLS = 1_000_000  # of a table: a tenth of a second
 
 

@@ -10,8 +10,6 @@ from pipelab.engine.tolerances import WHOLE_PRICE
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-__all__ = ["MOST_PRICE_UNITS", "price_per_hour", "usd_per_million_tokens", "whole_prices"]
-
 # Prices are split in two places (`formulations.aggregated.usage`); each stays below what a solver
 # tells apart.
 MOST_PRICE_UNITS = COARSE_UNITS * 20_000

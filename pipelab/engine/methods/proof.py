@@ -29,8 +29,6 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Certificate", "program_of", "recipes_of"]
-
 _MOST_STAGES_CHECKED = 300_000
 _BY_STAGES = ("no stage", "no faster stage", "dual prices")
 

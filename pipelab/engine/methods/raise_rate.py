@@ -9,8 +9,6 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.tolerances import ONE_ANSWER, PROVEN_WITHIN
 from pipelab.solving import Result
 
-__all__ = ["raise_floor"]
-
 
 def raise_floor(
     rates: StageRates,
@@ -27,7 +25,7 @@ def raise_floor(
 
     Parameters
     ----------
-    least : `cheapest_of` or `quickest_of`
+    least : `cost_of_rates` or `latency_of_rates`
     on_point : function of Result, or None
 
     Returns

@@ -21,8 +21,6 @@ from pipelab.splits import (
     split_proportional,
 )
 
-__all__ = ["solve_bandwidth_aware", "solve_by_flops", "solve_even", "solve_proportional"]
-
 
 def solve_even(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
     """Equally many layers on every GPU.
@@ -50,7 +48,7 @@ def solve_proportional(problem: Problem, *, gpus: Sequence[int] | None = None) -
 
 def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
     """Cut wherever a fair share of the FLOPs is reached, each layer counted by its work."""
-    work = problem.model.work_factors or (1.0,) * problem.model.layers
+    work = [problem.model.work(range(i, i + 1)) for i in range(problem.model.layers)]
     return _by_rule(problem, "by_flops", gpus, lambda order: split_by_flops(work, len(order)))
 
 

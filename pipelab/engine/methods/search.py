@@ -18,8 +18,6 @@ from pipelab.engine.methods.subproblems import (
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.placement import Placement
 
-__all__ = ["Search"]
-
 _AFTER_THE_END_SECONDS = 0.3  # to find any placement, if there is none yet
 # What is least among equally fast placements: first this, then that. By default, price comes last.
 PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pipelab.engine.formulations.candidates import Candidates
     from pipelab.engine.formulations.segment_rules import SegmentRules
 
-__all__ = ["single_gpu_size", "solve_single_gpu"]
-
 SEGMENTS = ("all", "as_run")
 LINKS = ("needed", "all")
 _BEST_AS_RUN = "best among the segments of the author's run, which leave out others that fit"

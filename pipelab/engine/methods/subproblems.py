@@ -31,18 +31,6 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 
-__all__ = [
-    "EXACT",
-    "ONE_CLASS_STAGES",
-    "ONE_GPU_LINKS",
-    "WITHOUT_LINKS",
-    "Answer",
-    "Links",
-    "Subproblem",
-    "Subproblems",
-    "Variant",
-]
-
 _READ_BACK_SECONDS = 10.0  # for the program that turns counts into GPUs
 _LATE_SECONDS = 0.2  # for the same program after the end
 _MANY_SETS = 64  # sets of classes from which it pays to try single classes first

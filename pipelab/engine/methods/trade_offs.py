@@ -10,8 +10,8 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
-from pipelab.engine.methods.cost import cheapest_of, prices_or_refuse, refuse_unpriced
-from pipelab.engine.methods.latency import quickest_of, refuse_transfers
+from pipelab.engine.methods.cost import cost_of_rates, prices_or_refuse, refuse_unpriced
+from pipelab.engine.methods.latency import latency_of_rates, refuse_transfers
 from pipelab.engine.methods.prices import price_per_hour, whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.search import Search
@@ -25,10 +25,8 @@ from pipelab.solving import Result
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["TradeOff", "trade_off"]
-
 _AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
-_LEAST = {"usd_per_million_tokens": cheapest_of, "seconds_per_pass": quickest_of}
+_LEAST = {"usd_per_million_tokens": cost_of_rates, "seconds_per_pass": latency_of_rates}
 
 
 @dataclass(frozen=True, eq=False)

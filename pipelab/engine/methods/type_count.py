@@ -21,8 +21,6 @@ from pipelab.placement import show_layers
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-__all__ = ["ROWS", "solve_type_count"]
-
 ROWS = ("as_written", "counting")
 
 
@@ -50,14 +48,14 @@ def solve_type_count(
     -------
     Result
         Never a placement: the answer names types and numbers, not GPUs. `details` has what
-        it promises (`promised`, tokens/s) and chose (`stages`), and how many of its options
+        it predicts (`predicted`, tokens/s) and chose (`stages`), and how many of its options
         do not fit in memory, by its own formula (`misfits`) and by the problem's (`real_misfits`).
 
     Examples
     --------
     >>> import pipelab as pl
     >>> result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "type_count")
-    >>> round(result.details["promised"], 3), result.placement
+    >>> round(result.details["predicted"], 3), result.placement
     (452.676, None)
     """
     if rows not in ROWS:
@@ -67,7 +65,7 @@ def solve_type_count(
             return _solve(problem, factor, rows, deadline, on_progress)
         except Ended as end:
             reason = "the heuristic was stopped while its options were being listed"
-            details = {"promised": None, "stages": (), "progress": ()}
+            details = {"predicted": None, "stages": (), "progress": ()}
             return Result(
                 problem,
                 "type_count",
@@ -104,10 +102,10 @@ def _solve(
         stages = tuple(
             _stage(options, int(o)) for o in sorted(chosen, key=lambda o: options.start[o])
         )
-    promised = _promised(problem, stages)
+    predicted = _predicted(problem, stages)
     size = {"segments": len(options.segments), "options": len(options.start)} | program.size
     details = {
-        "promised": promised,
+        "predicted": predicted,
         "stages": stages,
         "misfits": int((~options.passes).sum()),
         "real_misfits": int((~options.fits).sum()),
@@ -116,7 +114,7 @@ def _solve(
     }
     return Result(
         problem, "type_count", "unknown", None, None, None, deadline.spent, size, scip.version(),
-        _reason(problem, run.status, promised, stages, most), run.stopped_by, details,
+        _reason(problem, run.status, predicted, stages, most), run.stopped_by, details,
     )  # fmt: skip
 
 
@@ -130,7 +128,7 @@ def _stage(options: Any, o: int) -> TypeCounts:
     )
 
 
-def _promised(problem: Problem, stages: tuple[TypeCounts, ...]) -> float | None:
+def _predicted(problem: Problem, stages: tuple[TypeCounts, ...]) -> float | None:
     """The heuristic's own rate of its answer, without the solver's tolerance."""
     if not stages:
         return None
@@ -139,7 +137,7 @@ def _promised(problem: Problem, stages: tuple[TypeCounts, ...]) -> float | None:
 
 
 def _reason(
-    problem: Problem, status: str, promised: float | None, stages: Any, most: int | None
+    problem: Problem, status: str, predicted: float | None, stages: Any, most: int | None
 ) -> str:
     if most is not None:
         return (
@@ -152,5 +150,5 @@ def _reason(
         return "the heuristic was stopped before it found anything"
     parts = [f"layers {show_layers(s.layers)} on {s.number} × {s.gpu_type}" for s in stages]
     return (
-        f"the heuristic promises {promised:.6g} tokens/s for {', '.join(parts)}, but names no GPU"
+        f"the heuristic predicts {predicted:.6g} tokens/s for {', '.join(parts)}, but names no GPU"
     )

@@ -12,8 +12,6 @@ from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.fields import whole_number
 from pipelab.schedules import LARGEST_SIZE, Schedule, zb_v
 
-__all__ = ["RULES", "Rule", "schedule"]
-
 
 @dataclass(frozen=True)
 class Rule:

@@ -18,11 +18,6 @@ from pipelab.schedules import KINDS, Action, Schedule
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "COMPUTE", "IDLE", "RECV_B", "RECV_F", "SEND_B", "SEND_F", "TRANSFERS", "B", "Columns", "F", "I", "W",
-    "columns_of",
-]  # fmt: skip
-
 # The codes of KINDS.
 F, I, B, W, SEND_F, RECV_F, SEND_B, RECV_B, IDLE = range(9)  # noqa: E741 (torch's letter for the input gradient)
 COMPUTE = (F, I, B, W)

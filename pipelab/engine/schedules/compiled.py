@@ -17,8 +17,6 @@ from pipelab.engine.schedules.dependencies import makers
 from pipelab.engine.schedules.limits import check_grid
 from pipelab.fields import given
 
-__all__ = ["Graph", "Order", "entries_graph"]
-
 
 @dataclass(frozen=True, eq=False)
 class Graph:

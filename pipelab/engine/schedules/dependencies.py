@@ -11,8 +11,6 @@ import numpy as np
 
 from pipelab.engine.schedules.columns import RECV_B, RECV_F, SEND_B, SEND_F, B, Columns, F, I, W
 
-__all__ = ["crossings", "makers", "where"]
-
 
 def where(columns: Columns, *kinds: int) -> np.ndarray:
     """Entry of the action of one of `kinds` for every stage and microbatch, (stages, microbatches); -1 for none."""

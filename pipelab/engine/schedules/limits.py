@@ -2,8 +2,6 @@
 
 from pipelab.errors import TooLarge
 
-__all__ = ["MOST_DEFECTS", "check_grid"]
-
 MOST_DEFECTS = 1_000  # sentences that are written about one schedule
 _MOST_ROUNDS = 1_000_000  # each costs some 15 µs, whatever it holds
 _MOST_CELLS = 40_000_000  # of rounds times ranks; about 2 GB

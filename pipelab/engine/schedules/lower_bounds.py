@@ -10,8 +10,6 @@ from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, true_or_false, whole_number
 from pipelab.schedules import LARGEST_SIZE
 
-__all__ = ["lower_bound"]
-
 
 def lower_bound(
     ranks: int,

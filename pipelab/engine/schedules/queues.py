@@ -15,17 +15,6 @@ import numpy as np
 
 from pipelab.engine.schedules.columns import B, F, I, W
 
-__all__ = [
-    "Queues",
-    "breadth_first",
-    "forward_only",
-    "gpipe",
-    "interleaved",
-    "interleaved_zero_bubble",
-    "one_f_one_b",
-]
-__all__ += ["zbh2"]
-
 
 class Queues(NamedTuple):
     """What distinguishes one schedule of the family; n = chunks · microbatches passes on every rank."""

@@ -26,8 +26,6 @@ from pipelab.errors import InvalidSchedule
 from pipelab.fields import given, instance
 from pipelab.schedules import KINDS, Schedule
 
-__all__ = ["blocked_edges", "compiled", "defects", "refuse", "refuse_impossible", "validate"]
-
 
 def validate(schedule: Schedule) -> Schedule:
     """Return the schedule itself, or raise `InvalidSchedule` with all its defects."""

@@ -21,8 +21,6 @@ from pipelab.engine.schedules.validation import compiled, refuse_impossible
 from pipelab.fields import instance
 from pipelab.schedules import Action, Schedule
 
-__all__ = ["with_communication", "with_idle", "without_communication"]
-
 
 def with_communication(schedule: Schedule) -> Schedule:
     """The same schedule with a send after and a receive before every action that crosses ranks.

@@ -4,8 +4,6 @@ from collections import Counter, deque
 
 from pipelab.schedules import Action, Schedule
 
-__all__ = ["dualpipev"]
-
 
 class _Rank:
     """Writes down the actions of one rank; every kind of work counts its own microbatches."""

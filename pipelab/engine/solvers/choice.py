@@ -13,17 +13,6 @@ from pipelab.errors import UnknownName, nearest
 from pipelab.fields import NotNegative, Real, described
 from pipelab.problem import Problem
 
-__all__ = [
-    "AskedProblem",
-    "Floor",
-    "Solver",
-    "Stop",
-    "TimeLimit",
-    "check_solver",
-    "run_program",
-    "solver_version",
-]
-
 # Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's
 # time.
 _SETTINGS = {"scip": {"settings": {"propagating/probing/maxprerounds": 0}}, "highs": {}}

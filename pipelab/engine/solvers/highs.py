@@ -20,8 +20,6 @@ from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import PipelabError
 
-__all__ = ["run", "version"]
-
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
 _GRACE_SECONDS = 0.25  # what HiGHS has to end after that; then it is not waited for any longer
 _ENDS = {

@@ -11,8 +11,6 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["Columns", "LinearProgram", "RowBlock", "incidence"]
-
 
 def incidence(
     row: np.ndarray, height: int, column: np.ndarray | None = None, width: int | None = None

@@ -30,8 +30,6 @@ from pipelab.placement import Placement
 if TYPE_CHECKING:
     from pipelab.engine.solvers.linear_program import RowBlock
 
-__all__ = ["load", "lp_bound", "run", "version"]
-
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
 _GRACE_SECONDS = (
     0.25  # what SCIP has to end after it was interrupted; then it is not waited for any longer

@@ -9,8 +9,6 @@ import numpy as np
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.placement import Placement
 
-__all__ = ["Recorder", "finite"]
-
 
 class Recorder:
     """Notes every new incumbent and bound while SCIP runs."""

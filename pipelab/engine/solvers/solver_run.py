@@ -6,8 +6,6 @@ import numpy as np
 
 from pipelab.placement import Placement
 
-__all__ = ["Progress", "SolverRun"]
-
 
 @dataclass(frozen=True)
 class Progress:

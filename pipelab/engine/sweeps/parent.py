@@ -4,8 +4,6 @@ import os
 import threading
 import time
 
-__all__ = ["end_with"]
-
 _EVERY_S = 0.25
 
 

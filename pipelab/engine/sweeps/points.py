@@ -13,8 +13,6 @@ from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue, TooLarge, nearest
 from pipelab.fields import NotNegative, checked_arguments, described, python_value
 
-__all__ = ["cell", "grid", "listed", "mixes", "plain", "plain_points", "value_of"]
-
 _MOST_POINTS = 1_000_000
 _Amount = Annotated[NotNegative, described("a finite number, at least 0")]
 _Most = Annotated[

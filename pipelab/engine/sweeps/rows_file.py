@@ -22,8 +22,6 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.io.csv_cells import Row, path_of, write_to
 from pipelab.io.whole_files import is_folder, is_special, refused
 
-__all__ = ["RowsFile", "key_of"]
-
 _ADDED = ("outcome", "proven_among")  # columns that files of earlier versions do not have
 _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 

@@ -29,8 +29,6 @@ from pipelab.fields import Flag, checked_arguments, described
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Sweep", "sweep"]
-
 _SHOWN_ROWS, _SHOWN_REASON = 20, 70
 
 

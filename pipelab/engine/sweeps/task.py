@@ -13,8 +13,6 @@ from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
 from pipelab.solving import Result, method_of, solve
 
-__all__ = ["COLUMNS", "STATUSES", "Answer", "Task", "failed"]
-
 _LONGEST_REASON, _END = 10_000, 2_000
 STATUSES = ("optimal", "feasible", "infeasible", "unknown", "failed")
 _WORDS = tuple(outcome.word for outcome in OUTCOMES)

@@ -12,9 +12,6 @@ from pipelab.engine.sweeps.task import Task, failed
 from pipelab.errors import PipelabError
 from pipelab.fields import described
 
-__all__ = ["Jobs", "answers"]
-
-
 Jobs = Annotated[
     Annotated[int, Predicate(bool)] | None,  # what joblib knows as a number of jobs
     described("a whole number from 1 on, -1 for all cores, or None"),

@@ -11,8 +11,6 @@ from pipelab.fields import numbered
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
 
-__all__ = ["Steps", "memory", "peak_in_flight"]
-
 
 class Steps(NamedTuple):
     """A step function: `amount[i]` from `time[i]` to `time[i + 1]`, which may be the same moment."""

@@ -13,8 +13,6 @@ from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, whole_number
 from pipelab.schedules import Schedule
 
-__all__ = ["StageCosts"]
-
 PerStage = float | Sequence[float]
 _UNITS = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
 _MOST = 1e30  # sums of such times stay far from infinity, in microseconds too

@@ -7,8 +7,6 @@ import numpy as np
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
 
-__all__ = ["Binding", "binding", "critical_entries", "names_waited_for"]
-
 
 class Binding(NamedTuple):
     """What every node waited for last, each an array of shape (nodes,).

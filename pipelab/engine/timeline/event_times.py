@@ -15,8 +15,6 @@ from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import instance, true_or_false
 from pipelab.schedules import KINDS, Schedule
 
-__all__ = ["check_transfers", "simulate", "timed"]
-
 
 def simulate(
     schedule: Schedule,

@@ -16,8 +16,6 @@ from pipelab.engine.schedules.dependencies import crossings, makers, where
 from pipelab.engine.schedules.validation import blocked_edges, compiled
 from pipelab.errors import InvalidSchedule
 
-__all__ = ["TRANSFER_MODES", "Wiring", "wire"]
-
 TRANSFER_MODES = ("buffered", "rendezvous", "blocking")
 
 

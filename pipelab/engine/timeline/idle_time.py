@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from pipelab.engine.timeline.timeline import Timeline
 
-__all__ = ["Idle", "idle"]
-
 
 class Idle(NamedTuple):
     """Idle time of every rank, each an array of shape (ranks,); the four add up to makespan - busy.

@@ -24,8 +24,6 @@ from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidValue
 from pipelab.fields import whole_number
 
-__all__ = ["least_in_flight", "round_time", "simulate_in_flight"]
-
 
 def simulate_in_flight(
     costs: StageCosts, microbatches: int, in_flight: int, leaving: float = 0.0

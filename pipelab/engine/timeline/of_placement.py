@@ -17,8 +17,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in
 
-__all__ = ["inference_costs", "timeline_of"]
-
 
 def inference_costs(problem: Problem, placement: Placement, tokens: float) -> StageCosts:
     """Forward times of a placement's stages and links, for microbatches of so many tokens.
@@ -168,7 +166,7 @@ def timeline_of(
     >>> import pipelab as pl
     >>> tiny = pl.load_case("tiny", link_units="tokens")
     >>> placed = pl.timeline_of(tiny, pl.Placement.of([(2, (0,)), (2, (2,))]))
-    >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.promise, 3)
+    >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.predicted_rate, 3)
     (2, 134.616, 134.616)
     >>> print(pl.timeline_of(tiny, placed.placement, in_flight=1).sentence)
     1 microbatch in flight: 82.5629 tokens/s, 61.3% of the predicted 134.616, which 2 would reach.

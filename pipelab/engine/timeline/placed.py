@@ -20,8 +20,6 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Lane", "PlacedTimeline", "lanes_of", "placed_timeline", "stage_label"]
-
 _MOST_POINTS = 40  # of a figure; more would only be slower to look at
 
 
@@ -61,7 +59,7 @@ class PlacedTimeline:
     >>> import pipelab as pl
     >>> medium = pl.load_case("medium", link_units="tokens")
     >>> placed = pl.timeline_of(medium, pl.solve(medium, "aggregated"))
-    >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.promise, 3)
+    >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.predicted_rate, 3)
     (9, 264.236, 264.236)
     """
 
@@ -90,7 +88,7 @@ class PlacedTimeline:
         return lanes_of(self.evaluation, costs.forward, waits)
 
     @property
-    def promise(self) -> float:
+    def predicted_rate(self) -> float:
         """What `pl.evaluate`, and so the ILP, says of this placement, in tokens/s: the rate of its slowest lane."""
         return self.evaluation.throughput
 
@@ -112,9 +110,9 @@ class PlacedTimeline:
         )
 
     @property
-    def keeps_promise(self) -> bool:
+    def reaches_predicted_rate(self) -> bool:
         """Whether the steady rate equals the predicted rate to 1e-6."""
-        return abs(self.steady_rate / self.promise - 1) <= 1e-6
+        return abs(self.steady_rate / self.predicted_rate - 1) <= 1e-6
 
     @property
     def latency_s(self) -> float:
@@ -133,7 +131,7 @@ class PlacedTimeline:
     def in_flight_needed(self) -> int:
         """The fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
         return least_in_flight(
-            self.timeline.costs, self.promise / self.problem.workload.tokens, self.leaving
+            self.timeline.costs, self.predicted_rate / self.problem.workload.tokens, self.leaving
         )
 
     def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
@@ -166,7 +164,7 @@ class PlacedTimeline:
             {
                 "in_flight": counts,
                 "steady_rate_tokens_per_s": [self._rate(count) for count in counts],
-                "bound_tokens_per_s": [min(self.promise, count * alone) for count in counts],
+                "bound_tokens_per_s": [min(self.predicted_rate, count * alone) for count in counts],
             }
         )
 
@@ -180,13 +178,11 @@ class PlacedTimeline:
         """The finding in words."""
         several = "microbatches" if self.in_flight > 1 else "microbatch"
         rate = f"{self.in_flight} {several} in flight: {self.steady_rate:.7g} tokens/s"
-        if self.keeps_promise:
+        if self.reaches_predicted_rate:
             text = f"{rate}, as predicted; {self.in_flight_needed} are needed for that."
         else:
-            share = self.steady_rate / self.promise
-            predicted = (
-                f"the predicted {self.promise:.7g}, which {self.in_flight_needed} would reach"
-            )
+            share = self.steady_rate / self.predicted_rate
+            predicted = f"the predicted {self.predicted_rate:.7g}, which {self.in_flight_needed} would reach"
             text = f"{rate}, {share:.1%} of {predicted}."
         counted = self.problem.workload.in_flight
         if self.in_flight > counted:

@@ -22,8 +22,6 @@ from pipelab.schedules import Action, Schedule
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Timeline"]
-
 
 @dataclass(frozen=True, eq=False)
 class Timeline:

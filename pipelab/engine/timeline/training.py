@@ -23,8 +23,6 @@ from pipelab.solving import Result, placement_in
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["TrainingTimeline", "training_timeline"]
-
 
 @dataclass(frozen=True, eq=False)
 class TrainingTimeline:

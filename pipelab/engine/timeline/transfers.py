@@ -9,8 +9,6 @@ from pipelab.engine.schedules.dependencies import makers
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
 
-__all__ = ["Messages", "messages"]
-
 
 class Messages(NamedTuple):
     """Every message between two ranks, each an array of shape (messages,).

@@ -10,8 +10,6 @@ from pipelab.cluster import GPU
 from pipelab.engine.layer_runs import runs_of
 from pipelab.hardware.transformer import Transformer
 
-__all__ = ["Hardware", "Span", "Table", "degrees"]
-
 
 @dataclass(frozen=True)
 class Span:

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["balanced_batches"]
-
 
 def balanced_batches(
     seconds: Callable, composition: np.ndarray, spans: int, whole: float

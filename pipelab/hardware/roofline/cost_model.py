@@ -16,7 +16,7 @@ from pydantic import InstanceOf
 
 from pipelab.cluster import GPU
 from pipelab.costs import StageCost
-from pipelab.engine.stage_tables import StageTables
+from pipelab.engine.stage_arrays import StageTables
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import (
     Count,
@@ -37,8 +37,6 @@ from pipelab.hardware.roofline.pass_times import hardware_of, slower, stage_seco
 from pipelab.hardware.roofline.single_stage import cost_of_stage
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Problem, Workload
-
-__all__ = ["Roofline"]
 
 _Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
 _WithDimensions = Annotated[
@@ -77,7 +75,7 @@ class Roofline:
         Which of the execution modes that fit in memory a stage runs in: the one with the
         highest rate, or the one with the shortest pass. Every method and `evaluate` take the same;
         they differ only if a batch is shared unevenly. Set "time" if the end-to-end latency is
-        the objective (`quickest`).
+        the objective (`solve_for_latency`).
 
     Raises
     ------

@@ -29,8 +29,6 @@ import numpy as np
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
-__all__ = ["Demand"]
-
 ACTIVATION_BYTES = 2.0
 ACTIVATION_PASSES = 8  # times that an activation of width d is read or written in one layer
 

@@ -18,8 +18,6 @@ from pipelab.hardware.roofline.pass_times import hardware_of, stage_seconds
 if TYPE_CHECKING:
     from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
 
-__all__ = ["best_modes"]
-
 
 def best_modes(
     costs: "Roofline",

@@ -15,8 +15,6 @@ from pipelab.problem import Workload
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["against_measured"]
-
 _TEXTS = ("what", "model", "gpu_type", "phase", "unit")
 _NUMBERS = ("batch", "tokens", "measured")
 _OPTIONAL = ("tensor_parallel", "layers", "node_gb_per_s")

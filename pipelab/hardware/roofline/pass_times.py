@@ -12,8 +12,6 @@ from pipelab.hardware.roofline.demand import Demand
 if TYPE_CHECKING:
     from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
 
-__all__ = ["hardware_of", "slower", "stage_seconds"]
-
 
 def hardware_of(costs: "Roofline", kinds: Sequence[GPU]) -> Hardware:
     """What these kinds of GPU reach, one number of each per kind: the data sheet's times the efficiencies."""

@@ -20,8 +20,6 @@ from pipelab.hardware.transformer import Transformer
 if TYPE_CHECKING:
     from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
 
-__all__ = ["cost_of_stage"]
-
 _EXACT = {"xtol": 1e-300, "rtol": 1e-15, "maxiter": 2000}  # of a root: as far as doubles go
 
 

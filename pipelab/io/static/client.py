@@ -12,8 +12,6 @@ from traitlets import Type
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-__all__ = ["notebook_client"]
-
 _LOOK_AGAIN_S = 0.5
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-__all__ = ["figure_html", "figure_of_state"]
-
 _numbers = count(1)
 _CONFIG = {"responsive": True, "displaylogo": False}
 

@@ -6,8 +6,6 @@ from html import unescape
 
 from pipelab.display import NO_FORMULAS
 
-__all__ = ["typeset", "typeset_html"]
-
 # Code comes first, so that a dollar sign in it stays one.
 _MARKDOWN = re.compile(
     r"(?P<code>```.*?```|`[^`]*`)|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^\s$](?:[^$\n]*[^\s$\\])?)\$(?!\w)",

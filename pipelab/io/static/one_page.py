@@ -16,8 +16,6 @@ from pipelab.io.static.style import STYLE
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-__all__ = ["page", "shell", "title_of"]
-
 _FIGURE, _WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"
 _STATE = "application/vnd.jupyter.widget-state+json"
 _FOLDED = "pipelab-folded"  # cells whose code would give an answer away

@@ -12,8 +12,6 @@ from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-__all__ = ["executed"]
-
 _LIMIT_S = 900  # for one cell
 _STATE = "application/vnd.jupyter.widget-state+json"
 # Explorers look further when nobody touches them, and a client hears only what is said while a cell

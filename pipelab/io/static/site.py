@@ -15,8 +15,6 @@ from pipelab.io.static.one_page import page, shell, title_of
 from pipelab.io.static.run import executed
 from pipelab.io.whole_files import refused
 
-__all__ = ["static_copy"]
-
 _MARK = ".pipelab-static"  # tells a folder that may be replaced from one that is somebody's
 
 

@@ -5,8 +5,6 @@ from html import escape
 
 from pipelab.io.static.figures import figure_html, figure_of_state
 
-__all__ = ["NOTE", "still"]
-
 NOTE = "Sliders and buttons work in the live notebook; here is the state in which it opens."
 
 _PREFIX = "IPY_MODEL_"

@@ -1,7 +1,5 @@
 """How the pages look: one column, code quieter than text, tables that scroll on a narrow screen."""
 
-__all__ = ["STYLE"]
-
 STYLE = """
 body { margin: 0; background: #fff; color: #222; font: 16px/1.6 "DejaVu Sans", Verdana, sans-serif; }
 main { max-width: 1080px; margin: 0 auto; padding: 8px 20px 80px; }

@@ -20,8 +20,6 @@ from pipelab.engine.deadline import NEVER, Deadline
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Classes", "find_classes", "gpu_classes"]
-
 
 @dataclass(frozen=True, eq=False)
 class Classes:

@@ -37,8 +37,6 @@ from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.placement import Placement
 
-__all__ = ["Counting"]
-
 
 @dataclass(frozen=True, eq=False)
 class Counting:

@@ -23,8 +23,6 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.recipes import patterns_at
 from pipelab.engine.layer_runs import Spans, runs_of
 
-__all__ = ["DualPrices", "dual_prices"]
-
 # stages in the linear program; above, layers that differ are not priced one by one
 _MOST_ROWS = 20_000
 # Denominators to try, the simplest first: a solver's decimals mostly stand for simple fractions.

@@ -13,8 +13,6 @@ import numpy as np
 from pipelab.engine.formulations.aggregated.order import Order
 from pipelab.engine.layer_runs import Spans
 
-__all__ = ["ALONE", "FIRST", "INNER", "LAST", "ROLES", "Ended", "kinds_by_role"]
-
 INNER, FIRST, LAST, ALONE = ROLES = range(4)
 
 

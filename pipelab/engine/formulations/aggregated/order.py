@@ -25,8 +25,6 @@ import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline
 
-__all__ = ["MOST_SUPPORTS", "Order", "free_order", "link_order", "number_of_sets"]
-
 # sets of classes that are listed; 24 classes in stages of up to 4 have 12,950
 MOST_SUPPORTS = 20_000
 _PRODUCTS_PER_STEP = 1_000_000_000  # of a matrix product: a tenth of a second

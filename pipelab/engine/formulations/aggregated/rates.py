@@ -22,12 +22,10 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import mixes_as_slowest, stage_tables
+from pipelab.engine.stage_arrays import mixes_as_slowest, stage_tables
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
-
-__all__ = ["StageRates", "index_of_rate", "number_of_mixtures", "stage_rates"]
 
 _MOST_CELLS = 60_000_000  # mixtures × kinds of span; 8 bytes each
 _CELLS_AT_ONCE = 1_000_000  # between two looks at the deadline: a tenth of a second

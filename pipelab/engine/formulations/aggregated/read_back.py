@@ -9,8 +9,6 @@ from pipelab.engine.formulations.aggregated.recipes import Recipe, Recipes
 from pipelab.engine.solvers.linear_program import incidence
 from pipelab.errors import PipelabError
 
-__all__ = ["assign", "spread_layers"]
-
 
 def spread_layers(low: np.ndarray, high: np.ndarray, layers: int) -> list[int]:
     """Give every stage its fewest layers, then one more at a time to the shortest that may have more."""

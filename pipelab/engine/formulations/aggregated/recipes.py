@@ -17,8 +17,6 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.order import Order, link_order
 from pipelab.engine.formulations.aggregated.rates import StageRates
 
-__all__ = ["Recipe", "Recipes", "patterns_at", "recipes_at"]
-
 
 @dataclass(frozen=True, eq=False)
 class Recipe:

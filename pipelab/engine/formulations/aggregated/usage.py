@@ -31,8 +31,6 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.recipes import Recipes
 from pipelab.engine.solvers.linear_program import Columns, RowBlock, incidence
 
-__all__ = ["COARSE_UNITS", "Limits", "Usage", "price_step"]
-
 COARSE_UNITS = 200_000  # a solver distinguishes sums of prices up to this
 
 

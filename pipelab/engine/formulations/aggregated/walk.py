@@ -15,8 +15,6 @@ from pipelab.engine.formulations.aggregated.ends import Ended
 from pipelab.engine.formulations.aggregated.order import Order
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 
-__all__ = ["arrange", "sequence", "stages_by_kind", "walk_rows"]
-
 
 def walk_rows(columns: Columns, order: Order | Ended, most: int | None) -> dict[str, RowBlock]:
     """Rows over `y` (how often each of `order.arcs` is used) and, with `most`, over `f` (flow on it).

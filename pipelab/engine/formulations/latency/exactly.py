@@ -16,8 +16,6 @@ import scipy.sparse as sp
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.engine.tolerances import PROVEN_WITHIN
 
-__all__ = ["at_most"]
-
 _STEPS, _PLACE = 10**11, 320_000
 
 

@@ -23,8 +23,6 @@ from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlo
 from pipelab.errors import TooLarge
 from pipelab.placement import Placement
 
-__all__ = ["Path"]
-
 _MOST_COLUMNS = 2_000_000
 
 

@@ -27,8 +27,6 @@ from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlo
 from pipelab.engine.tolerances import SOLVER, WHOLE_ARCS
 from pipelab.placement import Placement
 
-__all__ = ["Sequence", "named_gpus"]
-
 
 @dataclass(frozen=True, eq=False)
 class Sequence:

@@ -2,7 +2,7 @@
 
 A stage is a composition (so many GPUs of each class) with a kind of span. Its time is that of a
 pass of whole sequences; its rate, which the floor is about, may be that of GPUs that take turns
-(`turns`). Left out, because no quickest placement needs it:
+(`turns`). Left out, because no placement of lowest latency needs it:
 
 - a stage or link below the floor: it may not be used at all;
 - a stage that is no quicker than one with a part of its GPUs: the others can be sent home, and
@@ -22,12 +22,10 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_tables import stage_tables
+from pipelab.engine.stage_arrays import stage_tables
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
-
-__all__ = ["PassTimes", "pass_times"]
 
 _MOST_COMPOSITIONS = 200_000
 _MOST_CELLS = 40_000_000  # compositions × kinds of span; 8 bytes each

@@ -22,8 +22,6 @@ from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import instance, whole_number
 from pipelab.schedules import Schedule
 
-__all__ = ["ClosedForm", "PipelineBubbleStats", "closed_forms"]
-
 
 class ClosedForm(NamedTuple):
     """A formula with its numbers put in; where it does not claim to hold, `value` is None and `holds_when` says why."""

@@ -12,8 +12,6 @@ from pipelab.fields import instance
 from pipelab.io.csv_cells import write_to
 from pipelab.schedules import KINDS
 
-__all__ = ["chrome_trace", "save_chrome_trace"]
-
 
 def chrome_trace(timeline: Timeline) -> dict:
     """Plain data in Chrome's trace event format; times in microseconds (a unit-less time counts as one)."""

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, pass_time
+from pipelab.costs import MEMORY_SLACK, answered, pass_time
 from pipelab.engine.layer_runs import runs_of
+from pipelab.errors import InvalidValue
 from pipelab.linear_rates import LinearThroughput, finished
 from pipelab.problem import ModelLike, Problem, Workload
-
-__all__ = ["StageTables", "memory_parts", "mixes_as_slowest", "stage_tables"]
 
 
 class StageTables(NamedTuple):
@@ -29,9 +28,9 @@ class StageTables(NamedTuple):
     pass_seconds: np.ndarray | None = None  # (C, U) as `StageCost.pass_seconds`
 
     def fits(self, kinds: Sequence[GPU]) -> np.ndarray:
-        """Which candidates every GPU of theirs has the memory for; bool, shape (C, U)."""
+        """Which candidates have a rate, and the memory on every GPU of theirs; bool, shape (C, U)."""
         limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-        return np.all(self.memory_gb <= limit, axis=1)
+        return np.all(self.memory_gb <= limit, axis=1) & (self.throughput > 0)
 
 
 def stage_tables(
@@ -95,14 +94,46 @@ def _one_by_one(
         which = np.repeat(np.arange(len(kinds)), counts)
         gpus = [kinds[int(k)] for k in which]
         for u, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-            cost = costs.stage(
-                model, workload, gpus, range(int(start), int(start + size)), batch_split
-            )
+            layers = range(int(start), int(start + size))
+            cost = answered(costs, model, workload, gpus, layers, batch_split)
             throughput[c, u] = cost.throughput
             memory[c, which, u] = cost.memory_gb
             seconds = workload.tokens / cost.throughput if cost.throughput > 0 else np.inf
             passes[c, u] = seconds if cost.pass_seconds is None else cost.pass_seconds
+        if len(gpus) == 1:
+            found = throughput[c], memory[c, which[0]]
+            _refuse_positions(costs, model, workload, gpus, batch_split, *found)
     return StageTables(throughput, memory, passes)
+
+
+def _refuse_positions(
+    costs: Any,
+    model: ModelLike,
+    workload: Workload,
+    gpus: Sequence[GPU],
+    batch_split: str,
+    throughput: np.ndarray,
+    memory_gb: np.ndarray,
+) -> None:
+    """Refuse a model for which layers differ that the `model` calls alike.
+
+    Each layer alone is looked at, and of every number of layers the last ones: where the head is.
+    """
+    runs, last = runs_of(model), model.layers
+    spans = {(i, i + 1) for i in range(last)} | {(i, last) for i in range(last)}
+    for start, stop in sorted(spans):
+        kind = int(runs.kind[start, stop - start - 1])
+        first = int(runs.examples[0][kind])
+        if first == start:
+            continue
+        cost = answered(costs, model, workload, gpus, range(start, stop), batch_split)
+        found, expected = (cost.throughput, cost.memory_gb[0]), (throughput[kind], memory_gb[kind])
+        if not np.allclose(found, expected, rtol=1e-9, atol=0):
+            like = f"as range({first}, {first + stop - start}): {expected[0]:g} and {expected[1]:g}"
+            shown = f"{found[0]:g} tokens/s and {found[1]:g} GB"
+            remedy = "where layers differ, give the model weight_factors or work_factors that do"
+            problem = (f"range({start}, {stop})", shown, f"expected the same {like}; {remedy}")
+            raise InvalidValue(f"{type(costs).__name__}.stage", [problem])
 
 
 def _linear(

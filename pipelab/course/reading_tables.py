@@ -1,0 +1,47 @@
+"""Rows as tables to read in a notebook."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Table:
+    """A data frame that shows itself as `table` does."""
+
+    data: "DataFrame"
+    digits: int = 7
+
+    def to_frame(self) -> "DataFrame":
+        """The data frame."""
+        return self.data
+
+    def _repr_html_(self) -> str:
+        return table(self.data, digits=self.digits)
+
+    def __repr__(self) -> str:
+        return self.data.to_string(index=False)
+
+
+def show_table(rows: Any, digits: int = 7) -> Table:
+    """Rows as a table to read.
+
+    Parameters
+    ----------
+    rows : list of named tuples or dicts, or pandas.DataFrame
+        One per row of the table.
+    digits : int
+        Of numbers that are not whole, at most.
+
+    Returns
+    -------
+    Table
+        Shows itself as HTML in a notebook; `to_frame()` has the data frame.
+    """
+    import pandas as pd
+
+    return Table(pd.DataFrame(rows), digits)

@@ -1,0 +1,31 @@
+"""The options that several methods of `solve` take alike, checked before any of them runs."""
+
+import math
+import threading
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from pipelab.errors import InvalidValue
+from pipelab.fields import is_real
+
+__all__ = ["check_options"]
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise `InvalidValue` with all that do not fit; an infinite gap would prove anything."""
+    bad = []
+    for name in [n for n in ("time_limit", "gap", "memory_limit_gb", "limit") if n in options]:
+        value, optional = options[name], name in ("time_limit", "memory_limit_gb")
+        endless = name != "gap" and isinstance(value, Real) and value == math.inf
+        if not (endless or (optional and value is None) or (is_real(value) and value >= 0)):
+            too_large = isinstance(value, int | float) and value is not True and value > 0
+            finite = "finite " if too_large else ""
+            bad.append((name, value, f"expected a {finite}number, at least 0"))
+    stop, on_progress = options.get("stop"), options.get("on_progress")
+    if not (stop is None or isinstance(stop, threading.Event)):
+        bad.append(("stop", stop, "expected a threading.Event, or None"))
+    if not (on_progress is None or callable(on_progress)):
+        bad.append(("on_progress", on_progress, "expected a function of Progress, or None"))
+    if bad:
+        raise InvalidValue("solve", bad)
