@@ -137,8 +137,7 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
         expected = "expected identical layers; 'aggregated', 'joint' and 'single_gpu' take others"
         raise NotApplicable("counting", [("model", model.name, expected)])
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-    # Multisets of 1 … n GPUs of k kinds: those of n of k + 1 kinds, "none" being one, less the
-    # one of n times "none".
+    # Multisets of 1 … n GPUs of k kinds are those of n of k + 1 kinds, one being "none", less one.
     number = (comb(len(kinds) + largest, largest) - 1) * model.layers
     if number > MOST_RATES:
         text = f"{problem.name} has up to {number:,} rates of stages, more than {MOST_RATES:,}"
@@ -163,9 +162,7 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
 def fewest_stages(
     problem: Problem, rates: dict[Mix, list[float]], least: float
 ) -> list[Piece] | None:
-    """Stages that hold all layers, none slower than some rate; the fewest there can be.
-
-    Any number would do for the stages; the fewest have the fewest links that may slow them down.
+    """The fewest stages that hold all layers, none slower than some rate; few stages, few links.
     With n_p stages of piece p, which holds from fewest_p to most_p layers::
 
         Σ fewest_p n_p ≤ M ≤ Σ most_p n_p             all M layers find a place

@@ -33,7 +33,7 @@ def named_layers(layers: range) -> str:
 
 @checked
 class Stage:
-    """Consecutive layers held by one set of GPUs, each with a full copy of them.
+    """Consecutive layers held by one set of GPUs, each with a full copy; no problem is asked yet.
 
     Parameters
     ----------
@@ -46,11 +46,6 @@ class Stage:
     ------
     InvalidValue
         No layer, a range with steps, or ids that are no whole numbers.
-
-    Notes
-    -----
-    A stage may be wrong for a problem (a GPU that does not exist, say): only `evaluate`
-    knows the problem and can say so.
     """
 
     layers: range
@@ -67,15 +62,12 @@ class Stage:
 class Placement:
     """Stages in pipeline order.
 
-    A placement is valid for a problem if
+    A placement is valid for a problem if (`evaluate` names each rule that is broken)
 
     - every layer is on exactly one stage, and the stages hold the layers in order;
     - a GPU serves at most one stage, and is one of the cluster's;
     - a stage has 1 to `max_gpus_per_stage` GPUs, with `same_type_stages` of one type;
-    - each GPU of a stage has the memory for its layers and its share of the batch, and the cost
-      model has a rate for the stage.
-
-    `evaluate` names each rule that is broken.
+    - each GPU has the memory that its stage needs on it, and the cost model has a rate for that.
 
     Parameters
     ----------

@@ -24,12 +24,11 @@ __all__ = [
 ]  # fmt: skip
 
 Split = tuple[range, ...]
+Numbers = Sequence[float]
 ROUNDING = 1 + 1e-9  # sums of the same numbers in another order may differ in their last bits
 
 
-def bottleneck(
-    split: Split, costs: Sequence[float], speeds: Sequence[float] | None = None
-) -> float:
+def bottleneck(split: Split, costs: Numbers, speeds: Numbers | None = None) -> float:
     """The cost of the slowest stage.
 
     Parameters
@@ -92,7 +91,7 @@ def split_even(layers: int, stages: int) -> Split:
     return _ranges(stage * share + min(stage, remainder) for stage in range(stages + 1))
 
 
-def split_proportional(layers: int, weights: Sequence[float]) -> Split:
+def split_proportional(layers: int, weights: Numbers) -> Split:
     """Layers in proportion to weights (memory, say); every stage keeps at least one.
 
     Shares are rounded down, to at least 1. The layers left over go to the largest remainders.
@@ -131,7 +130,7 @@ def split_proportional(layers: int, weights: Sequence[float]) -> Split:
     return _ranges(accumulate(sizes.tolist(), initial=0))
 
 
-def split_by_flops(flops: Sequence[float], stages: int) -> Split:
+def split_by_flops(flops: Numbers, stages: int) -> Split:
     """Close a stage once it holds its fair share of the FLOPs, or when layers would run out.
 
     Parameters
@@ -170,19 +169,14 @@ def split_by_flops(flops: Sequence[float], stages: int) -> Split:
 
 
 def split_bandwidth_aware(
-    layers: int,
-    memory: Sequence[float],
-    bandwidth: Sequence[float],
-    *,
-    layer_memory: float | None = None,
+    layers: int, memory: Numbers, bandwidth: Numbers, *, layer_memory: float | None = None
 ) -> Split:
     """The least of the largest layers / bandwidth, within what each node's memory holds.
 
-    Memory is a limit and no weight: however fast a node's link, it gets no more layers than fit.
-    Where the memory of a layer is not given, all layers together are taken to fill half of all
-    memory. A node then gets at most twice its share by memory, but at least one layer. It is a rule
-    of thumb: a message is as large after one layer as after ten, so layers / bandwidth is no time;
-    and where layers need less memory than is assumed, a split beyond the limits can be better.
+    However fast a node's link, it gets no more layers than fit. Without `layer_memory`, all layers
+    are taken to fill half of all memory: a node then gets at most twice its share by memory, but at
+    least one layer; where layers need less, a split beyond these limits can be better. It is a rule
+    of thumb: a message is as large after one layer as after ten, so layers / bandwidth is no time.
 
     Parameters
     ----------
@@ -248,11 +242,7 @@ def count_splits(layers: int, stages: int) -> int:
 
 
 def split_exhaustive(
-    costs: Sequence[float],
-    stages: int,
-    *,
-    speeds: Sequence[float] | None = None,
-    limit: int = 2_000_000,
+    costs: Numbers, stages: int, *, speeds: Numbers | None = None, limit: int = 2_000_000
 ) -> Split:
     """Try every split; the first of the best, earliest boundaries first.
 
@@ -297,12 +287,12 @@ def split_exhaustive(
 
 
 def split_minmax(
-    costs: Sequence[float],
+    costs: Numbers,
     stages: int,
     *,
-    speeds: Sequence[float] | None = None,
-    memory: Sequence[float] | None = None,
-    limits: Sequence[float] | None = None,
+    speeds: Numbers | None = None,
+    memory: Numbers | None = None,
+    limits: Numbers | None = None,
 ) -> Split | None:
     """The split with the smallest bottleneck, exactly, by dynamic programming.
 
@@ -370,7 +360,7 @@ def _ranges(ends: Iterable[int]) -> Split:
     return tuple(range(a, b) for a, b in pairwise(ends))
 
 
-def _most_layers(layers: int, memory: Sequence[float], layer_memory: float | None) -> list[int]:
+def _most_layers(layers: int, memory: Numbers, layer_memory: float | None) -> list[int]:
     """How many layers each node holds; together at least `layers`. Fractions do not overflow."""
     sizes, slack = [Fraction(size) for size in memory], Fraction(ROUNDING)
     if layer_memory is None:
@@ -394,6 +384,6 @@ def _check_sizes(layers: int, stages: int) -> None:
         raise InvalidValue("split", [("stages", stages, expected)])
 
 
-def _speeds(speeds: Sequence[float] | None, stages: int) -> list[float]:
+def _speeds(speeds: Numbers | None, stages: int) -> list[float]:
     given = [1.0] * stages if speeds is None else speeds
     return amounts("split", "speeds", given, stages, positive=True)
