@@ -95,14 +95,14 @@ FAMILIES = (
         cvxpy="last @ z >= 1",
     ),
     Family(
-        "successor", "A chosen allocation that is not the last has a successor.",
+        "successor", "A chosen allocation that is not the last is followed by another.",
         r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
         "logic", "allocations with a successor", lambda n: n["with_successor"],
         rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0),
         cvxpy="leaves[followed] @ e >= pick(followed) @ z",
     ),
     Family(
-        "predecessor", "A chosen allocation that is not the first has a predecessor.",
+        "predecessor", "A chosen allocation that is not the first follows another.",
         r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
         "logic", "allocations with a predecessor", lambda n: n["with_predecessor"],
         rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0),
