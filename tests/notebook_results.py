@@ -200,14 +200,14 @@ RESULTS = {
 FIGURES = {
     "00_start_here.ipynb": (
         [
-            "819.2 tokens/s: link 7→8 takes 2,500 ms",
-            "3,413.3 tokens/s: stage 8 and stage 9, … take 600 ms",
-            "5,988.3 tokens/s: stage 4 and stage 5 take 342 ms",
+            "819.2 tokens/s: the link from GPU 6 to GPU 7 takes 2,500 ms",
+            "3,413.3 tokens/s: GPUs 7, 8, 9 take 600 ms",
+            "5,988.3 tokens/s: GPUs 0, 1 take 342 ms",
             "Llama-3-70B, 11 GPUs: 6110.27 tokens/s in 11 stages, proven optimal",
             "proportional comes nearest and loses",
-            "6,321.0 tokens/s: stage 2 and stage 3, … take 324 ms",
+            "6,321.0 tokens/s: GPUs 0, 1, 2 take 324 ms",
             "10 notebooks: 5.1 hours for the learner",
-            "2,565.2 tokens/s: stage 1 and stage 2, … take 798 ms",
+            "2,565.2 tokens/s: GPUs 1, 2, 3, 4 take 798 ms",
         ],
         None,
     ),

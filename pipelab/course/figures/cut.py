@@ -54,7 +54,7 @@ def plot_cut(problem: Problem, placement: Placement) -> "go.Figure":
     >>> from pipelab.course import three_sites
     >>> cut = Placement.of([(10, (3,)), (20, (0,)), (20, (1,)), (20, (2,)), (10, (4,))])
     >>> plot_cut(three_sites(), cut).layout.title.text.split("<br>")[0]
-    '2,534.7 tokens/s: stage 5 takes 808 ms'
+    '2,534.7 tokens/s: GPU 4 takes 808 ms'
     """
     from plotly.subplots import make_subplots
 
@@ -74,7 +74,7 @@ def plot_cut(problem: Problem, placement: Placement) -> "go.Figure":
         xaxis2={"tickvals": list(range(len(parts))), "ticktext": [p.label for p in parts], "showgrid": False,
                 "tickangle": 0, "range": [-0.6, len(parts) - 0.4], "tickfont": {"size": 11}},
         yaxis2={"title": {"text": "ms per microbatch"}, "gridcolor": GRID, "range": [0, 1.14 * longest]},
-        legend={"y": 1.0}, margin={"t": 92, "b": 56},
+        legend={"y": 1.0}, margin={"t": 92, "b": 40},
     )  # fmt: skip
     return figure
 
@@ -93,21 +93,25 @@ def _parts(problem: Problem, placement: Placement) -> list[_Part]:
                 problem.cluster.bandwidth_between(a, b) for a in before for b in stage.gpus
             )
             ms = 1000 * problem.workload.tokens / problem.link_throughput(bandwidth)
-            parts.append(_Part(f"link {number - 1}→{number}", "→", "link", ms))
+            name = f"the link from {_gpus(before)} to {_gpus(stage.gpus)}"
+            parts.append(_Part(name, "→", "link", ms))
         short = [
             f"stage {number} needs {need:.3g} GB, and {plain(gpu.type)} has {gpu.memory_gb:g}"
             for gpu, need in zip(members, cost.memory_gb, strict=True)
             if need > gpu.memory_gb * _SAME
         ]
-        ids = ", ".join(str(g) for g in stage.gpus)
         parts.append(
             _Part(
-                f"stage {number}", f"GPU {ids}", members[0].type,
+                f"stage {number}", _gpus(stage.gpus), members[0].type,
                 1000 * problem.workload.tokens / cost.throughput, len(stage.layers), (short or [""])[0],
             )
         )  # fmt: skip
         before = stage.gpus
     return parts
+
+
+def _gpus(ids: tuple[int, ...]) -> str:
+    return f"GPU {', '.join(map(str, ids))}"
 
 
 def _draw_blocks(figure: "go.Figure", parts: list[_Part], colours: dict[str, str]) -> None:
@@ -130,8 +134,10 @@ def _draw_times(
     for kind, colour in {**colours, "link": NEUTRAL_LIGHT}.items():
         shown = [(place, part) for place, part in enumerate(parts) if part.kind == kind]
         framed = [part in slowest for _, part in shown]
+        # The legend's own: a bar that is framed would give its frame to the legend.
+        figure.add_bar(name=plain(kind), x=[None], y=[None], marker={"color": colour}, row=2, col=1)
         figure.add_bar(
-            name=plain(kind), width=0.84, x=[place for place, _ in shown], y=[part.ms for _, part in shown],
+            width=0.84, showlegend=False, x=[place for place, _ in shown], y=[part.ms for _, part in shown],
             marker={"color": [WRONG if part.lacks else colour for _, part in shown],
                     "line": {"color": BOTTLENECK, "width": [3 if frame else 0 for frame in framed]}},
             text=[f"<b>{part.ms:,.0f}</b>" if frame else f"{part.ms:,.0f}"
@@ -149,9 +155,12 @@ def _title(problem: Problem, placement: Placement, parts: list[_Part], slowest: 
         more = f", and {len(short) - 1} more" if short[1:] else ""
         return f"Does not fit: {short[0].lacks}{more}<br><sup>red: memory is too small</sup>"
     rate = 1000 * problem.workload.tokens / slowest[0].ms
-    names = " and ".join(part.name for part in slowest[:2]) + ", …" * (len(slowest) > 2)
-    verb = "take" if slowest[1:] else "takes"
+    stages = ", ".join(part.label.removeprefix("GPU ") for part in slowest if part.kind != "link")
+    several = "," in stages
+    named = [f"GPU{'s' if several else ''} {stages}"] if stages else []
+    named += [part.name for part in slowest if part.kind == "link"]
+    verb = "take" if several or named[1:] else "takes"
     note = "framed: the bottleneck" + (
         f"; {idle} GPUs idle" if idle > 1 else "; 1 GPU idle" if idle else ""
     )
-    return f"{rate:,.1f} tokens/s: {names} {verb} {slowest[0].ms:,.0f} ms<br><sup>{note}</sup>"
+    return f"{rate:,.1f} tokens/s: {' and '.join(named)} {verb} {slowest[0].ms:,.0f} ms<br><sup>{note}</sup>"
