@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import math
 
 import pytest
@@ -12,6 +13,8 @@ from pipelab.course.exercises import (
     Contest,
     Exercise,
     Mistake,
+    Puzzle,
+    cuts,
     pipelines,
     programs,
     rules,
@@ -66,9 +69,9 @@ def test_none_is_an_answer_where_a_reader_arrives_at_it():
 
 
 def test_the_first_hint_is_not_the_solution():
-    hint = EXERCISES["00.2"].hint
-    assert "Placement" not in hint
-    assert "(n" not in hint
+    hint = EXERCISES["00.1"].hint
+    assert "split_proportional" not in hint
+    assert "weights" not in hint
 
 
 def test_common_slips_are_named():
@@ -161,7 +164,55 @@ def test_a_schedule_that_loses_is_told_why():
     assert str(pl.check("07.2", 54)).startswith("exercise 07.2: not yet. Expected a schedule")
 
 
-@pytest.mark.parametrize("module", [rules, programs, pipelines])
+def _rate(parts, head=1.1, reserved=2, ends=2.23, skip=True, order=False):
+    """Tokens/s of these cuts as a reader may write it; with other arguments, as one may get it wrong."""
+    problem = pl.course.three_sites()
+    gpus, ms = problem.cluster.gpus, problem.costs.ms_per_layer
+    used = [(n, g) for n, g in parts if n]
+    for i, (n, g) in enumerate(used):
+        more = ((i == 0) + (i == len(used) - 1)) * (ends - 1)
+        if 1.71 * (n + more) + reserved > gpus[g].memory_gb:
+            return 0
+    stages = [ms[gpus[g].type] * n for n, g in used]
+    stages[-1] += (head - 1) * ms[gpus[used[-1][1]].type]
+    line = [g for _, g in (used if skip else parts)]
+    bandwidth = problem.cluster.bandwidth_between
+    links = [31.25 / bandwidth(a, b) for a, b in itertools.pairwise(line)]
+    return 2048000 / (sum(stages) if order else max(stages + links))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"head": 1}, {"reserved": 0}, {"ends": 1}, {"skip": False}, {"order": True}], ids=str
+)
+def test_a_function_is_right_or_told_the_smallest_input_on_which_it_is_not(wrong):
+    puzzle = EXERCISES["00.2"]
+    assert isinstance(puzzle, Puzzle)
+    assert str(pl.check("00.2", _rate)) == "exercise 00.2: right, it agrees on all 200 inputs"
+    tried = puzzle.inputs()
+    first = next(x for x in tried if not math.isclose(_rate(x, **wrong), _rate(x), rel_tol=1e-6))
+    said = str(pl.check("00.2", lambda x: _rate(x, **wrong)))
+    assert said.startswith(f"exercise 00.2: not yet. On {first} yours gives ")
+    assert [len(x) for x in tried] == sorted(len(x) for x in tried)
+
+
+def test_what_is_no_function_or_raises_is_told_so():
+    judge = EXERCISES["00.2"].judge
+    assert "expected the function itself, as `def rate(cuts):` makes it; yours is 3" in judge(3)[1]
+    assert "yours gives ZeroDivisionError: " in judge(lambda cuts: 1 / 0)[1]
+    assert "yours gives TypeError: " in judge(lambda: 1)[1]
+    assert "yours gives TypeError: " in judge(lambda cuts: None)[1]
+
+    def changes_its_argument(cuts):
+        answer = _rate(cuts)
+        cuts.clear()
+        return answer
+
+    assert judge(changes_its_argument)[0]
+    hints = {EXERCISES["00.2"].hint(given) for given in EXERCISES["00.2"].inputs()}
+    assert len(hints) == 3
+
+
+@pytest.mark.parametrize("module", [cuts, rules, programs, pipelines])
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""
     for call in ast.walk(ast.parse(inspect.getsource(module))):

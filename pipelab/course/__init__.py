@@ -17,6 +17,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
     "pipelab",
     submod_attrs={
         "course.figures.course": ["plot_course"],
+        "course.figures.cut": ["plot_cut"],
         "course.figures.ledger": ["plot_verdicts"],
         "course.main_problem": ["three_sites"],
         "course.reading_tables": ["show_table"],

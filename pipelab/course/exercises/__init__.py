@@ -4,5 +4,6 @@ from pipelab.course.exercises.answer import Answer, guess
 from pipelab.course.exercises.book import EXERCISES, check
 from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.exercise import Exercise, Mistake
+from pipelab.course.exercises.puzzle import Puzzle
 
-__all__ = ["EXERCISES", "Answer", "Contest", "Exercise", "Mistake", "check", "guess"]
+__all__ = ["EXERCISES", "Answer", "Contest", "Exercise", "Mistake", "Puzzle", "check", "guess"]

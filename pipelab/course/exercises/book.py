@@ -2,13 +2,15 @@
 
 from pipelab.course.exercises.answer import Answer, verdict
 from pipelab.course.exercises.contest import Contest
+from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
 from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.programs import PROGRAMS
+from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.course.exercises.rules import RULES
 from pipelab.errors import UnknownName, nearest
 
-EXERCISES: dict[str, Exercise | Contest] = {**RULES, **PROGRAMS, **PIPELINES}
+EXERCISES: dict[str, Exercise | Contest | Puzzle] = {**CUTS, **RULES, **PROGRAMS, **PIPELINES}
 
 
 def check(name: str, value: object) -> Answer:
@@ -21,9 +23,9 @@ def check(name: str, value: object) -> Answer:
     ----------
     name : str
         Of the exercise: notebook and number, such as `"05.1"`.
-    value : number, Schedule, None or ...
+    value : number, function, Schedule, None or ...
         The reader's; `...` means not attempted yet, and so does None where no reader would arrive
-        at it. A schedule is run by the simulator.
+        at it. A function is tried on many inputs, and a schedule is run by the simulator.
 
     Returns
     -------
@@ -40,11 +42,11 @@ def check(name: str, value: object) -> Answer:
     --------
     >>> print(check("00.1", None))
     exercise 00.1: not attempted yet
-    >>> print(check("00.1", 345.4944))
-    exercise 00.1: right, 345.4944 tokens/s
-    >>> print(check("00.1", 301.784))
-    exercise 00.1: not yet. Yours is 301.784 tokens/s, too low. Hint: that is the best with two GPUs
-    per stage
+    >>> print(check("00.1", 5688.8889))
+    exercise 00.1: right, 5688.889 tokens/s
+    >>> print(check("00.1", 3413.3333))
+    exercise 00.1: not yet. Yours is 3413.333 tokens/s, too low. Hint: that is by memory; the
+    weights asked for are speeds
     """
     if name not in EXERCISES:
         raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")

@@ -1,4 +1,4 @@
-"""What exercises of notebooks 00 to 04 compute: the targets, and what common mistakes lead to."""
+"""What exercises of notebooks 01 to 04 compute: the targets, and what common mistakes lead to."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,6 @@ from pipelab.fields import given
 from pipelab.problem import Model
 
 if TYPE_CHECKING:
-    from pipelab.evaluation import Evaluation
     from pipelab.problem import Problem
 
 COSTS = (6, 2, 2, 2, 8, 1, 1, 2)  # of exercises 01.1 and 01.2
@@ -21,31 +20,6 @@ def loaded_case(name: str, **options: Any) -> "Problem":
     from pipelab.io.cases_csv import load_case
 
     return load_case(name, **options)
-
-
-@cache
-def best_of_tiny(max_gpus_per_stage: int) -> float:
-    from pipelab.solving import solve
-
-    return given(
-        solve(
-            loaded_case("tiny", max_gpus_per_stage=max_gpus_per_stage), "joint", form="tight"
-        ).throughput
-    )
-
-
-@cache
-def two_pairs() -> "list[Evaluation]":
-    """Both A100 before both V100: the judge's report for one, two and three layers on the A100."""
-    from pipelab.evaluation import evaluate
-    from pipelab.placement import Placement
-
-    tiny = loaded_case("tiny", max_gpus_per_stage=2)
-    return [evaluate(tiny, Placement.of([(n, (0, 1)), (4 - n, (2, 3))])) for n in (1, 2, 3)]
-
-
-def best_two_pairs() -> "Evaluation":
-    return max(two_pairs(), key=lambda report: report.throughput)
 
 
 def split(

@@ -1,4 +1,4 @@
-"""Exercises of notebooks 00 to 04: placements, splits, counting, one GPU per stage, the heuristic."""
+"""Exercises of notebooks 01 to 04: splits, counting, one GPU per stage, the heuristic."""
 
 from math import comb, perm
 
@@ -7,8 +7,6 @@ from pipelab.course.exercises.rule_targets import (
     COSTS,
     SLOW_GB_PER_S,
     SPEEDS,
-    best_of_tiny,
-    best_two_pairs,
     fast_layers,
     loaded_case,
     medium_links,
@@ -18,40 +16,10 @@ from pipelab.course.exercises.rule_targets import (
     slow_enough,
     split,
     split_by_flops,
-    two_pairs,
     unlike,
 )
 
 RULES = {
-    "00.1": Exercise(
-        lambda: best_of_tiny(4),
-        "tokens/s",
-        "load tiny with max_gpus_per_stage=4, solve it, and copy at least two decimals",
-        (
-            Mistake(lambda: best_of_tiny(2), "that is the best with two GPUs per stage"),
-            Mistake(lambda: best_of_tiny(1), "that is the best with one GPU per stage; allow four"),
-        ),
-    ),
-    "00.2": Exercise(
-        lambda: best_two_pairs().throughput,
-        "tokens/s",
-        "four layers can be cut in three places; score each cut, and take the fastest",
-        (
-            Mistake(
-                lambda: max(stage.throughput for stage in best_two_pairs().stages),
-                "that is the rate of the faster stage; the slower one sets the pace",
-            ),
-            Mistake(
-                lambda: two_pairs()[1].throughput,
-                "that is the even cut; with these rates the slower pair gets faster with every layer it is given",
-            ),
-            Mistake(lambda: two_pairs()[2].throughput, "that is the slowest of the three cuts"),
-            Mistake(
-                lambda: best_two_pairs().links[0].throughput,
-                "that is the rate of the link between the stages",
-            ),
-        ),
-    ),
     "01.1": Exercise(
         split,
         "",

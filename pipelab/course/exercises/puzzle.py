@@ -1,0 +1,58 @@
+"""An exercise with a function as its answer: it must agree with ours on many inputs."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelab.errors import shown
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A function that a reader is asked to write.
+
+    Attributes
+    ----------
+    signature : str
+        As the reader is to write it, such as `"rate(cuts)"`.
+    inputs : callable
+        The arguments to try, the smallest first, so that the first failure is the smallest.
+    target : callable
+        The right answer for one of them.
+    hint : callable
+        What to look at, for one on which the reader's function is wrong.
+    rel : float
+        Relative tolerance.
+    """
+
+    signature: str
+    inputs: Callable[[], Sequence[Any]]
+    target: Callable[[Any], float]
+    hint: Callable[[Any], str]
+    rel: float = 1e-6
+    none = ""  # None means not attempted, always
+
+    def judge(self, mine: object) -> tuple[bool, str]:
+        """Whether the reader's function agrees everywhere, or the smallest input where it does not."""
+        if not callable(mine):
+            expected = f"the function itself, as `def {self.signature}:` makes it"
+            return False, f"expected {expected}; yours is {shown(mine)}"
+        inputs = self.inputs()
+        for given in inputs:
+            wanted = self.target(given)
+            try:
+                # A list of its own: a function that changes its argument spoils no later input.
+                answer = mine(list(given))
+                agrees = math.isclose(float(answer), wanted, rel_tol=self.rel)
+            except Exception as error:  # whatever a reader's function raises
+                got = f"{type(error).__name__}: {error}"
+            else:
+                if agrees:
+                    continue
+                got = shown(answer)
+            return (
+                False,
+                f"on {given} yours gives {got}, expected {wanted:.7g}. Hint: {self.hint(given)}",
+            )
+        return True, f"it agrees on all {len(inputs)} inputs"
