@@ -110,7 +110,8 @@ def path_of(what: str, path: Any, field: str = "path") -> Path:
         raise InvalidValue(
             what, [(field, path, "expected a path that is not empty; '.' is the current folder")]
         )
-    return Path(path).expanduser() if str(path).startswith("~") else Path(path)
+    # `os.path` leaves a "~name" as it is if there is no such user; `Path.expanduser` raises.
+    return Path(os.path.expanduser(path))
 
 
 def write_to(what: str, path: Any, content: str | bytes) -> None:
