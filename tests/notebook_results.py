@@ -18,14 +18,16 @@ RESULTS = {
         "abs(four_stages.throughput - 133.116) < 1e-9 and abs(tiny_result.throughput - 301.784) < 1e-9",
     ],
     "01_splitting_layers.ipynb": [
-        "agree == 300 and (rule, best) == (8, 5)",
+        "(agree, tried) == (300, 300) and min(excess) > -1e-9 and max(excess) > 0.5",
+        "round(best[11, 80]) == 342 and [len(part) for part in exact] == [18, 19, 19, 4, 4, 4, 4, 2, 2, 2, 2]",
+        "[round(slowest(part)) for part in splits.values()] == [852, 600, 960, 960, 360]",
+        "as_listed == 819.2 and abs(in_other_order - 2048000 / 342) < 1e-6 and orders == 11550",
+        # the answer of the first exercise is not on the page
+        "not any('right' in str(pl.check('01.1', x)) for x in (as_listed, in_other_order))",
         "(len(failed), len(cases)) == (348, 840)",
         "failures['by_flops'].arguments == ([1, 2], 2) and 'index out of bounds' in failures['by_flops'].what",
         "failures['even'].arguments == (1, 2) and failures['bandwidth_aware'] is not None",
-        "[len(part) for part in quiet['published, memory 1 : 1000']] == [20, 10]",
-        "[len(part) for part in quiet['ours, memory 1 : 1000']] == [1, 29]",
         "len(faults) > 10 and all(faults.values())",
-        "comparison.optimum == 301.424 or abs(comparison.optimum - 301.424) < 1e-9",
     ],
     "02_exhaustive_search.ipynb": [
         "by_stages == {1: 10, 2: 126, 3: 180, 4: 24}",
@@ -63,7 +65,7 @@ RESULTS = {
     "data.ipynb": [],
     "solutions/01_splitting_layers.ipynb": [
         "'right' in str(pl.check('01.1', mine))",
-        "'right' in str(pl.check('01.2', time_of_slowest))",
+        "'right' in str(pl.check('01.2', reach)) and 'right' in str(pl.check('01.3', split))",
     ],
     "solutions/02_exhaustive_search.ipynb": [
         "'right' in str(pl.check('02.1', mine))",
@@ -207,18 +209,21 @@ FIGURES = {
             "Llama-3-70B, 11 GPUs: 6110.27 tokens/s in 11 stages, proven optimal",
             "proportional comes nearest and loses",
             "6,321.0 tokens/s: GPUs 0, 1, 2 take 324 ms",
-            "10 notebooks: 5.1 hours for the learner",
+            "10 notebooks: 5.2 hours for the learner",
             "2,565.2 tokens/s: GPUs 1, 2, 3, 4 take 798 ms",
         ],
         None,
     ),
     "01_splitting_layers.ipynb": (
         [
-            "by_flops has a bottleneck 60% above exact's",
-            "All splits have the same bottleneck",
-            "H100 and 3 A10: even, proportional and 2 more lose 70%",
+            "by speed: 360 ms for the slowest stage; by memory takes 67% more, by FLOPs and by bandwidth 2.7",
+            "80 layers on 11 GPUs take 342 ms; the path back reads 18 + 19 + 19",
+            "exact: 342 ms for the slowest stage; by speed takes 5% more",
+            "exact: 342 ms for the slowest stage; by speed takes 5% more, by memory 1.8 times as much",
+            "819.2 tokens/s: ",
+            "5,988.3 tokens/s: ",
         ],
-        15,
+        None,
     ),
     "02_exhaustive_search.ipynb": (
         ["tiny: 301.784 tokens/s", "placements, 3 per stage: beyond a year of search"],

@@ -18,6 +18,7 @@ from pipelab.course.exercises import (
     pipelines,
     programs,
     rules,
+    splits,
 )
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Exercise)}
@@ -212,7 +213,60 @@ def test_what_is_no_function_or_raises_is_told_so():
     assert len(hints) == 3
 
 
-@pytest.mark.parametrize("module", [cuts, rules, programs, pipelines])
+def _reach(costs, speeds, ms, skip=True, at=True):
+    """Layers within the limit as a reader may count them; with other arguments, as one may get it wrong."""
+    done = 0
+    for speed in speeds:
+        held = 0
+        while done < len(costs) and (held + costs[done] < ms * speed + (1e-9 if at else 0)):
+            held += costs[done]
+            done += 1
+        if not held and not skip:
+            return done
+    return done
+
+
+def _split(costs, speeds, empty=True, worst=max, limit=math.inf):
+    """The recurrence with GPUs left out; with other arguments, as one may get it wrong."""
+    best = [0] + [limit] * len(costs)
+    for speed in speeds:
+        best = [
+            min((worst(best[i], sum(costs[i:j]) / speed) for i in range(j + empty)), default=limit)
+            for j in range(len(costs) + 1)
+        ]
+    return best[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "wrong"),
+    [
+        ("01.2", _reach, {"skip": False}),
+        ("01.2", _reach, {"at": False}),
+        ("01.3", _split, {"empty": False}),
+        ("01.3", _split, {"worst": lambda a, b: a + b}),
+    ],
+)
+def test_functions_of_the_exact_split_are_right_or_told_the_smallest_input(name, function, wrong):
+    puzzle = EXERCISES[name]
+    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 300 inputs"
+    tried = puzzle.inputs()
+    assert [len(x.costs) + len(x.speeds) for x in tried] == sorted(
+        len(x.costs) + len(x.speeds) for x in tried
+    )
+
+    def mine(*given):
+        return function(*given, **wrong)
+
+    first = next(
+        x for x in tried if not math.isclose(puzzle.apply(mine, x), puzzle.apply(function, x))
+    )
+    said = str(pl.check(name, mine))
+    assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
+    assert str(first).startswith("costs=[")
+    assert len({puzzle.hint(x) for x in tried}) == 3
+
+
+@pytest.mark.parametrize("module", [cuts, splits, rules, programs, pipelines])
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""
     for call in ast.walk(ast.parse(inspect.getsource(module))):

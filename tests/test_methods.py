@@ -16,7 +16,6 @@ from pipelab.engine.methods.exact_proof import settle
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solvers import scip
-from pipelab.figures.comparing import plot_split_costs
 from pipelab.figures.search_growth import plot_search_growth
 
 
@@ -575,11 +574,6 @@ def test_what_is_too_large_to_compare_is_a_row_with_its_reason():
     assert "9,887,608,011 variables" in frame["remark"][1]
 
 
-def test_search_growth_and_split_costs_are_drawn_as_given():
+def test_search_growth_is_drawn_as_given():
     growth = plot_search_growth([1, 2], {"splits": [1, 10**20]}, 1e6, "layers")
     assert "beyond a year of search from 2 layers on" in growth.layout.title.text
-    costs = plot_split_costs(
-        [4, 4, 1], {"rule": (range(2), range(2, 3)), "exact": (range(1), range(1, 3))}
-    )
-    assert "rule has a bottleneck 60% above exact's" in costs.layout.title.text
-    assert np.allclose(costs.data[1].y, [4, 5])

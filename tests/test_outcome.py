@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import pipelab as pl
+from pipelab.course.figures.splits import plot_splits
 from pipelab.display import (
     DOES_NOT_FIT,
     NOT_PROVEN,
@@ -23,7 +24,7 @@ from pipelab.engine.solvers import scip
 from pipelab.engine.sweeps.task import _answer
 from pipelab.figures.aggregated import plot_classes, plot_run_times, plot_search
 from pipelab.figures.baselines import Row, baseline_parts
-from pipelab.figures.comparing import plot_shares, plot_split_costs
+from pipelab.figures.comparing import plot_shares
 from pipelab.figures.makespans import plot_makespans
 from pipelab.figures.placements import plot_placement
 from pipelab.figures.search_growth import plot_search_growth
@@ -309,7 +310,8 @@ def test_no_name_is_taken_for_html():
         plot_shares({ODD: both}), pl.plot(pl.trade_off(problem)), pl.plot(placed, kind="in_flight"), pl.plot(placed),
         plot_growth({ODD: joint_size(problem)}), plot_classes(problem.cluster),
         plot_claims([1.0], {ODD: [5.0]}, [5.0]), plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
-        plot_split_costs([1, 2], {ODD: (range(1), range(1, 2))}), plot_makespans([0], {ODD: [1]}, "x"),
+        plot_splits(problem, {ODD: pl.split_even(problem.model.layers, 2)}, [0, 1]),
+        plot_makespans([0], {ODD: [1]}, "x"),
     ]  # fmt: skip
     for i, figure in enumerate(figures):
         text = json.dumps(

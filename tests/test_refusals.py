@@ -14,7 +14,7 @@ from pipelab.course.ledger.book import Ledger
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.figures.aggregated import plot_proof, plot_search
-from pipelab.figures.comparing import plot_shares, plot_split_costs
+from pipelab.figures.comparing import plot_shares
 from pipelab.figures.placements import plot_placement
 from pipelab.figures.search_growth import plot_search_growth
 from pipelab.figures.solves import plot_growth
@@ -379,8 +379,6 @@ def test_what_is_wrong_with_an_argument_is_not_blamed_on_the_file(tmp_path):
 
 
 def test_figures_draw_everything_and_take_results():
-    figure = plot_split_costs([1, 2, 3], {str(i): pl.split_even(3, 2) for i in range(7)})
-    assert len(figure.data) == 7
     growth = plot_search_growth([1, 2], {str(i): [1, 2] for i in range(9)}, 10.0, "layers")
     assert len(growth.data) == 9
     assert plot_placement(TINY, RESULT).layout == plot_placement(TINY, RESULT.placement).layout

@@ -352,7 +352,7 @@ def test_the_pages_live_in_a_browser(tmp_path):
     assert errors == []
     assert all(url.startswith(("file://", "data:", "blob:")) for url in asked)
     assert {name: len(widths) for name, widths in drawn.items()} == {
-        "index": 0, "01_splitting_layers": 3, "glossary": 0,
+        "index": 0, "01_splitting_layers": 6, "glossary": 0,
     }  # fmt: skip
     assert all(width > 900 for widths in drawn.values() for width in widths)
     assert len(formulas["01_splitting_layers"]) > 8

@@ -1,8 +1,7 @@
 """Methods side by side: on one problem as bars, on many as a grid of shares."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelab.display import (
     NOT_PROVEN,
@@ -201,48 +200,3 @@ def _shares_title(
     if f"{least:.0%}" == f"{most:.0%}":
         return f"Methods without a proof keep {least:.0%} of the optimum"
     return f"Methods without a proof keep {least:.0%} to {most:.0%} of the optimum, least on {plain(mix)}"
-
-
-def plot_split_costs(costs: Any, splits: Mapping[str, tuple[range, ...]]) -> "Figure":
-    """The cost of every stage under several splits of the same layers; the tallest bar is the bottleneck.
-
-    Parameters
-    ----------
-    costs : sequence of float, length M
-        Of every layer, in any unit.
-    splits : mapping of str to tuple of range
-        Splits of these layers, by name; at least one.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        A bar per split and stage, in the unit of the costs.
-    """
-    import plotly.graph_objects as go
-
-    splits = {plain(name): split for name, split in splits.items()}
-    figure, worst = go.Figure(), {}
-    colours = ("#56B4E9", "#E69F00", "#009E73", "#0072B2", "#CC79A7")
-    for (name, split), colour in zip(splits.items(), cycle(colours), strict=False):
-        stage_costs = [sum(costs[layer] for layer in part) for part in split]
-        worst[name] = max(stage_costs)
-        figure.add_trace(
-            go.Bar(
-                name=name, x=[f"stage {i + 1}" for i in range(len(split))], y=stage_costs, marker={"color": colour},
-                text=[f"{c:g}" for c in stage_costs], textposition="outside",
-                hovertext=[f"{name}: layers {part.start + 1}–{part.stop}" for part in split], hoverinfo="text+y",
-            )
-        )  # fmt: skip
-    best, last = min(worst, key=worst.__getitem__), max(worst, key=worst.__getitem__)
-    more = worst[last] / worst[best] - 1 if worst[best] else 0.0
-    title = (
-        f"{last} has a bottleneck {more:.0%} above {best}'s"
-        if more > 0
-        else "All splits have the same bottleneck"
-    )
-    note = ", ".join(f"{name} {cost:g}" for name, cost in worst.items())
-    figure.update_layout(
-        template=template(), title=f"{title}<br><sup>largest stage cost: {note}</sup>", height=400, barmode="group",
-        yaxis={"title": {"text": "cost of the stage"}, "rangemode": "tozero"},
-    )  # fmt: skip
-    return figure

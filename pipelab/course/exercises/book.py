@@ -8,9 +8,16 @@ from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.programs import PROGRAMS
 from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.course.exercises.rules import RULES
+from pipelab.course.exercises.splits import SPLITS
 from pipelab.errors import UnknownName, nearest
 
-EXERCISES: dict[str, Exercise | Contest | Puzzle] = {**CUTS, **RULES, **PROGRAMS, **PIPELINES}
+EXERCISES: dict[str, Exercise | Contest | Puzzle] = {
+    **CUTS,
+    **SPLITS,
+    **RULES,
+    **PROGRAMS,
+    **PIPELINES,
+}
 
 
 def check(name: str, value: object) -> Answer:

@@ -24,6 +24,9 @@ class Puzzle:
         What to look at, for one on which the reader's function is wrong.
     rel : float
         Relative tolerance.
+    apply : callable
+        Calls the reader's function with an input: with lists of its own, so that a function that
+        changes its argument spoils no later input.
     """
 
     signature: str
@@ -31,6 +34,7 @@ class Puzzle:
     target: Callable[[Any], float]
     hint: Callable[[Any], str]
     rel: float = 1e-6
+    apply: Callable[[Callable[..., Any], Any], Any] = lambda mine, given: mine(list(given))
     none = ""  # None means not attempted, always
 
     def judge(self, mine: object) -> tuple[bool, str]:
@@ -42,8 +46,7 @@ class Puzzle:
         for given in inputs:
             wanted = self.target(given)
             try:
-                # A list of its own: a function that changes its argument spoils no later input.
-                answer = mine(list(given))
+                answer = self.apply(mine, given)
                 agrees = math.isclose(float(answer), wanted, rel_tol=self.rel)
             except Exception as error:  # whatever a reader's function raises
                 got = f"{type(error).__name__}: {error}"

@@ -1,6 +1,5 @@
-"""What exercises of notebooks 01 to 04 compute: the targets, and what common mistakes lead to."""
+"""What exercises of notebooks 02 to 04 compute: the targets, and what common mistakes lead to."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from math import factorial
@@ -12,31 +11,11 @@ from pipelab.problem import Model
 if TYPE_CHECKING:
     from pipelab.problem import Problem
 
-COSTS = (6, 2, 2, 2, 8, 1, 1, 2)  # of exercises 01.1 and 01.2
-SPEEDS = (1, 2, 1)
-
 
 def loaded_case(name: str, **options: Any) -> "Problem":
     from pipelab.io.cases_csv import load_case
 
     return load_case(name, **options)
-
-
-def split(
-    stages: int = 3,
-    cut_for: Sequence[float] | None = None,
-    judged_at: Sequence[float] | None = None,
-) -> float:
-    """Bottleneck of the exact cut for some speeds, as it is at others."""
-    from pipelab.splits import bottleneck, split_minmax
-
-    return bottleneck(given(split_minmax(COSTS, stages, speeds=cut_for)), COSTS, judged_at)
-
-
-def split_by_flops() -> float:
-    from pipelab.splits import bottleneck, split_by_flops
-
-    return bottleneck(split_by_flops(COSTS, 3), COSTS)
 
 
 def placements(case: str, **options: Any) -> int:

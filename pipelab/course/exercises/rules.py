@@ -1,12 +1,10 @@
-"""Exercises of notebooks 01 to 04: splits, counting, one GPU per stage, the heuristic."""
+"""Exercises of notebooks 02 to 04: counting, one GPU per stage, the heuristic."""
 
 from math import comb, perm
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
 from pipelab.course.exercises.rule_targets import (
-    COSTS,
     SLOW_GB_PER_S,
-    SPEEDS,
     fast_layers,
     loaded_case,
     medium_links,
@@ -14,45 +12,10 @@ from pipelab.course.exercises.rule_targets import (
     predicted_rate,
     sets_in_no_order,
     slow_enough,
-    split,
-    split_by_flops,
     unlike,
 )
 
 RULES = {
-    "01.1": Exercise(
-        split,
-        "",
-        "the layers before the one of 8 cost 12 together",
-        (
-            Mistake(
-                lambda: max(COSTS),
-                "that is the most expensive layer, and a third of all costs; but what is left cannot be cut to that",
-            ),
-            Mistake(
-                split_by_flops,
-                "that is what the FLOPs rule finds; it cuts only once a fair share is reached",
-            ),
-        ),
-    ),
-    "01.2": Exercise(
-        lambda: split(cut_for=SPEEDS, judged_at=SPEEDS),
-        "",
-        "divide the cost of each stage by its speed, and give the fast node more",
-        (
-            Mistake(
-                split, "that is the answer of exercise 1; with other speeds other cuts are best"
-            ),
-            Mistake(
-                lambda: split(cut_for=SPEEDS),
-                "those are the right cuts; that is the cost of the most expensive stage, not yet divided by its speed",
-            ),
-            Mistake(
-                lambda: sum(COSTS) / sum(SPEEDS),
-                "that is all costs by all speeds: a bound, which whole layers do not reach here",
-            ),
-        ),
-    ),
     "02.1": Exercise(
         lambda: placements("medium_small"),
         "placements",
