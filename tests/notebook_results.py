@@ -309,7 +309,7 @@ FIGURES = {
             "Methods without a proof keep 40% to 72% of the optimum, least on 3 GPUs, Llama-3-8B",
             "Llama-3-70B, by the write-up's coefficients: 247.52 tokens/s in 4 stages",
             "Llama-3-70B: 690.5 tokens/s at most",
-            "more tokens/s than the quickest",
+            "more tokens/s than the lowest-latency",
             "Llama-3-8B, 10 GPUs: ",
             "proportional comes nearest and loses 28%",
             "tokens/s once the pipeline is full",
