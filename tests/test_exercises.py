@@ -104,20 +104,20 @@ def test_common_slips_are_named():
         ),
         (list(range(1000)), "Expected a number, yours is of type list"),
     ]:
-        right, why = exercise.judge(value)
+        right, why = exercise.grade(value)
         assert not right
         assert says in why
         assert len(why) < 200
-    assert exercise.judge(40.003) == (True, "40.003 layers")
+    assert exercise.grade(40.003) == (True, "40.003 layers")
 
 
 def test_an_answer_rounded_too_far_is_told_so():
     exercise = Exercise(lambda: 190.5972, "tokens/s", "take the largest")
-    assert exercise.judge(190.6)[0]
-    assert exercise.judge(191)[1].endswith(
+    assert exercise.grade(190.6)[0]
+    assert exercise.grade(191)[1].endswith(
         "Hint: it is the answer, rounded too far: give one or two digits more"
     )
-    assert exercise.judge(192)[1].endswith("Hint: take the largest")
+    assert exercise.grade(192)[1].endswith("Hint: take the largest")
 
 
 def test_a_count_is_exact_and_written_in_full():
@@ -133,7 +133,7 @@ def test_a_wrong_answer_does_not_give_the_right_one_away(name):
     exercise, target = NUMBERS[name], NUMBERS[name].target()
     for factor in (0.3, 0.71, 1.43, 3.3):
         said = [
-            exercise.judge(target * factor * more)[1].split("Hint")[0].split(", ")[-1]
+            exercise.grade(target * factor * more)[1].split("Hint")[0].split(", ")[-1]
             for more in (1, 1.04)
         ]
         assert said[0] == said[1]
@@ -147,7 +147,7 @@ def test_a_mistake_that_happens_to_be_right_is_right():
         "count them",
         (Mistake(lambda: 40.0, "no"), Mistake(lambda: 1 / 0, "never")),
     )
-    assert exercise.judge(40) == (True, "40")
+    assert exercise.grade(40) == (True, "40")
 
 
 def test_a_schedule_that_loses_is_told_why():
@@ -155,13 +155,13 @@ def test_a_schedule_that_loses_is_told_why():
     assert isinstance(contest, Contest)
     assert (
         "expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is 54"
-        in contest.judge(54)[1]
+        in contest.grade(54)[1]
     )
     rows = pl.schedule("1F1B", 4, 8).actions
-    assert len(contest.judge(rows)[1]) < 300
-    assert "expected 8 microbatches" in contest.judge(pl.schedule("1F1B", 4, 4))[1]
-    assert "Hint: split backwards" in contest.judge(pl.schedule("1F1B", 4, 8))[1]
-    assert "at its peak and has room for" in contest.judge(pl.schedule("ZBH2", 4, 8))[1]
+    assert len(contest.grade(rows)[1]) < 300
+    assert "expected 8 microbatches" in contest.grade(pl.schedule("1F1B", 4, 4))[1]
+    assert "Hint: split backwards" in contest.grade(pl.schedule("1F1B", 4, 8))[1]
+    assert "at its peak and has room for" in contest.grade(pl.schedule("ZBH2", 4, 8))[1]
     assert str(pl.check("07.2", 54)).startswith("exercise 07.2: not yet. Expected a schedule")
 
 
@@ -197,18 +197,18 @@ def test_a_function_is_right_or_told_the_smallest_input_on_which_it_is_not(wrong
 
 
 def test_what_is_no_function_or_raises_is_told_so():
-    judge = EXERCISES["00.2"].judge
-    assert "expected the function itself, as `def rate(cuts):` makes it; yours is 3" in judge(3)[1]
-    assert "yours gives ZeroDivisionError: " in judge(lambda cuts: 1 / 0)[1]
-    assert "yours gives TypeError: " in judge(lambda: 1)[1]
-    assert "yours gives TypeError: " in judge(lambda cuts: None)[1]
+    grade = EXERCISES["00.2"].grade
+    assert "expected the function itself, as `def rate(cuts):` makes it; yours is 3" in grade(3)[1]
+    assert "yours gives ZeroDivisionError: " in grade(lambda cuts: 1 / 0)[1]
+    assert "yours gives TypeError: " in grade(lambda: 1)[1]
+    assert "yours gives TypeError: " in grade(lambda cuts: None)[1]
 
     def changes_its_argument(cuts):
         answer = _rate(cuts)
         cuts.clear()
         return answer
 
-    assert judge(changes_its_argument)[0]
+    assert grade(changes_its_argument)[0]
     hints = {EXERCISES["00.2"].hint(given) for given in EXERCISES["00.2"].inputs()}
     assert len(hints) == 3
 

@@ -79,7 +79,7 @@ def _folder(name: str, folder: Path, pattern: str) -> Finding:
 
 
 def _solver(name: str, run: Callable[[], tuple[float, Placement]]) -> Finding:
-    """Solve tiny and let the judge recompute what the solver promises."""
+    """Solve tiny, and let the evaluator recompute the predicted rate."""
     began = time.perf_counter()
     try:
         promised, placement = run()

@@ -16,8 +16,6 @@ from pipelab.widgets.mix_explorer import MixExplorer
 from pipelab.widgets.mix_values import beginning
 from pipelab.widgets.parts import Words
 
-_AS_NEEDED = 0
-
 
 class PipelineExplorer(widgets.VBox):
     """What `pl.explore_pipeline` returns; shows itself at the end of a cell.

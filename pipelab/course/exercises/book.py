@@ -60,7 +60,7 @@ def check(name: str, value: object) -> Answer:
     exercise = EXERCISES[name]
     if value is ... or (value is None and not exercise.none):
         return verdict("not attempted yet", f"exercise {name}: not attempted yet")
-    right, why = exercise.judge(value)
+    right, why = exercise.grade(value)
     if right:
         return verdict("right", f"exercise {name}: right, {why}")
     return verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")

@@ -26,7 +26,7 @@ class Contest:
             self.times, self.times, self.times, weight_activation=self.weight_activation
         )
 
-    def judge(self, mine: object) -> tuple[bool, str]:
+    def grade(self, mine: object) -> tuple[bool, str]:
         """Whether `mine` wins, and a sentence that says why or why not."""
         from pipelab.engine.schedules import schedule
         from pipelab.engine.schedules.columns import columns_of

@@ -53,7 +53,7 @@ class Exercise:
     rel: float = 1e-4
     none: str = ""
 
-    def judge(self, value: object) -> tuple[bool, str]:
+    def grade(self, value: object) -> tuple[bool, str]:
         """Whether a reader's value is right, and a sentence that says what is off."""
         if value is None and self.none:
             return False, f"Yours is None. Hint: {self.none}"

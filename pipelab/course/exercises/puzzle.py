@@ -37,7 +37,7 @@ class Puzzle:
     apply: Callable[[Callable[..., Any], Any], Any] = lambda mine, given: mine(list(given))
     none = ""  # None means not attempted, always
 
-    def judge(self, mine: object) -> tuple[bool, str]:
+    def grade(self, mine: object) -> tuple[bool, str]:
         """Whether the reader's function agrees everywhere, or the smallest input where it does not."""
         if not callable(mine):
             expected = f"the function itself, as `def {self.signature}:` makes it"

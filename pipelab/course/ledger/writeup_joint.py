@@ -40,7 +40,7 @@ RECOVERED = (
 
 
 def _last_layer(desk: "Desk") -> str:
-    """What the judge says to Segment(1, 8) and Segment(9, 14), start and size, on the example's GPUs."""
+    """What the evaluator says to Segment(1, 8) and Segment(9, 14), start and size, on the example's GPUs."""
     stages = [(8, (0,)), (14, (10, 11))]
     try:
         return f"{pl.evaluate(desk.case('demo', 3), pl.Placement.of(stages)).throughput}"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # The codes of KINDS.
 F, I, B, W, SEND_F, RECV_F, SEND_B, RECV_B, IDLE = range(9)  # noqa: E741 (torch's letter for the input gradient)
-COMPUTE = (F, I, B, W)
 TRANSFERS = (SEND_F, RECV_F, SEND_B, RECV_B)
 
 
