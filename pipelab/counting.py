@@ -3,7 +3,7 @@
 The joint ILP tells identical GPUs apart, and pays for it with up to millions of variables. But a
 stage is as fast on one pair of A100s as on another, and where all layers are identical, only their
 number counts. So it is enough to choose how many stages there are of each *mix* (so many GPUs of
-each kind), and how many layers each holds. GPUs of one *kind* are alike in all respects: those of
+each kind), and how many layers each holds. GPUs of one *kind* are identical in all respects: those of
 one type, say A100, are of several kinds where memory, price or node differ.
 
 A pipeline is as fast as its slowest stage, so its rate is one of finitely many. Whatever reaches a
@@ -48,7 +48,7 @@ class Counted(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A sort of stage that keeps up with some rate: a mix that holds any of so many layers."""
+    """A sort of stage that reaches some rate: a mix that holds any of so many layers."""
 
     mix: Mix
     fewest: int  # layers

@@ -117,7 +117,7 @@ def state_families(
 
     Notes
     -----
-    Leave one out to see what it is for. With the three unlike GPUs of notebook 05, a link is the
+    Leave one out to see what it is for. With the three different GPUs of notebook 05, a link is the
     slowest part, and `gpu_exclusivity`, `link_rate` and `link_bottleneck` matter; with its heavy
     layers, `stage_rate` and `stage_bottleneck` do. `layer_coverage` does where some stage has no
     possible neighbour: nothing else keeps the pipeline from ending there. The others follow from

@@ -27,7 +27,7 @@ class ModelLike(Protocol):
     """What a model must offer: `Model` does, and so does `pipelab.hardware`'s `Transformer`.
 
     Weights and work of several layers are the sums over these, and never change: each layer is
-    asked about once.
+    requested once.
     """
 
     @property

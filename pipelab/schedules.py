@@ -208,7 +208,7 @@ class Schedule:
             microbatches = max(1, 1 + max(microbatch for _, microbatch, _ in named))
         if stage_rank is None:
             first = {stage: rank for stage, _, rank in reversed(named)}
-            # A stage that nobody runs is a defect; any rank may be blamed for it.
+            # A stage that no rank runs is a defect; any rank may be blamed for it.
             stage_rank = [first.get(stage, 0) for stage in range(max(first) + 1)]
         return cls(name, microbatches, cast(tuple[int, ...], stage_rank), read)
 

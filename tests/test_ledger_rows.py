@@ -204,8 +204,8 @@ def test_every_document_has_an_address():
     assert all(title.split(",")[0] in pl.reproduce.__doc__ for title in titles)
 
 
-def test_the_readme_links_every_source():
-    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+def test_the_page_of_sources_links_every_source():
+    text = (Path(__file__).parent.parent / "docs" / "sources.md").read_text(encoding="utf-8")
     for source in (AUTHORS_CODE, *(document.source for document in DOCUMENTS.values())):
         assert source.link in text
 

@@ -169,16 +169,30 @@ def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(instal
     assert not list(tmp_path.glob("pipelab-notebooks"))
 
 
-def test_the_readmes_python_runs_and_says_what_it_says(tmp_path, monkeypatch):
-    blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S
-    )
-    ten_lines, tour, *_ = blocks
+def _python_of(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.S)
+
+
+def test_the_readme_is_short_and_its_ten_lines_say_what_they_say(tmp_path, monkeypatch):
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 600
+    (ten_lines,) = _python_of("README.md")
+    assert len(ten_lines.strip().splitlines()) - 1 == 10  # and an empty one
+    monkeypatch.chdir(tmp_path)  # a plan is written
+    space: dict = {}
+    exec(ten_lines, space)
+    stated = re.search(r"# ([\d.]+ tokens/s, proven optimal)", ten_lines)[1]
+    assert space["result"].sentence.startswith(stated)
+    assert (tmp_path / "plan.json").exists()
+
+
+def test_the_python_of_the_tour_runs_and_says_what_it_says(tmp_path, monkeypatch):
+    blocks = _python_of("docs/using.md")
+    _, tour, *_ = blocks
     monkeypatch.chdir(tmp_path)  # cases, plans and sweeps are written
     space: dict = {}
     for block in blocks:
         exec(block, space)
-    assert len(ten_lines.strip().splitlines()) - 1 == 9  # and the import
     pl = space["pl"]
     assert (
         space["plan"]
@@ -203,10 +217,10 @@ def test_the_readmes_python_runs_and_says_what_it_says(tmp_path, monkeypatch):
 
 
 def test_every_public_name_has_a_reader():
-    """Used in a notebook, the README or another module; what nobody reads is not worth a name."""
+    """Used in a notebook, a page or another module; a name that nobody reads is not needed."""
     import pipelab as pl
 
-    shown = [(ROOT / "README.md").read_text(encoding="utf-8")]
+    shown = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/using.md")]
     shown += [path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").rglob("*.ipynb")]
     used: dict[str, set[str]] = {}
     for path in (ROOT / "pipelab").rglob("*.py"):

@@ -1,4 +1,4 @@
-"""The README shows every explorer, in pictures that are small and say what is in them."""
+"""README and tour show every explorer, in pictures that are small and say what is in them."""
 
 import re
 import struct
@@ -13,9 +13,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_readme_shows_every_explorer():
-    text = (FOLDER.parent.parent / "README.md").read_text(encoding="utf-8")
-    shown = dict(re.findall(r"!\[([^\]]+)\]\(docs/img/(\w+)\.png\)", text))
+def test_readme_and_tour_show_every_explorer():
+    root = FOLDER.parent.parent
+    text = "".join(
+        (root / page).read_text(encoding="utf-8") for page in ("README.md", "docs/using.md")
+    )
+    shown = dict(re.findall(r"!\[([^\]]+)\]\((?:docs/)?img/(\w+)\.png\)", text))
     assert (
         sorted(shown.values())
         == sorted(PICTURES)

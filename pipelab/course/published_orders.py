@@ -119,7 +119,7 @@ def clock_1f1b(ranks: int, microbatches: int, stages: Sequence[int] | None = Non
 
 
 def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
-    """boostr's interleaved schedule: every microbatch through all chunks, alike on every rank; almost serial."""
+    """boostr's interleaved schedule: every microbatch through all chunks, the same on every rank; almost serial."""
     rows = []
     for rank in range(ranks):
         order = PipelineClock(ranks, microbatches, rank).schedule_interleaved(chunks)

@@ -204,7 +204,7 @@ class Measured:
         Parameters
         ----------
         problem : Problem
-            What is asked about.
+            Its model, workload and GPUs.
 
         Returns
         -------
@@ -351,7 +351,7 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
     ------
     InvalidData
         The file is not there or cannot be read, a value does not fit, a pair of layers and batch
-        stands there twice or is missing; the message names the file, and row and column where it is
+        is listed twice or is missing; the message names the file, and row and column where it is
         one row's.
     InvalidValue
         `needs` is no cost model, an option is not one of these, or its value does not fit, or what
@@ -369,7 +369,7 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
             raise row.error(
                 "batch",
                 row.cells["batch"],
-                f"{layers:g} layers with this batch stand there already",
+                f"{layers:g} layers with this batch are listed already",
             )
         table[int(layers), batch] = milliseconds
     try:

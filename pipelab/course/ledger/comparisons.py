@@ -16,7 +16,7 @@ _SCALE = {"": 1, "K": 10**3, "M": 10**6}
 
 
 class Number(NamedTuple):
-    """A printed number: its value, what one in its last digit is worth, and whether it may be more."""
+    """A printed number: its value, the unit of its last digit, and whether it may be more."""
 
     value: float
     step: float

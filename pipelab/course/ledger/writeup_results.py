@@ -59,7 +59,7 @@ def _stages(layers: int, free: tuple[int, ...]) -> Any:
 
 
 def _best_of_all(desk: "Desk") -> tuple[int, int]:
-    """How many placements of tiny reach its optimum, every one judged; and one."""
+    """How many placements of tiny reach its optimum, each one evaluated; and one."""
     tiny, best = desk.tiny, given(desk.best("tiny", 2).throughput)
     every = [
         pl.Placement.of(list(s))
