@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import TooLarge
+from pipelab.fields import instance
 from pipelab.problem import Problem
 
 __all__ = ["Allocation", "Connection", "list_allocations", "list_connections", "stage_gpus"]
@@ -82,6 +83,8 @@ def list_allocations(problem: Problem) -> list[Allocation]:
 
     Raises
     ------
+    InvalidValue
+        `problem` is not a Problem.
     TooLarge
         There are more; the message has both numbers.
 
@@ -92,6 +95,7 @@ def list_allocations(problem: Problem) -> list[Allocation]:
     >>> len(allocations), allocations[-1].layers, allocations[-1].gpus
     (100, range(3, 4), (2, 3))
     """
+    instance("list_allocations", "problem", problem, Problem, "a Problem")
     model, gpus = problem.model, problem.cluster.gpus
     runs = comb(model.layers + 1, 2)  # two of the M + 1 boundaries enclose a run of layers
     sizes = range(1, min(problem.max_gpus_per_stage, len(gpus)) + 1)

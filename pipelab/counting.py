@@ -3,7 +3,7 @@
 The joint ILP tells identical GPUs apart, and pays for it with up to millions of variables. But a
 stage is as fast on one pair of A100s as on another, and where all layers are identical, only their
 number counts. So it is enough to choose how many stages there are of each *mix* (so many GPUs of
-each kind), and how many layers each holds. GPUs of one *kind* are identical in all respects: those of
+each kind), and how many layers each holds. GPUs of one *kind* are fully identical: those of
 one type, say A100, are of several kinds where memory, price or node differ.
 
 A pipeline is as fast as its slowest stage, so its rate is one of finitely many. Whatever reaches a
@@ -31,6 +31,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
+from pipelab.fields import instance
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -120,6 +121,8 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
 
     Raises
     ------
+    InvalidValue
+        `problem` is not a Problem.
     NotApplicable
         Layers differ: then it matters which layers a stage holds, not only how many.
     TooLarge
@@ -132,6 +135,7 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
     >>> list(rates), round(rates[0, 0][4 - 1], 3)  # two GPUs of kind 0 with four layers
     ([(0,), (1,), (0, 0), (0, 1), (1, 1)], 301.784)
     """
+    instance("rates_of_mixes", "problem", problem, Problem, "a Problem")
     model, kinds = problem.model, problem.cluster.kinds
     if not model.uniform:
         expected = "expected identical layers; 'aggregated', 'joint' and 'single_gpu' take others"

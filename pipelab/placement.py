@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.display import table
 from pipelab.errors import InvalidValue
-from pipelab.fields import checked
+from pipelab.fields import checked, is_list
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -105,8 +105,11 @@ class Placement:
         Raises
         ------
         InvalidValue
-            A part is no such pair, or has no layer.
+            `parts` is no list, or a part is no such pair or has no layer.
         """
+        expected = "expected (number of layers, GPU ids), such as (4, (0, 1)) or (4, (0,))"
+        if not is_list(parts):
+            raise InvalidValue("Placement.of", [("parts", parts, f"{expected}, for each stage")])
         stages, start = [], 0
         for part in parts:
             try:
@@ -114,7 +117,6 @@ class Placement:
                 gpus = tuple(gpus)
                 layers = int(layers)
             except (TypeError, ValueError):
-                expected = "expected (number of layers, GPU ids), such as (4, (0, 1)) or (4, (0,))"
                 raise InvalidValue("Placement.of", [("part", part, expected)]) from None
             stages.append(Stage(range(start, start + layers), gpus))
             start += layers

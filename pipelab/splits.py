@@ -16,7 +16,7 @@ from math import comb, inf
 import numpy as np
 
 from pipelab.errors import InvalidValue, TooLarge
-from pipelab.fields import amounts, python_value, whole_number
+from pipelab.fields import amounts, is_list, python_value, whole_number
 
 __all__ = [
     "bottleneck", "count_splits", "split_bandwidth_aware", "split_by_flops", "split_even",
@@ -48,13 +48,16 @@ def bottleneck(split: Split, costs: Numbers, speeds: Numbers | None = None) -> f
     Raises
     ------
     InvalidValue
-        There are not as many speeds as stages, a speed is not above 0, or a layer has no cost.
+        `split` has no stage, or one that is not a range; there are not as many speeds as stages, a
+        speed is not above 0, or a layer has no cost.
 
     Examples
     --------
     >>> bottleneck((range(0, 2), range(2, 3)), [4, 4, 1])
     8.0
     """
+    if not is_list(split) or not len(split) or not all(isinstance(part, range) for part in split):
+        raise InvalidValue("bottleneck", [("split", split, "expected a range of layers per stage")])
     needed = max(part.stop for part in split)
     if len(costs) < needed:
         problem = ("costs", f"{len(costs)} values", f"expected at least {needed}")

@@ -162,7 +162,7 @@ SLOW = {
         "test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what": 0,
     },
     "tests/test_packaging.py": {
-        "test_the_readmes_python_runs_and_says_what_it_says": 0,
+        "test_the_python_of_the_tour_runs_and_says_what_it_says": 0,
         "test_notebooks_are_stored_without_outputs": 0,
         "test_a_wheel_stands_alone": 0,
         "test_every_public_name_has_a_reader": 0,

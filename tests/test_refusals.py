@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.candidates import list_allocations
+from pipelab.counting import solve_by_counting
 from pipelab.course.figures.ledger import plot_verdicts
 from pipelab.course.ledger.book import Ledger
 from pipelab.engine.methods.cost import solve_for_cost
@@ -21,7 +23,8 @@ from pipelab.figures.solves import plot_growth
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.io.paths import data_dir
 from pipelab.io.placements import save_placement
-from pipelab.splits import count_splits
+from pipelab.joint_ilp import solve_by_joint_ilp
+from pipelab.splits import bottleneck, count_splits
 
 ODD = (
     None,
@@ -88,10 +91,21 @@ DOORS = {
     "sweep, method": lambda p, odd: pl.sweep(_nothing, [{"a": 1}], odd, progress=False),
     "sweep, points": lambda p, odd: pl.sweep(_nothing, odd, progress=False),
     "mixes": lambda p, odd: pl.mixes(odd),
+    "Placement.of": lambda p, odd: pl.Placement.of(odd),
+    "compare, methods": lambda p, odd: pl.compare(p, odd),
+    "joint, form": lambda p, odd: pl.solve(p, "joint", form=odd),
+    "joint, big_m": lambda p, odd: pl.solve(p, "joint", big_m=odd),
+    "bottleneck": lambda p, odd: bottleneck(odd, [1.0]),
+    "list_allocations": lambda p, odd: list_allocations(odd),
+    "solve_by_joint_ilp": lambda p, odd: solve_by_joint_ilp(odd),
+    "solve_by_counting": lambda p, odd: solve_by_counting(odd),
     "mixes, prices": lambda p, odd: pl.mixes({"A": 2}, usd_per_hour=odd, budget=2.0),
 }
 # Where None stands for "not given", or text for a name.
 OPTIONAL = {
+    "joint, scip_settings": lambda p, odd: pl.solve(
+        pl.load_case("tiny"), "joint", scip_settings=odd
+    ),
     "cheapest, floor": lambda p, odd: solve_for_cost(p, odd),
     "quickest, stop": lambda p, odd: solve_for_latency(p, stop=odd),
     "trade_off, on_point": lambda p, odd: pl.trade_off(p, on_point=odd),
@@ -123,7 +137,14 @@ OPTIONAL = {
     "grid, part": lambda p, odd: pl.grid(odd or 0),
     "mixes, budget": lambda p, odd: pl.mixes({"A": 2}, usd_per_hour={"A": 1.0}, budget=odd),
 }
-FITS = {"load_cluster, nodes": (True,), "sweep, file": ("x",)}
+EMPTY_DICT, EMPTY_LIST = ODD[6], ODD[7]
+FITS = {
+    "load_cluster, nodes": (True,),
+    "sweep, file": ("x",),
+    "joint, scip_settings": (EMPTY_DICT,),
+    "Placement.of": (EMPTY_LIST,),  # `evaluate` says what it lacks
+    "compare, methods": (EMPTY_LIST,),
+}
 
 
 @pytest.mark.parametrize("door", [*DOORS, *OPTIONAL])

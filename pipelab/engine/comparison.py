@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.display import REFUSED, STOPPED, Outcome, ended, outcome_of, table
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
+from pipelab.fields import is_list
 from pipelab.problem import Problem
 from pipelab.solving import METHODS, Result, solve
 
@@ -133,7 +134,7 @@ def compare(
     Raises
     ------
     InvalidValue
-        `methods` is text, or an option's value does not fit.
+        `methods` is not a list, or an option's value does not fit.
     UnknownName
         There is no such method or option, or options are for a method that is not compared.
 
@@ -144,9 +145,10 @@ def compare(
     >>> {method: round(share, 3) for method, share in both.shares().items()}
     {'even': 0.612, 'exhaustive': 1.0}
     """
-    if isinstance(methods, str):
+    if not is_list(methods):
+        example = [methods] if isinstance(methods, str) else ["joint", "even"]
         raise InvalidValue(
-            "compare", [("methods", methods, f"expected a list of methods, such as [{methods!r}]")]
+            "compare", [("methods", methods, f"expected a list of methods, such as {example}")]
         )
     methods = tuple(methods)
     for name in options:

@@ -17,9 +17,9 @@ def joint_form(form: str, big_m: str = "valid") -> ModuleType:
         No such form or big-M, or the M of the author's code for the tight form, which has
         none.
     """
-    if form not in FORMS:
+    if not isinstance(form, str) or form not in FORMS:
         raise UnknownName(f"there is no form {form!r}; {nearest(form, FORMS)}")
-    if big_m not in joint.BIG_MS:
+    if not isinstance(big_m, str) or big_m not in joint.BIG_MS:
         raise UnknownName(f"there is no big_m {big_m!r}; {nearest(big_m, joint.BIG_MS)}")
     if big_m != "valid" and form != "written":
         raise UnknownName(f"form={form!r} has no big_m={big_m!r}; only form='written' has an M")

@@ -28,7 +28,7 @@ from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import NOT_SOLVED, SOLVER
 from pipelab.evaluation import evaluate
-from pipelab.fields import given
+from pipelab.fields import given, instance
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
@@ -79,6 +79,9 @@ def solve_joint(
     so.
     """
     joint_form(form, big_m)
+    if scip_settings is not None:
+        remedy = 'a dict of SCIP parameters, such as {"limits/nodes": 1000}'
+        instance("joint", "scip_settings", scip_settings, dict, remedy)
     with deadline_of(time_limit, stop) as deadline:
         size: dict[str, int] = {}
         try:
