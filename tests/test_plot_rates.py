@@ -18,7 +18,9 @@ def test_only_what_fits_is_counted_and_every_mark_says_what_it_beats():
         "<b>best</b> 400.0 beats 75%",
     ]
     assert [trace.x[0] for trace in figure.data[1:]] == [100, 200, 400]
-    assert _title(figure) == "Even beats 25% of the placements that fit; the best is 100% faster"
+    assert (
+        _title(figure) == "Even beats 25% of the placements that fit; the best is 2.0 times as fast"
+    )
 
 
 def test_marks_of_one_rate_share_a_line():
@@ -35,6 +37,14 @@ def test_without_a_mark_that_fits_the_title_says_so(marks):
     assert (
         _title(plot_rates([0, 100], marks))
         == "No rule finds a placement that fits; the best has 100.0 tokens/s"
+    )
+
+
+def test_marks_that_beat_nothing_are_told_so():
+    figure = plot_rates([100, 100, 560], {"even": 100, "by speed": 100})
+    assert (
+        _title(figure)
+        == "No rule beats any of the placements that fit; the best is 5.6 times as fast"
     )
 
 

@@ -35,7 +35,7 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "go.Figure
     --------
     >>> figure = plot_rates([0, 100, 200, 200, 400], {"even": 200, "odd": 0})
     >>> figure.layout.title.text.split("<br>")[0]
-    'Even beats 25% of the placements that fit; the best is 100% faster'
+    'Even beats 25% of the placements that fit; the best is 2.0 times as fast'
     """
     import plotly.graph_objects as go
 
@@ -102,8 +102,12 @@ def _title(fits: np.ndarray, marks: Mapping[str, float]) -> str:
     name = max(marks, key=lambda mark: marks[mark])
     name = plain(name[:1].upper() + name[1:])
     beats = _share(float((fits * _SAME < fast).mean()))
+    more = (
+        f"{best / fast - 1:.0%} faster" if best < 2 * fast else f"{best / fast:.1f} times as fast"
+    )
     if fast * _SAME >= best:
         says = f"{name} is as fast as the best of all placements, {best:,.1f} tokens/s"
     else:
-        says = f"{name} beats {beats} of the placements that fit; the best is {best / fast - 1:.0%} faster"
+        who = "No rule beats any" if beats == "none" else f"{name} beats {beats}"
+        says = f"{who} of the placements that fit; the best is {more}"
     return f"{says}<br><sup>{note}</sup>"
