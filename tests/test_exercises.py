@@ -18,6 +18,7 @@ from pipelab.course.exercises import (
     pipelines,
     programs,
     rules,
+    search,
     splits,
 )
 
@@ -121,10 +122,10 @@ def test_an_answer_rounded_too_far_is_told_so():
 
 
 def test_a_count_is_exact_and_written_in_full():
-    said = str(pl.check("02.1", EXERCISES["02.1"].target() + 1))
-    assert said.startswith("exercise 02.1: not yet. Yours is 3,387,760,049 placements, ")
-    assert str(pl.check("02.1", 3387760048)) == "exercise 02.1: right, 3,387,760,048 placements"
-    assert pl.check("02.1", 3387760048.0).text.startswith("exercise 02.1: right")
+    said = str(pl.check("02.3", EXERCISES["02.3"].target() + 1))
+    assert said.startswith("exercise 02.3: not yet. Yours is 173,966,764 placements, ")
+    assert str(pl.check("02.3", 173966763)) == "exercise 02.3: right, 173,966,763 placements"
+    assert pl.check("02.3", 173966763.0).text.startswith("exercise 02.3: right")
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -266,7 +267,61 @@ def test_functions_of_the_exact_split_are_right_or_told_the_smallest_input(name,
     assert len({puzzle.hint(x) for x in tried}) == 3
 
 
-@pytest.mark.parametrize("module", [cuts, splits, rules, programs, pipelines])
+def _all_cuts(layers, stages):
+    if stages == 1:
+        return [[layers]]
+    return [[n, *rest] for n in range(1, layers) for rest in _all_cuts(layers - n, stages - 1)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda cuts: cuts[1:], "on layers=1, stages=1 yours lacks [1]. Hint: one stage takes"),
+        (lambda cuts: [*cuts, *cuts], "on layers=1, stages=1 yours has [1] 2 times. Hint: "),
+        (
+            lambda cuts: cuts or [[1]],
+            "on layers=1, stages=2 yours has [1], which is no such cut. Hint: here are more stages",
+        ),
+        (
+            lambda cuts: [sorted(cut) for cut in cuts],
+            "on layers=3, stages=2 yours has [1, 2] 2 times. Hint: the first stage takes 1, 2, …",
+        ),
+        (lambda cuts: cuts[0], "yours gives TypeError: "),
+    ],
+)
+def test_a_list_of_cuts_is_right_or_told_what_is_off(wrong, said):
+    """In any order, of lists or of tuples."""
+    for kind in (list, tuple, reversed):
+        assert EXERCISES["02.1"].grade(lambda n, s, kind=kind: kind(_all_cuts(n, s)))[0]
+    assert said in EXERCISES["02.1"].grade(lambda n, s: wrong(_all_cuts(n, s)))[1]
+    assert "expected the function itself, as `def all_cuts" in EXERCISES["02.1"].grade(3)[1]
+
+
+def _placements(layers, kinds, idle=True, apart=False):
+    """How many, by making all of them; with other arguments, as a reader may get it wrong."""
+    types = [kind for kind, number in enumerate(kinds) for _ in range(number)]
+    total = 0
+    for stages in range(1 if idle else len(types), len(types) + 1):
+        orders = list(itertools.permutations(types, stages))
+        total += (len(orders) if apart else len(set(orders))) * math.comb(layers - 1, stages - 1)
+    return total
+
+
+@pytest.mark.parametrize("wrong", [{"idle": False}, {"apart": True}], ids=str)
+def test_a_count_of_placements_is_right_or_told_the_smallest_input(wrong):
+    puzzle = EXERCISES["02.2"]
+    assert str(pl.check("02.2", _placements)) == "exercise 02.2: right, it agrees on all 200 inputs"
+    tried = puzzle.inputs()
+    assert [x.layers + sum(x.kinds) for x in tried] == sorted(
+        x.layers + sum(x.kinds) for x in tried
+    )
+    first = next(x for x in tried if _placements(*x, **wrong) != _placements(*x))
+    said = str(pl.check("02.2", lambda n, kinds: _placements(n, kinds, **wrong)))
+    assert said.startswith(f"exercise 02.2: not yet. On {first} yours gives ")
+    assert len({puzzle.hint(x) for x in tried}) == 4
+
+
+@pytest.mark.parametrize("module", [cuts, splits, search, rules, programs, pipelines])
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""
     for call in ast.walk(ast.parse(inspect.getsource(module))):

@@ -8,12 +8,14 @@ from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.programs import PROGRAMS
 from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.course.exercises.rules import RULES
+from pipelab.course.exercises.search import SEARCH
 from pipelab.course.exercises.splits import SPLITS
 from pipelab.errors import UnknownName, nearest
 
 EXERCISES: dict[str, Exercise | Contest | Puzzle] = {
     **CUTS,
     **SPLITS,
+    **SEARCH,
     **RULES,
     **PROGRAMS,
     **PIPELINES,

@@ -1,8 +1,7 @@
-"""What exercises of notebooks 02 to 04 compute: the targets, and what common mistakes lead to."""
+"""What exercises of notebooks 03 and 04 compute: the targets, and what common mistakes lead to."""
 
 from dataclasses import replace
 from functools import cache
-from math import factorial
 from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.fields import given
@@ -16,20 +15,6 @@ def loaded_case(name: str, **options: Any) -> "Problem":
     from pipelab.io.cases_csv import load_case
 
     return load_case(name, **options)
-
-
-def placements(case: str, **options: Any) -> int:
-    from pipelab.engine.methods.exhaustive import count_placements
-
-    return sum(count_placements(loaded_case(case, **options)).values())
-
-
-def sets_in_no_order() -> float:
-    """Tiny, stages of one type, with the order of the stages forgotten."""
-    from pipelab.engine.methods.exhaustive import count_placements
-
-    counts = count_placements(loaded_case("tiny", max_gpus_per_stage=2, same_type_stages=True))
-    return sum(number // factorial(stages) for stages, number in counts.items())
 
 
 @cache

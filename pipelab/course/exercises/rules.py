@@ -1,6 +1,4 @@
-"""Exercises of notebooks 02 to 04: counting, one GPU per stage, the heuristic."""
-
-from math import comb, perm
+"""Exercises of notebooks 03 and 04: one GPU per stage, the heuristic."""
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
 from pipelab.course.exercises.rule_targets import (
@@ -8,54 +6,12 @@ from pipelab.course.exercises.rule_targets import (
     fast_layers,
     loaded_case,
     medium_links,
-    placements,
     predicted_rate,
-    sets_in_no_order,
     slow_enough,
     unlike,
 )
 
 RULES = {
-    "02.1": Exercise(
-        lambda: placements("medium_small"),
-        "placements",
-        "boundaries C(19, s-1) times ordered choices of s of 8 GPUs",
-        (
-            Mistake(
-                lambda: sum(comb(19, s - 1) * comb(8, s) for s in range(1, 9)),
-                "the order of the GPUs counts: ordered choices, not sets",
-            ),
-            Mistake(
-                lambda: sum(comb(20, s - 1) * perm(8, s) for s in range(1, 9)),
-                "twenty layers have nineteen boundaries",
-            ),
-            Mistake(
-                lambda: sum(comb(19, s - 1) for s in range(1, 9)),
-                "those are the ways to cut; each has its ways to choose GPUs",
-            ),
-            Mistake(
-                lambda: placements("medium_small", max_gpus_per_stage=2),
-                "that is with two GPUs per stage",
-            ),
-        ),
-    ),
-    "02.2": Exercise(
-        lambda: placements("tiny", max_gpus_per_stage=2, same_type_stages=True),
-        "placements",
-        "six sets can be a stage: four single GPUs and two pairs. For s stages count families of s disjoint ones",
-        (
-            Mistake(
-                lambda: placements("tiny", max_gpus_per_stage=2), "that counts mixed pairs too"
-            ),
-            Mistake(
-                lambda: placements("tiny"),
-                "that is with one GPU per stage; pairs of one type are allowed",
-            ),
-            Mistake(
-                sets_in_no_order, "the order of the stages counts: s! for each family of s sets"
-            ),
-        ),
-    ),
     "03.1": Exercise(
         fast_layers,
         "layers",
