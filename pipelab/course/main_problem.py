@@ -5,6 +5,9 @@ the T4s are slow, so the order of the GPUs matters. A stage costs what a pencil 
 times milliseconds per layer, where the last layer counts for more because of the head.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from pipelab.cluster import Cluster
 from pipelab.costs import LayerTimes
 from pipelab.hardware.known_gpus import load_gpus
@@ -18,6 +21,7 @@ GPUS = {A100: 3, L4: 4, T4: 4}
 LINKS = {
     (A100, A100): 10, (L4, L4): 10, (T4, T4): 10, (A100, L4): 10, (A100, T4): 1, (L4, T4): 0.1,
 }  # fmt: skip
+ONE_NETWORK = 10 / 8  # GB/s
 PROMPT = Workload(sequence_length=2048, batch_size=1)
 RESERVED_GB = 2.0  # of every GPU, for activations, the KV cache and buffers
 
@@ -70,4 +74,37 @@ def three_sites(max_gpus_per_stage: int = 1) -> Problem:
     )
     return Problem(
         cluster, model, PROMPT, costs, max_gpus_per_stage, name="Llama-3-70B on three sites"
+    )
+
+
+def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) -> Problem:
+    """The same model and GPU types without all that gives a stage its place in the pipeline.
+
+    Parameters
+    ----------
+    max_gpus_per_stage : int
+        As in `Problem`.
+    counts : sequence of int
+        How many A100-40, L4 and T4.
+
+    Returns
+    -------
+    Problem
+        With neither embedding nor head, so all layers are identical, and with 10 Gb/s between all
+        GPUs, which is never the bottleneck.
+
+    Examples
+    --------
+    >>> problem = one_network(2)
+    >>> problem.model.uniform, len(problem.cluster)
+    (True, 11)
+    """
+    problem = three_sites(max_gpus_per_stage)
+    memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.kinds}
+    cluster = Cluster.from_counts(dict(zip(GPUS, counts, strict=True)), memory, ONE_NETWORK)
+    return replace(
+        problem,
+        cluster=cluster,
+        model=replace(problem.model, weight_factors=None, work_factors=None),
+        name=f"Llama-3-70B on {len(cluster)} GPUs",
     )
