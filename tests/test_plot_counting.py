@@ -36,9 +36,9 @@ def test_bisection_shows_what_is_open_before_each_step():
     tried = {300: True, 500: False, 400: True}
     figure = course.plot_bisection([100, 200, 300, 400, 500, 600], tried)
     open_ = figure.data[0]
-    assert list(zip(open_.base, open_.y, strict=True)) == [(100, 500), (300, 300), (300, 200)]
-    marks = {trace.name: list(trace.x) for trace in figure.data[1:]}
-    assert marks == {"reachable": [1, 3], "not reachable": [2]}
+    assert list(zip(open_.base, open_.y, strict=True)) == [(0.5, 6), (3.5, 3), (3.5, 1)]
+    marks = {trace.name: list(zip(trace.x, trace.y, strict=True)) for trace in figure.data[1:]}
+    assert marks == {"reachable": [(1, 3), (3, 4)], "not reachable": [(2, 5)]}
     assert (
         figure.layout.title.text
         == "3 of 6 rates tried: 400.0 tokens/s is the highest reachable one"
@@ -61,7 +61,11 @@ def test_prices_stand_end_to_end_beside_all_layers(prices, title):
     assert last == [n * u for n, u in zip((3, 4, 4), prices, strict=True)]
     (line,) = figure.layout.shapes
     assert line.x0 == 80
-    assert f"<b>{sum(last):.4g}</b>" in [note.text for note in figure.layout.annotations]
+    notes = {note.text: note.x for note in figure.layout.annotations if note.y == "7,000.0"}
+    assert f"<b>{sum(last):.4g}</b>" in notes
+    assert notes[f"3 × {prices[0]}"] == last[0] / 2
+    crossed = {note.text: note.x for note in figure.layout.annotations if note.y == "6,000.0"}
+    assert crossed["4 × 2.5"] == (71.5 + 80) / 2  # beside the line, on the longer side
 
 
 def test_without_order_and_ends_all_layers_are_identical():

@@ -101,16 +101,16 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.F
     """
     import plotly.graph_objects as go
 
-    low, high, spans = min(rates), max(rates), []
-    best = None
+    place = {rate: number for number, rate in enumerate(sorted(rates), start=1)}
+    low, high, spans, best = 1, len(place), [], None
     for rate, reachable in tried.items():
         spans.append((low, high))
-        low, high = (rate, high) if reachable else (low, rate)
+        low, high = (place[rate] + 1, high) if reachable else (low, place[rate] - 1)
         best = rate if reachable else best
     steps = list(range(1, len(tried) + 1))
     figure = go.Figure()
     figure.add_bar(
-        name="still open", x=steps, base=[a for a, _ in spans], y=[b - a for a, b in spans],
+        name="still open", x=steps, base=[a - 0.5 for a, _ in spans], y=[b - a + 1 for a, b in spans],
         width=0.5, marker={"color": NEUTRAL_LIGHT}, hoverinfo="skip",
     )  # fmt: skip
     looks = {True: ("reachable", _REACHED, "circle"), False: ("not reachable", WRONG, "x")}
@@ -119,9 +119,9 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.F
             (step, rate) for step, rate in zip(steps, tried, strict=True) if tried[rate] == answer
         ]
         figure.add_scatter(
-            name=word, x=[step for step, _ in shown], y=[rate for _, rate in shown], mode="markers+text",
-            text=[f"{rate:,.0f}" for _, rate in shown], textposition="top center",
-            marker={"color": colour, "symbol": symbol, "size": 12}, hoverinfo="skip",
+            name=word, x=[step for step, _ in shown], y=[place[rate] for _, rate in shown], mode="markers+text",
+            text=[f"   {rate:,.1f}" for _, rate in shown], textposition="middle right", cliponaxis=False,
+            marker={"color": colour, "symbol": symbol, "size": 11}, hoverinfo="skip",
         )  # fmt: skip
     found = (
         "none is reachable"
@@ -129,9 +129,11 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.F
         else f"{best:,.1f} tokens/s is the highest reachable one"
     )
     figure.update_layout(
-        template=template(), height=400, title=f"{len(tried)} of {len(rates)} rates tried: {found}",
-        xaxis={"title": {"text": "step"}, "dtick": 1, "showgrid": False},
-        yaxis={"title": {"text": "tokens/s"}, "type": "log", "gridcolor": GRID, "dtick": "D2"},
+        template=template(), height=440, title=f"{len(tried)} of {len(rates)} rates tried: {found}",
+        xaxis={"title": {"text": "step, and the rate that it tries (tokens/s)"}, "dtick": 1, "showgrid": False,
+               "range": [0.5, len(tried) + 0.9]},
+        yaxis={"title": {"text": "possible rates, the lowest first"}, "gridcolor": GRID,
+               "range": [0, len(place) + 1]},
         margin={"t": 90},
     )  # fmt: skip
     return figure
@@ -165,14 +167,20 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]]) -> "g
     colours = colour_of_types(kind.type for kind in kinds)
     totals = {r: sum(n * u for n, u in zip(counts, us, strict=True)) for r, us in prices.items()}
     figure = go.Figure()
+    begin = dict.fromkeys(names, 0.0)
     for k, (kind, count) in enumerate(zip(kinds, counts, strict=True)):
+        colour, parts = colours[kind.type], [count * us[k] for us in prices.values()]
         figure.add_bar(
-            orientation="h", name=_short(kind.type), y=names, x=[count * us[k] for us in prices.values()],
-            marker={"color": colours[kind.type], "line": {"color": "white", "width": 1.5}},
-            text=[f"{count} × {us[k]:.3g}" for us in prices.values()], textposition="inside",
-            insidetextanchor="middle", insidetextfont={"color": ink_on(colours[kind.type])},
-            textangle=0, hoverinfo="skip",
+            orientation="h", name=_short(kind.type), y=names, x=parts, hoverinfo="skip",
+            marker={"color": colour, "line": {"color": "white", "width": 1.5}},
         )  # fmt: skip
+        for name, part, us in zip(names, parts, prices.values(), strict=True):
+            if part:
+                figure.add_annotation(
+                    x=_beside(begin[name], begin[name] + part, layers), y=name, showarrow=False,
+                    text=f"{count} × {us[k]:.3g}", font={"color": ink_on(colour), "size": 12},
+                )  # fmt: skip
+            begin[name] += part
     figure.add_vline(x=layers, line={"color": BOTTLENECK, "width": 3})
     figure.add_annotation(
         x=layers, y=1, yref="paper", yanchor="bottom", showarrow=False, text=f"{layers} layers"
@@ -191,6 +199,13 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]]) -> "g
         legend={"y": 1.06, "traceorder": "normal"},
     )  # fmt: skip
     return figure
+
+
+def _beside(begin: float, end: float, line: float) -> float:
+    """The middle of a bar's part, or of the longer side where a line crosses it."""
+    if begin < line < end:
+        begin, end = (begin, line) if line - begin > end - line else (line, end)
+    return (begin + end) / 2
 
 
 def _verdict(totals: Mapping[float, float], layers: int) -> str:
