@@ -1,6 +1,7 @@
 """Counting in pictures: what a mix of GPUs holds at a rate, the bisection, and prices in layers."""
 
 from collections.abc import Mapping, Sequence
+from math import isclose
 from typing import TYPE_CHECKING
 
 from pipelab.figures.theme import (
@@ -111,7 +112,7 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.F
     figure = go.Figure()
     figure.add_bar(
         name="still open", x=steps, base=[a - 0.5 for a, _ in spans], y=[b - a + 1 for a, b in spans],
-        width=0.5, marker={"color": NEUTRAL_LIGHT}, hoverinfo="skip",
+        width=0.24, marker={"color": NEUTRAL_LIGHT}, hoverinfo="skip",
     )  # fmt: skip
     looks = {True: ("reachable", _REACHED, "circle"), False: ("not reachable", WRONG, "x")}
     for answer, (word, colour, symbol) in looks.items():
@@ -139,7 +140,9 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.F
     return figure
 
 
-def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]]) -> "go.Figure":
+def plot_prices(
+    problem: Problem, prices: Mapping[float, Sequence[float]], best: float
+) -> "go.Figure":
     """At each rate, the prices of all GPUs in layers, end to end, beside the layers of the model.
 
     Parameters
@@ -147,23 +150,28 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]]) -> "g
     problem : Problem
         Whose GPUs and layers these are.
     prices : dict of float to list of float
-        By rate in tokens/s: of a GPU of each of `problem.cluster.kinds`, in layers.
+        By rate in tokens/s, the lowest first: of a GPU of each of `problem.cluster.kinds`, in
+        layers.
+    best : float
+        The optimum in tokens/s; there is a higher rate among those of `prices`.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        A row per rate; those that do not come to all layers are out of reach.
+        A row per rate; the optimum's is bold.
 
     Examples
     --------
     >>> from pipelab.course import three_sites
-    >>> plot_prices(three_sites(), {5988.3: [19, 4, 2], 6400: [17, 4, 2.5]}).layout.title.text[:58]
-    'At 6,400.0 tokens/s, all GPUs together cost 77 layers: 3 t'
+    >>> prices = {6321.0: [18, 4, 2.5], 6400.0: [17, 4, 2.5]}
+    >>> plot_prices(three_sites(), prices, 6321).layout.title.text
+    'At 6,400.0 tokens/s, just above the optimum, all GPUs cost 77 of 80 layers: 3 too few'
     """
     import plotly.graph_objects as go
 
     kinds, counts = problem.cluster.kinds, problem.cluster.kind_count.tolist()
-    layers, names = problem.model.layers, [f"{rate:,.1f}" for rate in prices]
+    layers = problem.model.layers
+    names = [f"<b>{r:,.1f}</b>" if isclose(r, best) else f"{r:,.1f}" for r in prices]
     colours = colour_of_types(kind.type for kind in kinds)
     totals = {r: sum(n * u for n, u in zip(counts, us, strict=True)) for r, us in prices.items()}
     figure = go.Figure()
@@ -192,7 +200,7 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]]) -> "g
             font={"color": WRONG if total < layers * _SAME else "#222222"},
         )  # fmt: skip
     figure.update_layout(
-        template=template(), barmode="stack", height=160 + 38 * len(prices), title=_verdict(totals, layers),
+        template=template(), barmode="stack", height=160 + 38 * len(prices), title=_verdict(totals, layers, best),
         xaxis={"title": {"text": "layers: number of GPUs × price of each"}, "range": [0, 1.14 * most],
                "gridcolor": GRID},
         yaxis={"title": {"text": "tokens/s"}, "type": "category"}, margin={"t": 96},
@@ -208,16 +216,13 @@ def _beside(begin: float, end: float, line: float) -> float:
     return (begin + end) / 2
 
 
-def _verdict(totals: Mapping[float, float], layers: int) -> str:
-    """Of the lowest rate at which the prices are a proof."""
-    short = [rate for rate in sorted(totals) if totals[rate] < layers * _SAME]
-    if not short:
-        return f"At each of these rates, all GPUs together cost at least {layers:,} layers"
-    total = totals[short[0]]
-    return (
-        f"At {short[0]:,.1f} tokens/s, all GPUs together cost {total:.4g} layers: "
-        f"{layers - total:.3g} too few"
-    )
+def _verdict(totals: Mapping[float, float], layers: int, best: float) -> str:
+    """What the prices prove of the next rate above the optimum."""
+    after = min(rate for rate in totals if rate > best and not isclose(rate, best))
+    where = f"At {after:,.1f} tokens/s, just above the optimum, all GPUs cost {totals[after]:.4g}"
+    if totals[after] < layers * _SAME:
+        return f"{where} of {layers:,} layers: {layers - totals[after]:.3g} too few"
+    return f"{where} layers: prices prove nothing here"
 
 
 def _name_of(problem: Problem, mix: Sequence[int]) -> str:
