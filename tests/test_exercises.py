@@ -14,6 +14,7 @@ from pipelab.course.exercises import (
     Exercise,
     Mistake,
     Puzzle,
+    counts,
     cuts,
     pipelines,
     programs,
@@ -321,7 +322,49 @@ def test_a_count_of_placements_is_right_or_told_the_smallest_input(wrong):
     assert len({puzzle.hint(x) for x in tried}) == 4
 
 
-@pytest.mark.parametrize("module", [cuts, splits, search, rules, programs, pipelines])
+def _refutes(prices, stages, counts, layers, sign=True, rows=True, strict=True):
+    """Whether prices are a proof; with other arguments, as one may get it wrong."""
+    covered = all(most <= sum(prices[k] for k in gpus) for gpus, most in stages)
+    total = sum(n * u for n, u in zip(counts, prices, strict=True))
+    short = total < layers if strict else total <= layers
+    return (min(prices) >= 0 or not sign) and (covered or not rows) and short
+
+
+def _count_mixes(counts, most, supply=True, empty=1, exactly=False):
+    """The number of mixes, class after class; with other arguments, as one may get it wrong."""
+    ways = [1] + [0] * most
+    for n in counts:
+        ways = [sum(ways[max(0, size - n) if supply else 0 : size + 1]) for size in range(most + 1)]
+    return ways[-1] if exactly else sum(ways) - empty
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "wrong"),
+    [
+        ("06.1", _refutes, {"sign": False}),
+        ("06.1", _refutes, {"rows": False}),
+        ("06.1", _refutes, {"strict": False}),
+        ("06.3", _count_mixes, {"supply": False}),
+        ("06.3", _count_mixes, {"empty": 0}),
+        ("06.3", _count_mixes, {"exactly": True}),
+    ],
+)
+def test_functions_of_counting_are_right_or_told_the_smallest_input(name, function, wrong):
+    puzzle = EXERCISES[name]
+    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 300 inputs"
+    tried = puzzle.inputs()
+    first = next(
+        x
+        for x in tried
+        if puzzle.apply(lambda *given: function(*given, **wrong), x) != puzzle.apply(function, x)
+    )
+    said = str(pl.check(name, lambda *given: function(*given, **wrong)))
+    assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
+    assert f"expected {puzzle.apply(function, first)}. Hint: " in said
+    assert len({puzzle.hint(x) for x in tried}) == 3
+
+
+@pytest.mark.parametrize("module", [cuts, splits, search, rules, counts, programs, pipelines])
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""
     for call in ast.walk(ast.parse(inspect.getsource(module))):

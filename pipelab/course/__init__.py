@@ -16,12 +16,13 @@ from pipelab.io.paths import notebooks_dir
 __getattr__, _, COURSE_NAMES = lazy_loader.attach(
     "pipelab",
     submod_attrs={
+        "course.figures.counting": ["plot_bisection", "plot_mixes", "plot_prices"],
         "course.figures.course": ["plot_course"],
         "course.figures.cut": ["plot_cut"],
         "course.figures.ledger": ["plot_verdicts"],
         "course.figures.rates": ["plot_rates"],
         "course.figures.splits": ["plot_split_table", "plot_splits"],
-        "course.main_problem": ["five_gpus", "three_sites"],
+        "course.main_problem": ["five_gpus", "one_network", "three_sites"],
         "course.reading_tables": ["show_table"],
         "course.papers": ["published_bubbles"],
         "display": ["duration"],

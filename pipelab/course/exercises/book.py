@@ -2,6 +2,7 @@
 
 from pipelab.course.exercises.answer import Answer, verdict
 from pipelab.course.exercises.contest import Contest
+from pipelab.course.exercises.counts import COUNTS
 from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
 from pipelab.course.exercises.pipelines import PIPELINES
@@ -18,6 +19,7 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle] = {
     **SEARCH,
     **RULES,
     **PROGRAMS,
+    **COUNTS,
     **PIPELINES,
 }
 

@@ -54,8 +54,9 @@ class Puzzle:
                 if agrees:
                     continue
                 got = shown(answer)
+            expected = str(wanted) if isinstance(wanted, bool) else f"{wanted:.7g}"
             return (
                 False,
-                f"on {given} yours gives {got}, expected {wanted:.7g}. Hint: {self.hint(given)}",
+                f"on {given} yours gives {got}, expected {expected}. Hint: {self.hint(given)}",
             )
         return True, f"it agrees on all {len(inputs)} inputs"
