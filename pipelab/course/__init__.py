@@ -19,6 +19,13 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.figures.course": ["plot_course"],
         "course.figures.cut": ["plot_cut"],
         "course.figures.ledger": ["plot_verdicts"],
+        "course.figures.predictions": [
+            "outcome_of_prediction",
+            "plot_fixes",
+            "plot_predictions",
+            "plot_rates",
+            "plot_speedup",
+        ],
         "course.figures.splits": ["plot_split_table", "plot_splits"],
         "course.main_problem": ["three_sites"],
         "course.reading_tables": ["show_table"],

@@ -1,6 +1,7 @@
 """All exercises by name, and the one function that checks an answer."""
 
 from pipelab.course.exercises.answer import Answer, verdict
+from pipelab.course.exercises.averages import AVERAGES, SmallestMix
 from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
@@ -11,10 +12,11 @@ from pipelab.course.exercises.rules import RULES
 from pipelab.course.exercises.splits import SPLITS
 from pipelab.errors import UnknownName, nearest
 
-EXERCISES: dict[str, Exercise | Contest | Puzzle] = {
+EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix] = {
     **CUTS,
     **SPLITS,
     **RULES,
+    **AVERAGES,
     **PROGRAMS,
     **PIPELINES,
 }
