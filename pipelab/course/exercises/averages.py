@@ -55,15 +55,12 @@ def _predicted(mix: Mix, layers: int = 80) -> float | None:
     """As `type_count` with counting rows and up to two GPUs per stage, by counting: SCIP takes minutes."""
     from pipelab.engine.formulations.type_count import average_link, list_options
 
-    problem = _problem(mix, layers, 2)
+    # No stage is longer than 22 layers, and those that start later repeat those that start first.
+    problem = _problem(mix, min(layers, 22), 2)
     options = list_options(problem)
-    first = options.start == 0  # identical layers: the others repeat these
-    stages = list(
-        zip(
-            options.type_of[first], options.number[first], options.size[first],
-            options.throughput[first], strict=True,
-        )
-    )  # fmt: skip
+    first = options.start == 0
+    columns = (options.type_of, options.number, options.size, options.throughput)
+    stages = list(zip(*(column[first].tolist() for column in columns), strict=True))
     for rate in sorted({stage[3] for stage in stages}, reverse=True):
         held = 0
         for kind, count in enumerate(options.counts):
