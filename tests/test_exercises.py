@@ -14,6 +14,7 @@ from pipelab.course.exercises import (
     Exercise,
     Mistake,
     Puzzle,
+    averages,
     counts,
     cuts,
     pipelines,
@@ -57,7 +58,7 @@ def test_every_mistake_is_told_apart(name):
 
 def test_none_is_an_answer_where_a_reader_arrives_at_it():
     """04.1: a result without a placement has no throughput."""
-    said = pl.solve(pl.load_case("small", max_gpus_per_stage=4), "type_count").throughput
+    said = pl.solve(averages._problem((0, 4, 0), 12, 4), "type_count").throughput
     assert said is None
     assert str(pl.check("04.1", said)).startswith(
         "exercise 04.1: not yet. Yours is None. Hint: the heuristic names no GPU"
@@ -69,6 +70,59 @@ def test_none_is_an_answer_where_a_reader_arrives_at_it():
         == "exercise 00.1: not attempted yet"
     )
     assert str(pl.check("07.2", ...)) == "exercise 07.2: not attempted yet"
+
+
+def test_a_mix_of_gpus_must_be_a_counterexample_and_none_may_be_smaller():
+    """04.2: the model fits, the prediction is too high, and both are computed for the reader's own mix."""
+    for mix in ((3, 1, 2), (3, 2, 1), (3, 3, 0), [3, 1, 2]):
+        assert str(pl.check("04.2", mix)).startswith("exercise 04.2: right, predicted ")
+    for mix, says in [
+        ((0, 4, 4), "Predicted 2,133.3 tokens/s, possible 819.2: too much, but there is a smaller"),
+        ((3, 1, 1), "Predicted 2,844.4 tokens/s, possible 2,844.4: not too much. Hint: "),
+        ((0, 0, 4), "This mix does not hold the model"),
+        ((0, 0, 0), "yours has no GPU"),
+        ((4, 0, 0), "at most as many as there are; yours is (4, 0, 0)"),
+        ((3, 1.0, 2), "at most as many as there are; yours is (3, 1.0, 2)"),
+        ({"A100": 3}, "expected the numbers of A100, L4 and T4, such as (3, 4, 4)"),
+        (6, "yours is 6"),
+    ]:
+        assert says.lower() in str(pl.check("04.2", mix)).lower()
+    assert str(pl.check("04.2", None)) == "exercise 04.2: not attempted yet"
+
+
+@pytest.mark.parametrize("mix", [(1, 0, 2), (0, 4, 0), (1, 1, 1)])
+def test_the_count_behind_that_exercise_is_the_heuristic(mix):
+    """SCIP's answer, on twelve layers: on all 80 it takes minutes."""
+    found = averages._problem(mix, 12, 2)
+    result = pl.solve(found, "type_count", rows="counting")
+    assert averages._predicted(mix, 12) == pytest.approx(result.details["predicted"])
+
+
+def _best_of_orders(stages, links, worst=max, as_given=False, mean=False):
+    """The smallest bottleneck over all orders; with other arguments, as one may get it wrong."""
+    found = []
+    for order in [stages] if as_given else itertools.permutations(stages):
+        sites = [site for site, _ in order]
+        times = [links[pair] for pair in itertools.pairwise(sites)]
+        if mean and times:
+            times = [sum(links.values()) / len(links)]
+        found.append(worst([ms for _, ms in order] + times))
+    return min(found)
+
+
+@pytest.mark.parametrize("wrong", [{"worst": sum}, {"as_given": True}, {"mean": True}], ids=str)
+def test_the_best_order_is_right_or_told_the_smallest_input(wrong):
+    puzzle = EXERCISES["04.3"]
+    assert str(pl.check("04.3", _best_of_orders)).endswith("right, it agrees on all 300 inputs")
+    tried = puzzle.inputs()
+    assert [len(x.stages) for x in tried] == sorted(len(x.stages) for x in tried)
+    first = next(
+        x for x in tried if _best_of_orders(x.stages, dict(x.links), **wrong) != puzzle.target(x)
+    )
+    said = str(pl.check("04.3", lambda stages, links: _best_of_orders(stages, links, **wrong)))
+    assert said.startswith(f"exercise 04.3: not yet. On {first} yours gives ")
+    assert str(first).startswith("stages=[(")
+    assert len({puzzle.hint(x) for x in tried}) == 3
 
 
 def test_the_first_hint_is_not_the_solution():
@@ -364,7 +418,9 @@ def test_functions_of_counting_are_right_or_told_the_smallest_input(name, functi
     assert len({puzzle.hint(x) for x in tried}) == 3
 
 
-@pytest.mark.parametrize("module", [cuts, splits, search, rules, counts, programs, pipelines])
+@pytest.mark.parametrize(
+    "module", [averages, cuts, splits, search, rules, counts, programs, pipelines]
+)
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""
     for call in ast.walk(ast.parse(inspect.getsource(module))):

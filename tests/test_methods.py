@@ -413,6 +413,20 @@ def test_without_its_factor_it_promises_what_the_joint_ilp_proves(tiny):
     assert pl.solve(tiny, "type_count", factor=False).details["predicted"] == pytest.approx(301.784)
 
 
+def test_with_times_per_layer_it_scales_one_gpu_by_its_factor():
+    """12 of Llama-3-70B's layers on four L4: four GPUs are predicted to be almost six times as fast as one."""
+    problem = pl.course.three_sites(max_gpus_per_stage=4)
+    model = dataclasses.replace(problem.model, layers=12, weight_factors=None, work_factors=None)
+    four = problem.cluster.with_counts({"L4": 4})
+    part = dataclasses.replace(problem, cluster=four, model=model)
+    one_gpu = 2048000 / (12 * 80)
+    for factor, wanted in ((True, 0.85 * (2 - 1 / 4) * 4), (False, 0.85 * 4)):
+        found = pl.solve(part, "type_count", factor=factor).details
+        assert found["predicted"] == pytest.approx(wanted * one_gpu)
+        assert (found["misfits"], found["real_misfits"]) == (0, 0)
+    assert pl.solve(part).throughput == pytest.approx(4 * one_gpu)
+
+
 def test_its_model_has_the_sizes_that_the_write_up_reports():
     assert (
         pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "type_count").size["variables"] == 81

@@ -20,6 +20,13 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.figures.course": ["plot_course"],
         "course.figures.cut": ["plot_cut"],
         "course.figures.ledger": ["plot_verdicts"],
+        "course.figures.predictions": [
+            "outcome_of_prediction",
+            "plot_fixes",
+            "plot_predictions",
+            "plot_against_prediction",
+            "plot_speedup",
+        ],
         "course.figures.rates": ["plot_rates"],
         "course.figures.splits": ["plot_split_table", "plot_splits"],
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],

@@ -1,6 +1,7 @@
 """All exercises by name, and the one function that checks an answer."""
 
 from pipelab.course.exercises.answer import Answer, verdict
+from pipelab.course.exercises.averages import AVERAGES, SmallestMix
 from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.counts import COUNTS
 from pipelab.course.exercises.cuts import CUTS
@@ -13,11 +14,12 @@ from pipelab.course.exercises.search import SEARCH
 from pipelab.course.exercises.splits import SPLITS
 from pipelab.errors import UnknownName, nearest
 
-EXERCISES: dict[str, Exercise | Contest | Puzzle] = {
+EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix] = {
     **CUTS,
     **SPLITS,
     **SEARCH,
     **RULES,
+    **AVERAGES,
     **PROGRAMS,
     **COUNTS,
     **PIPELINES,

@@ -11,23 +11,28 @@ author's own and wrong or unfounded; each can be switched to what it should be:
 - Memory is checked with a formula of its own (`memory_gb`), and a type that does not fit is
   still allowed one GPU. Segments are at most as long as some single GPU can really hold.
 
+The formulas are stated for the write-up's rates. With `LayerTimes`, k GPUs of a stage are k times as
+fast as one, and the heuristic predicts 0.85 · (2 - 1/k) · k.
+
 Source: the write-up, "Failed Attempt: Heuristic Hybrid Solver", and its author's code.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.costs import MEMORY_SLACK
+from pipelab.costs import MEMORY_SLACK, LayerTimes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.errors import NotApplicable
 from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
+
+EFFICIENCY = 0.85  # the author's, for stages of several GPUs
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +103,18 @@ def memory_gb(problem: Problem, layers: Any, batch: Any) -> Any:
 def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEVER) -> Options:
     """Every segment with every type and number of GPUs that the heuristic allows."""
     refuse_unlike_layers(problem, "type_count")
-    if not isinstance(problem.costs, LinearThroughput):
-        expected = "expected LinearThroughput: the heuristic's formulas are the write-up's own"
+    if not isinstance(problem.costs, LinearThroughput | LayerTimes):
+        expected = "expected LinearThroughput or LayerTimes: other models give no rate for a share of the batch"
         raise NotApplicable("type_count", [("costs", type(problem.costs).__name__, expected)])
     types = tuple(dict.fromkeys(gpu.type for gpu in problem.cluster.gpus))
     counts = tuple(sum(gpu.type == t for gpu in problem.cluster.gpus) for t in types)
     memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.gpus}
-    activations = problem.costs.activation_gb(problem.model, problem.workload)
-    most_layers = max(1, int((max(memory.values()) - activations) / problem.model.layer_weight_gb))
+    most_layers = max(
+        1,
+        int(
+            (max(memory.values()) - _beside_weights_gb(problem, 1)) / problem.model.layer_weight_gb
+        ),
+    )
     rows = []
     for start in range(problem.model.layers):
         for size in range(1, min(most_layers, problem.model.layers - start) + 1):
@@ -140,15 +149,34 @@ def _numbers(
     passes = [bool(memory_gb(problem, size, batch / k) <= memory[name]) for k in range(1, most + 1)]
     allowed = max(1, [*passes, False].index(False))
     weights = size * problem.model.layer_weight_gb
-    activations = problem.costs.activation_gb(problem.model, problem.workload)
+    # LayerTimes loses nothing where GPUs share a stage, so it has no efficiency of its own.
+    costs = problem.costs
+    efficiency = costs.efficiency if isinstance(costs, LinearThroughput) else EFFICIENCY
     rows = []
     for k in range(1, allowed + 1):
-        rate = float(problem.costs.gpu_throughput(name, problem.workload, batch / k, size))
+        rate = _gpu_rate(problem, name, batch / k, range(start, start + size))
         if k > 1:
-            rate *= problem.costs.efficiency * k * ((2 - 1 / k) if factor else 1.0)
-        fits = weights + activations / k <= memory[name] * MEMORY_SLACK
+            rate *= efficiency * k * ((2 - 1 / k) if factor else 1.0)
+        fits = weights + _beside_weights_gb(problem, k) <= memory[name] * MEMORY_SLACK
         rows.append((start, size, index, k, rate, passes[k - 1], fits))
     return rows
+
+
+def _gpu_rate(problem: Problem, name: str, batch: float, layers: range) -> float:
+    """Tokens/s of one GPU with so many sequences of the batch."""
+    if isinstance(problem.costs, LinearThroughput):
+        return float(problem.costs.gpu_throughput(name, problem.workload, batch, len(layers)))
+    gpu = next(gpu for gpu in problem.cluster.gpus if gpu.type == name)
+    # A share of the batch takes that share of the time, so it does not change the rate.
+    return problem.costs.stage(problem.model, problem.workload, [gpu], layers, "even").throughput
+
+
+def _beside_weights_gb(problem: Problem, number: int) -> float:
+    """What each of k GPUs needs besides weights, by the problem's own costs."""
+    if isinstance(problem.costs, LayerTimes):
+        return problem.costs.reserved_gb
+    costs = cast(LinearThroughput, problem.costs)
+    return costs.activation_gb(problem.model, problem.workload) / number
 
 
 def average_link(problem: Problem) -> float:
