@@ -56,6 +56,10 @@ class Puzzle:
                 got = shown(answer)
             return (
                 False,
-                f"on {given} yours gives {got}, expected {wanted:.7g}. Hint: {self.hint(given)}",
+                f"on {given} yours gives {got}, expected {_written(wanted)}. Hint: {self.hint(given)}",
             )
         return True, f"it agrees on all {len(inputs)} inputs"
+
+
+def _written(wanted: float) -> str:
+    return str(wanted) if isinstance(wanted, bool) else f"{wanted:.7g}"
