@@ -46,8 +46,10 @@ def _name(path):
     return path.stem
 
 
-def test_there_are_ten():
-    assert [path.name[:2] for path in COURSE] == [f"{n:02}" for n in range(10)]
+def test_these_numbers_exist():
+    """09 to 12 are not written yet."""
+    numbers = ["00", "01", "02", "03", "04", "05", "06", "07", "08", "13", "14"]
+    assert [path.name[:2] for path in COURSE] == numbers
 
 
 @pytest.mark.parametrize("path", COURSE, ids=_name)
@@ -247,14 +249,15 @@ def test_the_map_counts_the_minutes_that_the_notebooks_say():
     assert [book.file for book in books] == [path.name for path in COURSE]
     read, in_part = plot_course().data
     assert list(read.y) == [lane for lane, way in WAYS.items() for _ in way.whole]
-    assert sum(read.x[:10]) == sum(said)
+    assert sum(read.x[: len(COURSE)]) == sum(said)
     begins = dict(zip(read.text, read.base, strict=True))
     assert begins["00"] == 0
-    assert begins["09"] == sum(said) - said[9]
+    assert begins["14"] == sum(said) - said[-1]
     assert sorted(in_part.text) == ["05", "06", "08"]
-    engineer = sum(said[int(n)] for n in WAYS["engineer"].whole) / 60
+    minutes = {path.name[:2]: of for path, of in zip(COURSE, said, strict=True)}
+    engineer = sum(minutes[n] for n in WAYS["engineer"].whole) / 60
     assert (
-        f"10 notebooks: {sum(said) / 60:.1f} hours for the learner"
+        f"{len(COURSE)} notebooks: {sum(said) / 60:.1f} hours for the learner"
         in plot_course().layout.title.text
     )
     assert f"{engineer:.1f} hours for the engineer" in plot_course().layout.title.text

@@ -8,12 +8,16 @@ import math
 import pytest
 
 import pipelab as pl
+from pipelab.course import notebooks_of_the_course
 from pipelab.course.exercises import (
     EXERCISES,
     Contest,
     Exercise,
     Mistake,
     Puzzle,
+    Refutation,
+    Requirement,
+    audits,
     averages,
     counts,
     cuts,
@@ -22,18 +26,17 @@ from pipelab.course.exercises import (
     rules,
     search,
     splits,
+    write_up,
 )
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Exercise)}
 
 
 def test_every_notebook_has_two():
-    assert {name[:2] for name in EXERCISES} == {f"{n:02}" for n in range(10)}
-    for notebook in range(10):
-        assert [name for name in EXERCISES if name[:2] == f"{notebook:02}"] >= [
-            f"{notebook:02}.1",
-            f"{notebook:02}.2",
-        ]
+    numbers = {book.number for book in notebooks_of_the_course()}
+    assert {name[:2] for name in EXERCISES} == numbers
+    for number in numbers:
+        assert {f"{number}.1", f"{number}.2"} <= set(EXERCISES)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -418,8 +421,151 @@ def test_functions_of_counting_are_right_or_told_the_smallest_input(name, functi
     assert len({puzzle.hint(x) for x in tried}) == 3
 
 
+def _fits(order, spare=0, stalls=True, room=None):
+    """Whether an order runs and holds little; with other arguments, as one may get it wrong."""
+    p, done, rows = order.ranks, set(), [list(row) for row in order.actions]
+    for r, row in enumerate(rows):
+        held = itertools.accumulate(1 if step.kind == "F" else -1 for step in row)
+        if max(held) > (room or p - r) + spare:
+            return False
+    while stalls and any(rows):
+        able = [
+            row
+            for row in rows
+            if row
+            and all(
+                need in done
+                for need in (
+                    [("F", row[0].stage - 1, row[0].microbatch)] * (row[0].stage > 0)
+                    if row[0].kind == "F"
+                    else [
+                        ("F", row[0].stage, row[0].microbatch),
+                        *[("B", row[0].stage + 1, row[0].microbatch)] * (row[0].stage < p - 1),
+                    ]
+                )
+            )
+        ]
+        if not able:
+            return False
+        done |= {(a.kind, a.stage, a.microbatch) for a in (row.pop(0) for row in able)}
+    return True
+
+
 @pytest.mark.parametrize(
-    "module", [averages, cuts, splits, search, rules, counts, programs, pipelines]
+    "wrong", [{"spare": 1}, {"spare": -1}, {"stalls": False}, {"room": 2}], ids=str
+)
+def test_a_property_of_orders_accepts_the_right_and_rejects_the_faulty(wrong):
+    puzzle = EXERCISES["14.1"]
+    assert str(pl.check("14.1", _fits)) == "exercise 14.1: right, it agrees on all 300 inputs"
+    tried = puzzle.inputs()
+    steps = [sum(map(len, order)) for order in tried]
+    assert steps == sorted(steps)
+    assert 50 < sum(puzzle.target(order) for order in tried) < 150
+    first = next(
+        order for order in tried if _fits(order.schedule(), **wrong) != puzzle.target(order)
+    )
+    said = str(pl.check("14.1", lambda order: _fits(order, **wrong)))
+    assert said.startswith(f"exercise 14.1: not yet. On {first} yours gives ")
+    assert f"expected {puzzle.target(first)}. Hint: " in said
+    assert str(first).startswith("rank 0: ")
+    assert len({puzzle.hint(order) for order in tried}) == 3
+
+
+def test_the_orders_that_a_count_accepts_hardly_ever_run():
+    """Against the simulator, which refuses the others."""
+
+    def runs(rows):
+        try:
+            order = pl.Schedule.of("", [[f"{r}{a}" for a in row] for r, row in enumerate(rows)])
+            pl.simulate(order, pl.StageCosts(1, 1, 1))
+        except pl.InvalidSchedule:
+            return False
+        return True
+
+    rows = list(itertools.permutations(("F0", "F1", "B0", "B1")))
+    assert sum(map(runs, itertools.product(rows, repeat=2))) == EXERCISES["14.3"].target() == 26
+
+
+def _by_flops(costs, stages, repaired=True):
+    """The published rule, where it panics too short; or repaired."""
+    share, sizes, load = -(-sum(costs) // stages), [0], 0
+    for i, cost in enumerate(costs):
+        sizes[-1] += 1
+        load += cost
+        left, to_open = len(costs) - i - 1, stages - len(sizes)
+        if to_open and left >= to_open and (load >= share or (repaired and left == to_open)):
+            sizes.append(0)
+            load = 0
+    return sizes
+
+
+def _even(costs, stages):
+    return [len(part) for part in pl.split_even(len(costs), stages)]
+
+
+def test_a_rule_is_repaired_when_every_answer_keeps_what_is_required():
+    required = EXERCISES["14.2"]
+    assert isinstance(required, Requirement)
+    for right in (_by_flops, lambda c, s: [len(part) for part in pl.split_minmax(c, s)]):
+        assert str(pl.check("14.2", right)) == (
+            "exercise 14.2: right, it keeps the rule on all 300 inputs"
+        )
+    lengths = [len(costs) for costs, _ in required.inputs()]
+    assert lengths == sorted(lengths)
+    for wrong, why in [
+        (lambda c, s: _by_flops(c, s, repaired=False), "yours gives [2]: that is 1 of 2 stages"),
+        (lambda c, s: [len(c)] + [0] * (s - 1), "yours gives [2, 0]: stage 2 has no layer"),
+        (lambda c, s: [1] * s, "yours gives [1]: that is 1 of 2 layers"),
+        (_even, "a stage costs 15, a fair share and the largest layer 14.6667"),
+        (lambda c, s: c.clear(), "yours gives TypeError: "),
+    ]:
+        said = str(pl.check("14.2", wrong))
+        assert said.startswith("exercise 14.2: not yet. On [")
+        assert why in said
+    assert "as `def cut(costs, stages):` makes it; yours is 3" in required.grade(3)[1]
+
+
+def test_a_claim_is_refuted_by_a_faster_placement_on_the_same_gpus():
+    refuted = EXERCISES["13.1"]
+    assert isinstance(refuted, Refutation)
+    h100, a10, t4 = (0,), (10, 11), (20, 21, 22, 23)
+    for stages, why in [
+        ([(8, h100), (4, a10), (2, t4)], "yours yields 268.1 tokens/s, the claimed one 268.1"),
+        ([(14, h100)], "the claim is about GPUs 0, 10, 11, 20, 21, 22, 23"),
+        ([(1, h100), (1, a10), (12, t4)], "is not valid"),
+    ]:
+        right, said = refuted.grade(pl.Placement.of(stages))
+        assert not right
+        assert why in said
+    assert "yours is 278.9" in refuted.grade(278.9)[1]
+    faster = pl.Placement.of([(1, h100), (7, a10), (6, t4)])
+    assert str(pl.check("13.1", faster)) == (
+        "exercise 13.1: right, refuted: 278.9 tokens/s against 268.1"
+    )
+
+
+def _step(text, about=True, commas=True, suffix=True):
+    """What one in the last digit is worth; with other arguments, as one may get it wrong."""
+    digits = text.strip("~KM").replace(",", "" if commas else ".")
+    scale = {"K": 1e3, "M": 1e6}.get(text[-1], 1) if suffix else 1
+    whole, _, decimals = digits.partition(".")
+    if decimals or not (about and text.startswith("~")):
+        return scale * 10.0 ** -len(decimals)
+    return scale * 10.0 ** (len(whole) - len(whole.rstrip("0")))
+
+
+@pytest.mark.parametrize("wrong", ["about", "commas", "suffix"])
+def test_printed_digits_are_read_as_the_ledger_reads_them(wrong):
+    puzzle = EXERCISES["13.2"]
+    assert str(pl.check("13.2", _step)) == "exercise 13.2: right, it agrees on all 200 inputs"
+    first = next(x for x in puzzle.inputs() if _step(x, **{wrong: False}) != puzzle.target(x))
+    said = str(pl.check("13.2", lambda text: _step(text, **{wrong: False})))
+    assert said.startswith(f"exercise 13.2: not yet. On {first} yours gives ")
+    assert len({puzzle.hint(x) for x in puzzle.inputs()}) == 3
+
+
+@pytest.mark.parametrize(
+    "module", [averages, cuts, splits, search, rules, counts, programs, pipelines, write_up, audits]
 )
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""

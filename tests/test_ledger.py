@@ -22,6 +22,7 @@ from pipelab.course.ledger.claims import reading, shown
 from pipelab.course.ledger.comparisons import (
     Trial,
 )  # fmt: skip
+from pipelab.course.ledger.documents import DOCUMENTS, section_of
 from pipelab.course.ledger.shared_results import Desk
 from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.schedules.formulas import PipelineBubbleStats
@@ -510,8 +511,17 @@ def test_csv_and_html_hold_every_row(ledger):
     assert len(ids) == len(set(ids))
 
 
-def test_every_document_has_its_bar(ledger):
+def test_every_section_has_its_bar(ledger):
     figure = plot_verdicts(ledger)
+    sections = [section for document in DOCUMENTS.values() for section in document.sections]
+    assert all(list(trace.y) == sections for trace in figure.data)
+    for section in ("pmetal", "write-up: results"):
+        rows = [entry for entry in ledger if entry.section == section]
+        drawn = sum(trace.x[sections.index(section)] for trace in figure.data if section in trace.y)
+        assert drawn == len(rows) > 10
+    assert ledger.find("Balanced pipeline").section == "write-up: problem"
+    with pytest.raises(pl.InvalidValue, match="expected a row of the document"):
+        section_of("boostr", 1000)
     assert sum(sum(trace.x) for trace in figure.data) == len(ledger)
     wrong, fails, kinds = ledger.totals["wrong"], ledger.totals["does not hold"], ledger.kinds
     assert figure.layout.title.text.startswith(

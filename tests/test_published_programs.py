@@ -14,7 +14,8 @@ import pytest
 
 import pipelab as pl
 from pipelab.course import published_orders, published_scheduler
-from pipelab.course.fault_search import size
+from pipelab.course.fault_search import PROPERTIES, Example, size
+from pipelab.course.figures.faults import plot_faults
 from pipelab.course.published_clock import PipelineAction, PipelineClock
 from pipelab.course.published_faults import FAULTS
 from pipelab.course.published_layer_assignment import assign_layers_bandwidth_aware
@@ -290,7 +291,9 @@ def test_every_fault_shows_on_the_smallest_of_its_inputs(fault):
     """Found by a search; no smaller one shows it, and not every input does."""
     found, inputs = fault.smallest(), list(fault.inputs())
     assert found is not None
-    assert found.what == fault.shows(*found.arguments)
+    assert (found.answers, found.right) == fault.shows(*found.arguments)
+    assert found.answers != found.right
+    assert fault.caught_by in PROPERTIES
     shown = [size(arguments) for arguments in inputs if fault.shows(*arguments)]
     assert size(found.arguments) == min(shown)
     assert len(shown) < len(inputs)
@@ -298,6 +301,21 @@ def test_every_fault_shows_on_the_smallest_of_its_inputs(fault):
 
 def test_faults_have_names_of_their_own():
     assert len({(fault.program, fault.name) for fault in FAULTS}) == len(FAULTS) > 30
+
+
+def test_large_inputs_are_written_as_powers():
+    assert Example((2, [2**63, 12345678901]), "", "").written == "(2, [2**63, 12345678901])"
+
+
+def test_every_fault_is_in_the_figure_under_the_property_that_catches_it():
+    figure = plot_faults(FAULTS)
+    assert [bar.name for bar in figure.data] == ["pmetal", "scheduler", "boostr"]
+    for bar in figure.data:
+        caught = [f.caught_by for f in FAULTS if f.program == bar.name]
+        assert list(bar.x) == [caught.count(broken) for broken in PROPERTIES]
+    assert figure.layout.title.text.startswith(f"15 of {len(FAULTS)} faults break one property")
+    with pytest.raises(pl.InvalidValue, match="expected at least one"):
+        plot_faults([])
 
 
 def test_two_and_three_nodes_read_no_memory_at_all():

@@ -1,4 +1,4 @@
-"""The ten notebooks as a course: what their heads say of them, and which way through them is whose.
+"""The notebooks as a course: what their heads say of them, and which way through them is whose.
 
 Names that the notebooks use and nothing else does are here, too, such as `course.show_table`.
 """
@@ -19,6 +19,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.figures.counting": ["plot_bisection", "plot_mixes", "plot_prices"],
         "course.figures.course": ["plot_course"],
         "course.figures.cut": ["plot_cut"],
+        "course.figures.faults": ["plot_faults"],
         "course.figures.ledger": ["plot_verdicts"],
         "course.figures.predictions": [
             "outcome_of_prediction",
@@ -62,7 +63,7 @@ __all__ = ["WAYS", "Notebook", "Way", "notebooks_of_the_course", *COURSE_NAMES]
 
 @dataclass(frozen=True)
 class Notebook:
-    """One of the ten, as its first cell describes it."""
+    """A notebook of the course, as its first cell describes it."""
 
     file: str
     title: str
@@ -86,11 +87,12 @@ class Way:
 # Notebook 00 says in words which parts are meant.
 WAYS = {
     "learner": Way(
-        "to see how the problem evolved, idea by idea", tuple(f"{n:02}" for n in range(10))
+        "to see how the problem evolved, idea by idea",
+        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "13", "14"),
     ),
     "researcher": Way(
         "the write-up's numbers, and its mistakes",
-        ("00", "03", "04", "06", "07", "09"),
+        ("00", "03", "04", "06", "07", "13", "14"),
         ("05", "08"),
     ),
     "engineer": Way("a placement for GPUs of your own", ("00", "08"), ("06",)),
@@ -109,7 +111,7 @@ def notebooks_of_the_course() -> tuple[Notebook, ...]:
     Examples
     --------
     >>> [book.number for book in notebooks_of_the_course()][-1]
-    '09'
+    '14'
     """
     books = []
     for path in sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb")):

@@ -1,6 +1,7 @@
 """All exercises by name, and the one function that checks an answer."""
 
 from pipelab.course.exercises.answer import Answer, verdict
+from pipelab.course.exercises.audits import AUDITS
 from pipelab.course.exercises.averages import AVERAGES, SmallestMix
 from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.counts import COUNTS
@@ -9,12 +10,15 @@ from pipelab.course.exercises.exercise import Exercise
 from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.programs import PROGRAMS
 from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.refutation import Refutation
+from pipelab.course.exercises.requirement import Requirement
 from pipelab.course.exercises.rules import RULES
 from pipelab.course.exercises.search import SEARCH
 from pipelab.course.exercises.splits import SPLITS
+from pipelab.course.exercises.write_up import WRITE_UP
 from pipelab.errors import UnknownName, nearest
 
-EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix] = {
+EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix | Refutation | Requirement] = {
     **CUTS,
     **SPLITS,
     **SEARCH,
@@ -23,6 +27,8 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix] = {
     **PROGRAMS,
     **COUNTS,
     **PIPELINES,
+    **WRITE_UP,
+    **AUDITS,
 }
 
 
@@ -36,7 +42,7 @@ def check(name: str, value: object) -> Answer:
     ----------
     name : str
         Of the exercise: notebook and number, such as `"05.1"`.
-    value : number, function, Schedule, None or ...
+    value : number, function, Schedule, Placement, None or ...
         The reader's; `...` means not attempted yet, and so does None where no reader would arrive
         at it. A function is tried on many inputs, and a schedule is run by the simulator.
 

@@ -1,25 +1,12 @@
-"""Exercises of notebooks 07 to 09: schedules, real GPUs, and the write-up's own figures."""
+"""Exercises of notebooks 07 and 08: schedules, and real GPUs."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+from pipelab.course.exercises.bisection import where_it_turns
 from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.exercise import Exercise, Mistake
 from pipelab.fields import given
-from pipelab.problem import Model
-
-if TYPE_CHECKING:
-    from pipelab.problem import Problem
-
-
-def _where_it_turns(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The largest number for which something holds, by bisection."""
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 @cache
@@ -34,7 +21,7 @@ def _message_that_costs_its_lead(name: str) -> float:
         costs = StageCosts(1, 1, 1, comm=comm)
         return simulate(one, costs).makespan < simulate(other, costs).makespan
 
-    return _where_it_turns(ahead, 0.0, 4.0)
+    return where_it_turns(ahead, 0.0, 4.0)
 
 
 @cache
@@ -72,44 +59,6 @@ def _prices(precision: str) -> tuple[tuple[float, float], ...]:
 
 def _cheapest(at_least: float = 0) -> float:
     return min(usd for rate, usd in _prices("fp8") if rate >= at_least)
-
-
-def _demo() -> "Problem":
-    from pipelab.io.cases_csv import load_case
-
-    return load_case("demo", max_gpus_per_stage=3)
-
-
-@cache
-def _heaviest_layer(more: int) -> float:
-    """Of the demo: the weight at which a number of GPUs of one type holds fewer layers than with the bundled weight."""
-    from pipelab.engine.formulations.count import count_candidates
-
-    demo = _demo()
-
-    def allocations(weight: float) -> int:
-        return count_candidates(
-            replace(demo, model=replace(cast(Model, demo.model), layer_weight_gb=weight))
-        )["allocations"]
-
-    as_bundled = allocations(demo.model.layer_weight_gb)
-    heaviest = _where_it_turns(
-        lambda w: allocations(w) == as_bundled, demo.model.layer_weight_gb, 3.0
-    )
-    if not more:
-        return heaviest
-    next_count = allocations(heaviest * (1 + 1e-9))
-    return _where_it_turns(lambda w: allocations(w) >= next_count, heaviest, 3.0)
-
-
-def _a10_rate(sequences: float, layers: int) -> float:
-    demo = _demo()
-    return float(demo.costs.gpu_throughput("A10", demo.workload, sequences, layers))
-
-
-def _sequences_for_rate(wanted: float, layers: int = 14) -> float:
-    first, second = _a10_rate(100, layers), _a10_rate(101, layers)
-    return 100 + (wanted - first) / (second - first)
 
 
 PIPELINES: dict[str, Exercise | Contest] = {
@@ -163,40 +112,5 @@ PIPELINES: dict[str, Exercise | Contest] = {
             ),
         ),
         rel=2e-3,
-    ),
-    "09.1": Exercise(
-        lambda: _heaviest_layer(0),
-        "GB",
-        "the count falls between 2.0 and 2.1 GB: halve the interval",
-        (
-            Mistake(
-                lambda: _heaviest_layer(1), "that is where the count falls for the second time"
-            ),
-            Mistake(
-                lambda: _demo().model.layer_weight_gb,
-                "that is the bundled weight; how much heavier may it be?",
-            ),
-            Mistake(lambda: 2.1, "there the count has fallen already"),
-        ),
-        rel=5e-4,
-    ),
-    "09.2": Exercise(
-        lambda: _sequences_for_rate(400),
-        "sequences",
-        "the rate is a straight line in the batch, as long as it is above 1",
-        (
-            Mistake(
-                lambda: _sequences_for_rate(400, 1),
-                "that is with one layer; with all 14 the A10 is faster here",
-            ),
-            Mistake(
-                lambda: _sequences_for_rate(400, 4),
-                "that is with four layers, as drawn; take all 14",
-            ),
-            Mistake(
-                lambda: 100 * 400 / _a10_rate(100, 14),
-                "the rate is a straight line, but not through zero: β·b is only one of its terms",
-            ),
-        ),
     ),
 }

@@ -54,9 +54,12 @@ class Puzzle:
                 if agrees:
                     continue
                 got = shown(answer)
-            expected = str(wanted) if isinstance(wanted, bool) else f"{wanted:.7g}"
             return (
                 False,
-                f"on {given} yours gives {got}, expected {expected}. Hint: {self.hint(given)}",
+                f"on {given} yours gives {got}, expected {_written(wanted)}. Hint: {self.hint(given)}",
             )
         return True, f"it agrees on all {len(inputs)} inputs"
+
+
+def _written(wanted: float) -> str:
+    return str(wanted) if isinstance(wanted, bool) else f"{wanted:.7g}"

@@ -1,4 +1,4 @@
-"""The ledger in one picture: how many of each verdict, kind by kind and document by document."""
+"""The ledger in one picture: how many of each verdict, kind by kind and section by section."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def plot_verdicts(ledger: "Ledger") -> "Figure":
-    """Stacked bars, one per document, one colour per verdict; numbers, statements and readings side by side.
+    """Stacked bars, one per section, one colour per verdict; numbers, statements and readings side by side.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
         raise InvalidValue(
             "plot_verdicts", [("ledger", "no entries", "expected at least one; see reproduce")]
         )
-    documents = list(ledger.counts)
-    found = Counter((e.claim.kind, e.verdict, e.document) for e in ledger)
-    rows = Counter((e.claim.kind, e.document) for e in ledger)
-    longest = {kind: max(rows[kind, d] for d in documents) for kind in KINDS}
+    sections = list(dict.fromkeys(e.section for e in ledger))
+    found = Counter((e.claim.kind, e.verdict, e.section) for e in ledger)
+    rows = Counter((e.claim.kind, e.section) for e in ledger)
+    longest = {kind: max(rows[kind, s] for s in sections) for kind in KINDS}
     axes = {
         kind: f"x{i}" if i > 1 else "x"
         for i, kind in enumerate((k for k in KINDS if longest[k]), 1)
@@ -49,13 +49,13 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
     figure = go.Figure()
     for kind, axis in axes.items():
         for verdict in (
-            v for v in (*KINDS[kind], FAILED) if any(found[kind, v, d] for d in documents)
+            v for v in (*KINDS[kind], FAILED) if any(found[kind, v, s] for s in sections)
         ):
-            numbers = [found[kind, verdict, d] for d in documents]
+            numbers = [found[kind, verdict, s] for s in sections]
             colour = VERDICT_COLOURS.get(verdict, "#FFFFFF")
             figure.add_trace(
                 go.Bar(
-                    orientation="h", name=verdict, y=documents, x=numbers, marker={"color": colour}, xaxis=axis,
+                    orientation="h", name=verdict, y=sections, x=numbers, marker={"color": colour}, xaxis=axis,
                     text=[str(n) if n else "" for n in numbers], textposition="inside", insidetextanchor="middle",
                     textangle=0, textfont={"color": ink_on(colour)}, constraintext="none",
                     legendgroup=kind, legendgrouptitle={"text": f"{kind}s"},
@@ -63,7 +63,7 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
                 )
             )  # fmt: skip
     figure.update_layout(
-        template=template(), title=_title(ledger), barmode="stack", height=270 + 52 * len(documents),
+        template=template(), title=_title(ledger), barmode="stack", height=270 + 40 * len(sections),
         yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8}, **_side_by_side(axes, longest),
         legend={"y": -0.3, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "grouped"},
         margin={"t": 78, "b": 190},

@@ -37,6 +37,13 @@ class Entry:
         return self.verdict != self.claim.expected
 
     @property
+    def section(self) -> str:
+        """Of its document."""
+        from pipelab.course.ledger.documents import section_of
+
+        return section_of(self.document, self.number)
+
+    @property
     def sentence(self) -> str:
         """Claim, computation and verdict in words."""
         told = self.row()

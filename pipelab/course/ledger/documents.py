@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from pipelab.course.ledger.claims import Claim
-from pipelab.errors import UnknownName, nearest
+from pipelab.errors import InvalidValue, UnknownName, nearest
 
 
 class Source(NamedTuple):
@@ -27,11 +27,11 @@ class Source(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A source with claims: what it is about, and the modules that list them in its order."""
+    """A source with claims: what it is about, its sections, and the module that lists the claims of each."""
 
     source: Source
     about: str
-    modules: tuple[str, ...]
+    sections: dict[str, str]
 
 
 _DOCS, _GITHUB = "https://docs.rs", "https://github.com"
@@ -43,7 +43,7 @@ DOCUMENTS = {
             f"{_DOCS}/pmetal-distributed/0.3.13/src/pmetal_distributed/layer_assignment.rs.html",
         ),
         "cuts layers by memory and bandwidth",
-        ("layer_assignment",),
+        {"pmetal": "layer_assignment"},
     ),
     "scheduler": Document(
         Source(
@@ -51,7 +51,7 @@ DOCUMENTS = {
             f"{_DOCS}/crate/trustformers-core/0.1.1/source/src/parallel/gpipe_pp.rs",
         ),
         "a pipeline scheduler; its code and tests, without its comments",
-        ("scheduler",),
+        {"scheduler": "scheduler"},
     ),
     "boostr": Document(
         Source(
@@ -59,7 +59,7 @@ DOCUMENTS = {
             f"{_DOCS}/crate/boostr/0.1.0/source/src/distributed/training/pipeline/clock.rs",
         ),
         "PipelineClock, three pipeline schedules",
-        ("clock",),
+        {"boostr": "clock"},
     ),
     "write-up": Document(
         Source(
@@ -67,13 +67,13 @@ DOCUMENTS = {
             f"{_GITHUB}/Tandemn-Labs/LLM_placement_solver/blob/bea837dc567a355a1cbfeadba1934965ffe9d02c/old-docs/Joint_ILP.md",
         ),
         "the write-up: one integer program for cuts and GPUs",
-        (
-            "writeup_problem",
-            "writeup_heuristic",
-            "writeup_joint",
-            "writeup_results",
-            "writeup_lessons",
-        ),
+        {
+            "write-up: problem": "writeup_problem",
+            "write-up: failed heuristic": "writeup_heuristic",
+            "write-up: joint ILP": "writeup_joint",
+            "write-up: results": "writeup_results",
+            "write-up: lessons": "writeup_lessons",
+        },
     ),
 }
 # The author's code, configurations and solution files. They say things of their own, which the
@@ -98,10 +98,20 @@ def claims(documents: Iterable[str] | None = None) -> list[tuple[str, int, Claim
             raise UnknownName(f"there is no document {name!r}; {nearest(name, DOCUMENTS)}")
     found = []
     for name in chosen:
-        listed = [
-            c
-            for module in DOCUMENTS[name].modules
-            for c in import_module(f"pipelab.course.ledger.{module}").CLAIMS
-        ]
+        listed = [claim for section in DOCUMENTS[name].sections for claim in _of(name, section)]
         found += [(name, number, claim) for number, claim in enumerate(listed, 1)]
     return found
+
+
+def section_of(document: str, number: int) -> str:
+    """The section of a document in which a row stands; rows are counted from 1."""
+    for section in DOCUMENTS[document].sections:
+        number -= len(_of(document, section))
+        if number <= 0:
+            return section
+    raise InvalidValue("section_of", [("number", number, "expected a row of the document")])
+
+
+def _of(document: str, section: str) -> tuple[Claim, ...]:
+    module = DOCUMENTS[document].sections[section]
+    return import_module(f"pipelab.course.ledger.{module}").CLAIMS
