@@ -46,12 +46,12 @@ def test_the_mix_follows_its_controls(page):
         wait_for(page, "No placement exists")
         page.press("batch (sequences)", "Home")
         page.press("context (tokens)", "Home")
-        wait_for(page, "limits throughput to")
+        wait_for(page, "limited by")
         choose(page, "model or case", "tiny")
         wait_for(page, "tiny, 4 GPUs: ")
         choose(page, "phase", "decode")
-        wait_for(page, "This does not go together")  # the linear cost model knows prefill alone
-        wait_for(page, "These values make no problem")
+        wait_for(page, "expected 'prefill'")  # the linear cost model knows prefill alone
+        wait_for(page, "These values contradict each other")
         page.page.wait_for_timeout(500)
         assert page.figures()[0]["bars"] == []
         choose(page, "phase", "prefill")
@@ -131,7 +131,7 @@ def test_the_mix_flows_into_the_pipeline(page):
         assert after[2]["bars"] != before[2]["bars"]
         assert after[2]["title"] != before[2]["title"]
         page.time_of(lambda: page.press("in flight here (0: as many as needed)"), figure=2)
-        wait_for(page, "1 microbatch in flight")
+        wait_for(page, "Llama-3-8B, 1 in flight: ")
 
 
 def test_two_schedules_beside_each_other(page):
@@ -144,7 +144,7 @@ def test_two_schedules_beside_each_other(page):
         assert after["bars"] != before["bars"]
         page.time_of(lambda: page.press("message"))
         wait_for(page, "not claimed here")
-        choose(page, "beside it", "none")
+        choose(page, "compare with", "none")
         wait_for(page, "of all ranks' time is idle")  # the title of one chart alone
         page.page.wait_for_function("() => document.body.innerText.split('simulated').length === 2")
         choose(page, "schedule", "DualPipeV")
@@ -240,14 +240,14 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
         focused = """() => { const e = document.activeElement;
           if (['BUTTON', 'SUMMARY'].includes(e.tagName)) return e.textContent;
           return e.closest('.jupyter-widgets, .widget-slider')?.querySelector('label')?.textContent; }"""
-        page.page.locator(".widget-dropdown", has_text="model or case").locator("select").focus()
+        page.handle("A100").focus()
         seen = [page.page.evaluate(focused)]
         for _ in range(42):
             page.page.keyboard.press("Tab")
             seen.append(page.page.evaluate(focused))
         expected = [
-            "model or case", "cost model", "A100", "V100", "phase", "batch (sequences)", "context (tokens)",
-            "batches in flight", "network, any to any", "GPUs per stage, up to", "batch is split",
+            "A100", "V100", "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
+            "batches in flight", "network, any to any", "GPUs per stage, up to", "batch is split", "more controls",
             "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum", "pin as plan A",
             "pin as plan B", "unpin both",
         ]  # fmt: skip
