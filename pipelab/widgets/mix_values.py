@@ -1,4 +1,4 @@
-"""The values of the mix explorer, the problem they stand for, and the code that makes the same problem."""
+"""The values of the mix explorer, the problem they describe, and the code that makes the same problem."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -167,7 +167,7 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
 
 
 def problem_of(mix: Mix) -> Problem:
-    """The problem that a mix stands for; links are counted in tokens.
+    """The problem of a mix; links are counted in tokens.
 
     Raises
     ------

@@ -186,7 +186,7 @@ class ScheduleExplorer(widgets.VBox):
             self.chart.put(gantt_parts(self.timelines[0], view))
 
     def _zoomed(self, change: Any) -> None:
-        """A raster gives way to bars once few enough are in view, and comes back with all of the time."""
+        """Replace the raster by bars while few enough are in view."""
         if not self.timelines or _bars(self.timelines[:1]) <= MOST_BARS:
             return
         timeline, values, seen = self.timelines[0], self.values, change["new"]
