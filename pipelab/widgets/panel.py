@@ -7,7 +7,7 @@ import ipywidgets as widgets
 
 # As many columns as the page has room for; a group or a control fills its column.
 COLUMNS = {
-    "grid_template_columns": "repeat(auto-fit, minmax(320px, 1fr))",
+    "grid_template_columns": "repeat(auto-fit, minmax(290px, 1fr))",
     "grid_gap": "0 28px",
     "width": "100%",
 }
