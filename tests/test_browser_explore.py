@@ -43,15 +43,15 @@ def test_the_mix_follows_its_controls(page):
         assert after[1]["bars"] != before[1]["bars"]
         page.press("context (tokens)", "End")
         page.press("batch (sequences)", "End")
-        wait_for(page, "No placement exists")
+        wait_for(page, "no placement exists")
         page.press("batch (sequences)", "Home")
         page.press("context (tokens)", "Home")
-        wait_for(page, "limits throughput to")
+        wait_for(page, "limited by")
         choose(page, "model or case", "tiny")
         wait_for(page, "tiny, 4 GPUs: ")
         choose(page, "phase", "decode")
-        wait_for(page, "This does not go together")  # the linear cost model knows prefill alone
-        wait_for(page, "These values make no problem")
+        wait_for(page, "expected 'prefill'")  # the linear cost model knows prefill alone
+        wait_for(page, "These values contradict each other")
         page.page.wait_for_timeout(500)
         assert page.figures()[0]["bars"] == []
         choose(page, "phase", "prefill")
@@ -131,7 +131,7 @@ def test_the_mix_flows_into_the_pipeline(page):
         assert after[2]["bars"] != before[2]["bars"]
         assert after[2]["title"] != before[2]["title"]
         page.time_of(lambda: page.press("in flight here (0: as many as needed)"), figure=2)
-        wait_for(page, "1 microbatch in flight")
+        wait_for(page, "Llama-3-8B, 1 in flight: ")
 
 
 def test_two_schedules_beside_each_other(page):
@@ -144,7 +144,7 @@ def test_two_schedules_beside_each_other(page):
         assert after["bars"] != before["bars"]
         page.time_of(lambda: page.press("message"))
         wait_for(page, "not claimed here")
-        choose(page, "beside it", "none")
+        choose(page, "compare with", "none")
         wait_for(page, "of all ranks' time is idle")  # the title of one chart alone
         page.page.wait_for_function("() => document.body.innerText.split('simulated').length === 2")
         choose(page, "schedule", "DualPipeV")
@@ -239,15 +239,16 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
     with explorer(page, *cells):
         focused = """() => { const e = document.activeElement;
           if (['BUTTON', 'SUMMARY'].includes(e.tagName)) return e.textContent;
+          if (e.type === 'checkbox') return e.closest('label').textContent;
           return e.closest('.jupyter-widgets, .widget-slider')?.querySelector('label')?.textContent; }"""
-        page.page.locator(".widget-dropdown", has_text="model or case").locator("select").focus()
+        page.handle("A100").focus()
         seen = [page.page.evaluate(focused)]
-        for _ in range(42):
+        for _ in range(44):
             page.page.keyboard.press("Tab")
             seen.append(page.page.evaluate(focused))
         expected = [
-            "model or case", "cost model", "A100", "V100", "phase", "batch (sequences)", "context (tokens)",
-            "batches in flight", "network, any to any", "GPUs per stage, up to", "batch is split",
+            "A100", "V100", "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
+            "batches in flight", "network, any to any", "GPUs per stage, up to", "batch is split", "more controls",
             "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum", "pin as plan A",
             "pin as plan B", "unpin both",
         ]  # fmt: skip
@@ -280,7 +281,7 @@ def test_the_state_is_copied_out_as_code_that_makes_it_again(page, name):
         exec(code, space)
         title = page.figures()[0]["title"]
         if name == "mix":
-            assert f"Llama-3-8B, 11 GPUs: {space['result'].throughput:.6g} tokens/s" in title
+            assert f"Llama-3-8B, 11 GPUs: {space['result'].throughput:,.6g} tokens/s" in title
         else:
             assert f"ZBH1 ends at {space['timelines'][1].makespan:g}" in title
 
@@ -299,3 +300,21 @@ def test_prices_in_a_sentence_are_not_taken_for_a_formula(page):
     said = page.page.locator(".jp-OutputArea-output").all_inner_texts()
     for expected, text in zip((two, two, "$1 or $2"), said, strict=True):
         assert expected in text
+
+
+def test_the_simple_preset_shows_three_controls_and_then_all(page):
+    counted = """() => [...document.querySelectorAll('.widget-slider, .widget-dropdown, .widget-text')]
+        .filter(e => e.offsetParent).length"""
+    with explorer(page, "import pipelab as pl", "pl.explore_mix('tiny', simple=True)"):
+        assert page.page.evaluate(counted) == 3
+        page.time_of(lambda: page.press("A100"))
+        wait_for(page, "tiny, 5 GPUs: ")
+        page.page.get_by_label("more controls").check()
+        wait_for(page, "Model and workload")
+        assert page.page.evaluate(counted) == 14
+        tops = page.page.eval_on_selector_all(
+            ".widget-gridbox > .widget-vbox", "es => es.map(e => e.getBoundingClientRect().top)"
+        )
+        assert len(set(tops[:3])) == 1  # three groups in one row
+        page.page.get_by_label("more controls").uncheck()
+        page.page.wait_for_function(f"() => ({counted})() === 3")

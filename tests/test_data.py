@@ -115,7 +115,7 @@ BROKEN = {
         "config.csv",
         "d_model,4096",
         "d_model,4096\nd_model,4096",
-        "stands in row 6 already",
+        "is already in row 6",
     ),
     "parameter empty": (
         "config.csv",
@@ -204,7 +204,7 @@ BROKEN = {
         "gpu_pool.csv",
         "count,memory_gb",
         "count,memory_gb,count",
-        "column 'count' stands there 2 times",
+        "column 'count' occurs 2 times",
     ),
     "quote left open": ("gpu_pool.csv", "V100,", '"V100,', "cannot be read as CSV"),
     "bandwidth negative": (
@@ -241,7 +241,7 @@ BROKEN = {
         "network_bandwidth.csv",
         "gpu_3,200",
         "gpu_1,200",
-        "stands in an earlier row already",
+        "is already in an earlier row",
     ),
     "bandwidth header unknown": (
         "network_bandwidth.csv",

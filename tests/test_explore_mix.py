@@ -2,8 +2,10 @@
 
 import asyncio
 import dataclasses
+import re
 import threading
 
+import ipywidgets as widgets
 import pytest
 
 import pipelab as pl
@@ -63,9 +65,9 @@ def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
     same = ("status", "throughput", "bound", "placement", "reason")
     assert [getattr(space["result"], f) for f in same] == [getattr(found.result, f) for f in same]
     assert found.result.status in ("optimal", "infeasible")
-    for rival in found.baselines:
-        assert rival.throughput == pl.solve(found.problem, rival.name).throughput
-        assert rival.throughput is None or rival.throughput <= found.result.throughput * (1 + 1e-9)
+    for rule in found.baselines:
+        assert rule.throughput == pl.solve(found.problem, rule.name).throughput
+        assert rule.throughput is None or rule.throughput <= found.result.throughput * (1 + 1e-9)
 
 
 def test_a_case_that_nobody_touched_is_the_case():
@@ -132,7 +134,7 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
             lambda: problem_of(beginning("Llama-3-8B", costs="linear")),
             r"no coefficients for L4: set to 0, or choose a Roofline",
         ),
-        (lambda: problem_of(Mix("Llama-3-8B", (("L4", 1),))), "bring links of their own"),
+        (lambda: problem_of(Mix("Llama-3-8B", (("L4", 1),))), "have links of their own"),
         (
             lambda: parse_layers("3,x", 2, 4),
             r"expected whole numbers that add up to 4, such as 3,1; got x",
@@ -175,7 +177,7 @@ def test_one_gpu_more_is_solved_for_every_type_and_kept():
     assert "being solved" in gains_line(answer(mix).result, {"A100": gains["A100"]}, gains)
     assert (
         gains_line(answer(mix).result, {"A100": 0.0}, ["A100"])
-        == "One GPU more of any type brings nothing."
+        == "Adding any one GPU does not help."
     )
     tied = gains_line(answer(mix).result, {"A100": 900.0, "V100": 900.0, "H100": 0.0}, gains)
     assert tied.startswith("One more A100 or V100 would help most: 900 tokens/s (+")
@@ -210,7 +212,7 @@ def test_taking_gpus_away_is_no_other_cost_model():
         beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, costs="linear", network_gb_per_s=0.01)
     )
     plans["plan B"] = Pinned(slow, slow.result.placement, slow.result.throughput)
-    assert "but also network." in compared(plans)
+    assert "Besides the plans, network changed." in compared(plans)
 
 
 def test_what_fails_while_nobody_waits_is_told():
@@ -307,7 +309,7 @@ def test_the_bottleneck_is_framed_and_a_slow_link_drawn():
     assert "slowest link 1→2" in slow["hovertext"][0]
 
 
-def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
+def test_baselines_are_compared_with_the_optimum_and_say_why_they_are_missing():
     found = answer(beginning("Llama-3-70B"))
     parts = baseline_parts(rows_of(found), found.result.throughput)
     assert parts["layout"]["title"]["text"] == "No rule of thumb finds a placement that fits"
@@ -317,32 +319,26 @@ def test_rivals_stand_beside_the_optimum_and_say_why_they_are_missing():
     parts = baseline_parts(rows_of(tiny), tiny.result.throughput)
     assert parts["data"][1]["x"] == [r.throughput for r in tiny.baselines]
     assert (
-        parts["layout"]["title"]["text"] == "All hatched bars lose 56% against the optimum (dotted)"
+        parts["layout"]["title"]["text"]
+        == "even, proportional and 2 more are closest without a proof: 56% below the optimum (dotted)"
     )
 
 
-def test_the_title_of_the_rivals_names_all_that_come_nearest():
+def test_the_title_of_the_baselines_names_all_that_come_nearest():
     def title(*rates):
         rows = [Row("proven optimum", 100.0, PROVEN)]
         rows += [Row(name, rate, NOT_PROVEN) for name, rate in zip("abcd", rates, strict=False)]
         return baseline_parts(rows, 100.0)["layout"]["title"]["text"]
 
+    assert title(60, 40) == "a is closest without a proof: 40% below the optimum (dotted)"
     assert (
-        title(60, 40)
-        == "Of the hatched, a comes nearest and loses 40% against the optimum (dotted)"
+        title(60, 60, 40) == "a and b are closest without a proof: 40% below the optimum (dotted)"
     )
     assert (
-        title(60, 60, 40)
-        == "Of the hatched, a and b come nearest and lose 40% against the optimum (dotted)"
+        title(99.9, 40) == "a is closest without a proof: less than 1% below the optimum (dotted)"
     )
-    assert title(60, 60) == "All hatched bars lose 40% against the optimum (dotted)"
-    assert (
-        title(99.9, 40)
-        == "Of the hatched, a comes nearest and loses less than 1% against the optimum (dotted)"
-    )
-    assert title(100, 40) == "a reaches the optimum, too"
-    assert title(100, 100, 100, 40) == "a, b and 1 more reach the optimum, too"
-    assert title(100, 100) == "All hatched bars reach the optimum, too"
+    assert title(100, 40) == "a reaches the optimum, without a proof"
+    assert title(100, 100, 100, 40) == "a, b and 1 more reach the optimum, without a proof"
 
 
 # work beside the kernel's loop
@@ -372,7 +368,7 @@ def test_at_rest_is_only_who_has_shown_everything():
         assert "being solved" in mix.text.value
         await at_rest()
         assert "being solved" not in mix.text.value
-        assert "One GPU more of any type brings nothing" in mix.text.value
+        assert "Adding any one GPU does not help" in mix.text.value
         beside, answers = Beside(lambda on: None), []
         beside.later(lambda stop: ["unwanted"], answers.append, wait_s=0.2)
         beside.run(lambda stop: stop.wait(0.5), lambda value, error: answers.append(value))
@@ -400,16 +396,17 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
         mix.found.result.throughput
         == pl.solve(problem_of(mix.controls.mix), "aggregated").throughput
     )
-    assert "Stage 1 (" in mix.text.value
-    assert "limits throughput to" in mix.text.value
+    assert "limited by stage 1 (framed): layers 1–4 on " in mix.chart.layout.title.text
     assert "Not used:" in mix.text.value
     mix.controls.phase.value = "decode"
-    assert "does not go together" in mix.text.value
-    assert "expected &#x27;prefill&#x27;" in mix.text.value
+    assert "expected &#x27;prefill&#x27;" in mix.refusal.value
+    assert mix.text.value == ""
+    assert mix.chart.layout.title.text.startswith("These values contradict each other")
     assert mix.found is None
     assert len(mix.chart.data[0].y) == 0
     mix.controls.phase.value = "prefill"
     assert mix.found.result.status == "optimal"
+    assert mix.refusal.value == ""
     mix.controls.source.value = "Llama-3-70B"
     assert list(mix.controls.counts) == ["A100-SXM-40", "L4", "T4"]
     assert mix.controls.costs.value == "Roofline"
@@ -423,7 +420,7 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     mix.controls.costs.value = "Roofline, eager"
     assert mix.found.result.throughput < rate
     mix.controls.costs.value = "linear"
-    assert "no coefficients for L4: set to 0" in mix.text.value  # it has them for an H100
+    assert "no coefficients for L4: set to 0" in mix.refusal.value  # it has them for an H100
     with pytest.raises(pl.PipelabError, match="not a GPU type the cost model knows"):
         exec(mix.code.code, {})
     mix.controls.costs.value = "Roofline, no overlap"
@@ -445,7 +442,7 @@ def test_boundaries_move_by_hand_and_the_way_back_is_there():
     own.where.value -= 2
     assert mix.own.score.throughput < best.throughput
     assert mix.chart.layout.title.text.startswith("Your plan: ")
-    assert "of the proven optimum" in mix.text.value
+    assert "of the proven optimum" in mix.chart.layout.title.text
     assert "your plan" in mix.baselines.layout.yaxis.ticktext
     space = {}
     exec(mix.code.code, space)
@@ -482,23 +479,91 @@ def test_two_plans_are_pinned_and_compared():
         "plan A",
         "plan B",
     ]
-    assert "Not only" not in mix.own.table.value
+    assert "Besides the plans" not in mix.own.table.value
     mix.controls.gpus_per_stage.value = 2
     mix.controls.costs.value = "linear, no loss"
     mix.own.pins["plan B"].click()
-    assert (
-        "yields 117.6% of plan A. Not only the plans differ, but also cost model."
-        in mix.own.table.value
-    )
+    assert "yields 117.6% of plan A. Besides the plans, cost model changed." in mix.own.table.value
     mix.controls.batch.value = 32
     mix.own.pins["plan B"].click()
-    assert "but also workload and cost model." in mix.own.table.value
+    assert "Besides the plans, workload and cost model changed." in mix.own.table.value
     mix.controls.source.value = "Llama-3-8B"  # with a workload of its own
     mix.controls.batch.value = 32
     mix.own.pins["plan B"].click()
-    assert "but also model, workload, network and cost model." in mix.own.table.value
+    assert (
+        "Besides the plans, model, workload, network and cost model changed." in mix.own.table.value
+    )
     mix.own.unpin.click()
     assert mix.own.table.value == ""
     one = answer(beginning("tiny"))
     bad = own_plan(one, (3,))
     assert "not valid" in compared({"plan A": Pinned(one, bad.placement, bad.throughput)})
+
+
+# the simple preset
+
+
+def shown(panel):
+    """Labels of the controls on the page, group by group; one list alone is the simple preset."""
+    grid = panel.children[0].children
+    groups = [c for c in grid if isinstance(c, widgets.VBox)]
+    if not groups:
+        return [c.description for c in grid]
+    return {
+        re.sub("<.*?>", "", group.children[0].value): [
+            c.description
+            for part in group.children[1:]
+            for c in (part.children if isinstance(part, widgets.VBox) else [part])
+        ]
+        for group in groups
+    }
+
+
+def test_the_controls_are_in_three_groups_and_the_simple_preset_has_three():
+    every, simple = pl.explore_mix("small"), pl.explore_mix("small", simple=True)
+    assert shown(every.panel) == {
+        "Cluster": ["A100", "V100", "H100"],
+        "Model and workload": [
+            "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)", "batches in flight",
+        ],
+        "Network and stages": ["network, any to any", "GPUs per stage, up to", "batch is split"],
+    }  # fmt: skip
+    assert shown(simple.panel) == ["A100", "V100", "H100"]
+    assert simple.controls.mix == every.controls.mix
+    assert simple.own.panel.layout.display == "none"
+    simple.controls.counts["A100"].value = 1
+    assert dict(simple.found.mix.counts)["A100"] == 1
+    simple.panel.more.value = True
+    assert shown(simple.panel) == shown(every.panel)
+    assert simple.own.panel.layout.display is None
+    simple.controls.source.value = "tiny"
+    simple.panel.more.value = False
+    assert shown(simple.panel) == ["A100", "V100", "GPUs per stage, up to"]
+
+
+def test_the_pipeline_has_the_simple_preset_too():
+    simple = pl.explore_pipeline("tiny", {"A100": 1, "V100": 0}, simple=True)
+    assert shown(simple.mix.panel) == ["A100", "V100", "GPUs per stage, up to"]
+    assert simple.in_flight.layout.display == "none"
+    simple.mix.panel.more.value = True
+    assert simple.in_flight.layout.display is None
+
+
+def test_a_finding_is_said_once():
+    """What the title says is not in the text below it."""
+    mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2})
+    for _ in range(2):
+        title, text = mix.chart.layout.title.text, mix.text.value
+        assert "tokens/s in" in title or "Your plan" in title
+        assert "limited by" in title
+        assert not re.search("limit|optimal|optimum|in [0-9]+ stages", text)
+        mix.own.boundary.value = 2
+        mix.own.where.value -= 2
+    mix.own.layers.value = "0,0,0,32"
+    assert mix.chart.layout.title.text == "Your plan is not valid<br><sup></sup>"
+    assert "not valid" not in mix.text.value
+    assert "GB too much" in mix.text.value
+    mix = pl.explore_mix("Llama-3.1-405B", {"T4": 2})
+    assert "no placement exists" in mix.chart.layout.title.text
+    assert "placement exists" not in mix.text.value
+    assert mix.found.result.reason[:30] in mix.text.value

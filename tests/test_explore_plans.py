@@ -116,10 +116,7 @@ def test_proven_optimal_is_said_only_of_memory_for_as_many_in_flight_as_the_plac
     title = mix.chart.layout.title.text
     assert f"proven for 1 in flight, but needs {needed}" in title
     assert "proven optimal" not in title
-    assert (
-        f"needs {needed} batches in flight to be full. Memory was checked for 1, and this placement cannot hold"
-        in mix.text.value
-    )
+    assert f"cannot hold {needed} batches in flight in memory. Set “batches in" in mix.text.value
     assert "optimum for 1 in flight" in mix.baselines.layout.yaxis.ticktext
     assert mix.controls.in_flight.max >= needed
     mix.own.where.value -= 1

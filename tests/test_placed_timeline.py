@@ -330,7 +330,7 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
         "idle",
         "stage computes",
         "link sends",
-        "way of microbatch 1",
+        "path of microbatch 1",
         "bottleneck",
     ]
     frames = bars["bottleneck"]
@@ -361,7 +361,7 @@ def test_the_gantt_can_leave_out_links(decode):
     placed = pl.timeline_of(decode, PARTS)
     figure = pl.plot(placed, follow=1, links=False)
     bars = {trace.name: trace for trace in figure.data}
-    assert list(bars) == ["idle", "stage computes", "way of microbatch 1", "bottleneck"]
+    assert list(bars) == ["idle", "stage computes", "path of microbatch 1", "bottleneck"]
     assert [label.split(":")[0] for label in figure.layout.yaxis.ticktext] == [
         "stage 1",
         "<b>stage 2",

@@ -237,18 +237,18 @@ def test_actions_beyond_the_microbatches_and_stages_are_impossible():
 def test_a_deadlock_names_the_edges_that_block():
     schedule = broken("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")
     assert pl.defects(schedule) == (
-        "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1, which stands behind 1F1",
-        "1F1 on rank 1 waits for 0F1 on rank 0, which stands behind 0B0",
+        "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1, which comes after 1F1",
+        "1F1 on rank 1 waits for 0F1 on rank 0, which comes after 0B0",
     )
 
 
 def test_a_deadlock_names_the_half_of_a_pair_that_blocks():
     assert pl.defects(broken("0F0 0B0 0F1 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1")) == (
         "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1",
-        "1F1 of (1F1;1B0)OVERLAP_F_B on rank 1 waits for 0F1 on rank 0, which stands behind 0B0",
+        "1F1 of (1F1;1B0)OVERLAP_F_B on rank 1 waits for 0F1 on rank 0, which comes after 0B0",
     )
     assert pl.defects(broken("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1F1 1B0 1B1")) == (
-        "deadlock: 0B0 of (0F1;0B0)OVERLAP_F_B on rank 0 waits for 1B0 on rank 1, which stands behind 1F1",
+        "deadlock: 0B0 of (0F1;0B0)OVERLAP_F_B on rank 0 waits for 1B0 on rank 1, which comes after 1F1",
         "1F1 on rank 1 waits for 0F1 on rank 0",
     )
 
@@ -260,7 +260,7 @@ def test_a_deadlock_shows_the_circle_and_not_who_waits_for_it():
     assert pl.defects(schedule)[0].startswith("1F1")  # no such microbatch: checked before any order
     schedule = broken("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0")
     edges = pl.defects(schedule)
-    assert edges[0] == "deadlock: 1B0 on rank 1 waits for 2B0 on rank 2, which stands behind 2F1"
+    assert edges[0] == "deadlock: 1B0 on rank 1 waits for 2B0 on rank 2, which comes after 2F1"
     assert len(edges) == 2
 
 

@@ -128,7 +128,7 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
         (lambda: pl.grid(batch=8), r"batch = 8: expected several values, such as \(8,\)"),
         (lambda: pl.grid(batch="ab"), "expected several values"),
         (lambda: pl.grid([1], batch=(8,)), "expected points"),
-        (lambda: pl.grid([{"batch": 1}], batch=(8,)), "name = 'batch': stands in two parts"),
+        (lambda: pl.grid([{"batch": 1}], batch=(8,)), "name = 'batch': is in two parts"),
         (lambda: pl.mixes({}), "expected numbers by type"),
         (lambda: pl.mixes({"A100": -1}), "expected a whole number"),
         (lambda: pl.mixes({"A100": 1.5}), "expected a whole number"),
@@ -437,7 +437,7 @@ def test_a_torn_last_line_is_computed_again(tmp_path):
         ({"solver": "highs"}, "row 2 says options .*, this sweep has .*highs"),
         (
             {"points": POINTS[:5]},
-            "6 of its points are not asked for here, such as A100 = 1, V100 = 2",
+            "6 of its points are not among these, such as A100 = 1, V100 = 2",
         ),
         ({"points": pl.grid(POINTS, batch=(8,))}, "its columns are A100, V100, status"),
     ],

@@ -82,7 +82,7 @@ def test_what_is_too_large_or_infeasible_is_told_in_place():
     assert "No placement exists" in watched.status.value
     for problem, method, message in (
         ("tiny", "joint", "expected a Problem"),
-        (tiny, "even", "tells of its progress"),
+        (tiny, "even", "reports its progress"),
     ):
         with pytest.raises(pl.InvalidValue, match=message):
             pl.watch_solve(problem, method)

@@ -119,7 +119,7 @@ class InFlightResult:
         Raises
         ------
         InvalidValue
-            There is no placement, or the number is no positive whole one.
+            There is no placement, or the number is not a positive whole number.
         TooLarge
             So many passes are more than 5 million actions.
         """

@@ -1,6 +1,6 @@
 """Consecutive layers as a stage sees them: how many, how heavy, how much work.
 
-Where all layers are identical, a stage cares only for their number, and M kinds of span stand
+Where all layers are identical, a stage cares only for their number, and M kinds of span represent
 for all M(M+1)/2 of them. Where layers differ, spans with the same number, weight and work
 still behave identically and are computed once.
 """

@@ -1,4 +1,4 @@
-"""The options that several methods of `solve` take alike, checked before any of them runs."""
+"""The options that several methods of `solve` share, checked before any of them runs."""
 
 import math
 import threading

@@ -40,7 +40,7 @@ class Misfit:
 
     @property
     def sentence(self) -> str:
-        """The clash in words."""
+        """The shortage in words."""
         layers = counted(self.most_layers, "layer") if self.most_layers else "no layer"
         return (
             f"stage {self.stage} ({named_layers(self.layers)}) needs {self.needed_gb:.4g} GB on GPU {self.gpu} "
@@ -107,12 +107,12 @@ class Score:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Everything that stands against the placement; empty for a valid one."""
+        """Every reason against the placement; empty for a valid one."""
         return (*self.broken, *(misfit.sentence for misfit in self.misfits))
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence."""
+        """The score in one sentence."""
         if not self.valid:
             unsaid = len(self.reasons) - 1
             more = f" (and {counted(unsaid, 'more reason')})" if unsaid else ""

@@ -115,7 +115,7 @@ def _refuse_positions(
     throughput: np.ndarray,
     memory_gb: np.ndarray,
 ) -> None:
-    """Refuse a model for which layers differ that the `model` calls alike.
+    """Refuse a model for which layers differ that the `model` calls identical.
 
     Each layer alone is looked at, and of every number of layers the last ones: where the head is.
     """

@@ -1,6 +1,6 @@
 """How close two numbers count as the same: the engine's tolerances, finest first, each with its reason.
 
-They are shares of the larger number, unless it says otherwise. What fits in memory is judged with
+They are shares of the larger number, unless it says otherwise. What fits in memory is checked with
 `pipelab.costs.MEMORY_SLACK`, which the evaluator shares.
 """
 
@@ -18,7 +18,7 @@ PROVEN_WITHIN = 1e-9
 # Answers this close are one answer: none is called better, and none is given out twice.
 ONE_ANSWER = 1e-9
 # What a linear program may be short of a row, in the row's units, and still be taken to hold it.
-# It only tells where to go on: what a refutation rests on is checked in fractions.
+# It only decides where to go on: what a refutation rests on is checked in fractions.
 FEASIBLE = 1e-7
 # SCIP and HiGHS keep rows and compare objectives within about this: no word of theirs is finer, and
 # a value this close to a whole number is that number.

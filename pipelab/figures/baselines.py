@@ -1,4 +1,4 @@
-"""Placements of one problem as bars against the proven optimum, each by how it came about. Always the same traces."""
+"""Placements of one problem as bars against the proven optimum, marked by outcome. Always the same traces."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ def baseline_parts(rows: Sequence[Row], optimum: float | None) -> dict:
     Parameters
     ----------
     rows : sequence of Row
-        From top to bottom. Without a rate the note stands in the bar's place.
+        From top to bottom. A row without a rate shows its note instead of a bar.
     optimum : float or None
         Where the line of the proven optimum is drawn.
 
@@ -37,8 +37,7 @@ def baseline_parts(rows: Sequence[Row], optimum: float | None) -> dict:
     >>> rows = [Row("optimum", 100.0, PROVEN), Row("even", 60.0, NOT_PROVEN), Row("x", None, DOES_NOT_FIT, "too heavy")]
     >>> parts = baseline_parts(rows, 100.0)
     >>> [len(trace["y"]) for trace in parts["data"]], parts["layout"]["title"]["text"]
-    ([1, 1, 0, 0, 0, 1, 2], 'Of the hatched, even comes nearest and loses 40% against the optimum
-    (dotted)')
+    ([1, 1, 0, 0, 0, 1, 2], 'even is closest without a proof: 40% below the optimum (dotted)')
     """
     bars = [_bars(rows, optimum, outcome) for outcome in OUTCOMES]
     none = [(y, row) for y, row in enumerate(rows) if row.throughput is None]
@@ -66,7 +65,7 @@ def _bars(rows: Sequence[Row], optimum: float | None, outcome: Outcome) -> dict:
     return {
         "type": "bar", "name": str(outcome), "orientation": "h", "width": 0.8, "showlegend": bool(mine),
         "y": [y for y, _, _ in mine], "x": [rate for _, rate, _ in mine],
-        "text": [f"{outcome.symbol} {rate:.5g}{s}" for (_, rate, _), s in zip(mine, share, strict=True)],
+        "text": [f"{outcome.symbol} {rate:,.5g}{s}" for (_, rate, _), s in zip(mine, share, strict=True)],
         "textposition": "auto", "insidetextanchor": "end", "hoverinfo": "x+text",
         "hovertext": [plain("; ".join(filter(None, [outcome.word, row.note]))) for *_, row in mine],
         "insidetextfont": {"color": ink_on(outcome.fill)}, "outsidetextfont": {"color": "#222222"},
@@ -111,9 +110,8 @@ def _title(rows: Sequence[Row], optimum: float | None) -> str:
         return "No rule of thumb finds a placement that fits"
     rate = max(rate for rate, _ in others)
     best = [plain(name) for other, name in others if other >= rate * (1 - 1e-9)]
-    every = len(best) == len(others) > 1
     if rate >= optimum * (1 - 1e-9):
-        return f"{'All hatched bars reach' if every else named(best, 'reaches', 'reach')} the optimum, too"
-    nearest = f"Of the hatched, {named(best, 'comes nearest and loses', 'come nearest and lose')}"
+        return f"{named(best, 'reaches', 'reach')} the optimum, without a proof"
     lost = f"{1 - rate / optimum:.0%}" if 1 - rate / optimum >= 0.005 else "less than 1%"
-    return f"{'All hatched bars lose' if every else nearest} {lost} against the optimum (dotted)"
+    nearest = named(best, "is closest", "are closest")
+    return f"{nearest} without a proof: {lost} below the optimum (dotted)"

@@ -47,22 +47,22 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
         for method, why in comparison.refused.items()
     ]
     parts = baseline_parts(rows, comparison.optimum)
-    promises = [
+    predicted = [
         (y, r.details["predicted"])
         for y, r in enumerate(comparison.results.values())
         if r.details.get("predicted")
     ]
     crosses = {
-        "type": "scatter", "x": [rate for _, rate in promises], "y": [y for y, _ in promises], "mode": "markers+text",
-        "name": "predicted, no placement", "text": [f"{rate:.5g}" for _, rate in promises],
-        "showlegend": bool(promises), "textposition": "middle right",
+        "type": "scatter", "x": [rate for _, rate in predicted], "y": [y for y, _ in predicted], "mode": "markers+text",
+        "name": "predicted, no placement", "text": [f"{rate:.5g}" for _, rate in predicted],
+        "showlegend": bool(predicted), "textposition": "middle right",
         "marker": {"symbol": "x", "size": 13, "color": WRONG},
     }  # fmt: skip
     layout = parts["layout"] | {
         "title": {"text": _comparison_title(comparison)},
         "template": template(),
     }
-    most = max([layout["xaxis"]["range"][1], *(1.15 * rate for _, rate in promises)])
+    most = max([layout["xaxis"]["range"][1], *(1.15 * rate for _, rate in predicted)])
     layout["xaxis"] = layout["xaxis"] | {"range": [0, most]}
     layout["yaxis"] = layout["yaxis"] | {"range": [max(1, len(rows)) - 0.5, -0.5]}
     # two lines of title, a legend
@@ -114,13 +114,13 @@ def plot_shares(comparisons: Mapping[str, "Comparison"]) -> "Figure":
     -------
     plotly.graph_objects.Figure
         A bar in every cell, as long as the share; its look says how the method ended. Where there
-        is no placement, the cell says why. The title speaks of methods that look at no bound, and
+        is no placement, the cell says why. The title covers methods without a bound, and
         not of those that were stopped early.
 
     Raises
     ------
     InvalidValue
-        A value is no comparison, or no share is known.
+        A value is not a `Comparison`, or no share is known.
     """
     import plotly.graph_objects as go
 

@@ -66,7 +66,7 @@ def action_traces(
 
 
 def _lanes(columns: "Columns") -> tuple[np.ndarray, np.ndarray]:
-    """Where each bar stands and how high it is: the parts of a pair share their lane, forward above backward."""
+    """The position and height of each bar: the parts of a pair share their lane, forward above backward."""
     paired, second = columns.paired, columns.second
     lane = columns.rank + np.where(paired, -0.2, 0.0) + np.where(second, 0.2, 0.0)
     return lane, np.where(paired | second, 0.4, 0.8)
@@ -153,7 +153,7 @@ def critical_path_trace(timeline: "Timeline") -> dict:
 
 
 def microbatch_trace(timeline: "Timeline", microbatch: int) -> dict:
-    """One microbatch's way down the ranks and back."""
+    """One microbatch's path down the ranks and back."""
     columns = timeline.columns
     mine = np.flatnonzero((columns.microbatch == microbatch) & np.isin(columns.kind, (F, I, B)))
     mine = mine[np.argsort(timeline.start[mine], kind="stable")]

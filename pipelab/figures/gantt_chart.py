@@ -149,7 +149,7 @@ def _bar_traces(timeline: Timeline, view: GanttView, actions: "np.ndarray") -> l
 
 
 def _marks(timeline: Timeline, view: GanttView) -> list[dict]:
-    """What is drawn over bars and overview alike, and the memory below."""
+    """What is drawn over both bars and overview, and the memory below."""
     traces = []
     if view.critical_path:
         traces.append(bars.critical_path_trace(timeline))

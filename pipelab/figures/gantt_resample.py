@@ -51,7 +51,7 @@ def gantt_widget(timeline: "Timeline", **options: Any) -> "FigureWidget":
     widget = go.FigureWidget(gantt(timeline, **options))
     shown = {"overview": len(visible(timeline, None)) > MOST_BARS}
     if not shown["overview"]:
-        return widget  # bars all the way: nothing to exchange
+        return widget  # bars throughout: nothing to exchange
 
     def exchange(_layout: Any, seen: Any) -> None:
         window = _inside(timeline, seen)

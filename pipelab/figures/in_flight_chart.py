@@ -59,7 +59,7 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
         showarrow=True, arrowhead=2, standoff=8,
     )  # fmt: skip
     several = needed > 1
-    verb, rate = "reach" if several else "reaches", f"{placed.predicted_rate:.6g} tokens/s"
+    verb, rate = "reach" if several else "reaches", f"{placed.predicted_rate:,.6g} tokens/s"
     title = f"{needed} microbatch{'es' * several} in flight {verb} {rate}"
     note = f"one takes {_seconds(placed.latency_s)} from end to end; "
     note += "more of them would only wait" if several else "a second one would only wait"

@@ -39,7 +39,7 @@ def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Fi
     """
     from plotly.subplots import make_subplots
 
-    # A title stands a little above the lines, which end at the upper edge of some panel.
+    # A title is slightly above the lines, which end at the upper edge of some panel.
     figure = make_subplots(
         cols=len(panels),
         shared_yaxes=True,
@@ -138,7 +138,7 @@ def plot_stage_rates(layers: Sequence[int], rates: Mapping[str, Sequence[float]]
         On the GPU, ascending.
     rates : mapping of name to sequence of float
         Tokens/s for each number of layers. Shown as multiples of the first, since the models count
-        unlike things.
+        different things.
 
     Returns
     -------

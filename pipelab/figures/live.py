@@ -1,4 +1,4 @@
-"""What a live chart takes to the page: plotly.js, the house's template, and drawings as JSON.
+"""What a live chart sends to the page: plotly.js, the package's template, and drawings as JSON.
 
 A FigureWidget checks every property of every drawing, sends all of plotly.js with every chart, and
 has the page send back what it made of each change. A live chart (`pipelab.widgets.chart`) sends one
@@ -31,7 +31,7 @@ def plotly_js() -> str:
 
 @cache
 def template_json() -> str:
-    """The house's template, which every live chart sends once."""
+    """The package's template, which every live chart sends once."""
     return json.dumps(template().to_plotly_json(), default=_encode)
 
 
@@ -53,7 +53,7 @@ def as_json(parts: "dict | Figure") -> str:
 
 
 def figure_of(parts: "dict | Figure") -> "Figure":
-    """The drawing as a still figure, checked by plotly, in the house's template.
+    """The drawing as a still figure, checked by plotly, in the package's template.
 
     Returns
     -------

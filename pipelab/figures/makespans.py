@@ -221,7 +221,7 @@ def plot_makespans(
     if len(runners) > len(looks):
         expected = f"expected at most {len(looks)} lines"
         raise InvalidValue("plot_makespans", [("makespans", f"{len(runners)} schedules", expected)])
-    # The legend stands beside the right end and has its order; a line that others cover is the
+    # The legend is beside the right end, in its order; a line that others cover is the
     # wider one.
     ordered = sorted(runners, key=lambda name: -runners[name][-1])
     for i, name in enumerate(ordered):

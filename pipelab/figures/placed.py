@@ -36,7 +36,7 @@ def placed_gantt(
     placed : PlacedTimeline
         Made by `timeline_of`.
     follow : int or None
-        A microbatch whose way is drawn as a line; in decode round after round.
+        A microbatch whose path is drawn as a line; in decode round after round.
     links : bool
         Whether links have lanes of their own; without, the note says how busy the busiest is. A
         raster has them always.
@@ -72,7 +72,7 @@ def placed_gantt(
         if links:
             _add_lane_bars(figure, placed, links, True, "link sends", KIND_COLOURS["SEND_F"], shown)
         if follow is not None:
-            _add_way(figure, placed, links, int(follow), shown)
+            _add_path(figure, placed, links, int(follow), shown)
         _add_frames(figure, placed, links, shown)
     figure.layout.title.text = _gantt_title(placed, links)
     return figure
@@ -84,7 +84,7 @@ def _drawn(placed: "PlacedTimeline", links: bool) -> np.ndarray:
 
 
 def _row(placed: "PlacedTimeline", links: bool, lane: np.ndarray) -> np.ndarray:
-    """In which row these lanes stand."""
+    """The rows of these lanes."""
     return np.searchsorted(_drawn(placed, links), lane)
 
 
@@ -92,7 +92,7 @@ def _gantt_layout(placed: "PlacedTimeline", links: bool) -> dict:
     lanes = [placed.lanes[i] for i in _drawn(placed, links)]
     end = _last_end(placed)
     every = -(-len(lanes) // _MOST_LANES)
-    # Of many lanes the stages are worth their labels rather than the links between them.
+    # If there are many lanes, stages get labels and links do not.
     shown = range(0, len(lanes), 1 if every == 1 else every * (1 + links))
     texts = [plain(lanes[i].label) for i in shown]
     names = [
@@ -116,7 +116,7 @@ def _last_end(placed: "PlacedTimeline") -> float:
 
 
 def _shown_passes(placed: "PlacedTimeline") -> int:
-    """Few enough to tell apart and to redraw quickly, but three rounds where these can be drawn."""
+    """How many passes are drawn: few enough to read and redraw, but three rounds if possible."""
     if _too_many(placed):
         return placed.microbatches
     return min(placed.microbatches, max(120, 3 * placed.in_flight), MOST_BARS // len(placed.lanes))
@@ -190,7 +190,7 @@ def _numbers(placed: "PlacedTimeline", batch: np.ndarray, taken: np.ndarray) -> 
 
 
 def _microbatch(placed: "PlacedTimeline", passes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which microbatch a pass belongs to, and its how many-th it is; in prefill every pass is one of its own."""
+    """The microbatch of each pass, and the index of the pass in it; in prefill every pass is a microbatch."""
     if placed.returns:
         return passes % placed.in_flight, passes // placed.in_flight
     return passes, np.zeros_like(passes)
@@ -218,10 +218,10 @@ def _reasons(placed: "PlacedTimeline", entries: np.ndarray) -> list[str]:
     return reasons
 
 
-def _add_way(
+def _add_path(
     figure: "Figure", placed: "PlacedTimeline", links: bool, follow: int, shown: int
 ) -> None:
-    """The way of one microbatch down the lanes and, where it goes round, back to the first."""
+    """The path of one microbatch down the lanes and, where it goes round, back to the first."""
     import plotly.graph_objects as go
 
     timeline, lanes = placed.timeline, _drawn(placed, links)
@@ -235,7 +235,7 @@ def _add_way(
     rows = np.arange(len(lanes)) + 0.4 * _height(placed, lanes)
     figure.add_trace(
         go.Scatter(
-            name=f"way of microbatch {follow}", mode="lines", hoverinfo="skip", line={"color": WRONG, "width": 2},
+            name=f"path of microbatch {follow}", mode="lines", hoverinfo="skip", line={"color": WRONG, "width": 2},
             x=np.stack([start, end], axis=1).ravel(), y=np.repeat(np.tile(rows, len(passes)), 2),
         )
     )  # fmt: skip
@@ -260,9 +260,7 @@ def _add_frames(figure: "Figure", placed: "PlacedTimeline", links: bool, shown: 
 
 
 def _gantt_title(placed: "PlacedTimeline", links: bool) -> str:
-    full = (
-        f"{placed.in_flight} in flight: {placed.steady_rate:.6g} tokens/s once the pipeline is full"
-    )
+    full = f"{placed.in_flight} in flight: {placed.steady_rate:,.6g} tokens/s once the pipeline is full"
     slowest = [lane.name for lane in placed.lanes if lane.bottleneck]
     named = (
         " and ".join(slowest)

@@ -139,7 +139,7 @@ def _block_hover(i: int, report: "StageReport", j: int) -> str:
 
 
 def _mark_bottlenecks(figure: "Figure", evaluation: Evaluation, row: Mapping[int, int]) -> None:
-    """Frame the slowest stages, and join the GPUs of the slowest links; words stand beside both."""
+    """Frame the slowest stages, and join the GPUs of the slowest links; labels are beside both."""
     import plotly.graph_objects as go
 
     xs, ys, texts = [], [], []

@@ -59,7 +59,7 @@ def plan_parts(
     Parameters
     ----------
     problem : Problem or None
-        None where the values make no problem: the axes stay empty.
+        None if there is no problem: the axes stay empty.
     placement : Placement or None
         Need not be valid, as long as its layers and GPUs exist.
     headline, note : str

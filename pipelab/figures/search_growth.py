@@ -66,7 +66,7 @@ def plot_search_growth(
     note = f"{per_second:,.0f} placements tried per second on this machine"
     figure.update_layout(
         template=template(), title=f"{title}<br><sup>{note}</sup>", height=430,
-        yaxis={"type": "log", "title": {"text": "how many there are (log scale)"}, "exponentformat": "power"},
+        yaxis={"type": "log", "title": {"text": "number (log scale)"}, "exponentformat": "power"},
         xaxis={"title": {"text": axis}},
     )  # fmt: skip
     return figure

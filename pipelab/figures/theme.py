@@ -79,7 +79,7 @@ def ink_on(colour: str) -> str:
 
 
 def plain(text: object) -> str:
-    """A name for a figure's title or label, where plotly reads HTML: shown letter by letter.
+    """A name for a figure's title or label, where plotly reads HTML: shown character by character.
 
     >>> plain("<b>mine</b> & yours")
     '&lt;b&gt;mine&lt;/b&gt; &amp; yours'

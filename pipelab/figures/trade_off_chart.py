@@ -16,7 +16,7 @@ _UNITS = {
     "usd_per_million_tokens": "$ per million tokens",
     "seconds_per_pass": "seconds per pass",
 }
-# Amounts, of which one asks what each yields; the others are ratios and times.
+# Amounts, whose chart shows what each yields; the others are ratios and times.
 _ADDING_UP = {"gpus": "GPU", "usd_per_hour": "dollar"}
 
 

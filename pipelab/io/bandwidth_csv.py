@@ -9,7 +9,7 @@ from pipelab.io.csv_cells import NUMBER, Row, read_rows
 
 
 def read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
-    """The matrix in id order; labels gpu_0, gpu_1, … may stand in any order, each once."""
+    """The matrix in id order; labels gpu_0, gpu_1, … may be in any order, each once."""
     path = folder / "network_bandwidth.csv"
     rows = read_rows(path, ())
     first, *labels = rows[0].cells
@@ -30,7 +30,7 @@ def read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
         if label not in column:
             raise row.error("label", label, f"matches no GPU; expected gpu_0 … gpu_{gpus - 1}")
         if label in seen:
-            raise row.error("label", label, "stands in an earlier row already")
+            raise row.error("label", label, "is already in an earlier row")
         seen.add(label)
         for name in labels:
             matrix[column[label], column[name]] = _bandwidth(row, label, name)

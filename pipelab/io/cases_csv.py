@@ -4,7 +4,7 @@
 `network_bandwidth.csv` (a labelled square matrix, row = sender). Two more are optional:
 `throughput_coefficients.csv` replaces the bundled coefficients, `layers.csv` (layer,
 weight_factor, work_factor) says how layers differ; and gpu_pool.csv may have a column
-usd_per_hour. `data/README.md` tells unit and source of every column.
+usd_per_hour. `data/README.md` gives unit and source of every column.
 """
 
 import dataclasses
@@ -105,7 +105,7 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Warns
     -----
     UserWarning
-        `config.csv` has a parameter that nobody reads.
+        `config.csv` has an unknown parameter.
 
     Examples
     --------
@@ -188,10 +188,10 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
     Raises
     ------
     InvalidData
-        The file is not there or cannot be read, a value is no finite number, or a type stands there
+        The file is not there or cannot be read, a value is not a finite number, or a type is listed
         twice.
     InvalidValue
-        `path` is no path.
+        `path` is not a path.
 
     References
     ----------
@@ -214,7 +214,7 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     """Write a problem in the write-up's CSV format, so that `load_case` gives it back.
 
     Every file is replaced whole. The coefficients are written beside the three files, so
-    that the folder stands alone. The problem's name becomes that of the folder.
+    that the folder is complete. The problem's name becomes that of the folder.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     InvalidData
         The folder cannot be written.
     InvalidValue
-        `folder` is no path.
+        `folder` is not a path.
 
     Notes
     -----
@@ -334,7 +334,7 @@ def _read_config(folder: Path) -> dict[str, Row]:
     for row in read_rows(path, ("parameter", "value")):
         name = row.cells["parameter"]
         if name in parameters:
-            raise row.error("parameter", name, f"stands in row {parameters[name].number} already")
+            raise row.error("parameter", name, f"is already in row {parameters[name].number}")
         parameters[name] = row
     for name in _REQUIRED:
         if name not in parameters:
@@ -376,7 +376,7 @@ def _value(row: Row, field: str) -> str:
 
 
 def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
-    """The rows of gpu_pool.csv, and the GPUs they stand for, ids in row order."""
+    """The rows of gpu_pool.csv, and their GPUs, ids in row order."""
     rows = read_rows(folder / "gpu_pool.csv", ("gpu_type", "count", "memory_gb"))
     gpus: list[GPU] = []
     for row in rows:

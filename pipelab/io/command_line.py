@@ -217,18 +217,18 @@ def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
 
     if stream is sys.stdout:
         for entry in ledger:
-            told = entry.row()
-            claim = f"{told['document']} {told['row']}"
+            row = entry.row()
+            claim = f"{row['document']} {row['row']}"
             print(
-                f"{claim:<12}  {_short(told['it says']):<48}  {_short(told['computed'], 32):<32}  {told['verdict']}"
+                f"{claim:<12}  {_short(row['it says']):<48}  {_short(row['computed'], 32):<32}  {row['verdict']}"
             )
         print()
     print(verdict_counts(ledger).to_string(index=False), file=stream)
     for entry in ledger.changed:
-        told = entry.row()
+        row = entry.row()
         print(
-            f"CHANGED {told['document']} {told['row']}, {told['it says']!r}: recorded {told['recorded']}, now "
-            f"{told['verdict']}; {told['printed or tested']!r} beside {told['computed']}. {told['remark']}",
+            f"CHANGED {row['document']} {row['row']}, {row['it says']!r}: recorded {row['recorded']}, now "
+            f"{row['verdict']}; {row['printed or tested']!r} beside {row['computed']}. {row['remark']}",
             file=stream,
         )
     counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())

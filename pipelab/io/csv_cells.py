@@ -1,7 +1,7 @@
 """A CSV file as text cells that remember their file, row and column.
 
-Values are judged by the dataclasses they end in (`checked.py`); this room only says where
-in which file a refused value stands.
+Values are checked by their dataclasses (`checked.py`); this module only says where
+in which file a refused value is.
 """
 
 import csv
@@ -30,8 +30,10 @@ class Row(NamedTuple):
 
     def error(self, column: str, value: Any, expected: str) -> InvalidData:
         """An error that names file, row, column, value and what was expected."""
-        told = "empty" if value in ("", None) else shown(value)
-        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {told}: {expected}")
+        found = "empty" if value in ("", None) else shown(value)
+        return InvalidData(
+            f"{self.path}, row {self.number}, column {column!r}: {found}: {expected}"
+        )
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
@@ -71,12 +73,12 @@ def _check_header(path: Path, number: int, header: list[str], columns: Sequence[
     twice = [column for column in header if header.count(column) > 1]
     if twice:
         raise InvalidData(
-            f"{path}, row {number}: column {twice[0]!r} stands there {len(twice)} times, expected once"
+            f"{path}, row {number}: column {twice[0]!r} occurs {len(twice)} times, expected once"
         )
 
 
 def refuse_misspelt(row: Row, known: Sequence[str]) -> None:
-    """Refuse a column that nobody reads and that looks like one which would be read.
+    """Refuse an unknown column whose name is close to a known one.
 
     Raises
     ------
@@ -120,7 +122,7 @@ def write_to(what: str, path: Any, content: str | bytes) -> None:
     Raises
     ------
     InvalidValue
-        `path` is no path, or empty.
+        `path` is not a path, or is empty.
     InvalidData
         Nothing can be written there.
     """
@@ -188,7 +190,7 @@ def saved_run(name: str) -> "DataFrame":
     -------
     pandas.DataFrame
         Columns `series`, `value`, `seed`, `method`, `seconds`, `status`, `throughput` (tokens/s),
-        `variables` and `rows`; `data/README.md` tells what each means.
+        `variables` and `rows`; `data/README.md` explains each.
 
     Raises
     ------

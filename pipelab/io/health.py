@@ -24,7 +24,7 @@ class Finding:
     what: str
     found: str
     ok: bool
-    needed: bool = True  # False: its absence is told, not counted
+    needed: bool = True  # False: its absence is reported, not counted
 
 
 def examine() -> list[Finding]:
@@ -46,8 +46,8 @@ def examine() -> list[Finding]:
         or shutil.which("chromium-browser")
         or shutil.which("google-chrome")
     )
-    told = chromium or "not found; only the browser tests need it, and are skipped"
-    return [*findings, Finding("Chromium", told, bool(chromium), needed=False)]
+    text = chromium or "not found; only the browser tests need it, and are skipped"
+    return [*findings, Finding("Chromium", text, bool(chromium), needed=False)]
 
 
 def _required() -> list[str]:
@@ -82,13 +82,13 @@ def _solver(name: str, run: Callable[[], tuple[float, Placement]]) -> Finding:
     """Solve tiny, and let the evaluator recompute the predicted rate."""
     began = time.perf_counter()
     try:
-        promised, placement = run()
-    except Exception as error:  # whatever a broken installation raises is what the report is for
+        predicted, placement = run()
+    except Exception as error:  # the report shows whatever a broken installation raises
         return Finding(name, f"does not answer ({type(error).__name__}: {error})", False)
     true = evaluate(load_case("tiny", max_gpus_per_stage=2), placement).throughput
-    ok = abs(promised - true) <= NOT_SOLVED * true
+    ok = abs(predicted - true) <= NOT_SOLVED * true
     seconds = time.perf_counter() - began
-    verdict = "" if ok else f", but promised {promised:.6g}"
+    verdict = "" if ok else f", but predicted {predicted:.6g}"
     return Finding(name, f"tiny: {true:.6g} tokens/s in {seconds:.2f} s{verdict}", ok)
 
 

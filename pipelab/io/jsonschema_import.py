@@ -1,8 +1,8 @@
-"""Seconds that nobody should wait for: a grammar of IRIs that jsonschema has built whenever it is imported.
+"""Avoids a wait of seconds: a grammar of IRIs that jsonschema builds whenever it is imported.
 
 A kernel's first figure makes plotly import nbformat, and so does JupyterLab when it starts.
 nbformat imports jsonschema, that imports rfc3987-syntax, and there two to three seconds go into a
-grammar that no notebook's schema asks for (python-jsonschema/jsonschema#1428).
+grammar that no notebook's schema uses (python-jsonschema/jsonschema#1428).
 """
 
 import sys
@@ -18,7 +18,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def build_iri_grammar_when_asked() -> None:
     """Import jsonschema so that the grammar is built when an IRI is checked for the first time, if ever.
 
-    To be called before what imports jsonschema. Whoever checks IRIs gets the same answers as ever.
+    To be called before what imports jsonschema. IRI checks give the same results as before.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def build_iri_grammar_when_asked() -> None:
         stand_in.is_valid_syntax = _is_valid_syntax  # type: ignore[attr-defined]  # all that jsonschema takes from it
         sys.modules[_SLOW] = stand_in
         try:
-            with suppress(ImportError):  # whoever needs jsonschema will be told
+            with suppress(ImportError):  # code that needs jsonschema reports this itself
                 import jsonschema  # noqa: F401
         finally:
             del sys.modules[_SLOW]

@@ -40,7 +40,7 @@ def write_layers(path: Path, model: Model) -> None:
         except OSError as error:
             raise refused(path, "write", error) from None
         return
-    alike = (1.0,) * model.layers
-    factors = zip(model.weight_factors or alike, model.work_factors or alike, strict=True)
+    equal = (1.0,) * model.layers
+    factors = zip(model.weight_factors or equal, model.work_factors or equal, strict=True)
     rows = [[str(i), plain(weight), plain(work)] for i, (weight, work) in enumerate(factors, 1)]
     write_to("save_case", path, csv_text(["layer", *_FACTORS], rows))

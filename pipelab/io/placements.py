@@ -212,7 +212,7 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     InvalidPlacement
         The placement is not valid for the problem given.
     InvalidValue
-        What is given is no path or no problem, or the path ends in something else.
+        The path is not a path with a known suffix, or the problem is not a problem.
 
     Examples
     --------
@@ -281,7 +281,7 @@ def _read_json(path: Path) -> Saved:
 
 
 def _stage(cells: Mapping, place: str) -> Stage:
-    """One stage; `place` is where it stands, up to the name of the field."""
+    """One stage; `place` is its place in the file, up to the name of the field."""
     first, last = (_whole(cells[field], field, place, 1) for field in _FIELDS[:2])
     if last < first:
         raise InvalidData(f"{place} 'last_layer': {last}: expected at least first_layer = {first}")
@@ -310,7 +310,7 @@ def _check_suffix(what: str, path: Path) -> None:
 
 @dataclass(frozen=True)
 class VLLMSettings:
-    """What one vLLM engine needs to be told of a placement; made by `pl.vllm_settings`. Prints as a shell command.
+    """The settings of one vLLM engine for a placement; made by `pl.vllm_settings`. Prints as a shell command.
 
     Attributes
     ----------
@@ -377,7 +377,7 @@ def vllm_settings(problem: Problem, placement: Placement | Result) -> VLLMSettin
     InvalidPlacement
         The placement is not valid for this problem.
     InvalidValue
-        There is no placement; stages have unlike numbers of GPUs (one vLLM engine has pipeline size
+        There is no placement; stages have different numbers of GPUs (one vLLM engine has pipeline size
         × tensor size ranks); or heads do not come out even among a stage's GPUs.
 
     Notes
@@ -389,7 +389,7 @@ def vllm_settings(problem: Problem, placement: Placement | Result) -> VLLMSettin
 
     Not translated: vLLM splits every layer over the GPUs of a stage (tensor parallel). A cost model
     in which they hold full copies and share the batch, as `LinearThroughput` has it, therefore
-    promises the throughput of a program that vLLM does not run; with `Roofline`, `note` is empty
+    predicts the throughput of a program that vLLM does not run; with `Roofline`, `note` is empty
     where every stage cuts its layers as vLLM would. Embedding and head come on top of the first and
     last stage's layers.
 

@@ -1,4 +1,4 @@
-"""What a saved plan says beside its stages: the conditions of its rate, and whether a problem meets them."""
+"""What a saved plan holds besides its stages: the conditions of its rate, and whether a problem meets them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -124,17 +124,17 @@ def _compare(saved: Saved, where: str, field: str, cell: Any, own: Sequence[floa
     cells = cell.split() if isinstance(cell, str) else cell if isinstance(cell, list) else [cell]
     numbers = [_number(c) for c in cells]
     expected = " ".join(plain(float(value)) for value in own)
-    told = f"{saved.path}, {where}: {field} {shown(cell)}"
+    found = f"{saved.path}, {where}: {field} {shown(cell)}"
     if len(numbers) != len(own) or None in numbers:
         raise InvalidData(
-            f"{told}: expected {len(own)} number{'s' if len(own) > 1 else ''}, for this problem {expected}"
+            f"{found}: expected {len(own)} number{'s' if len(own) > 1 else ''}, for this problem {expected}"
         )
     if any(
         not math.isclose(n or 0.0, o, rel_tol=saved.digits)
         for n, o in zip(numbers, own, strict=True)
     ):
         remedy = "the cluster, model or cost model differs from the plan's. Omit problem= to read only the stages"
-        raise InvalidData(f"{told}, but for this problem {expected}: {remedy}")
+        raise InvalidData(f"{found}, but for this problem {expected}: {remedy}")
 
 
 def _number(cell: Any) -> float | None:

@@ -1,6 +1,6 @@
 """The fields of the write-up's solution.json: segments, GPU ids, and one share of the batch for all GPUs of a stage.
 
-The plan's rate and what its links count stand beside them: the write-up has no field for a link.
+The plan's rate and what its links count follow: the write-up has no field for a link.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a command line says, and what becomes of it where nobody can hear: a full disk, a reader who has left."""
+"""A command line's output, also where it cannot be written: a full disk, a closed pipe."""
 
 import io
 import os
@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 from pipelab.io.whole_files import refused
 
-_LEFT = 141  # as a shell says of a program whose reader has left: 128 and the number of SIGPIPE
+_LEFT = 141  # as a shell reports a closed pipe: 128 and the number of SIGPIPE
 
 
 class _OutputFailed(Exception):
@@ -21,7 +21,7 @@ class _OutputFailed(Exception):
 
 
 class _Output:
-    """Standard output, whose failures are told from those of other files."""
+    """Standard output, whose failures are distinguished from those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -49,7 +49,7 @@ def heard(run: Callable[[], int | str | None]) -> int | str | None:
         if isinstance(stream, io.TextIOWrapper):  # and not what a program put in its place
             # a file's name may be no text at all
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    if sys.stdout is None:  # closed by whoever started this
+    if sys.stdout is None:  # closed by the parent process
         return run()
     output = sys.stdout = cast(TextIO, _Output(sys.stdout))
     try:
@@ -66,7 +66,7 @@ def say(message: object, status: int = 2) -> int:
     """Say it on standard error, and return the exit status."""
     try:
         print(f"pipelab: {message}", file=sys.stderr, flush=True)
-    except OSError:  # nobody is there to be told
+    except OSError:  # standard error is closed
         _mute(sys.stderr)
     return status
 

@@ -63,7 +63,7 @@ def save_chrome_trace(timeline: Timeline, path: str | Path) -> None:
     Raises
     ------
     InvalidValue
-        What is given is no timeline or no path.
+        The timeline is not a timeline, or the path is not a path.
     InvalidData
         Nothing can be written there.
 

@@ -154,7 +154,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     # short: the name itself may be as long as names can be
     made = target.with_name(f".pipelab-{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    # What others may not read is never open to them, not even on its way.
+    # A private file is never readable by others, not even while it is written.
     handle = os.open(made, flags, 0o666 if old is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -171,7 +171,7 @@ def _keep(old: os.stat_result, made: Path) -> None:
     """Owner, group and mode of the file that is replaced."""
     new = os.stat(made)
     if hasattr(os, "chown") and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-        # only root gives files away; whoever replaces another's file then owns it
+        # only root can change owners; a user who replaces another's file then owns it
         with suppress(OSError):
             os.chown(made, old.st_uid, old.st_gid)
     os.chmod(made, stat.S_IMODE(old.st_mode))

@@ -1,4 +1,4 @@
-"""Work beside the kernel's loop: one job at a time, a newer one ends the older, and a sign if it takes longer."""
+"""Work in threads beside the kernel's loop: a newer job cancels the older one, and a sign shows slow jobs."""
 
 import asyncio
 import threading
@@ -6,22 +6,21 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-SIGN_AFTER_S = 0.3  # what takes longer says that it is at work
-# one mark for whatever is at work in this kernel and has not been shown yet
-under_way: set[object] = set()
+SIGN_AFTER_S = 0.3  # a job that takes longer shows a sign
+# one mark for each job of this kernel whose result is not shown yet
+pending: set[object] = set()
 
 
 async def at_rest() -> None:
-    """Wait until every explorer of this kernel shows all that it was going to show by itself."""
-    while under_way:
+    """Wait until every explorer of this kernel shows everything it computes without a further input."""
+    while pending:
         await asyncio.sleep(0.1)
 
 
 class Beside:
-    """Runs jobs in a thread and hands their results back on the loop that asked, where widgets may be touched.
+    """Runs jobs in a thread and returns their results on the calling loop, where widgets may be changed.
 
-    Without a loop (in a script or a test) a job runs at once, and what would come later does not
-    come.
+    Without a loop (in a script or a test) a job runs at once, and `later` does nothing.
 
     Parameters
     ----------
@@ -34,8 +33,7 @@ class Beside:
         self._sign = sign
         self._stop = threading.Event()
         self._number = 0
-        # Two, so that a newer job need not wait for an older one to notice that it is not wanted
-        # any more.
+        # Two, so that a newer job need not wait until an older one notices that it is cancelled.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pipelab-explore")
 
     def run(
@@ -59,11 +57,11 @@ class Beside:
         timer = loop.call_later(SIGN_AFTER_S, too_long)
 
         mark = object()
-        under_way.add(mark)
+        pending.add(mark)
 
         def done(value: Any, error: BaseException | None) -> None:
             timer.cancel()
-            under_way.discard(mark)
+            pending.discard(mark)
             if number == self._number:
                 self._sign(False)
                 then(value, error)
@@ -80,7 +78,7 @@ class Beside:
         each: Callable[[Any], None],
         wait_s: float,
     ) -> None:
-        """When nothing happened for so long: go through `items(stop)` in a thread, `each` on the loop."""
+        """After `wait_s` without a newer job: iterate `items(stop)` in a thread, and call `each` on the loop."""
         stop, number = self._stop, self._number
         try:
             loop = asyncio.get_running_loop()
@@ -88,7 +86,7 @@ class Beside:
             return
 
         mark = object()
-        under_way.add(mark)
+        pending.add(mark)
 
         def arrived(item: Any) -> None:
             if number == self._number:
@@ -100,22 +98,22 @@ class Beside:
                     if stop.is_set():
                         return
                     loop.call_soon_threadsafe(arrived, item)
-            except Exception as error:  # nobody waits for this thread: the loop tells of it
-                told = {"message": "looking further failed", "exception": error}
-                loop.call_soon_threadsafe(loop.call_exception_handler, told)
+            except Exception as error:  # no caller waits for this thread: report it on the loop
+                context = {"message": "looking further failed", "exception": error}
+                loop.call_soon_threadsafe(loop.call_exception_handler, context)
             finally:
-                loop.call_soon_threadsafe(under_way.discard, mark)
+                loop.call_soon_threadsafe(pending.discard, mark)
 
         def start() -> None:
             if number == self._number:
                 self._threads.submit(work)
             else:
-                under_way.discard(mark)
+                pending.discard(mark)
 
         loop.call_later(wait_s, start)
 
     def cancel(self) -> None:
-        """Ask whatever is at work to end; its result is not wanted any more."""
+        """Cancel the running job; its result is dropped."""
         self._stop.set()
         self._stop = threading.Event()
         self._number += 1
@@ -126,5 +124,5 @@ def _outcome(
 ) -> tuple[object, BaseException | None]:
     try:
         return job(stop), None
-    except Exception as error:  # told in place by whoever asked
+    except Exception as error:  # the caller shows it
         return None, error

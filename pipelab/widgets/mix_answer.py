@@ -1,4 +1,4 @@
-"""From a state of the mix explorer to all that it shows: optimum, baselines, prices, and one GPU more of each type."""
+"""From a state of the mix explorer to what it shows: optimum, baselines, prices, and one more GPU of each type."""
 
 import threading
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Answer:
         return in_flight_of(self.problem, self.result.placement, given(self.result.evaluation))
 
 
-# What was asked before is at hand: one GPU more, looked at in advance, is the next press of a key.
+# Answers are kept: the optimum with one more GPU, solved in advance, is the next press of a key.
 _kept: dict[Mix, Answer] = {}
 
 
@@ -63,7 +63,7 @@ def answer(
     Raises
     ------
     PipelabError
-        The values of the mix do not go together.
+        The values of the mix contradict each other.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def answer(
     found = Answer(
         mix, problem, result, tuple(row_of(name, solve(problem, name)) for name in RULES)
     )
-    if result.status in ("optimal", "infeasible"):  # what was stopped early is asked again
+    if result.status in ("optimal", "infeasible"):  # a solve that was stopped early is repeated
         while len(_kept) >= _MOST_KEPT:
             _kept.pop(next(iter(_kept)))
         _kept[mix] = found
@@ -99,12 +99,12 @@ def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:
 def one_more(
     mix: Mix, stop: threading.Event, budget_s: float
 ) -> Iterator[tuple[str, float | None]]:
-    """The optimum with one GPU more of each type, one by one; None where the time did not suffice.
+    """The optimum with one more GPU of each type, one by one; None where the time ran out.
 
     Parameters
     ----------
     stop : threading.Event
-        Set it to end early; what is not known by then is not yielded.
+        Set it to end early; types not solved by then are not yielded.
     budget_s : float
         Seconds for every type that the cost model knows.
     """
@@ -132,8 +132,8 @@ def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
     Parameters
     ----------
     least : int
-        So many stages are wanted: where these are fewer, the largest gives up a GPU, which follows
-        it as a stage.
+        Number of stages wanted. If there are fewer, the largest gives up a GPU, which follows it
+        as a stage.
     """
     stages = given(found.result.placement).stages
     used = {g for stage in stages for g in stage.gpus}
@@ -147,12 +147,12 @@ def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
 
 
 def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
-    """Layers dealt by hand over `stage_gpus`: so many to each in turn, 0 leaves a stage's GPUs out.
+    """Layers assigned by hand to `stage_gpus` in turn; 0 leaves a stage's GPUs out.
 
-    More numbers than the optimum has stages take GPUs without a stage first, and then one by one
-    those of the stages.
+    If there are more numbers than stages in the optimum, the further ones take unused GPUs first,
+    then GPUs of the stages, one by one.
 
-    A plan that is merely bad is a score with its reasons.
+    An invalid plan gives a score with its reasons.
 
     Examples
     --------

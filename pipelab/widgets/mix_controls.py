@@ -1,4 +1,4 @@
-"""The controls of the mix explorer: values in, values out; they know nothing of what is drawn."""
+"""The controls of the mix explorer: values in, values out; they do not depend on what is drawn."""
 
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from pipelab.widgets.mix_values import Mix, beginning, cost_models, sources, types_of
+from pipelab.widgets.panel import LOOK, RELEASED, ControlPanel
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
 _CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -23,9 +24,7 @@ _COSTS = {
 _AS_GIVEN = 0.0  # a slider takes None for nothing chosen
 _MOST = 16  # GPUs of a type, unless it begins with more
 _MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
-
-_LOOK = {"style": {"description_width": "150px"}, "layout": {"width": "350px"}}
-_RELEASED = {**_LOOK, "continuous_update": False}
+_FEW = 3  # controls of the simple preset
 
 
 class MixControls:
@@ -37,50 +36,58 @@ class MixControls:
         The state to begin with.
     changed : function without arguments
         Called when the reader has changed anything.
+    simple : bool
+        Whether the panel begins with three controls.
+    note : Widget, optional
+        Shown below the controls.
     """
 
-    def __init__(self, mix: Mix, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        mix: Mix,
+        changed: Callable[[], None],
+        simple: bool = False,
+        note: widgets.Widget | None = None,
+    ) -> None:
         self._changed, self._quiet = changed, False
         self.source = widgets.Dropdown(
-            options=sources(), value=mix.source, description="model or case", **_LOOK
+            options=sources(), value=mix.source, description="model or case", **LOOK
         )
-        self.costs = widgets.Dropdown(options=_costs(mix), description="cost model", **_LOOK)
+        self.costs = widgets.Dropdown(options=_costs(mix), description="cost model", **LOOK)
         self.counts: dict[str, widgets.IntSlider] = {}
-        self.more = widgets.Dropdown(description="add a GPU type", **_LOOK)
+        self.more = widgets.Dropdown(description="add a GPU type", **LOOK)
         self.phase = widgets.Dropdown(
-            options=["prefill", "decode", "mixed"], description="phase", **_LOOK
+            options=["prefill", "decode", "mixed"], description="phase", **LOOK
         )
         self.batch = widgets.SelectionSlider(
-            options=_BATCHES, description="batch (sequences)", **_RELEASED
+            options=_BATCHES, description="batch (sequences)", **RELEASED
         )
         self.context = widgets.SelectionSlider(
-            options=_CONTEXTS, description="context (tokens)", **_RELEASED
+            options=_CONTEXTS, description="context (tokens)", **RELEASED
         )
         self.in_flight = widgets.IntSlider(
-            min=1, max=_MOST_IN_FLIGHT, description="batches in flight", **_RELEASED
+            min=1, max=_MOST_IN_FLIGHT, description="batches in flight", **RELEASED
         )
         self.network = widgets.SelectionSlider(
-            options=_networks(mix), description="network, any to any", **_RELEASED
+            options=_networks(mix), description="network, any to any", **RELEASED
         )
         self.gpus_per_stage = widgets.IntSlider(
-            min=1, max=4, description="GPUs per stage, up to", **_RELEASED
+            min=1, max=4, description="GPUs per stage, up to", **RELEASED
         )
-        self.batch_split = widgets.Dropdown(options=_SPLITS, description="batch is split", **_LOOK)
-        self._gpus = widgets.Box(layout={"flex_flow": "row wrap"})
-        workload = [
-            self.phase, self.batch, self.context, self.in_flight, self.network, self.gpus_per_stage, self.batch_split,
-        ]  # fmt: skip
-        self.panel = widgets.VBox(
-            [
-                widgets.Box([self.source, self.costs], layout={"flex_flow": "row wrap"}),
-                self._gpus,
-                widgets.Box(workload, layout={"flex_flow": "row wrap"}),
-            ]
-        )
+        self.batch_split = widgets.Dropdown(options=_SPLITS, description="batch is split", **LOOK)
+        self._gpus = widgets.VBox(layout={"margin": "0"})
+        workload = [self.phase, self.batch, self.context, self.in_flight]
+        stages = [self.network, self.gpus_per_stage, self.batch_split]
+        groups = {
+            "Cluster": [self._gpus],
+            "Model and workload": [self.source, self.costs, *workload],
+            "Network and stages": stages,
+        }
+        self.panel = ControlPanel(groups, [], simple, note)
         self._output_tokens = mix.output_tokens
         self.show(mix)
-        for control in (self.costs, *workload):
-            control.observe(self._tell, "value")
+        for control in (self.costs, *workload, *stages):
+            control.observe(self._report, "value")
         self.source.observe(self._other_source, "value")
         self.more.observe(self._other_type, "value")
 
@@ -98,7 +105,7 @@ class MixControls:
         )  # fmt: skip
 
     def show(self, mix: Mix) -> None:
-        """Set every control to a mix, without telling anybody."""
+        """Set every control to a mix, without calling `changed`."""
         with self._silence():
             self.source.value = mix.source
             self.costs.options = _costs(mix)
@@ -123,7 +130,7 @@ class MixControls:
             self.network.value = mix.network_gb_per_s or _AS_GIVEN
 
     def reach(self, in_flight: int) -> None:
-        """Let "batches in flight" go as far as a placement needs, and some way beyond."""
+        """Let "batches in flight" go to twice what a placement needs."""
         if in_flight > self.in_flight.max:
             self.in_flight.max = 2 * in_flight
 
@@ -131,15 +138,17 @@ class MixControls:
         for slider in self.counts.values():
             slider.unobserve_all("value")
         self.counts = {
-            t: widgets.IntSlider(value=n, min=0, max=max(_MOST, n), description=t, **_RELEASED)
+            t: widgets.IntSlider(value=n, min=0, max=max(_MOST, n), description=t, **RELEASED)
             for t, n in counts.items()
         }
         for slider in self.counts.values():
-            slider.observe(self._tell, "value")
+            slider.observe(self._report, "value")
         left = [t for t in types_of(self.source.value) if t not in counts]
         self.more.options = [("choose …", "")] + [(t, t) for t in left]
         self.more.value = ""
         self._gpus.children = (*self.counts.values(), *([self.more] if left else []))
+        few = [*self.counts.values(), self.gpus_per_stage, self.network]
+        self.panel.choose(few[:_FEW])
 
     def _other_source(self, change: Mapping[str, Any]) -> None:
         """A case or model of its own: its GPUs and its workload come with it."""
@@ -157,7 +166,7 @@ class MixControls:
             self._show_counts({t: s.value for t, s in self.counts.items()} | {change["new"]: 1})
         self._changed()
 
-    def _tell(self, _change: Any) -> None:
+    def _report(self, _change: Any) -> None:
         if not self._quiet:
             self._changed()
 
@@ -171,7 +180,7 @@ class MixControls:
 
 
 def _costs(mix: Mix) -> list[tuple[str, str]]:
-    """Cost models to choose from, each with what it says of itself."""
+    """Cost models to choose from, each with its label."""
     return [(_COSTS[name], name) for name in cost_models(mix.source)]
 
 

@@ -9,7 +9,7 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.io.cases_csv import load_coefficients
 from pipelab.linear_rates import LinearThroughput
 
-# What a cost model's name changes in it. Each asks one question: what if that were otherwise?
+# What each named cost model changes in its class's defaults.
 LINEAR: Mapping[str, Mapping[str, Any]] = {
     "linear": {},
     "linear, no loss": {"efficiency": 1.0},  # GPUs that share a stage lose nothing
@@ -23,7 +23,7 @@ ROOFLINE: Mapping[str, Mapping[str, Any]] = {
 
 
 def knows(name: str, gpu_type: str) -> bool:
-    """Whether the cost model of this name has numbers for a type of which there are facts.
+    """Whether the cost model of this name has numbers for a bundled GPU type.
 
     The write-up has one set of coefficients for all A100, one for all V100, and one for all H100.
 
@@ -34,7 +34,7 @@ def knows(name: str, gpu_type: str) -> bool:
 
 
 def costs_of(name: str, gpu_types: Iterable[str]) -> Roofline | LinearThroughput:
-    """The cost model of this name, for GPUs of which there are facts.
+    """The cost model of this name, for bundled GPU types.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def costs_of(name: str, gpu_types: Iterable[str]) -> Roofline | LinearThroughput
 
 
 def code_of_costs(name: str, gpu_types: Iterable[str]) -> list[str]:
-    """Lines that make `costs` for whoever has said `import pipelab as pl`.
+    """Lines that make `costs`, after `import pipelab as pl`.
 
     Examples
     --------

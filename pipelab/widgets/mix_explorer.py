@@ -1,4 +1,4 @@
-"""The GPU mix explorer: turn any knob, and the proven optimum is there again, drawn, explained and priced."""
+"""The GPU mix explorer: change any control and see the new proven optimum, its bottleneck and its price."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,9 @@ from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
 if TYPE_CHECKING:
     import threading
 
-_LIMIT_S = 30.0  # for one optimum; what is not proven by then is shown as that
+_LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
 _BUDGET_S = 5.0  # for every type of which one more is tried
-_IDLE_S = 0.6  # so long nobody touches anything before that begins
+_IDLE_S = 0.6  # without a change before that begins
 
 
 class MixExplorer(widgets.VBox):
@@ -34,26 +34,30 @@ class MixExplorer(widgets.VBox):
     Attributes
     ----------
     found : Answer or None
-        The present optimum with its problem; None where the values make no problem.
+        The present optimum with its problem; None where the values contradict each other.
+    panel : ControlPanel
+        Its checkbox `more` shows all controls or only three.
     """
 
-    def __init__(self, mix: Mix) -> None:
+    def __init__(self, mix: Mix, simple: bool = False) -> None:
         self.found: Answer | None = None
         self._listeners: list[Callable[[Answer | None], None]] = []
         self._gains: dict[str, float | None] = {}
         self._single: Row | None = None
-        self.controls = MixControls(mix, self._changed)
+        self.busy = widgets.HTML()
+        self.controls = MixControls(mix, self._changed, simple, self.busy)
+        self.panel = self.controls.panel
         self.own = OwnPlan(self._own_changed)
-        self.busy = widgets.HTML(layout={"height": "24px"})
-        self.text, self.code = Words(), CopyCode()
+        self.panel.hide_with(self.own.panel)
+        self.refusal, self.text, self.code = Words(), Words(), CopyCode()
         self.chart = LiveChart(plan_parts(None, None, "No placement yet"))
         self.baselines = LiveChart(baseline_parts([], None))
         self._beside = Beside(self._show_busy)
         self._draw_first(mix)
         super().__init__(
             [
-                self.controls.panel, self.busy, self.text, self.chart, self.own.panel, self.own.table, self.baselines,
-                self.code, reload_note(), shared(),
+                self.panel, self.refusal, self.chart, self.text, self.own.panel, self.own.table,
+                self.baselines, self.code, reload_note(), shared(),
             ]
         )  # fmt: skip
 
@@ -89,14 +93,13 @@ class MixExplorer(widgets.VBox):
             self._show(found)
             return
         self.found = None
-        self.text.explain(given(error))
+        self.refusal.explain(given(error))
+        self.text.value = ""
         self.code.code = code_of(self.controls.mix)
-        self.chart.put(
-            plan_parts(None, None, "These values make no problem", "the reason stands above")
-        )
+        self.chart.put(plan_parts(None, None, "These values contradict each other"))
         self.baselines.put(baseline_parts([], None))
         self.own.forget()
-        self._tell()
+        self._notify()
 
     def _show(self, found: Answer) -> None:
         self.found, self._gains, self._single = (
@@ -106,13 +109,14 @@ class MixExplorer(widgets.VBox):
         )
         if found.in_flight is not None:
             self.controls.reach(found.in_flight.needed)
+        self.refusal.value = ""
         self.own.begin(found)  # first: what is pinned is seen under the new values
         self._draw()
-        self._tell()
+        self._notify()
         self._beside.later(self._looked_further, self._learned, _IDLE_S)
 
     def _looked_further(self, stop: "threading.Event") -> Iterator:
-        """What is worth knowing once nobody is waiting: one GPU per stage, and one GPU more of each type."""
+        """What is solved while no control changes: one GPU per stage, and one more GPU of each type."""
         mix = given(self.found).mix
         yield one_gpu_per_stage(mix, stop)
         yield from one_more(mix, stop, _BUDGET_S)
@@ -120,7 +124,7 @@ class MixExplorer(widgets.VBox):
     def _learned(self, item: Any) -> None:
         if isinstance(item, Row):
             self._single = item
-            self._draw_rivals()
+            self._draw_baselines()
         else:
             self._gains[item[0]] = item[1]
             self._say()
@@ -129,7 +133,7 @@ class MixExplorer(widgets.VBox):
         """The reader moved a boundary, went back, or pinned a plan."""
         if self.found is not None:
             self._draw()
-            self._tell()
+            self._notify()
 
     def _draw(self) -> None:
         found, own = given(self.found), self.own.score
@@ -141,10 +145,10 @@ class MixExplorer(widgets.VBox):
             )
         self.chart.put(parts)
         self._say()
-        self._draw_rivals()
+        self._draw_baselines()
         self.code.code = code_of(found.mix, own.placement if own else None)
 
-    def _draw_rivals(self) -> None:
+    def _draw_baselines(self) -> None:
         found = given(self.found)
         extra = [*self.own.baselines(), given(self._single)]
         optimum = found.result.throughput if found.result.status == "optimal" else None
@@ -154,56 +158,59 @@ class MixExplorer(widgets.VBox):
         found, own = given(self.found), self.own.score
         result = found.result
         if own is not None and not own.valid:
-            self.text.say(own.sentence, *own.reasons[1:4])
+            self.text.say(*own.reasons[:4])
             return
         if result.placement is None:
             self.text.say(
-                result.sentence, words.gains_line(result, self._gains, found.mix.known_types)
+                result.reason, words.gains_line(result, self._gains, found.mix.known_types)
             )
             return
         placement, evaluation = (own or result).placement, given((own or result).evaluation)
         self.text.say(
-            own.sentence if own else "",
             in_flight_of(found.problem, given(placement), evaluation).sentence,
             words.costs_line(found.mix),
-            words.limits_line(found.problem, evaluation),
             words.facts_line(found.problem, given(placement), evaluation.throughput),
             words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
         )
 
     def _show_busy(self, on: bool) -> None:
-        text = (
-            "<span role='status'>… Still solving; the picture is that of the values before.</span>"
-        )
+        text = "<span role='status'>… Still solving; the picture shows the previous values.</span>"
         self.busy.value = text if on else ""
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener(self.found)
 
 
 def explore_mix(
-    source: str = "Llama-3-70B", counts: Mapping[str, int] | None = None, **values: Any
+    source: str = "Llama-3-70B",
+    counts: Mapping[str, int] | None = None,
+    *,
+    simple: bool = False,
+    **values: Any,
 ) -> MixExplorer:
-    """Mix GPUs by hand and see the proven optimum, what limits it and what one GPU more would bring.
+    """Mix GPUs by hand and see the proven optimum, what limits it and what one more GPU would bring.
 
-    Every change of a control is solved with `pl.solve(problem, "aggregated")`. Boundaries between
-    stages can be moved by hand and judged by `pl.score`, two plans pinned and compared, and the
-    state copied out as code.
+    Every change of a control is solved with `pl.solve(problem, "aggregated")`. Stage boundaries can
+    be moved by hand and scored by `pl.score`, two plans pinned and compared, and the state copied
+    as code.
 
     Parameters
     ----------
     source : str
         A bundled case (`pl.cases()`) or a model (`pl.models()`).
     counts : mapping of GPU type to int, optional
-        By default a case's own GPUs, and a small mix for a model. Of a case, the numbers that
-        differ; of a model, the types to have sliders for.
+        By default a case's own GPUs, and a small mix for a model. For a case, the numbers that
+        differ; for a model, the types that get sliders.
+    simple : bool
+        Begin with three controls: the first GPU types and, for fewer than three types, GPUs per
+        stage and network. All others keep their values until "more controls" shows them.
     **values
-        Where the other controls begin: phase, batch (sequences), context and output_tokens
+        Initial values of the other controls: phase, batch (sequences), context and output_tokens
         (tokens), in_flight, network_gb_per_s (GB/s; None: a case's own links), gpus_per_stage,
-        batch_split, costs. Of the last a case has "linear" and "linear, no loss" (`efficiency` 1),
+        batch_split, costs. For costs a case has "linear" and "linear, no loss" (`efficiency` 1),
         a model "Roofline", "Roofline, eager" (`layer_overhead_s` 0.3 ms), "Roofline, no overlap",
-        and the linear ones for those GPUs that the write-up has coefficients of.
+        and the linear ones for GPUs with coefficients in the write-up.
 
     Returns
     -------
@@ -215,7 +222,7 @@ def explore_mix(
     UnknownName
         No such case, model, GPU type or control; the message names the nearest one.
     InvalidValue
-        A value is none that its control can have.
+        A value is outside its control's range.
 
     Examples
     --------
@@ -227,4 +234,4 @@ def explore_mix(
     >>> mix.chart.layout.title.text.split("<br>")[0]
     'tiny, 2 GPUs: 193.147 tokens/s in 1 stage, proven optimal'
     """
-    return MixExplorer(beginning(source, counts, **values))
+    return MixExplorer(beginning(source, counts, **values), simple)

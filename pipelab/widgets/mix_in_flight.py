@@ -1,4 +1,4 @@
-"""How many batches in flight a placement needs, and whether the proof of the mix explorer holds for so many."""
+"""How many batches in flight a placement needs, and whether the mix explorer's proof holds for that many."""
 
 from dataclasses import dataclass, replace
 
@@ -31,21 +31,20 @@ class InFlight:
 
     @property
     def proof(self) -> str:
-        """What a proof for `checked` in flight comes to."""
+        """What is proven, as the end of a title."""
         if self.fits:
             return "proven optimal"
         return f"proven for {self.checked} in flight, but needs {self.needed}"
 
     @property
     def sentence(self) -> str:
-        """What the reader has to know."""
+        """What the title does not say of it."""
         if self.fits:
             more = ", which fit in memory" if self.needed > self.checked else ""
-            return f"Batches in flight that fill the pipeline: {self.needed}{more}."
+            return f"Batches in flight needed to fill the pipeline: {self.needed}{more}."
         return (
-            f"The pipeline needs {self.needed} batches in flight to be full. Memory was checked for {self.checked}, "
-            f"and this placement cannot hold {self.needed} at this rate. Set “batches in flight” to {self.needed} for "
-            "a proof that includes them."
+            f"At this rate, this placement cannot hold {self.needed} batches in flight in memory. "
+            f"Set “batches in flight” to {self.needed} for a proof that includes them."
         )
 
 
@@ -57,7 +56,7 @@ def in_flight_of(problem: Problem, placement: Placement, evaluation: Evaluation)
     >>> import pipelab as pl
     >>> medium = pl.load_case("medium", link_units="tokens")
     >>> found = pl.solve(medium, "aggregated")
-    >>> in_flight_of(medium, found.placement, found.evaluation)  # these memory rules count no batch but one
+    >>> in_flight_of(medium, found.placement, found.evaluation)  # these memory rules count one batch
     InFlight(checked=1, needed=9, fits=True)
     """
     checked, needed = problem.workload.in_flight, enough_in_flight(evaluation)

@@ -1,4 +1,4 @@
-"""The reader's own plan in the mix explorer: boundaries moved by hand, plans pinned, the way back."""
+"""The reader's own plan in the mix explorer: move stage boundaries, pin plans, return to the optimum."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,22 +12,17 @@ from pipelab.figures.baselines import Row
 from pipelab.widgets.mix_answer import Answer, own_plan, stage_gpus
 from pipelab.widgets.mix_pins import Pinned
 from pipelab.widgets.mix_sentences import compared, parse_layers
+from pipelab.widgets.panel import COLUMNS, RELEASED
 from pipelab.widgets.parts import Words
-
-_LOOK = {
-    "style": {"description_width": "150px"},
-    "layout": {"width": "350px"},
-    "continuous_update": False,
-}
 
 
 class OwnPlan:
-    """Controls for boundaries and pins; `score` judges the plan, None while it is the optimum.
+    """Controls for boundaries and pins; `score` is the plan's score, None while it is the optimum.
 
     Parameters
     ----------
     changed : function without arguments
-        Called when the plan or a pin is another one.
+        Called when the plan or a pin has changed.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -35,9 +30,11 @@ class OwnPlan:
         self.found: Answer | None = None
         self.score: Score | None = None
         self.pinned: dict[str, Pinned] = {}
-        self.layers = widgets.Text(description="layers of each stage", **_LOOK)
-        self.boundary = widgets.IntSlider(min=1, max=1, description="boundary after stage", **_LOOK)
-        self.where = widgets.IntSlider(min=1, max=1, description="lies after layer", **_LOOK)
+        self.layers = widgets.Text(description="layers of each stage", **RELEASED)
+        self.boundary = widgets.IntSlider(
+            min=1, max=1, description="boundary after stage", **RELEASED
+        )
+        self.where = widgets.IntSlider(min=1, max=1, description="lies after layer", **RELEASED)
         self.back = widgets.Button(description="back to the optimum", layout={"width": "170px"})
         self.pins = {
             name: widgets.Button(description=f"pin as {name}") for name in ("plan A", "plan B")
@@ -48,13 +45,10 @@ class OwnPlan:
         self.panel = widgets.VBox(
             [
                 widgets.HTML(
-                    "<b>Your own plan</b>: move a boundary between stages, or type the layers of each stage "
-                    "(further stages get one GPU each: unused ones first, then those of the largest stages; 0 leaves a "
-                    "stage's GPUs out)"
+                    "<b>Your own plan</b>: move a stage boundary, or type the layers of each stage. Further stages "
+                    "get one GPU each, unused GPUs first; 0 leaves out a stage's GPUs."
                 ),
-                widgets.Box(
-                    [self.layers, self.boundary, self.where], layout={"flex_flow": "row wrap"}
-                ),
+                widgets.GridBox([self.layers, self.boundary, self.where], layout=COLUMNS),
                 widgets.Box(buttons, layout={"flex_flow": "row wrap"}),
                 self.why,
             ]
@@ -78,14 +72,14 @@ class OwnPlan:
         self._show([len(stage.layers) for stage in placement.stages] if placement else [])
 
     def forget(self) -> None:
-        """There is no problem now."""
+        """The values contradict each other: there is no problem."""
         self.found = self.score = None
         for control in (self.layers, self.boundary, self.where, self.back, *self.pins.values()):
             control.disabled = True
         self.table.value = compared(self.pinned) if self.pinned else ""
 
     def baselines(self) -> list[Row]:
-        """The plan and the pinned ones, as they are under the values of now, as rows of the baselines' chart."""
+        """The plan and the pinned ones, under the present values, as rows of the baselines' chart."""
         own = self.score
         rows = (
             [Row("your plan", own.throughput, own.outcome, "; ".join(own.reasons))] if own else []
@@ -98,7 +92,7 @@ class OwnPlan:
         """Set the controls to these numbers of layers, silently."""
         self._quiet = True
         self.layers.value = ",".join(map(str, layers)) if text is None else text
-        # A GPU without a stage stands behind the last one: the boundary to it can be moved, too.
+        # An unused GPU follows the last stage: the boundary to it can be moved, too.
         spare = layers and layers[-1] and len(layers) < len(stage_gpus(given(self.found)))
         self._layers = [*layers, 0] if spare else layers
         stages = max(1, len(self._layers) - 1)
@@ -143,12 +137,12 @@ class OwnPlan:
             problem = given(self.found).problem
             layers = parse_layers(change["new"], len(problem.cluster), problem.model.layers)
         except PipelabError as error:
-            self.why.explain(error, "Refused")
+            self.why.explain(error)
             return
         self._take(list(layers), change["new"])
 
     def _take(self, layers: list[int], text: str | None = None) -> None:
-        """Judge a plan; the optimum's own numbers are the way back."""
+        """Score a plan; the optimum's own numbers return to the optimum."""
         while layers and not layers[-1]:
             layers.pop()
         self.why.value = ""

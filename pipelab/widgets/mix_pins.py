@@ -1,4 +1,4 @@
-"""Pinned plans of the mix explorer: what they were, and what has become of them under the values of now."""
+"""Pinned plans of the mix explorer: what they were, and what they are under the present values."""
 
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ GONE = replace(DOES_NOT_FIT, word="gone")
 
 @dataclass(frozen=True, eq=False)
 class Today:
-    """A pinned plan under the values of now: its score, or why it is gone."""
+    """A pinned plan under the present values: its score, or why it is gone."""
 
     score: Score | None
     gone: str = ""
@@ -75,8 +75,8 @@ class Pinned:
             used, left = [g for g in ids if g in self.placement.gpus], after.get(gpu_type, [])
             if len(used) > len(left):
                 return f"it needs {len(used)} × {gpu_type}, and there {'is' if len(left) == 1 else 'are'} {len(left)}"
-            # The same ones where they are all left, since links may tell them apart; else the first
-            # so many.
+            # The same ones if all are left, since links may differ between them; else the first
+            # ones of the type.
             places = [ids.index(g) for g in used]
             same = max(places, default=0) < len(left)
             there |= {

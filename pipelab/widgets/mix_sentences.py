@@ -1,4 +1,4 @@
-"""What the mix explorer says in words: titles, the bottleneck, prices, what one GPU more brings."""
+"""What the mix explorer says in words: titles, the bottleneck, prices, what one more GPU brings."""
 
 import re
 from collections import Counter
@@ -28,9 +28,9 @@ def headline(found: Answer) -> tuple[str, str]:
     result, count = found.result, len(found.problem.cluster)
     name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
     if result.status == "infeasible":
-        return f"{name}: no placement exists", plain(_shortened(result.reason))
+        return f"{name}: no placement exists", ""
     if result.placement is None:
-        return f"{name}: {outcome_of(result).word}, no placement found yet", plain(result.sentence)
+        return f"{name}: {outcome_of(result).word}, no placement found yet", ""
     far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
     proof = (
         given(found.in_flight).proof
@@ -38,42 +38,35 @@ def headline(found: Answer) -> tuple[str, str]:
         else f"{outcome_of(result).word}{far}"
     )
     stages = len(result.placement)
-    title = f"{name}: {result.throughput:.6g} tokens/s in {counted(stages, 'stage')}, {proof}"
-    return title, limited_by(given(result.evaluation).bottlenecks)
+    title = f"{name}: {result.throughput:,.6g} tokens/s in {counted(stages, 'stage')}, {proof}"
+    return title, limit_of(found.problem, given(result.evaluation))
 
 
 def own_headline(own: Score, found: Answer) -> tuple[str, str]:
     """Title of the chart of a plan made by hand in this answer's problem, and the line below it."""
     if not own.valid:
-        more = f"; {len(own.reasons) - 1} more" if len(own.reasons) > 1 else ""
-        return "Your plan is not valid", plain(_shortened(own.reasons[0] + more))
+        return "Your plan is not valid", ""
     flight = found.in_flight
-    limit = f" for {flight.checked} in flight" if flight and not flight.fits else ""
-    share = f", {own.share:.1%} of the optimum{limit}" if own.share is not None else ""
-    title = f"Your plan: {own.throughput:.6g} tokens/s{share}"
-    return title, limited_by(given(own.evaluation).bottlenecks)
+    best = "the proven optimum" if found.result.status == "optimal" else "the optimum"
+    if flight and not flight.fits:
+        best = f"the optimum for {flight.checked} in flight"
+    least = "" if found.result.status == "optimal" else "at least "
+    share = f", {least}{own.share:.1%} of {best}" if own.share is not None else ""
+    title = f"Your plan: {own.throughput:,.6g} tokens/s{share}"
+    return title, limit_of(own.problem, given(own.evaluation))
 
 
-def _shortened(text: str, most: int = 110) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def limits_line(problem: Problem, evaluation: Evaluation) -> str:
-    """What limits throughput, with its layers and GPUs.
+def limit_of(problem: Problem, evaluation: Evaluation) -> str:
+    """The line below a title: what limits throughput, and how the chart marks it.
 
     Examples
     --------
     >>> import pipelab as pl
     >>> tiny = pl.load_case("tiny", link_units="tokens")
-    >>> print(limits_line(tiny, pl.evaluate(tiny, pl.Placement.of([(1, (0,)), (3, (2,))]))))
-    Stage 2 (layers 2–4 on 1 × V100) limits throughput to 136.116 tokens/s.
+    >>> print(limit_of(tiny, pl.evaluate(tiny, pl.Placement.of([(1, (0,)), (3, (2,))]))))
+    limited by stage 2 (framed): layers 2–4 on 1 × V100
     """
-    first, more = evaluation.bottlenecks[0], len(evaluation.bottlenecks) - 1
-    also = (
-        f", and {more} more stage{'s' * (more > 1)} or link{'s' * (more > 1)} as slow"
-        if more
-        else ""
-    )
+    first, *others = evaluation.bottlenecks
     if first.startswith("stage"):
         report = evaluation.stages[int(first.split()[1]) - 1]
         what = f"{named_layers(report.stage.layers)} on {tally(report.gpu_types)}"
@@ -81,14 +74,14 @@ def limits_line(problem: Problem, evaluation: Evaluation) -> str:
         link = evaluation.links[int(first.split()[1].split("→")[0]) - 1]
         gpus = [f"GPU {g} ({problem.cluster.gpus[g].type})" for g in (link.sender, link.receiver)]
         what = f"{' to '.join(gpus)}, {link.bandwidth_gb_per_s:g} GB/s"
-    return f"{first.capitalize()} ({what}{also}) limits throughput to {evaluation.throughput:.6g} tokens/s."
+    return limited_by(evaluation.bottlenecks) + ("" if others else f": {plain(what)}")
 
 
 def costs_line(mix: Mix) -> str:
-    """What to bear in mind where a model is seen by the write-up's cost model; else empty."""
+    """A caution for a model with the write-up's cost model; else empty."""
     if mix.is_case or mix.costs not in LINEAR:
         return ""
-    return "Linear: a layer has the same synthetic rate whatever the model, and the more layers the faster."
+    return "Linear: a layer has the same synthetic rate in every model, and a stage with more layers is faster."
 
 
 def unused(problem: Problem, placement: Placement | None) -> str:
@@ -122,11 +115,11 @@ def _dollars(cost: Money) -> str:
 
 
 def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterable[str]) -> str:
-    """Which one GPU more would help most; types not looked at yet are named as such.
+    """Which one more GPU would help most, and which types are not solved yet.
 
     Parameters
     ----------
-    gains : mapping of type to tokens/s with one more, or None where the time did not suffice
+    gains : mapping of type to tokens/s with one more, or None where the time ran out
     types : iterable of str
         All types of the mix.
     """
@@ -138,13 +131,13 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
     if known:
         best = max(known, key=known.__getitem__)
         if known[best] <= now * (1 + ONE_ANSWER):
-            which = f"of {', '.join(known)}" if open_ or late else "of any type"
-            text = f"One GPU more {which} brings nothing."
+            which = f"one more {' or '.join(known)}" if open_ or late else "any one GPU"
+            text = f"Adding {which} does not help."
         else:
             tied = [t for t, rate in known.items() if rate >= known[best] * (1 - ONE_ANSWER)]
             others = [f"{t} {_gain(rate, now)}" for t, rate in known.items() if t not in tied]
             behind = f" Others: {', '.join(others)}." if others else ""
-            brings = f"{known[best]:.6g} tokens/s ({_gain(known[best], now)})"
+            brings = f"{known[best]:,.6g} tokens/s ({_gain(known[best], now)})"
             text = f"One more {' or '.join(tied)} would help most: {brings}.{behind}"
     if late:
         text += f" Not proven in time: {', '.join(late)}."
@@ -155,12 +148,12 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
 
 def _gain(rate: float, now: float) -> str:
     if not now:
-        return "where there is none now" if rate else "still none"
+        return "none without it" if rate else "still none"
     return f"+{rate / now - 1:.1%}" if rate > now * (1 + ONE_ANSWER) else "±0%"
 
 
 def rows_of(found: Answer, extra: Sequence[Row] = ()) -> list[Row]:
-    """The baselines' chart: optimum, what the reader made or pinned, one GPU per stage, rules of thumb."""
+    """Rows of the baselines' chart: optimum, own and pinned plans, one GPU per stage, rules of thumb."""
     best, name = found.result, "best found"
     if best.status == "optimal":
         flight = given(found.in_flight)
@@ -206,13 +199,13 @@ _COMPARED = {
 
 
 def compared(plans: Mapping[str, Pinned], found: Answer | None = None) -> str:
-    """Pinned plans side by side as HTML, the last column against the first; and what each yields in another problem.
+    """Pinned plans side by side as HTML: what each yielded when pinned, and yields under the present values.
 
     Parameters
     ----------
     plans : mapping of name to Pinned
     found : Answer or None
-        Of the problem of now; None where the values make none.
+        Under the present values; None where these contradict each other.
     """
     head = "".join(
         f"<th scope='col' style='padding:2px 14px;text-align:right'>{escape(n)}</th>" for n in plans
@@ -235,22 +228,22 @@ def compared(plans: Mapping[str, Pinned], found: Answer | None = None) -> str:
         for name, cells in rows.items()
     )  # fmt: skip
     rates = [plan.throughput for plan in plans.values()]
-    verdict = ""
+    comparison = ""
     if len(rates) > 1 and rates[0] and rates[1]:
         first, second = list(plans)[:2]
-        also = _unlike(plans[first].found.mix, plans[second].found.mix)
-        verdict = f"<p>When pinned, {escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.{also}</p>"
-    return f"<table><tr><th></th>{head}</tr>{body}</table>{verdict}"
+        also = _changed(plans[first].found.mix, plans[second].found.mix)
+        comparison = f"<p>When pinned, {escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.{also}</p>"
+    return f"<table><tr><th></th>{head}</tr>{body}</table>{comparison}"
 
 
-def _unlike(first: Mix, second: Mix) -> str:
-    """What besides GPUs and stages is another in two plans, and makes this no comparison of plans alone."""
-    unlike = [
+def _changed(first: Mix, second: Mix) -> str:
+    """What else changed between two pinned plans, so that their rates do not compare the plans alone."""
+    changed = [
         word
         for word, names in _COMPARED.items()
         if any(getattr(first, n) != getattr(second, n) for n in names)
     ]
-    return f" Not only the plans differ, but also {listed(unlike)}." if unlike else ""
+    return f" Besides the plans, {listed(changed)} changed." if changed else ""
 
 
 def _limit(problem: Problem, placement: Placement) -> str:

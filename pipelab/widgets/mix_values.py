@@ -1,4 +1,4 @@
-"""The values of the mix explorer, the problem they stand for, and the code that makes the same problem."""
+"""The values of the mix explorer, the problem they describe, and the code that makes the same problem."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 from pipelab.widgets.mix_costs import LINEAR, ROOFLINE, code_of_costs, costs_of, knows
 
-# What stands on the sliders when a model is chosen: a strong, a middling and a small type.
+# Counts on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
 _NETWORK_GB_PER_S = 12.5  # 100 Gbit/s between any two GPUs
 
@@ -37,7 +37,7 @@ class Mix:
     network_gb_per_s : float or None
         Between any two GPUs; None keeps a case's own links.
     gpus_per_stage : int
-        At most so many GPUs hold a stage.
+        Most GPUs per stage.
     batch_split : "even" or "balanced"
     costs : str, optional
         One of `cost_models(source)`, the first by default.
@@ -45,7 +45,7 @@ class Mix:
     Raises
     ------
     InvalidValue
-        A value is none that its control can have.
+        A value is outside its control's range.
     """
 
     source: str
@@ -79,7 +79,7 @@ class Mix:
         return tuple(t for t, _ in self.counts if self.is_case or knows(self.costs, t))
 
     def with_one_more(self, gpu_type: str) -> "Mix":
-        """The same with one GPU more of this type."""
+        """The same with one more GPU of this type."""
         return replace(self, counts=tuple((t, n + (t == gpu_type)) for t, n in self.counts))
 
 
@@ -95,7 +95,7 @@ _case = cache(partial(load_case, link_units="tokens"))
 
 
 def types_of(source: str) -> tuple[str, ...]:
-    """The GPU types that can be mixed: a case's own, or all that there are facts of.
+    """The GPU types that can be mixed: a case's own, or all bundled ones.
 
     >>> types_of("tiny")
     ('A100', 'V100')
@@ -123,7 +123,7 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
     UnknownName
         No such case, model, GPU type or control.
     InvalidValue
-        A value is none that its control can have.
+        A value is outside its control's range.
 
     Examples
     --------
@@ -154,8 +154,8 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
                 raise UnknownName(
                     f"{source} knows no GPU type {name!r}; {nearest(str(name), types_of(source))}"
                 )
-        # A case keeps the types that are not named; of a model's many types, those that are asked
-        # for are shown.
+        # A case keeps the types that are not named; of a model's many types, only the named ones
+        # are shown.
         first = {**first, **counts} if source in _cases() else dict(counts)
     known = [f for f in Mix.__dataclass_fields__ if f not in ("source", "counts")]
     for name in values:
@@ -167,12 +167,12 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
 
 
 def problem_of(mix: Mix) -> Problem:
-    """The problem that a mix stands for; links are counted in tokens.
+    """The problem of a mix; links are counted in tokens.
 
     Raises
     ------
     InvalidValue
-        The values do not go together; the message says which and why.
+        The values contradict each other; the message says which and why.
 
     Examples
     --------
@@ -200,7 +200,7 @@ def problem_of(mix: Mix) -> Problem:
         costs = replace(case.costs, **LINEAR[mix.costs])
         return replace(case, cluster=cluster, workload=load, costs=costs, **rules)
     if mix.network_gb_per_s is None:
-        expected = f"expected a number of GB/s: only the cases {', '.join(_cases())} bring links of their own"
+        expected = f"expected a number of GB/s: only the cases {', '.join(_cases())} have links of their own"
         raise InvalidValue("explore_mix", [("network", "as in the case", expected)])
     facts = load_gpus()
     memory, price = (

@@ -13,7 +13,7 @@ from pipelab.figures.live import plotly_js
 class Shared(anywidget.AnyWidget):
     """Invisible: brings plotly.js to the page, once for all charts of a kernel, and keeps keys for the controls.
 
-    Without the mark, JupyterLab takes arrow keys and letters in a menu or on a slider for its own
+    Without the mark, JupyterLab takes arrow keys and other keys in a menu or on a slider for its own
     shortcuts.
     """
 
@@ -66,7 +66,7 @@ class CopyCode(anywidget.AnyWidget):
 
 
 class Words(widgets.HTML):
-    """Text below the controls; errors stand here, where the reader looks, and not in a log."""
+    """Text in place: what a title does not say, or why a value is refused."""
 
     def say(self, *lines: str) -> None:
         """Plain lines, escaped; empty ones are left out."""
@@ -74,9 +74,9 @@ class Words(widgets.HTML):
             f"<div style='line-height:1.6'>{escape(line)}</div>" for line in lines if line
         )
 
-    def explain(self, error: BaseException, head: str = "This does not go together") -> None:
-        """Why there is nothing to show: what was asked for is refused."""
-        sign = f"<b style='color:{REFUSED.ink}'>{REFUSED.symbol} {head}.</b> "
+    def explain(self, error: BaseException) -> None:
+        """Why there is nothing to show, marked as refused."""
+        sign = f"<b style='color:{REFUSED.ink}'>{REFUSED.symbol}</b> "
         self.value = f"<div role='alert' style='line-height:1.6'>{sign}{escape(str(error))}</div>"
 
 

@@ -1,4 +1,4 @@
-"""From placement to timeline: the mix explorer, and below it the pipeline that its placement makes."""
+"""From placement to timeline: the mix explorer, and below it the pipeline of its placement."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,20 +25,21 @@ class PipelineExplorer(widgets.VBox):
     mix : MixExplorer
         The upper half.
     placed : PlacedTimeline or None
-        The pipeline that is drawn; None where there is no valid placement.
+        The pipeline in the charts; None without a valid placement.
     """
 
     def __init__(self, mix: MixExplorer) -> None:
         self.mix = mix
         self.placed: PlacedTimeline | None = None
-        look = {
-            "style": {"description_width": "300px"},
-            "layout": {"width": "560px"},
-            "continuous_update": False,
-        }
         self.in_flight = widgets.IntSlider(
-            min=0, max=64, description="in flight here (0: as many as needed)", **look
+            min=0,
+            max=64,
+            description="in flight here (0: as many as needed)",
+            style={"description_width": "270px"},
+            layout={"width": "560px"},
+            continuous_update=False,
         )
+        mix.panel.hide_with(self.in_flight)
         self.words = Words()
         empty = plan_parts(None, None, "No pipeline without a placement")
         self.gantt, self.rate = LiveChart(empty), LiveChart(empty)
@@ -47,7 +48,7 @@ class PipelineExplorer(widgets.VBox):
         mix.on_answer(lambda _found: self.redraw())
         self.in_flight.observe(lambda _change: self.redraw(), "value")
         head = widgets.HTML(
-            "<b>The pipeline of this placement</b>: when every stage and link works on which batch"
+            "<b>The pipeline of this placement</b>: which microbatch each stage and link works on"
         )
         super().__init__([mix, head, self.in_flight, self.words, self.gantt, self.rate])
 
@@ -58,29 +59,43 @@ class PipelineExplorer(widgets.VBox):
         except PipelabError as error:
             self.placed = None
             self.words.explain(error)
+        else:
+            self.words.say(self._caution())
         if self.placed is None:
             self.gantt.put(self._empty)
             self.rate.put(self._empty)
             return
         self.in_flight.max = max(self.in_flight.max, self.placed.in_flight_needed)
-        self.words.say(self.placed.sentence)
         self.gantt.put(placed_gantt(self.placed))
         self.rate.put(plot_in_flight(self.placed))
 
     def _run(self) -> PlacedTimeline | None:
         placement = self.mix.placement
         if placement is None:
-            self.words.say("There is no valid placement above, and so no pipeline.")
             return None
         return timeline_of(
             given(self.mix.found).problem, placement, in_flight=self.in_flight.value or None
         )
 
+    def _caution(self) -> str:
+        """Where more are in flight than memory was checked for; the mix explorer speaks of those needed."""
+        placed = self.placed
+        if placed is None:
+            return ""
+        checked = max(placed.problem.workload.in_flight, placed.in_flight_needed)
+        if placed.in_flight <= checked:
+            return ""
+        return f"Memory was not checked for {placed.in_flight} in flight."
+
 
 def explore_pipeline(
-    source: str = "Llama-3-8B", counts: Mapping[str, int] | None = None, **values: Any
+    source: str = "Llama-3-8B",
+    counts: Mapping[str, int] | None = None,
+    *,
+    simple: bool = False,
+    **values: Any,
 ) -> PipelineExplorer:
-    """The mix explorer with the pipeline of its placement below: every change above runs through it.
+    """The mix explorer with the pipeline of its placement below; both follow every control.
 
     Parameters
     ----------
@@ -88,20 +103,22 @@ def explore_pipeline(
         As for `pl.explore_mix`.
     counts : mapping of GPU type to int, optional
         As for `pl.explore_mix`.
+    simple : bool
+        As for `pl.explore_mix`.
     **values
         As for `pl.explore_mix`.
 
     Returns
     -------
     PipelineExplorer
-        A widget; `mix` is its upper half, `placed` the pipeline that is drawn.
+        A widget; `mix` is its upper half, `placed` the pipeline in the charts.
 
     Raises
     ------
     UnknownName
         No such case, model, GPU type or control; the message names the nearest one.
     InvalidValue
-        A value is none that its control can have.
+        A value is outside its control's range.
 
     Examples
     --------
@@ -111,4 +128,4 @@ def explore_pipeline(
     >>> [lane.name for lane in both.placed.lanes]
     ['stage 1', 'link 1→2', 'stage 2']
     """
-    return PipelineExplorer(MixExplorer(beginning(source, counts, **values)))
+    return PipelineExplorer(MixExplorer(beginning(source, counts, **values), simple))

@@ -1,4 +1,4 @@
-"""Schedules to play with: turn a knob, and the Gantt charts, their measures and closed forms change."""
+"""The schedule explorer: change any control and see Gantt charts, bubble measures and closed forms."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +12,7 @@ from pipelab.fields import whole_number
 from pipelab.figures.gantt_chart import MOST_BARS, GanttView, gantt_parts
 from pipelab.figures.makespans import timelines_parts
 from pipelab.widgets.chart import LiveChart
+from pipelab.widgets.panel import LOOK, RELEASED, ControlPanel
 from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
 from pipelab.widgets.schedule_sentences import measures_html
 
@@ -26,13 +27,17 @@ _KEPT = {
     "1: all": 1.0,
 }
 _ZOOM = "drag across a part to see its bars, double-click for all of it"
-_LOOK = {"style": {"description_width": "130px"}, "layout": {"width": "330px"}}
-_RELEASED = {**_LOOK, "continuous_update": False}
+_GROUPS = {
+    "Pipeline": ("name", "other", "ranks", "microbatches", "chunks"),
+    "Times": ("forward", "backward", "weight", "message", "slow_rank", "slowness"),
+    "Memory and display": ("kept", "memory", "critical_path"),
+}
+_FEW = ("name", "microbatches", "message")  # the simple preset
 
 
 @dataclass(frozen=True)
 class ScheduleValues:
-    """One state of the explorer; every field is a control. Times are of one microbatch on one rank."""
+    """One state of the explorer; every field is a control. Times are for one microbatch on one rank."""
 
     name: str = "ZBH1"
     other: str = _NONE
@@ -51,7 +56,7 @@ class ScheduleValues:
 
     @property
     def costs_code(self) -> str:
-        """The costs as they are written."""
+        """The costs as code."""
         parts = []
         for each in (self.forward, self.backward, self.weight):
             slow = [
@@ -81,7 +86,7 @@ def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
     Raises
     ------
     PipelabError
-        There is no such schedule for these numbers; the message says why.
+        The schedule does not exist for these numbers; the message says why.
 
     Examples
     --------
@@ -107,10 +112,12 @@ class ScheduleExplorer(widgets.VBox):
     Attributes
     ----------
     timelines : tuple of Timeline
-        What is drawn; empty where the values make no schedule.
+        The schedules in the chart; empty where one does not exist for these numbers.
+    panel : ControlPanel
+        Its checkbox `more` shows all controls or only three.
     """
 
-    def __init__(self, values: ScheduleValues) -> None:
+    def __init__(self, values: ScheduleValues, simple: bool = False) -> None:
         self.timelines: tuple[Timeline, ...] = ()
         self.controls = _controls(values)
         self.measures, self.words, self.code = widgets.HTML(), Words(), CopyCode()
@@ -119,9 +126,12 @@ class ScheduleExplorer(widgets.VBox):
         for control in self.controls.values():
             control.observe(lambda _change: self.redraw(), "value")
         self.chart.observe(self._zoomed, "zoomed")
-        panel = widgets.Box(list(self.controls.values()), layout={"flex_flow": "row wrap"})
+        groups = {
+            label: [self.controls[name] for name in names] for label, names in _GROUPS.items()
+        }
+        self.panel = ControlPanel(groups, [self.controls[name] for name in _FEW], simple)
         super().__init__(
-            [panel, self.words, self.chart, self.measures, self.code, reload_note(), shared()]
+            [self.panel, self.words, self.chart, self.measures, self.code, reload_note(), shared()]
         )
 
     @property
@@ -151,7 +161,7 @@ class ScheduleExplorer(widgets.VBox):
         self.words.value = ""
         for refusal in refused.values():
             self.words.explain(refusal)
-        self._draw(values)  # first: it is what the reader's eyes are on
+        self._draw(values)  # first: the reader looks at the chart
         tables = "".join(measures_html(timeline) for timeline in self.timelines)
         self.measures.value = f"<div style='display:flex;flex-wrap:wrap'>{tables}</div>"
         self.code.code = values.code
@@ -170,13 +180,13 @@ class ScheduleExplorer(widgets.VBox):
         else:
             if len(self.timelines) == 2:
                 self.words.say(
-                    "Too many bars to stand beside each other: the first is drawn, both are measured below."
+                    "Too many bars to draw both schedules: the chart shows the first, the tables both."
                 )
             view = GanttView(critical_path=values.critical_path, memory=values.memory, zoom=_ZOOM)
             self.chart.put(gantt_parts(self.timelines[0], view))
 
     def _zoomed(self, change: Any) -> None:
-        """A raster gives way to bars once few enough are in view, and comes back with all of the time."""
+        """Replace the raster by bars while few enough are in view."""
         if not self.timelines or _bars(self.timelines[:1]) <= MOST_BARS:
             return
         timeline, values, seen = self.timelines[0], self.values, change["new"]
@@ -200,18 +210,18 @@ def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
         description: str, value: float, low: float = 0, high: float = 3, step: float = 0.25
     ) -> Any:
         return widgets.FloatSlider(
-            value=value, min=low, max=high, step=step, description=description, **_RELEASED
+            value=value, min=low, max=high, step=step, description=description, **RELEASED
         )
 
     def count(description: str, value: int, low: int, high: int) -> Any:
         return widgets.IntSlider(
-            value=value, min=low, max=max(high, value), description=description, **_RELEASED
+            value=value, min=low, max=max(high, value), description=description, **RELEASED
         )
 
     return {
-        "name": widgets.Dropdown(options=names, value=values.name, description="schedule", **_LOOK),
+        "name": widgets.Dropdown(options=names, value=values.name, description="schedule", **LOOK),
         "other": widgets.Dropdown(
-            options=[_NONE, *names], value=values.other, description="beside it", **_LOOK
+            options=[_NONE, *names], value=values.other, description="compare with", **LOOK
         ),
         "ranks": count("ranks", values.ranks, 1, 32),
         "microbatches": count("microbatches", values.microbatches, 1, 256),
@@ -221,30 +231,35 @@ def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
         "weight": number("weight gradient W", values.weight),
         "message": number("message", values.message, 0, 2, 0.05),
         "slow_rank": count("slow rank", values.slow_rank, 0, 31),
-        "slowness": number("how slow", values.slowness, 1),
+        "slowness": number("slowdown (×)", values.slowness, 1),
         "critical_path": widgets.Checkbox(
-            value=values.critical_path, description="critical path", **_LOOK
+            value=values.critical_path, description="critical path", **LOOK
         ),
-        "memory": widgets.Checkbox(value=values.memory, description="memory over time", **_LOOK),
+        "memory": widgets.Checkbox(value=values.memory, description="memory over time", **LOOK),
         "kept": widgets.Dropdown(
             options=list(_KEPT.items()),
             value=values.kept,
             description="held until W",
-            **_LOOK,
+            **LOOK,
             tooltip="share of a microbatch's activations that its weight gradient still needs",
         ),
     }
 
 
 def explore_schedules(
-    name: str = "ZBH1", ranks: int = 4, microbatches: int = 8, other: str = _NONE
+    name: str = "ZBH1",
+    ranks: int = 4,
+    microbatches: int = 8,
+    other: str = _NONE,
+    *,
+    simple: bool = False,
 ) -> "ScheduleExplorer":
-    """Schedules, their costs and numbers as controls; Gantt charts, measures and closed forms below.
+    """Controls for a schedule and its costs; Gantt charts, bubble measures and closed forms below.
 
-    Two schedules stand beside each other on one time axis. Measures are ticked where simulation and
-    closed form agree; hover over one for its formula and when that holds. What a rank holds depends
-    on the share of a microbatch's activations that its weight gradient still needs ("held until
-    W"): at first Zero Bubble's 32/34.
+    Two schedules share one time axis. Measures are ticked where simulation and closed form agree;
+    hover over one for its formula and when that holds. What a rank holds depends on the share of a
+    microbatch's activations that its weight gradient still needs ("held until W"): initially Zero
+    Bubble's 32/34.
 
     Parameters
     ----------
@@ -256,18 +271,21 @@ def explore_schedules(
         At most 256.
     other : str
         A second schedule, or "none".
+    simple : bool
+        Begin with three controls: schedule, microbatches and message time. All others keep their
+        values until "more controls" shows them.
 
     Returns
     -------
     ScheduleExplorer
-        A widget; `timelines` holds what is drawn.
+        A widget; `timelines` holds the simulated schedules.
 
     Raises
     ------
     UnknownName
-        There is no such schedule.
+        The schedule is unknown.
     InvalidValue
-        The sliders do not reach so far.
+        A number is beyond its slider's range.
 
     Examples
     --------
@@ -277,9 +295,11 @@ def explore_schedules(
     'ZBH1 ends at 27, 18% before 1F1B'
     """
     names = [known for known in RULES if known != "Inference"]
-    for asked, known in ((name, names), (other, [_NONE, *names])):
-        if not isinstance(asked, str) or asked not in known:
-            raise UnknownName(f"schedule {shown(asked)} is not known here; {nearest(asked, known)}")
+    for wanted, known in ((name, names), (other, [_NONE, *names])):
+        if not isinstance(wanted, str) or wanted not in known:
+            raise UnknownName(
+                f"schedule {shown(wanted)} is not known here; {nearest(wanted, known)}"
+            )
     ranks = whole_number("explore_schedules", "ranks", ranks, most=32)
     microbatches = whole_number("explore_schedules", "microbatches", microbatches, most=256)
-    return ScheduleExplorer(ScheduleValues(name, other, ranks, microbatches))
+    return ScheduleExplorer(ScheduleValues(name, other, ranks, microbatches), simple)

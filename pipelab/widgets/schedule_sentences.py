@@ -11,12 +11,12 @@ from pipelab.engine.timeline import Timeline
 
 
 class Measure(NamedTuple):
-    """One quantity, simulated and by formula; `closed` is None where no formula claims to hold."""
+    """One quantity, simulated and by closed form; `closed` is None where no closed form applies."""
 
     name: str
     simulated: float | tuple[int, ...]
     closed: float | tuple[int, ...] | None
-    formula: str  # with the condition under which it holds; empty where nobody gives one
+    formula: str  # with the condition under which it holds; empty without a formula
 
     @property
     def agrees(self) -> bool | None:
@@ -72,11 +72,8 @@ def _formula(forms: Sequence[ClosedForm], words: str) -> str:
 
 
 def measures_html(timeline: Timeline) -> str:
-    """The measures as a table, and what each rank holds at most."""
+    """The measures as a table, and the peak memory of each rank where it differs from what is in flight."""
     rows = "".join(_row(measure) for measure in measures(timeline))
-    held = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory[:16]) + " …" * (
-        timeline.schedule.ranks > 16
-    )
     head = "".join(
         f"<th scope='col' style='text-align:{side};padding:1px 10px 1px 0'>{text}</th>"
         for text, side in (
@@ -86,14 +83,25 @@ def measures_html(timeline: Timeline) -> str:
             ("", "left"),
         )
     )
-    if timeline.columns.splits_backward:
-        table = timeline.costs.tables(timeline.schedule)
-        held += f"</b>, if W needs {table['weight_activation'][0] / table['activation'][0]:.4g} of the activations<b>"
     name = escape(timeline.schedule.name)
     return (
         f"<div style='margin:4px 28px 4px 0;line-height:1.5'><b>{name}</b><table><tr>{head}</tr>{rows}</table>"
-        f"<div>held at most, per rank: <b>{held}</b></div></div>"
+        f"{_held(timeline)}</div>"
     )
+
+
+def _held(timeline: Timeline) -> str:
+    """The peak memory of each rank; empty where it can only be the number of microbatches in flight."""
+    splits = timeline.columns.splits_backward
+    if not splits and timeline.peak_memory == timeline.peak_in_flight:
+        return ""
+    held = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory[:16])
+    held = f"<b>{held}{' …' * (timeline.schedule.ranks > 16)}</b>"
+    if splits:
+        table = timeline.costs.tables(timeline.schedule)
+        share = table["weight_activation"][0] / table["activation"][0]
+        held += f", if W needs {share:.4g} of the activations"
+    return f"<div>held at most, per rank: {held}</div>"
 
 
 def _row(measure: Measure) -> str:

@@ -18,7 +18,7 @@ from pipelab.figures.theme import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
-from pipelab.widgets.background import under_way
+from pipelab.widgets.background import pending
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.parts import Words, reload_note, shared
 
@@ -67,8 +67,8 @@ class WatchedSolve(widgets.VBox):
         super().__init__([*parts, reload_note(), shared()])
         try:  # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
             self._task: asyncio.Task | None = asyncio.get_running_loop().create_task(self._follow())
-            under_way.add(self._task)
-            self._task.add_done_callback(under_way.discard)
+            pending.add(self._task)
+            self._task.add_done_callback(pending.discard)
         except RuntimeError:
             self._task = None
 
@@ -90,7 +90,7 @@ class WatchedSolve(widgets.VBox):
 
     def refresh(self) -> None:
         """Draw what is known now; called four times a second while a notebook's kernel is free."""
-        # asked first: what is read below is then complete if it has ended
+        # read first: if it has ended, everything read below is complete
         running = self.solving.running
         moments, elapsed = tuple(self.solving.progress), time.perf_counter() - self._began
         if moments:  # the solver's clock starts when its model is built
@@ -115,12 +115,12 @@ class WatchedSolve(widgets.VBox):
         except (
             Exception
         ) as error:  # too large, or not applicable: the reason belongs here, not into a log
-            self.status.explain(error, "Refused")
+            self.status.explain(error)
             self.progress.put(
-                progress_parts((), 0.0, f"{self._name}: {REFUSED}", "the reason stands above")
+                progress_parts((), 0.0, f"{self._name}: {REFUSED}", "see the reason above")
             )
             self.chart.put(
-                plan_parts(None, None, "There was nothing to solve", "the reason stands above")
+                plan_parts(None, None, "There was nothing to solve", "see the reason above")
             )
             return
         moments = result.details.get("progress") or moments
@@ -196,7 +196,7 @@ def watch_solve(
     problem : Problem
         What is to be placed on what.
     method : str
-        One that tells of its progress: "auto", "joint", "aggregated" or "single_gpu" (whose
+        One that reports its progress: "auto", "joint", "aggregated" or "single_gpu" (whose
         placement comes at the end).
     time_limit : float or None
         Seconds; the best placement by then is kept.
@@ -211,9 +211,9 @@ def watch_solve(
     Raises
     ------
     InvalidValue
-        `problem` is no `Problem`, or the method tells nothing on its way.
+        `problem` is not a `Problem`, or the method does not report its progress.
     UnknownName
-        `stop` is among the options: the button is that.
+        `stop` is among the options; the button does that.
 
     Examples
     --------
@@ -230,6 +230,6 @@ def watch_solve(
             "watch_solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")]
         )
     if method not in _METHODS:
-        expected = f"expected one that tells of its progress: {', '.join(_METHODS)}"
+        expected = f"expected one that reports its progress: {', '.join(_METHODS)}"
         raise InvalidValue("watch_solve", [("method", method, expected)])
     return WatchedSolve(problem, method, {**options, "time_limit": time_limit})

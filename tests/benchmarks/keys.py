@@ -42,7 +42,10 @@ def _walk(first: Keys, between: tuple[str, str]) -> Keys:
 
 
 _SCHEDULES = _walk(
-    [(label, _RIGHT) for label in ("weight gradient W", "message", "how slow", "input gradient B")],
+    [
+        (label, _RIGHT)
+        for label in ("weight gradient W", "message", "slowdown (×)", "input gradient B")
+    ],
     ("microbatches", _LEFT),
 )
 

@@ -101,7 +101,7 @@ class Candidates:
         )
 
     def placement(self, chosen: np.ndarray) -> Placement:
-        """The placement that a set of allocation numbers stands for, in layer order."""
+        """The placement of a set of allocation numbers, in layer order."""
         ordered = sorted(chosen, key=lambda a: self.start[a])
         return Placement(
             tuple(
@@ -114,7 +114,7 @@ class Candidates:
         """The fastest rate that occurs at all and is not above a bound that a solver proved.
 
         Every placement's throughput is one of these rates, so this is a bound too. A solver's
-        tolerance of 1e-6 is added to what it proved; None stands for nothing proved.
+        tolerance of 1e-6 is added to what it proved; None means that nothing is proved.
         """
         rates = np.concatenate([self.throughput, self.link_throughput])
         top = self.throughput.max()  # no placement beats its fastest stage
@@ -131,7 +131,7 @@ class Candidates:
         )
 
     def chosen(self, placement: Placement) -> np.ndarray:
-        """The allocation numbers of a placement: the way back of `placement`."""
+        """The allocation numbers of a placement: the inverse of `placement`."""
         number = {s: i for i, s in enumerate(self.sets)}
         index = {
             (int(s), int(b), int(n)): a
@@ -146,7 +146,7 @@ def enumerate_candidates(problem: Problem) -> Candidates:
     """List every allocation that fits in memory and every connection between them.
 
     Allocations are ordered by first layer, number of layers, GPU set. The number of both
-    grows fast: `count_candidates` tells it beforehand without listing anything.
+    grows fast: `count_candidates` computes it beforehand without listing anything.
 
     Parameters
     ----------

@@ -206,7 +206,7 @@ def _disjoint_pairs(members: list[int], composition: np.ndarray, largest: int) -
 
 
 def _largest_pair_count(ways: np.ndarray, ends: np.ndarray) -> int:
-    """More than any number that occurs on the way to the total."""
+    """An upper bound on every intermediate number of the total."""
     total = sum(int(w) for w in ways)
     return total * total * max(1, int(ends.max(initial=0))) ** 2 * ends.shape[1]
 

@@ -69,7 +69,7 @@ class Family:
     cvxpy: str
 
     def state(self, incidence: "Incidence", variables: Mapping[str, Any]) -> Any:
-        """The cvxpy constraint that the line `cvxpy` stands for.
+        """The cvxpy constraint of the line `cvxpy`.
 
         Parameters
         ----------

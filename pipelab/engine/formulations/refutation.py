@@ -3,7 +3,7 @@
 A branch says: the sum of these whole columns is at most a, or at least a + 1. At a leaf every row
 gets a weight. The weighted sum of the rows bounds Σ c_j x_j from below by a number that no x
 between its bounds can reach (Farkas' lemma). Columns, rows and bounds of these programs are small
-whole numbers and the weights are fractions, so the check is exact; whoever found the tree need not
+whole numbers and the weights are fractions, so the check is exact; the solver that found the tree need not
 be trusted.
 """
 

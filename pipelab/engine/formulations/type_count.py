@@ -44,7 +44,7 @@ class Options:
     start, size, type_of, number : int arrays, shape (K,)
         First layer (from 0), number of layers, index of the GPU type, number of GPUs.
     throughput : float array, shape (K,)
-        Promised tokens/s.
+        Predicted tokens/s.
     passes, fits : bool array, shape (K,)
         Whether that many GPUs of the type hold the segment by the heuristic's memory formula,
         and by the problem's own.
@@ -82,7 +82,7 @@ class TypeCounts:
     layers: range
     gpu_type: str
     number: int
-    throughput: float  # promised, tokens/s
+    throughput: float  # predicted, tokens/s
 
 
 def memory_gb(problem: Problem, layers: Any, batch: Any) -> Any:

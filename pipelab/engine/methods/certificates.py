@@ -151,7 +151,7 @@ def most_layers(found: Recipes, solver: str = "scip") -> int:
     if not program.columns.total:
         return 0
     columns = Columns({**program.columns.sizes, "layers": 1})
-    # What is held is no number any more but a column of its own, at most all layers.
+    # The number of layers held is a column of its own here, at most all layers.
     held = ("at_most_all_layers", "at_least_all_layers")
     blocks = {
         name: _widened(block, -1.0 if name in held else 0.0)

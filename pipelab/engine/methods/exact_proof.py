@@ -114,7 +114,7 @@ def settle(
     Raises
     ------
     PipelabError
-        A solver returned what is no placement.
+        A solver returned something that is not a placement.
     """
     from pipelab.engine.solvers import scip
 

@@ -201,7 +201,7 @@ class _Search:
     def extend(
         self, done: int, used: int, last: int, slowest: float, parts: tuple, stages: int
     ) -> None:
-        """Place what follows the first `done` layers in every way on `stages` sets free of the GPUs in `used`."""
+        """Place all after the first `done` layers on every combination of `stages` sets without the GPUs in `used`."""
         left, kinds = self.layers - done, self.span[done]
         shortest = left if stages == 1 else 1  # the last stage takes all that is left
         for s, mask in enumerate(self.mask):

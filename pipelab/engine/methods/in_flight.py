@@ -21,8 +21,8 @@ are halved. When none is left, the best pair is proven.
 
 In 1 and 2 placements of other n are spoken of. A stage that has several execution modes (`Roofline`:
 batch shared or layers cut) may run otherwise with less memory to spare. So there every stage counts
-with the greatest rate of its ways, and with no more time than that rate's interval
-(`pipelab.costs`): both are no worse with fewer in flight, and no better than what any way
+with the greatest rate of its execution modes, and with no more time than that rate's interval
+(`pipelab.costs`): both are no worse with fewer in flight, and no better than what any mode
 really has.
 """
 
@@ -104,9 +104,9 @@ def solve_for_throughput_in_flight(
 
     Notes
     -----
-    The proof stands at the head of `pipelab.engine.methods.in_flight`. Of a cost model of one's own
+    The proof is in the docstring of `pipelab.engine.methods.in_flight`. Of a cost model of one's own
     it asks that more in flight make no stage faster and none fit that did not. (With
-    `Roofline(prefer="time")` a stage may become faster where memory for more leaves it no other way
+    `Roofline(prefer="time")` a stage may become faster where memory for more leaves it no other mode
     to run: such pairs count, and take many subproblems.)
 
     Examples
@@ -127,7 +127,7 @@ def solve_for_throughput_in_flight(
 
 
 class _AtBest:
-    """A cost model in which every stage runs the way of its greatest rate, in no more than the interval of it."""
+    """A cost model in which every stage runs the mode of its greatest rate, in at most that rate's interval."""
 
     def __init__(self, costs: Any) -> None:
         self.costs = replace(costs, prefer="rate") if hasattr(costs, "prefer") else costs

@@ -179,7 +179,7 @@ class _Listed:
     def _proven(self, run: "SolverRun", known: "_Known") -> "_Known":
         """The same after a proof without tolerance, where SCIP is at its end.
 
-        Within SCIP's tolerance nothing is faster. A program without rates tells whether anything is.
+        Within SCIP's tolerance nothing is faster. A program without rates decides whether anything is.
         """
         if not self.valid or known.placement is None or "optimal" not in (known.status, run.status):
             return known

@@ -76,7 +76,7 @@ def joint_capacity(form: str = "written") -> int:
 def joint_program(
     problem: Problem, form: str = "written", big_m: str = "valid"
 ) -> "tuple[LinearProgram, Candidates]":
-    """The joint ILP as arrays: a `LinearProgram` and the candidates its columns stand for.
+    """The joint ILP as arrays: a `LinearProgram` and the candidates of its columns.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def joint_program(
     program : LinearProgram
         Bounds, whole-number columns, objective and blocks of rows, as arrays.
     candidates : Candidates
-        What its columns stand for; see `enumerate_candidates`.
+        What its columns represent; see `enumerate_candidates`.
 
     Raises
     ------

@@ -44,7 +44,7 @@ def solve_for_latency(
     One pass takes a microbatch through all stages and links, one after another. In decode that is
     the time per output token of every stream, in prefill the time to the first token. No sequence
     is shared in a pass (`pipelab.costs`), so more GPUs that each hold a stage's layers whole
-    than there are sequences save no time. Each stage is run the way its cost model runs it
+    than there are sequences save no time. Each stage runs in the mode its cost model chooses
     everywhere: with `Roofline` the one of the greatest rate, whose pass need not be the shortest;
     `Roofline(prefer="time")` takes the shortest pass.
 
@@ -72,20 +72,20 @@ def solve_for_latency(
     Raises
     ------
     InvalidValue
-        Links counted in transfers/s, a floor or limit that is no number, or no problem.
+        Links counted in transfers/s, a floor or limit that is not a number, or not a problem.
     TooLarge
-        Too many ways to compose a stage from too many classes of GPU.
+        Too many compositions of a stage from too many classes of GPU.
     UnknownName
         There is no such solver.
 
     Notes
     -----
     Proven to one part in 10^9. A first placement comes from the subproblem whether the floor can be
-    reached; a first bound from the quickest stages and hops, as if there were GPUs without number.
+    reached; a first bound from the fastest stages and hops, as if there were GPUs without number.
     Only stages that fit within both enter the program (`formulations.latency`). Stages and
     hops more than a thousand times as long as the bound wait: they enter if there is no placement
     without them, so that no solver compares milliseconds with years. Solvers compare within a
-    tolerance, so a last program asks whether any placement is quicker by more than what is claimed.
+    tolerance, so a last program checks whether any placement is faster by more than the claimed tolerance.
 
     Examples
     --------
@@ -166,7 +166,7 @@ class _LatencySearch:
     nodes: int = 0
 
     def run(self) -> None:
-        """Ask whether the floor can be reached; then for less and less time, until nothing is quicker."""
+        """Ask whether the floor can be reached; then for less and less time, until nothing is faster."""
         try:
             if not self._reach_the_floor():
                 self.impossible = True

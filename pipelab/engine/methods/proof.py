@@ -247,7 +247,7 @@ class Certificate:
                 )
         if self.rate is not None and self.total_price >= self.total_value:
             raise PipelabError(
-                f"the GPUs cost {self.total_price} and the layers are worth {self.total_value}, which is no proof"
+                f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}, which is no proof"
             )
         return number
 

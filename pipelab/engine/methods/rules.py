@@ -57,7 +57,7 @@ def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None
 
     def rule(order: Any) -> Any:
         onward = [*order[1:], order[0]]
-        # A single GPU sends to nobody, and gets every layer whatever the number.
+        # A single GPU has no link, and gets every layer whatever the number.
         pairs = zip(order, onward, strict=True)
         bandwidth = [problem.cluster.bandwidth_between(a, b) if a != b else 1.0 for a, b in pairs]
         return split_bandwidth_aware(

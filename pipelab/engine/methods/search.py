@@ -104,7 +104,7 @@ class Search:
     def reach(self, index: int) -> bool | None:
         """Whether a placement of at least this rate exists; None if that stays open.
 
-        Easy variants first (see `subproblems`). Placements found on the way are kept, even if they
+        Easy variants first (see `subproblems`). Placements found meanwhile are kept, even if they
         are slower.
         """
         sub = self.subproblems

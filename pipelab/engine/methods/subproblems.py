@@ -234,7 +234,7 @@ class Subproblems:
         until: Deadline,
         size: dict[str, int],
     ) -> Answer:
-        """List the recipes, build the program and solve it; `size` is updated on the way."""
+        """List the recipes, build the program and solve it; `size` is updated meanwhile."""
         found = recipes_at(
             self.rates, self.rate(index), variant.links, variant.widest, variant.loose, until
         )

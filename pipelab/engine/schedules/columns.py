@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 # The codes of KINDS.
-F, I, B, W, SEND_F, RECV_F, SEND_B, RECV_B, IDLE = range(9)  # noqa: E741 (torch's letter for the input gradient)
+F, I, B, W, SEND_F, RECV_F, SEND_B, RECV_B, IDLE = range(9)  # noqa: E741 (torch's symbol for the input gradient)
 TRANSFERS = (SEND_F, RECV_F, SEND_B, RECV_B)
 
 

@@ -29,7 +29,7 @@ class Graph:
     node : int array, shape (entries,)
         The node of every entry of the schedule; the two parts of a pair share one.
     waits : tuple of int arrays, each shape (nodes,)
-        The nodes waited for, one array per reason; the number of nodes stands for "nothing".
+        The nodes waited for, one array per reason; the number of nodes means "nothing".
         The first array is the node before on the same rank.
     meant : tuple of int arrays, each shape (nodes,), or None
         For the first of these arrays, the entry whose result is needed, -1 for none: of a pair one
@@ -58,8 +58,8 @@ class Graph:
 class Order:
     """Nodes on a grid: a row per round, a column per rank; where a rank waits, its cell is empty.
 
-    Row 0 stands before the first round and is empty. Cells are numbered row by row, so that cell 0
-    can stand for "nothing": it ends at time 0.
+    Row 0 precedes the first round and is empty. Cells are numbered row by row, so that cell 0
+    can mean "nothing": it ends at time 0.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def _rounds(graph: Graph) -> Order:
     head[head == stop] = n
     cell, column, start = np.zeros(n + 1, dtype=np.int64), np.arange(ranks), ranks
     while True:
-        if start > 10_000_000:  # a million cells and more are worth a look
+        if start > 10_000_000:  # from a million cells on, garbage is worth collecting
             check_grid(start // ranks, ranks)
         ready = head < n
         for needed in waits:

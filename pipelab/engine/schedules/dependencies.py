@@ -23,7 +23,7 @@ def where(columns: Columns, *kinds: int) -> np.ndarray:
 def makers(columns: Columns) -> np.ndarray:
     """The entry whose result each entry needs, shape (n,); -1 for none.
 
-    With sends and receives shown, data takes the way of the messages: action → send → receive →
+    With sends and receives shown, data takes the path of the messages: action → send → receive →
     action.
     """
     waits = np.full(len(columns) + 1, -1, dtype=np.int64)  # one cell more, for -1 to write into

@@ -35,7 +35,7 @@ class ClosedForm(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """The letters of the formulas for one schedule and its costs."""
+    """The symbols of the formulas for one schedule and its costs."""
 
     p: int
     m: int
@@ -201,7 +201,7 @@ def closed_forms(
     Raises
     ------
     InvalidValue
-        What is given is no schedule or no costs, or these do not fit.
+        The schedule is not a schedule, the costs are not costs, or they do not fit each other.
     UnknownName
         There are no such transfers.
 

@@ -28,7 +28,7 @@ class Queues(NamedTuple):
     def table(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Kind, stage and microbatch of every action, each (ranks, actions per rank).
 
-        Forward k stands in slot k, backward k in slot lead + k, weight gradient k in slot
+        Forward k is in slot k, backward k in slot lead + k, weight gradient k in slot
         lead + delay + k; within a slot the order is F, B, W. The place of an action is the
         number of actions before it, which is counted here rather than sorted for.
         """

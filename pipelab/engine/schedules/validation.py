@@ -109,7 +109,7 @@ def _listed(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def refuse_impossible(columns: Columns) -> None:
-    """Raise `InvalidSchedule` for actions that no table of stages and microbatches has room for."""
+    """Raise `InvalidSchedule` for actions that no table of stages and microbatches can hold."""
     found = _listed(_impossible(columns))
     if found:
         raise InvalidSchedule(found, f"schedule {columns.name!r}")
@@ -261,7 +261,7 @@ def blocked_edges(columns: Columns, graph: Graph, reasons: tuple[str, ...] = ())
         behind = (
             ""
             if node == stuck[other]
-            else f", which stands behind {columns.whole(int(entry[stuck[other]]))}"
+            else f", which comes after {columns.whole(int(entry[stuck[other]]))}"
         )
         edges.append(
             f"{waiting} on rank {rank} waits for {reasons[which].format(blocker)} on rank {other}{behind}"

@@ -9,7 +9,7 @@ class _Rank:
     """Writes down the actions of one rank; every kind of work counts its own microbatches."""
 
     def __init__(self, rank: int, ranks: int) -> None:
-        self.stages = (rank, 2 * ranks - 1 - rank)  # on the way down and on the way back
+        self.stages = (rank, 2 * ranks - 1 - rank)  # down the ranks and back
         self.next: Counter[tuple[int, str]] = Counter()
         self.owed: deque = deque()  # weight gradients put off, oldest first
         self.actions: list[Action] = []
@@ -21,7 +21,7 @@ class _Rank:
         return Action(self.stages[chunk], kind, self.next[counter] - 1)
 
     def do(self, chunk: int, kinds: str) -> None:
-        """Append one action for each letter of `kinds`."""
+        """Append one action for each character of `kinds`."""
         self.actions += [self._take(chunk, kind) for kind in kinds]
 
     def together(self, forward_chunk: int) -> None:

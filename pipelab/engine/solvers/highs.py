@@ -1,4 +1,4 @@
-"""Run one program with HiGHS: the second opinion, and the way where SCIP is not installed.
+"""Run one program with HiGHS: the second opinion, and the solver where SCIP is not installed.
 
 HiGHS looks at the clock, and asks whether to go on, between two steps only; one of presolving may
 be long. So it runs in a thread of its own, and the thread that waits keeps the time, as in `scip`:

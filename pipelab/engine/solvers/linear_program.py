@@ -35,7 +35,7 @@ class Columns:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Where each group stands in a vector of all columns."""
+        """The position of each group in a vector of all columns."""
         ends = np.cumsum(list(self.sizes.values()))
         return {
             n: slice(int(e - s), int(e)) for (n, s), e in zip(self.sizes.items(), ends, strict=True)

@@ -153,7 +153,7 @@ def load(
     names : bool
         Name columns and rows (`z[3]`, `layer_coverage[0]`), for writing the model out.
     deadline : Deadline
-        Looked at on the way; `Ended` is raised.
+        Checked during the work; `Ended` is raised.
 
     Returns
     -------
@@ -204,7 +204,9 @@ def _without_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if not gc.get_freeze_count():  # nobody else has frozen what unfreezing would give back
+            if (
+                not gc.get_freeze_count()
+            ):  # no other code has frozen what unfreezing would give back
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

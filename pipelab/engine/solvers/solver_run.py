@@ -1,4 +1,4 @@
-"""The end of one solver run, whichever solver ran, and the moments on the way to it."""
+"""The end of one solver run, whichever solver ran, and its progress until then."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Progress:
     incumbent: float | None  # best solution so far
     bound: float | None  # nothing better exists; None before the first bound
     nodes: int
-    placement: Placement | None = None  # what the incumbent stands for, from methods that tell
+    placement: Placement | None = None  # of the incumbent, from methods that report it
 
 
 @dataclass(frozen=True, eq=False)

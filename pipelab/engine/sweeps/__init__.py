@@ -1,6 +1,6 @@
 """One problem after the other: points in, one row per point out.
 
-`points` lists what is asked, `task` turns a point into a row, `workers` has joblib do it on
+`points` lists what is solved, `task` turns a point into a row, `workers` has joblib do it on
 all cores, `rows_file` keeps the rows on disk, `sweep` is the door to all of them.
 """
 

@@ -1,4 +1,4 @@
-"""What a sweep asks about: points, each a mapping of names to plain values."""
+"""What a sweep solves: points, each a mapping of names to plain values."""
 
 import itertools
 import json
@@ -43,7 +43,7 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     TooLarge
         More than a million points.
     InvalidValue
-        A part holds no points, an axis no several values, or a name stands in two parts.
+        A part holds no points, an axis no several values, or a name is in two parts.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     names = [name for part in lists for name in (part[0] if part else ())]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InvalidValue("grid", [("name", twice[0], "stands in two parts, expected once")])
+        raise InvalidValue("grid", [("name", twice[0], "is in two parts, expected once")])
     return [
         {k: v for point in chosen for k, v in point.items()} for chosen in itertools.product(*lists)
     ]
@@ -85,7 +85,7 @@ def mixes(
     Parameters
     ----------
     most : mapping of type to int, or to several numbers
-        4 stands for 0, 1, 2, 3 and 4 of them; (0, 8) for none or a node of eight.
+        4 means 0, 1, 2, 3 and 4 of them; (0, 8) for none or a node of eight.
     gpus : int, optional
         At most so many in total.
     usd_per_hour : mapping of type to float, optional
@@ -237,7 +237,7 @@ def cell(value: Any) -> str:
 
 
 def value_of(text: str) -> Any:
-    """What a cell stands for: JSON if it is that, else the text itself."""
+    """The value of a cell: JSON if it is that, else the text itself."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # no JSON, or brackets in brackets without end

@@ -1,8 +1,8 @@
-"""Rows on disk: a CSV that grows as a sweep runs, and tells a later one what is done.
+"""Rows on disk: a CSV that grows as a sweep runs, and records for a later one what is done.
 
 Every row is one line that ends in the method and its options, so that the file explains itself
 and a file of another sweep is known by its first rows. A line that a kill tore off has no line
-end: it is cut away, and its point is asked again.
+end: it is cut away, and its point is solved again.
 """
 
 import csv
@@ -115,7 +115,7 @@ class RowsFile:
             raise self._why_not
 
     def read(self, asked: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
-        """The rows that stand in the file, by their point's key; the last one where there are several.
+        """The rows of the file, by their point's key; the last one where there are several.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class RowsFile:
             first = next(key for key in rows if key in unasked)
             shown = ", ".join(f"{n} = {v}" for n, v in zip(self.names, first, strict=True))
             raise self._foreign(
-                f"{len(unasked):,} of its points are not asked for here, such as {shown}"
+                f"{len(unasked):,} of its points are not among these, such as {shown}"
             )
         return rows
 
@@ -182,7 +182,7 @@ class RowsFile:
             self._file, self._begun = None, False
 
     def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Have exactly these rows, once those that were computed anew stand there twice; before `close`.
+        """Have exactly these rows, where recomputed ones are in the file twice; before `close`.
 
         Raises
         ------
@@ -236,7 +236,7 @@ class RowsFile:
             if _without_time(text) != _without_time(own):
                 raise self._foreign(f"row {number} says {name} {text}, this sweep has {own}")
         values = {name: value_of(text) for name, text in line.cells.items() if text}
-        # a file of an earlier version tells what was stopped by its reason, as
+        # a file of an earlier version shows what was stopped by its reason, as
         # `solver_run.ending` has it
         if self._is_earlier:
             stopped = str(values.get("reason", "")).startswith("stopped ")

@@ -131,7 +131,7 @@ def sweep(
         for this point. It may be defined in a notebook.
     points : iterable of mappings
         See `grid` and `mixes`. Values are text, numbers, True, False, None, or lists and dicts of
-        these. A point that stands there twice is solved once.
+        these. A point listed twice is solved once.
     method : str or function
         One of `solve`, or a function of a Problem and options that returns a Result.
     file : str or Path, optional
@@ -221,7 +221,7 @@ def sweep(
 def _held(
     store: RowsFile, keys: Sequence[tuple[str, ...]], again: Sequence[str]
 ) -> dict[tuple[str, ...], dict]:
-    """The rows that stand in the file, which is kept from other sweeps from now on, and can take more if it must."""
+    """The rows of the file, which is locked against other sweeps from now on, and writable if need be."""
     store.hold()
     try:
         there = store.read(keys)

@@ -23,9 +23,9 @@ def answers(
 ) -> Generator[tuple[Hashable, dict[str, Any]]]:
     """The row of every point, as (key, row), in the order in which they are done.
 
-    Where a worker process dies, it takes its points with it: those that were under way then run
+    Where a worker process dies, it takes its points with it: those that were running then run
     again one by one, so that the one that kills its worker is known. It becomes a failed row. (On a
-    Dask cluster joblib is not told of a worker's death: Dask tries again elsewhere, and after the
+    Dask cluster joblib does not learn of a worker's death: Dask tries again elsewhere, and after the
     third death joblib waits without end.)
     """
     waiting = dict(points)
@@ -101,7 +101,7 @@ def _is_a_death(error: Exception) -> bool:
 
 
 def _explained(error: Exception, task: Task) -> PipelabError:
-    """A task turns its own errors into rows, so this one comes from the way to the workers and back."""
+    """A task turns its own errors into rows, so this one comes from the transport to the workers and back."""
     name = getattr(task.make, "__name__", repr(task.make))
     return PipelabError(
         f"sweep: the workers cannot run {name!r} ({type(error).__name__}: {error}). What {name!r} refers to must be "

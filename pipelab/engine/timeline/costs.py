@@ -34,7 +34,7 @@ class StageCosts:
         s and s+1; between two stages on the same rank nothing is sent, whatever is given here.
     overlap : number
         What a forward and a backward run at the same time take, as a share of their sum. 1 is no
-        gain at all, which flatters nobody; measured kernels are needed for less.
+        gain at all, which is pessimistic; measured kernels are needed for less.
     activation : number or one per stage
         Memory held from the start of a forward to the end of its input gradient or full backward,
         in any unit.
@@ -51,7 +51,7 @@ class StageCosts:
     Raises
     ------
     InvalidValue
-        A cost is no number from 0 to 1e30 and no list of such numbers, `overlap` is not above 0 and
+        A cost is neither a number from 0 to 1e30 nor a list of such numbers, `overlap` is not above 0 and
         at most 1, or there is no such unit.
 
     Examples
@@ -279,7 +279,7 @@ def _times(name: str, value: Any, *, one_number: bool) -> float | tuple[float, .
 
 
 def _float(value: Any) -> float | None:
-    """None for what is no number; True is none."""
+    """None if the value is not a number (booleans are not numbers)."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return None
     try:

@@ -14,7 +14,7 @@ class Binding(NamedTuple):
     Attributes
     ----------
     node : int array
-        The number of nodes stands for "nothing".
+        The number of nodes means "nothing".
     entry : int array
         The entry that was meant, -1 for nothing: the half of a pair whose result was needed, or its
         forward, where its rank was busy with the pair as a whole.

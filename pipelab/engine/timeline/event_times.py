@@ -107,7 +107,7 @@ def timed(
 
 
 def check_transfers(transfers: str) -> None:
-    """Raise `UnknownName` for a way of handing over that there is not."""
+    """Raise `UnknownName` for an unknown transfer mode."""
     if not isinstance(transfers, str) or transfers not in TRANSFER_MODES:
         raise UnknownName(
             f"transfers {shown(transfers)} is not known; {nearest(transfers, TRANSFER_MODES)}"

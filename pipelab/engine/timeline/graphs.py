@@ -20,7 +20,7 @@ TRANSFER_MODES = ("buffered", "rendezvous", "blocking")
 
 
 class Wiring(NamedTuple):
-    """A graph, and where the times of links count; the number of links stands for "none".
+    """A graph, and where the times of links count; the number of links means "none".
 
     Attributes
     ----------

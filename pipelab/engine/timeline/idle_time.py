@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Idle(NamedTuple):
     """Idle time of every rank, each an array of shape (ranks,); the four add up to makespan - busy.
 
-    The part of a gap in which nothing but a message is on its way is `network`, whenever it falls:
+    The part of a gap in which only a message is in transit is `network`, whenever it falls:
     all work that is waited for has ended. The rest is `warm_up` up to the rank's first backward,
     `cool_down` after its last forward, and `steady` between. Forward-only schedules warm up to
     their first action and cool down after their last.

@@ -28,7 +28,7 @@ from pipelab.fields import whole_number
 def simulate_in_flight(
     costs: StageCosts, microbatches: int, in_flight: int, leaving: float = 0.0
 ) -> Timeline:
-    """Passes of microbatches through lanes of which at most `in_flight` are under way at any time.
+    """Passes of microbatches through lanes of which at most `in_flight` are in flight at any time.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def simulate_in_flight(
     Returns
     -------
     Timeline
-        `waited_for` tells where a pass waited for another one to leave.
+        `waited_for` shows where a pass waited for another one to leave.
 
     Raises
     ------

@@ -146,7 +146,7 @@ class PlacedTimeline:
         -------
         pandas.DataFrame
             `in_flight`, `steady_rate_tokens_per_s`, and `bound_tokens_per_s`: no more than the
-            promise, and no more than so many microbatches per latency.
+            predicted rate, and no more than that many microbatches per latency.
 
         Raises
         ------

@@ -227,7 +227,7 @@ def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float
 
 
 def _hop(problem: Problem, one: Stage, other: Stage) -> float:
-    """Activations go one way and gradients of the same size the other: the slowest pair of GPUs either way."""
+    """Activations go forward, gradients of the same size back: the slowest pair of GPUs in each direction."""
     pairs = [pair for i in one.gpus for j in other.gpus for pair in ((i, j), (j, i))]
     cluster = problem.cluster
     return max(

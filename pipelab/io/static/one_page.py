@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FIGURE, _WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"
 _STATE = "application/vnd.jupyter.widget-state+json"
-_FOLDED = "pipelab-folded"  # cells whose code would give an answer away
+_FOLDED = "pipelab-folded"  # cells whose code shows an answer
 _LINK = re.compile(r'<a\s[^>]*?href="([^":]+?)\.ipynb(#[^"]*)?"[^>]*>(.*?)</a>', flags=re.S)
 
 
@@ -39,7 +39,7 @@ def page(notebook: "NotebookNode", name: str, pages: Iterable[str]) -> str:
         All pages there will be; a link to any other notebook becomes plain text.
     """
     body, _ = _exporter().from_notebook_node(_plain(notebook))
-    return shell(title_of(notebook), _linked(body, name, set(pages)), name, pages)
+    return shell(title_of(notebook), linked(body, name, pages), name, pages)
 
 
 @cache  # its templates take longer to compile than a page to write
@@ -103,13 +103,17 @@ def _html(output: Mapping, models: Mapping) -> str:
     return f"<pre>{escape(''.join(text))}</pre>" if text else ""
 
 
-def _linked(body: str, name: str, pages: set[str]) -> str:
-    """Links between notebooks as links between pages."""
-    here = PurePosixPath(name).parent
+def linked(body: str, name: str, pages: Iterable[str]) -> str:
+    """Links between notebooks as links between pages; links to notebooks without a page as text.
+
+    >>> linked('<a href="01.ipynb#Cut">cuts</a>', "index.html", ["index.html", "01.html"])
+    '<a href="01.html#Cut">cuts</a>'
+    """
+    here, known = PurePosixPath(name).parent, set(pages)
 
     def link(found: re.Match) -> str:
         target, anchor, text = found.groups()
-        if normpath(here / f"{target}.html") in pages:
+        if normpath(here / f"{target}.html") in known:
             return f'<a href="{target}.html{anchor or ""}">{text}</a>'
         return f'<span title="not in this copy">{text}</span>'
 
@@ -117,10 +121,10 @@ def _linked(body: str, name: str, pages: set[str]) -> str:
 
 
 def shell(title: str, body: str, name: str, pages: Iterable[str]) -> str:
-    """The page around a body: its title, its style, the way to the other pages, plotly.js if it has figures."""
+    """The page around a body: its title, its style, links to the other pages, plotly.js if it has figures."""
     up = "../" * name.count("/")
     script = f'<script src="{up}plotly.min.js"></script>' if "Plotly.newPlot" in body else ""
-    ways = " ".join(
+    links = " ".join(
         f'<a href="{up}{other}"{" aria-current=page" if other == name else ""}>{_short(other)}</a>'
         for other in pages
         if "/" not in other
@@ -129,7 +133,7 @@ def shell(title: str, body: str, name: str, pages: Iterable[str]) -> str:
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
         f"<style>{STYLE}{_highlight()}</style>{script}</head>\n"
-        f"<body><nav>{ways}</nav><main>{body}</main></body></html>\n"
+        f"<body><nav>{links}</nav><main>{body}</main></body></html>\n"
     )
 
 

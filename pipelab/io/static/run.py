@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 900  # for one cell
 _STATE = "application/vnd.jupyter.widget-state+json"
-# Explorers look further when nobody touches them, and a client hears only what is said while a cell
-# runs: so this one waits until all have ended, and tells what every widget has come to.
+# Explorers go on computing while no control changes, and a client receives only what is sent while a cell
+# runs: so this cell waits until all have ended, and sends the state of every widget.
 _SETTLE = f"""import sys
 
 if "pipelab.widgets.background" in sys.modules:
@@ -58,12 +58,12 @@ def executed(path: Path) -> "NotebookNode":
             ) from None
         except (CellTimeoutError, DeadKernelError) as error:
             raise PipelabError(f"{path.name}: {str(error).splitlines()[0]}") from None
-    _tell_widgets(notebook, notebook.cells.pop())
+    _update_widgets(notebook, notebook.cells.pop())
     return notebook
 
 
-def _tell_widgets(notebook: "NotebookNode", settled: "NotebookNode") -> None:
-    """Put what the kernel's widgets have come to in the place of what the client heard of them.
+def _update_widgets(notebook: "NotebookNode", settled: "NotebookNode") -> None:
+    """Replace the widget states that the client received by the kernel's final ones.
 
     All but the outputs inside widgets: these the client collects, and the kernel knows nothing of
     them.

@@ -11,11 +11,12 @@ from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.live import plotly_js
 from pipelab.io.csv_cells import path_of
 from pipelab.io.paths import notebooks_dir
-from pipelab.io.static.one_page import page, shell, title_of
+from pipelab.io.static.formulas import typeset
+from pipelab.io.static.one_page import linked, page, shell, title_of
 from pipelab.io.static.run import executed
 from pipelab.io.whole_files import refused
 
-_MARK = ".pipelab-static"  # tells a folder that may be replaced from one that is somebody's
+_MARK = ".pipelab-static"  # marks a folder that may be replaced
 
 
 def static_copy(
@@ -26,11 +27,10 @@ def static_copy(
     Parameters
     ----------
     folder : path
-        Where the pages go: a folder that is not there yet, is empty, or holds an earlier copy,
-        which is replaced.
+        A folder that does not exist yet, is empty, or holds an earlier copy, which is replaced.
     notebooks : sequence of str, optional
-        Names such as "00_start_here" or "solutions/05_joint_ilp"; all of them without it. Links to
-        others become text.
+        Names such as "00_start_here" or "solutions/05_joint_ilp"; by default all. Links to others
+        become text.
     progress : bool
         Show a progress bar.
 
@@ -42,11 +42,11 @@ def static_copy(
     Raises
     ------
     InvalidValue
-        The folder holds something else, or is given as empty text.
+        The folder holds something else, or its name is empty.
     InvalidData
         The folder cannot be written.
     UnknownName
-        There is no such notebook.
+        A notebook is unknown.
     PipelabError
         A notebook failed. Nothing is written then.
     """
@@ -79,7 +79,7 @@ def _names(wanted: Sequence[str] | None) -> list[str]:
 
 
 def _check(folder: Path) -> None:
-    """Whatever is wrong with the folder is said before the notebooks run, which takes minutes."""
+    """Refuse an unsuitable folder before the notebooks run, which takes minutes."""
     try:
         os.lstat(folder)
         free = folder.is_dir() and (not any(folder.iterdir()) or (folder / _MARK).is_file())
@@ -105,7 +105,7 @@ def _write(made: Path, names: list[str], progress: bool) -> list[str]:
         notebook = executed(notebooks_dir() / f"{name}.ipynb")
         heads.append((name, title_of(notebook), notebook.cells[0].source))
         _put(made / f"{name}.html", page(notebook, f"{name}.html", pages))
-    _put(made / "index.html", shell("pipelab", _index(heads), "index.html", pages))
+    _put(made / "index.html", shell("pipelab", _index(heads, pages), "index.html", pages))
     _put(made / "plotly.min.js", plotly_js())
     _put(made / _MARK, "Made by `pipelab static`, which may replace this folder.\n")
     return pages
@@ -116,14 +116,15 @@ def _put(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _index(heads: list[tuple[str, str, str]]) -> str:
-    """Every notebook with its title and the question it asks; below them the solutions."""
+def _index(heads: list[tuple[str, str, str]], pages: list[str]) -> str:
+    """Every notebook with its title and first paragraph; below them the solutions."""
     from nbconvert.filters import markdown2html
 
     rows = []
     for name, title, head in heads:
         if "/" not in name:
-            about = markdown2html((head.split("\n\n") + [""])[1])
+            first = (head.split("\n\n") + [""])[1]
+            about = linked(markdown2html(typeset(first)), "index.html", pages)
             rows.append(
                 f'<h3><a href="{name}.html">{escape(_numbered(name, title))}</a></h3>{about}'
             )
@@ -131,8 +132,8 @@ def _index(heads: list[tuple[str, str, str]]) -> str:
         f'<a href="{name}.html">{name[10:12]}</a>' for name, *_ in heads if "/" in name
     )
     more = f"<h3>Solutions of the exercises</h3><p>{solutions}</p>" if solutions else ""
-    told = "A copy of pipelab's notebooks to read. Sliders and buttons are still here, and move in the live notebooks."
-    return f"<h1>Which GPUs should hold which layers?</h1><p>{told}</p>{''.join(rows)}{more}"
+    note = "A copy of pipelab's notebooks to read. Sliders and buttons work only in the live notebooks."
+    return f"<h1>Which GPUs should hold which layers?</h1><p>{note}</p>{''.join(rows)}{more}"
 
 
 def _numbered(name: str, title: str) -> str:

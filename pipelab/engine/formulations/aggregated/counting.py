@@ -118,7 +118,7 @@ class Counting:
         upper[c.slices["n"]] = np.where(self.pieces[3] == INNER, most, np.minimum(most, 1))
         integer[c.slices["n"]] = True
         # With whole n, GPUs that can be shared out at all can be shared out whole, and so can arcs:
-        # both are flows in a network. Only the demand that no circuit stands apart breaks that.
+        # both are flows in a network. Only the condition that no cycle is disconnected breaks that.
         integer[c.slices["y"]] = self.strict == 2
         for name in ("u", "z") if self.usage.carries else ():
             integer[c.slices[name]] = True
@@ -158,7 +158,7 @@ class Counting:
         return blocks | walk_rows(c, order, most if self.strict else None)
 
     def placement_of(self, x: np.ndarray, run: Callable) -> Placement | None:
-        """The placement that a solution stands for; None where its stages make no single pipeline.
+        """The placement of a solution; None if its stages make no single pipeline.
 
         Parameters
         ----------

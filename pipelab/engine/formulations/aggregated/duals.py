@@ -25,7 +25,7 @@ from pipelab.engine.layer_runs import Spans, runs_of
 
 # stages in the linear program; above, layers that differ are not priced one by one
 _MOST_ROWS = 20_000
-# Denominators to try, the simplest first: a solver's decimals mostly stand for simple fractions.
+# Denominators to try, the simplest first: a solver's decimals mostly approximate simple fractions.
 _DENOMINATORS = (12, 1000, 10**6)
 
 
@@ -138,7 +138,7 @@ def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
 
 
 def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Stages) -> DualPrices:
-    """The fractions that a solver's decimals stand for; where no simple ones hold, prices are raised until they do."""
+    """The fractions that a solver's decimals approximate; if no simple ones hold, prices are raised until they do."""
     for most in _DENOMINATORS:
         exact = tuple(Fraction(v).limit_denominator(most) for v in values)
         simple = tuple(Fraction(max(0.0, u)).limit_denominator(most) for u in prices)

@@ -1,4 +1,4 @@
-"""The layered form, for models whose layers differ: where in the model a stage stands matters.
+"""The layered form, for models whose layers differ: a stage's position in the model matters.
 
 Boundaries between layers are nodes, candidate stages are arcs from the boundary before their
 first layer to the one after their last. A placement is one path from the first boundary to
@@ -106,7 +106,7 @@ class Layered:
         }
 
     def placement_of(self, x: np.ndarray, run: Callable) -> Placement:
-        """The placement that a solution stands for: the chosen stages by first layer; see `Counting.placement_of`."""
+        """The placement of a solution: the chosen stages by first layer; see `Counting.placement_of`."""
         recipe, first, last = self.arcs
         chosen = np.flatnonzero(x[self.columns.slices["n"]] > 0.5)
         chosen = chosen[np.argsort(first[chosen])]

@@ -4,7 +4,7 @@ At a rate t a link either reaches t or it does not. A stage may follow another i
 of the second may follow every class of the first. So all that the next stage needs to know of
 a stage is the set of classes that may follow it: a *state*. A stage can be entered from any state
 that contains all of its classes, and leads to a state of its own. Stages that can be entered from
-the same states and lead to the same one are of one *link kind*, and few kinds stand for very many
+the same states and lead to the same one are of one *link kind*, and few kinds represent very many
 pairs of stages.
 
 Three classes A, B and C; the links A→A, A→B, B→B and B→C reach the rate, no other does:
@@ -120,7 +120,7 @@ class Order:
         Returns
         -------
         list of (bool array of shape (A,), link kind)
-            Two sets of one link kind are as good as their union: wherever the one may stand, so
+            Two sets of one link kind are as good as their union: wherever the one may come, so
             may the other, and any mixture of both.
         """
         if self.free:

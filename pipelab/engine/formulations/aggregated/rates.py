@@ -78,7 +78,7 @@ class StageRates:
 
     @cached_property
     def thresholds(self) -> np.ndarray:
-        """Every rate that a placement can have, ascending; rates equal but for rounding stand once.
+        """Every rate that a placement can have, ascending; rates that differ only by rounding appear once.
 
         Empty where no stage fits anywhere.
         """
@@ -118,7 +118,7 @@ def stage_rates(problem: Problem, deadline: Deadline = NEVER, alone: bool = Fals
     ----------
     problem : Problem
     deadline : Deadline
-        Looked at on the way; `Ended` is raised.
+        Checked during the work; `Ended` is raised.
     alone : bool
         Stages of one kind of GPU only: a table that is there at once, and a placement of such
         stages is one.
@@ -208,7 +208,7 @@ def distinct(
 
 
 def _parts(table: np.ndarray, work: int, at_once: int = _CELLS_AT_ONCE) -> Iterator[slice]:
-    """Rows of a table in parts, where each of its cells stands for so many others."""
+    """Rows of a table in parts, where each cell represents many others."""
     step = max(1, at_once // max(1, table.shape[1] * work))
     return (slice(i, i + step) for i in range(0, len(table), step))
 
@@ -230,7 +230,7 @@ def _fastest(
 def _attained(problem: Problem, rate: np.ndarray, deadline: Deadline) -> np.ndarray:
     """Whether there are GPUs for a stage with just this rate, where mixed ones are not listed; bool, shape (C, U).
 
-    A pure mixture stands for mixed stages too: s GPUs of which the slowest kind is this one.
+    A pure mixture represents mixed stages too: s GPUs of which the slowest kind is this one.
     """
     kinds = len(problem.cluster.kinds)
     table = rate.reshape(kinds, _largest(problem), -1)
@@ -250,7 +250,7 @@ def _attained(problem: Problem, rate: np.ndarray, deadline: Deadline) -> np.ndar
 
 
 def _without_one(mixtures: np.ndarray, deadline: Deadline) -> np.ndarray:
-    """`StageRates.without_one`: mixtures are found by numbers that stand for them, each for one."""
+    """`StageRates.without_one`: mixtures are found by their index numbers."""
     random = np.random.default_rng(0)
     number: Any = np.zeros(len(mixtures), dtype=np.uint64)
     factors: Any = np.zeros(mixtures.shape[1], dtype=np.uint64)

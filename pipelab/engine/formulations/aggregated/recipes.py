@@ -29,7 +29,7 @@ class Recipe:
     spans : int array
         The kinds of span it is for, ascending.
     link_kind : int
-        Where in the pipeline it may stand; see `Order`.
+        Its possible positions in the pipeline; see `Order`.
     """
 
     draws: tuple[tuple[int, tuple[int, ...]], ...]
@@ -44,7 +44,7 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Recipes:
-    """All recipes that reach one rate, and the order in which their stages may stand."""
+    """All recipes that reach one rate, and the possible orders of their stages."""
 
     rates: StageRates
     threshold: float
@@ -79,7 +79,7 @@ def recipes_at(
         True: links need to reach the rate for one GPU of every stage only. Quicker too, as sets of
         classes need not be listed, and what cannot be done then cannot be done at all.
     deadline : Deadline
-        Looked at on the way; `Ended` is raised. The recipes keep it for what is built of them.
+        Checked during the work; `Ended` is raised. The recipes keep it for what is built of them.
     """
     good = _good(rates, threshold) if rates.pure else np.zeros((0, 0), dtype=bool)
     patterns = patterns_at(rates, threshold, deadline)
@@ -143,7 +143,7 @@ def _drawn(
 def _drawn_loosely(
     rates: StageRates, order: Order, eligible: Any, parts: Any
 ) -> Iterator[tuple[tuple, int, np.ndarray]]:
-    """One GPU of the stage stands for all of it towards its neighbours; the others come from anywhere."""
+    """One GPU of the stage represents all of it towards its neighbours; the others come from anywhere."""
     by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
     all_kinds = np.any([kinds for _, kinds in parts], axis=0)
     for i, (_, own) in enumerate(by_class):

@@ -105,7 +105,7 @@ class Path:
         return blocks
 
     def placement_of(self, x: np.ndarray) -> Placement:
-        """The placement that a solution stands for: the chosen stages by first layer."""
+        """The placement of a solution: the chosen stages by first layer."""
         composition, first, last = self.pieces
         chosen = np.flatnonzero(x[self.columns.slices["n"]] > 0.5)
         chosen = chosen[np.argsort(first[chosen])]

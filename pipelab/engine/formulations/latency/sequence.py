@@ -161,7 +161,7 @@ class Sequence:
         )
 
     def placement_of(self, x: np.ndarray) -> Placement | None:
-        """The placement that a solution stands for; None where its stages make no single walk."""
+        """The placement of a solution; None if its stages make no single walk."""
         number = np.rint(x[self.columns.slices["n"]]).astype(int)
         used = x[self.columns.slices["y"]]
         if np.abs(used - np.rint(used)).max(initial=0) > WHOLE_ARCS:

@@ -184,7 +184,7 @@ def _class_hops(problem: Problem, classes: Classes, floor: float) -> np.ndarray:
     seconds = problem.message_seconds(classes.bandwidth_gb_per_s, classes.latency_ms)
     hop = np.where(rate >= floor, seconds, np.inf)
     for a in np.flatnonzero(classes.count == 1):
-        # Nobody stands on both sides, so any number will do; this one makes classes look alike that
+        # No GPU is on both sides, so any number will do; this one makes classes look equal that
         # are.
         others = np.delete(np.concatenate([hop[a], hop[:, a]]), [a, len(hop) + a])
         hop[a, a] = others.min(initial=np.inf)
