@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 import pipelab as pl
+from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.transformer import LatentAttention
 
@@ -47,9 +48,18 @@ def seconds(problem, gpu, span, b, t):
     """One pass of b sequences through these layers on t GPUs that cut each layer."""
     m, w, costs = problem.model, problem.workload, problem.costs
     facts = costs.gpus[gpu.type]
-    flop_rate = facts.fp16_tflop_per_s * 1e12 * facts.compute_efficiency * t
-    byte_rate = facts.memory_bandwidth_gb_per_s * 1e9 * costs.memory_efficiency
-    overlap = costs.prefill_overlap if w.phase == "prefill" else costs.decode_overlap
+    engine = costs.engines[costs.engine]
+    peak = facts.fp16_tflop_per_s
+    if m.precision == "fp8" and facts.fp8_tflop_per_s:
+        peak = facts.fp8_tflop_per_s
+    elif m.precision != "fp8" and engine.accumulate == "fp16":
+        peak = facts.fp16_accumulate_tflop_per_s or peak
+    flop_rate = peak * 1e12 * facts.compute_efficiency * t
+    if w.phase != "decode":
+        flop_rate *= engine.prefill_efficiency
+    reached = engine.hbm_efficiency if facts.memory_kind == "HBM" else engine.memory_efficiency
+    byte_rate = facts.memory_bandwidth_gb_per_s * 1e9 * reached * facts.memory_factor
+    overlap = 1 if w.phase == "prefill" else engine.decode_overlap
     s, o = w.sequence_length, w.output_tokens
     q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
     kv = (
@@ -86,14 +96,17 @@ def seconds(problem, gpu, span, b, t):
             + b * cached * kv / min(t, parts)
             + 8 * b * q * m.d_model * 2 / t
         )
-        total += slower(compute, move / byte_rate) + costs.layer_overhead_s
+        total += slower(compute, move / byte_rate) + engine.layer_overhead_us / 1e6
+        pairs = {"prefill": s * s / 2, "decode": 0, "mixed": s * s / o / 2}[w.phase]
+        total += b * engine.score_bytes * m.heads * pairs / (t * byte_rate)
         if t > 1:
-            ring = 2 * (t - 1) / t * b * q * m.d_model * 2 / (gpu.node_gb_per_s * 1e9)
-            total += 2 * (ring + 2 * (t - 1) * costs.hop_latency_s)
+            inside = gpu.node_gb_per_s * 1e9 * engine.link_efficiency
+            wait = engine.pcie_allreduce_us if gpu.node_gb_per_s < 64 else engine.allreduce_us
+            total += 2 * (2 * (t - 1) / t * b * q * m.d_model * 2 / inside + wait / 1e6)
     if m.layers - 1 in span:
         logits = 1 + 1 / o if w.phase == "mixed" else 1
         weights = m.vocab * m.d_model
-        total += slower(
+        total += engine.step_overhead_us / 1e6 + slower(
             2 * b * logits * weights / flop_rate, weights * BYTES[m.precision] / t / byte_rate
         )
     return total
@@ -235,7 +248,12 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
     room = float(model.weight_gb(range(m)))
     facts = {
         name: GPUFacts(
-            room, *map(float, (rng.uniform(300, 3000), rng.uniform(30, 900), rng.uniform(0.3, 0.7)))
+            room,
+            *map(float, (rng.uniform(300, 3000), rng.uniform(30, 900), rng.uniform(0.3, 0.7))),
+            memory_kind=str(rng.choice(["HBM", "GDDR"])),
+            fp16_accumulate_tflop_per_s=float(rng.uniform(30, 900)),
+            fp8_tflop_per_s=float(rng.uniform(30, 900)) if rng.random() < 0.5 else None,
+            memory_factor=float(rng.uniform(0.8, 1.2)),
         )
         for name in ("A", "B", "C")
     }
@@ -258,8 +276,16 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
         "same_type_stages": bool(rng.random() < 0.2),
         "batch_split": str(rng.choice(["even", "balanced"], p=[0.7, 0.3])),
     }
+    engine = Engine(
+        *map(float, rng.uniform(0.4, 1, 4)), 2.0, float(rng.choice([0, 10])), 1.0, 4.0,
+        float(rng.uniform(0.3, 1)), float(rng.choice([0, 30])), str(rng.choice(["fp32", "fp16"])),
+    )  # fmt: skip
     costs = pl.Roofline(
-        facts, tensor_parallel=bool(rng.random() < 0.7), layer_overhead_s=2e-6, hop_latency_s=1e-6
+        facts,
+        "mine",
+        {"mine": engine},
+        tensor_parallel=bool(rng.random() < 0.7),
+        hop_latency_s=1e-6,
     )
     options = options | {"link_units": "tokens", "name": f"roofline {seed}"} | fixed
     problem = pl.Problem(

@@ -47,7 +47,7 @@ STATES = [
     beginning("Llama-3.1-405B", {"T4": 2}),  # does not fit
     beginning("medium", gpus_per_stage=2, costs="linear, no loss"),
     beginning("Llama-3-70B", phase="decode", costs="Roofline, eager"),
-    beginning("Llama-3-8B", {"L4": 1, "T4": 2}, phase="mixed", costs="Roofline, no overlap"),
+    beginning("Llama-3-8B", {"L4": 1, "T4": 2}, phase="mixed", costs="Roofline, llama.cpp"),
     beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2, "L4": 0}, costs="linear"),
     beginning(
         "Llama-3-8B", {"A40": 2, "V100-SXM-16": 2}, gpus_per_stage=2, costs="linear, no loss"
@@ -90,9 +90,9 @@ def test_a_cost_model_changes_what_it_says_and_nothing_else():
     )
     assert (graphs.problem.costs, eager.problem.costs) == (
         pl.Roofline(),
-        pl.Roofline(layer_overhead_s=3e-4),
+        pl.Roofline(engine="vLLM 0.2"),
     )
-    assert apart.problem.costs == pl.Roofline(prefill_overlap=0.0, decode_overlap=0.0)
+    assert apart.problem.costs == pl.Roofline(engine="llama.cpp")
     assert graphs.result.throughput > max(eager.result.throughput, apart.result.throughput)
     linear = of("Llama-3-8B", "linear").problem.costs
     known = pl.load_coefficients()
@@ -423,9 +423,9 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     assert "no coefficients for L4: set to 0" in mix.refusal.value  # it has them for an H100
     with pytest.raises(pl.PipelabError, match="not a GPU type the cost model knows"):
         exec(mix.code.code, {})
-    mix.controls.costs.value = "Roofline, no overlap"
+    mix.controls.costs.value = "Roofline, llama.cpp"
     mix.controls.source.value = "Llama-3-70B"  # and so does the cost model
-    assert mix.controls.mix.costs == "Roofline, no overlap"
+    assert mix.controls.mix.costs == "Roofline, llama.cpp"
     eight, seventy = "Llama-3-8B", "Llama-3-70B"
     assert heard == ["tiny", None, "tiny", seventy, seventy, eight, eight, None, eight, seventy]
     space = {}

@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "hardware": {"front", "files"},
     "engine": {"front", "files"},
     "formats": {"front", "files", "engine"},
-    "figures": {"front", "files", "engine"},
+    "figures": {"front", "files", "hardware", "engine"},
     "widgets": {"front", "files", "hardware", "engine", "figures"},
     "course": {"front", "package", "files", "hardware", "engine", "figures"},
     "programs": {"front", "files", "hardware", "engine", "formats", "figures", "course"},

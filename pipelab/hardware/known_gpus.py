@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pipelab.fields import Positive, Share, checked
 from pipelab.hardware.fact_rows import facts_from
@@ -32,6 +32,13 @@ class GPUFacts:
         To the other GPUs of its node in GB/s, per direction: NVLink, or PCIe where there is none.
     usd_per_hour : float, optional
         What one costs to rent, in $ per hour.
+    memory_kind : {"HBM", "GDDR", "unified"}
+        Some engines reach less of HBM's bandwidth.
+    fp16_accumulate_tflop_per_s, fp8_tflop_per_s : float, optional
+        Peaks where 16-bit products add up in 16 bits (twice as high on GeForce), and of 8-bit
+        products; by default that of 16-bit products.
+    memory_factor : float
+        Share of an engine's memory efficiency that this type reaches: 1 unless calibrated.
     verified, source, note : str
         How sure the row is ("checked", "partly"), where it comes from, what to know.
 
@@ -44,15 +51,19 @@ class GPUFacts:
     memory_gb: Positive
     memory_bandwidth_gb_per_s: Positive
     fp16_tflop_per_s: Positive
-    compute_efficiency: Share = 0.5
+    compute_efficiency: Share = 0.72
     link_gb_per_s: Positive = 31.5
     usd_per_hour: Positive | None = None
+    memory_kind: Literal["HBM", "GDDR", "unified"] = "GDDR"
+    fp16_accumulate_tflop_per_s: Positive | None = None
+    fp8_tflop_per_s: Positive | None = None
+    memory_factor: Positive = 1.0
     verified: str = "yours"
     source: str = ""
     note: str = ""
 
 
-_TEXTS = {"verified", "source", "note"}
+_TEXTS = {"verified", "source", "note", "memory_kind"}
 
 
 def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
@@ -97,7 +108,7 @@ def _bundled() -> dict[str, GPUFacts]:
 
 def _read(path: Path) -> dict[str, GPUFacts]:
     required = ["memory_gb", "memory_bandwidth_gb_per_s", "fp16_tflop_per_s"]
-    optional = ["compute_efficiency", "link_gb_per_s", "usd_per_hour", *sorted(_TEXTS)]
+    optional = [name for name in GPUFacts.__dataclass_fields__ if name not in required]
     return facts_from(
         path, "gpu_type", lambda _, values: GPUFacts(**values), required, optional, texts=_TEXTS
     )

@@ -17,9 +17,9 @@ _SPLITS = (("equally", "even"), ("by speed", "balanced"))
 _COSTS = {
     "linear": "linear (synthetic)",
     "linear, no loss": "linear, shared without loss",
-    "Roofline": "Roofline (estimated)",
-    "Roofline, eager": "Roofline, eager kernels",
-    "Roofline, no overlap": "Roofline, nothing overlaps",
+    "Roofline": "Roofline, vLLM",
+    "Roofline, eager": "Roofline, vLLM 0.2 (eager)",
+    "Roofline, llama.cpp": "Roofline, llama.cpp",
 }
 _AS_GIVEN = 0.0  # a slider takes None for nothing chosen
 _MOST = 16  # GPUs of a type, unless it begins with more

@@ -16,9 +16,8 @@ LINEAR: Mapping[str, Mapping[str, Any]] = {
 }
 ROOFLINE: Mapping[str, Mapping[str, Any]] = {
     "Roofline": {},
-    "Roofline, eager": {"layer_overhead_s": 3e-4},  # launches without CUDA graphs
-    # moving bytes hides behind nothing
-    "Roofline, no overlap": {"prefill_overlap": 0.0, "decode_overlap": 0.0},
+    "Roofline, eager": {"engine": "vLLM 0.2"},  # launches without CUDA graphs
+    "Roofline, llama.cpp": {"engine": "llama.cpp"},
 }
 
 
@@ -62,7 +61,7 @@ def code_of_costs(name: str, gpu_types: Iterable[str]) -> list[str]:
     Examples
     --------
     >>> code_of_costs("Roofline, eager", ["T4"])
-    ['costs = pl.Roofline(layer_overhead_s=0.0003)']
+    ["costs = pl.Roofline(engine='vLLM 0.2')"]
     """
     changed = [f"{field}={value!r}" for field, value in {**LINEAR, **ROOFLINE}[name].items()]
     if name in ROOFLINE:

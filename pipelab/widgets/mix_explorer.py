@@ -209,8 +209,8 @@ def explore_mix(
         Initial values of the other controls: phase, batch (sequences), context and output_tokens
         (tokens), in_flight, network_gb_per_s (GB/s; None: a case's own links), gpus_per_stage,
         batch_split, costs. For costs a case has "linear" and "linear, no loss" (`efficiency` 1),
-        a model "Roofline", "Roofline, eager" (`layer_overhead_s` 0.3 ms), "Roofline, no overlap",
-        and the linear ones for GPUs with coefficients in the write-up.
+        a model "Roofline" (vLLM), "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the
+        linear ones for GPUs with coefficients in the write-up.
 
     Returns
     -------

@@ -53,6 +53,7 @@ class Hardware:
     flops: np.ndarray  # per second
     bandwidth: np.ndarray  # bytes/s of memory
     inside: np.ndarray  # bytes/s between GPUs of a node
+    allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes
 
     def take(self, index: Any) -> "Hardware":
         """The kinds of these numbers."""

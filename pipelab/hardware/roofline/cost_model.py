@@ -6,12 +6,13 @@ value per type of GPU or one for all.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
-from annotated_types import Le, MinLen
+from annotated_types import MinLen
 from pydantic import InstanceOf
 
 from pipelab.cluster import GPU
@@ -29,6 +30,7 @@ from pipelab.fields import (
     described,
     python_value,
 )
+from pipelab.hardware.engines import Engine, load_engines
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.roofline.arrays import Span
 from pipelab.hardware.roofline.demand import Demand
@@ -36,9 +38,12 @@ from pipelab.hardware.roofline.execution_modes import best_modes
 from pipelab.hardware.roofline.pass_times import hardware_of, slower, stage_seconds
 from pipelab.hardware.roofline.single_stage import cost_of_stage
 from pipelab.hardware.transformer import Transformer
+from pipelab.io.csv_cells import path_of
 from pipelab.problem import Problem, Workload
 
-_Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
+if TYPE_CHECKING:
+    from pipelab.hardware.roofline.calibration import Calibration
+
 _WithDimensions = Annotated[
     Transformer, described("a model with dimensions, such as load_model('Llama-3-8B')")
 ]
@@ -53,18 +58,14 @@ class Roofline:
     gpus : mapping of GPU type to GPUFacts, optional
         By default all of `data/gpus.csv`. `F` = fp16_tflop_per_s, `B` = memory_bandwidth_gb_per_s
         and `η_c` = compute_efficiency come from there.
-    memory_efficiency : float
-        `η_m`, share of the memory bandwidth that kernels reach.
-    prefill_overlap, decode_overlap : float
-        `ω`, share of the shorter of computing and moving bytes that hides behind the longer.
-        Prompts have thousands of rows for every weight read; a new token per sequence has few, and
-        hides less.
-    layer_overhead_s : float
-        `τ0`, launches and waits per layer in seconds: 0.02 ms with CUDA graphs, 0.3 ms with eager
-        kernels.
+    engine : str
+        The inference engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (eager),
+        "kernels" for the kernels alone, or another of `engines`.
+    engines : mapping of name to Engine, optional
+        By default all of `data/engines.csv`.
     hop_latency_s : float
-        `α`, what sending a message takes besides its bytes, in seconds; the link is taken for that
-        long. How long a byte is on the way is the link's own (`Cluster.latency_ms`), and keeps no
+        `α`, what sending a message to another node takes besides its bytes, in seconds; the link is
+        taken for that long. How long a byte is on the way is the link's own (`Cluster.latency_ms`), and keeps no
         other message from it.
     memory_share : float
         Share of a GPU's memory that may be used.
@@ -80,8 +81,9 @@ class Roofline:
     Raises
     ------
     InvalidValue
-        A share is not above 0 and at most 1 (overlaps may be 0), a time is negative, or `gpus` is
-        empty.
+        A share is not above 0 and at most 1, a time is negative, or `gpus` is empty.
+    UnknownName
+        There is no engine of this name.
 
     Notes
     -----
@@ -89,11 +91,13 @@ class Roofline:
 
         T_c = FLOPs / (t · F · η_c)
         T_m = (weights / t + KV / min(t, K) + activations / t) / (B · η_m)
-        T_tp = 2 · (2(t − 1)/t · b·q·d·2 bytes / (bandwidth inside the node) + 2(t − 1) · α)
-        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head
+        T_tp = 2 · (2(t − 1)/t · b·q·d·2 bytes / (η_l · bandwidth inside the node) + α_ar)
+        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head + τ1
 
-    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`;
-    arithmetic runs at 16 bits whatever the weights are stored in. k GPUs of a stage share the batch
+    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`; η_m,
+    η_l, ω, τ0, τ1 and α_ar belong to the `Engine`, and so does a factor of η_c in prefill, where ω
+    = 1. Arithmetic runs at 16 bits whatever the weights are stored in, but for fp8 on GPUs that
+    have it. k GPUs of a stage share the batch
     (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
     what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
     balanced by speed, all finish together.
@@ -130,10 +134,13 @@ class Roofline:
         described("at least one type of GPU, or None for all known"),
         Later,
     ] = cast(Mapping[str, GPUFacts], None)
-    memory_efficiency: Share = 0.8
-    prefill_overlap: _Overlap = 1.0
-    decode_overlap: _Overlap = 0.5
-    layer_overhead_s: NotNegative = 2e-5
+    engine: str = "vLLM"
+    engines: Annotated[
+        Mapping[str, Engine],
+        MinLen(1),
+        described("at least one engine, or None for all known"),
+        Later,
+    ] = cast(Mapping[str, Engine], None)
     hop_latency_s: NotNegative = 1e-5
     memory_share: Share = 0.9
     tensor_parallel: Flag = True
@@ -141,14 +148,68 @@ class Roofline:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
+        engines = load_engines() if self.engines is None else dict(self.engines)
+        object.__setattr__(self, "engines", engines)
+        if self.engine not in engines:
+            raise UnknownName(
+                f"there is no engine {self.engine!r}; {nearest(self.engine, engines)}"
+            )
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        numbers = [getattr(self, f.name) for f in fields(self) if f.name != "gpus"]
-        return hash((tuple(self.gpus.items()), *numbers))
+        numbers = [getattr(self, f.name) for f in fields(self) if f.name not in ("gpus", "engines")]
+        return hash((tuple(self.gpus.items()), self.constants, *numbers))
+
+    @property
+    def constants(self) -> Engine:
+        """Those of the engine that runs."""
+        return self.engines[self.engine]
+
+    def running(self, engine: str) -> "Roofline":
+        """The same with another of its engines.
+
+        Parameters
+        ----------
+        engine : str
+            One of `engines`.
+
+        Returns
+        -------
+        Roofline
+            This one itself, if it is its engine.
+        """
+        return self if engine == self.engine else replace(self, engine=engine)
+
+    def calibrated(self, file: str | Path) -> "Calibration":
+        """Fit the constants of engines and GPUs to measured times; today's are the priors.
+
+        Parameters
+        ----------
+        file : str or Path
+            A CSV with the columns of `data/measured_times.csv`.
+
+        Returns
+        -------
+        Calibration
+            `costs`, the fitted Roofline; `table` with the error of every row before, after, and
+            predicted from the other rows; `constants`; and `warnings` where rows contradict one
+            another.
+
+        Raises
+        ------
+        InvalidData
+            The file is not there or cannot be read, or a value does not fit.
+        InvalidValue
+            `file` is not a path.
+        """
+        from pipelab.hardware.roofline.calibration import calibrate
+        from pipelab.hardware.roofline.measurement_rows import measurement_of, read_measurements
+
+        rows = read_measurements(path_of("calibrated", file, "file"))
+        return calibrate(self, [measurement_of(row) for row in rows])
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -309,7 +370,7 @@ class Roofline:
             stage_seconds(
                 self,
                 demand,
-                hardware_of(self, [gpu]),
+                hardware_of(self, demand, [gpu]),
                 span,
                 np.array([workload.batch_size]),
                 degree,
@@ -332,7 +393,8 @@ class Roofline:
         -------
         dict of str to float
             "computing"; "weights", "keys and values" and "activations", each with the time to move
-            its bytes; "overhead"; and "layer", in which what overlaps counts once. All in seconds.
+            its bytes; "overhead" (with attention scores, where they go through memory); and "layer", in which
+            what overlaps counts once. All in seconds.
 
         Raises
         ------
@@ -349,11 +411,8 @@ class Roofline:
         """
         if gpu.type not in self.gpus:
             raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, self.gpus)}")
-        demand, hardware, b = (
-            Demand(model, workload),
-            hardware_of(self, [gpu]),
-            np.array([workload.batch_size]),
-        )
+        demand, b = Demand(model, workload), np.array([workload.batch_size])
+        hardware = hardware_of(self, demand, [gpu])
         moved = {
             "weights": demand.layer_weight_bytes("ordinary", b),
             "keys and values": demand.kv_bytes(b),
@@ -362,9 +421,11 @@ class Roofline:
         seconds = {"computing": demand.layer_flops("ordinary", b) / hardware.flops}
         seconds |= {name: size / hardware.bandwidth for name, size in moved.items()}
         both = slower(self, demand, seconds["computing"], sum(moved.values()) / hardware.bandwidth)
+        scores = demand.score_bytes(self.constants.score_bytes, b) / hardware.bandwidth
+        overhead = self.constants.layer_overhead_us * 1e-6 + scores[0]
         seconds |= {
-            "overhead": np.array([self.layer_overhead_s]),
-            "layer": both + self.layer_overhead_s,
+            "overhead": np.array([overhead]),
+            "layer": both + overhead,
         }
         return {name: float(value[0]) for name, value in seconds.items()}
 

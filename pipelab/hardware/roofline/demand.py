@@ -105,6 +105,12 @@ class Demand:
         """Activations that one layer reads and writes for b sequences."""
         return b * self.new_tokens * ACTIVATION_PASSES * self.model.d_model * ACTIVATION_BYTES
 
+    def score_bytes(self, per_pair: float, b: Any) -> Any:
+        """Attention scores of prompts that one layer moves, where attention is not fused."""
+        s, o = self.load.sequence_length, self.load.output_tokens
+        pairs = {"prefill": s * s / 2, "decode": 0.0, "mixed": s / o * s / 2}[self.load.phase]
+        return b * per_pair * self.model.heads * pairs
+
     def handed_on_bytes(self, b: Any) -> Any:
         """The residual stream of b sequences: what stages send to each other, and what tensor parallelism adds up."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES

@@ -45,7 +45,7 @@ def _shared(
 ) -> Table:
     """Every GPU holds all layers of the stage and works on its share of the batch."""
     whole, size = demand.load.batch_size, composition.sum(axis=1)
-    hardware = hardware_of(costs, kinds)
+    hardware = hardware_of(costs, demand, kinds)
 
     def taken(b: Any, kind: Any, which: Any) -> np.ndarray:
         return stage_seconds(costs, demand, hardware.take(kind), span.take(which), b, 1)
@@ -91,7 +91,10 @@ def _table(
     t: int,
 ) -> Table:
     """Rate and memory where a GPU of each kind works on `batch` sequences, shape (C, K, U)."""
-    there, hardware = (composition > 0)[:, :, None], hardware_of(costs, kinds).take(np.s_[:, None])
+    there, hardware = (
+        (composition > 0)[:, :, None],
+        hardware_of(costs, demand, kinds).take(np.s_[:, None]),
+    )
 
     def longest(b: np.ndarray) -> np.ndarray:
         return np.where(

@@ -1,64 +1,17 @@
 """Predicted against measured: the roofline held against times that others have published."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from pipelab.cluster import GPU
-from pipelab.errors import InvalidValue, nearest
-from pipelab.fields import Count, Positive, checked, instance
-from pipelab.hardware.known_models import load_model, models
+from pipelab.fields import instance
 from pipelab.hardware.roofline.cost_model import Roofline
-from pipelab.io.csv_cells import Row, frame_of, number, path_of, place, read_rows
+from pipelab.hardware.roofline.measurement_rows import measurement_of, read_measurements
+from pipelab.io.csv_cells import frame_of, path_of, place
 from pipelab.io.paths import data_dir
-from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-_TEXTS = ("what", "model", "gpu_type", "phase", "unit")
-_NUMBERS = ("batch", "tokens", "measured")
-_OPTIONAL = ("tensor_parallel", "layers", "node_gb_per_s")
-
-
-@checked
-class _Measurement:
-    """One row: what ran where, and how long it took."""
-
-    what: str
-    model: str
-    gpu_type: str
-    phase: Literal["prefill", "decode", "mixed"]
-    batch: Count
-    tokens: Count
-    measured: Positive
-    unit: Literal["ms", "tokens/s"]
-    tensor_parallel: Count = 1
-    layers: Count | None = None
-    node_gb_per_s: Positive | None = None
-
-    @property
-    def workload(self) -> Workload:
-        return Workload(self.tokens, self.batch, self.phase)
-
-    def predicted(self, costs: Roofline) -> float:
-        """In the unit of `measured`."""
-        model = load_model(self.model)
-        if self.gpu_type not in costs.gpus:
-            expected = f"expected a GPU of the cost model; {nearest(self.gpu_type, costs.gpus)}"
-            raise InvalidValue("against_measured", [("gpu_type", self.gpu_type, expected)])
-        if self.layers and self.layers > max(1, model.layers - 2):
-            expected = f"expected at most {model.layers - 2} layers from the middle of {model.name}, or empty for all"
-            raise InvalidValue("against_measured", [("layers", self.layers, expected)])
-        node = "measured" if self.node_gb_per_s else ""
-        gpu = GPU(
-            self.gpu_type, costs.gpus[self.gpu_type].memory_gb, None, node, self.node_gb_per_s
-        )
-        # A profile of single layers is one from the middle: no embedding, no head.
-        layers = range(1, 1 + self.layers) if self.layers else range(model.layers)
-        seconds = costs.pass_seconds(
-            model, self.workload, gpu, layers, tensor_parallel=self.tensor_parallel
-        )
-        return self.workload.tokens / seconds if self.unit == "tokens/s" else 1000 * seconds
 
 
 def against_measured(costs: Roofline | None = None, file: str | Path | None = None) -> "DataFrame":
@@ -67,7 +20,7 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     Parameters
     ----------
     costs : Roofline, optional
-        By default `Roofline()`. No constant of it belongs to a single row.
+        By default `Roofline()`. A row that names an engine is predicted for that engine.
     file : str or Path, optional
         A CSV with the columns of `data/measured_times.csv`.
 
@@ -81,14 +34,15 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     Raises
     ------
     InvalidData
-        The file is not there or cannot be read, a value does not fit, or there is no such model.
+        The file is not there or cannot be read, a value does not fit, or there is no such model,
+        precision, engine or GPU.
     InvalidValue
         `costs` is no `Roofline`, or `file` is not a path.
 
     References
     ----------
     `data/measured_times.csv` names the source of every row; `data/README.md` says which constants
-    were taken from them.
+    were fitted to them.
 
     Examples
     --------
@@ -104,26 +58,45 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
         if file is None
         else path_of("against_measured", file, "file")
     )
-    rows = read_rows(path, _TEXTS + _NUMBERS)
     table = frame_of(path, "what").reset_index()
-    table["predicted"] = [_predicted(costs, row) for row in rows]
-    ratio = table["predicted"] / table["measured"]
-    table["error"] = ratio.where(table["unit"] == "ms", 1 / ratio) - 1
+    times, predicted = [], []
+    for row in read_measurements(path):
+        one = measurement_of(row)
+        milliseconds = place(row, {}, partial(one.predicted, costs))
+        times.append(milliseconds / one.milliseconds)
+        in_rows_unit = (
+            milliseconds if one.unit == "ms" else 1000 * one.workload.tokens / milliseconds
+        )
+        predicted.append(in_rows_unit)
+    table["predicted"], table["error"] = predicted, [ratio - 1 for ratio in times]
     first = ["what", "measured", "predicted", "unit", "error"]
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
-def _predicted(costs: Roofline, row: Row) -> float:
-    values: dict[str, Any] = {c: row.cells[c] for c in _TEXTS} | {
-        c: number(row, c) for c in _NUMBERS
-    }
-    values |= {c: number(row, c) for c in _OPTIONAL if row.cells.get(c)}
-    if values["model"] not in models().index:
-        raise row.error(
-            "model",
-            values["model"],
-            f"there is no such model; {nearest(values['model'], models().index)}",
-        )
-    return place(
-        row, {"sequence_length": "tokens"}, lambda: _Measurement(**values).predicted(costs)
-    )
+def error_bands(table: "DataFrame") -> "DataFrame":
+    """How far off predictions of a kind are: quantiles of the error by phase, GPUs per layer and engine.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        From `against_measured`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per group `rows`, the `median` of |error|, and its quantiles `low` (10 %) and `high` (90 %);
+        the index is (phase, GPUs that cut a layer, engine), "all" standing for the rest.
+    """
+    import pandas as pd
+
+    degree = table.get("tensor_parallel", pd.Series(1, table.index)).fillna(1).astype(int)
+    cut = degree.map(lambda t: "1" if t == 1 else "2" if t < 4 else "4 or more")
+    engine = table.get("engine", pd.Series("", table.index)).fillna("")
+    groups = [(("all", "all", "all"), table["error"])]
+    groups += [((p, "all", "all"), e) for p, e in table["error"].groupby(table["phase"])]
+    groups += [((*k, "all"), e) for k, e in table["error"].groupby([table["phase"], cut])]
+    groups += [(k, e) for k, e in table["error"].groupby([table["phase"], cut, engine])]
+    rows = {key: (len(e), e.abs().median(), e.quantile(0.1), e.quantile(0.9)) for key, e in groups}
+    found = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
+    found.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
+    return found

@@ -99,7 +99,7 @@ def _seconds(
     costs: "Roofline", demand: Demand, gpu: GPU, span: Span, degree: int
 ) -> Callable[[float], float]:
     """T_stage of this GPU as a function of its sequences."""
-    hardware = hardware_of(costs, [gpu]).take(0)
+    hardware = hardware_of(costs, demand, [gpu]).take(0)
     return lambda b: float(stage_seconds(costs, demand, hardware, span, b, degree))
 
 

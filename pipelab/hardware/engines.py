@@ -1,0 +1,104 @@
+"""Inference engines: how much of a GPU they use, and what they add to every layer and every step."""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Le
+
+from pipelab.fields import NotNegative, Positive, Share, checked, described
+from pipelab.hardware.fact_rows import facts_from
+from pipelab.io.csv_cells import path_of
+from pipelab.io.paths import data_dir
+
+__all__ = ["Engine", "load_engines"]
+
+Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
+
+
+@checked
+class Engine:
+    """What an inference engine reaches on any GPU.
+
+    Parameters
+    ----------
+    prefill_efficiency : float
+        Share of the GPU's own `compute_efficiency` that prompts reach.
+    memory_efficiency, hbm_efficiency : float
+        Share of the memory bandwidth that is reached: on GDDR and unified memory, and on HBM.
+    decode_overlap : float
+        Share of the shorter of computing and moving bytes that hides behind the longer, in decode.
+        In prefill, where thousands of rows meet every weight, all of it hides.
+    layer_overhead_us : float
+        Launches and waits per layer in microseconds: about 20 with CUDA graphs, 100 and more
+        without.
+    step_overhead_us : float
+        Once per traversal, on the stage with the head: sampling and scheduling.
+    allreduce_us, pcie_allreduce_us : float
+        Of one all-reduce among the GPUs of a node, besides its bytes, over NVLink and over PCIe.
+        Engines use one-shot kernels for small messages, so it hardly grows with the number of GPUs.
+    link_efficiency : float
+        Share of a node's link bandwidth that an all-reduce reaches.
+    score_bytes : float
+        Bytes that attention moves per pair of tokens and head in prefill; 0 for fused attention.
+    accumulate : {"fp32", "fp16"}
+        In how many bits matrix products add up; GeForce cards are twice as fast in 16.
+    basis : str
+        Where these numbers come from.
+
+    Raises
+    ------
+    InvalidValue
+        A share is not above 0 and at most 1 (the overlap may be 0), or a time is negative.
+    """
+
+    prefill_efficiency: Positive = 0.9
+    memory_efficiency: Share = 0.8
+    hbm_efficiency: Share = 0.8
+    decode_overlap: Overlap = 0.63
+    layer_overhead_us: NotNegative = 20.0
+    step_overhead_us: NotNegative = 500.0
+    allreduce_us: NotNegative = 10.0
+    pcie_allreduce_us: NotNegative = 40.0
+    link_efficiency: Share = 0.35
+    score_bytes: NotNegative = 0.0
+    accumulate: Literal["fp32", "fp16"] = "fp32"
+    basis: str = ""
+
+
+def load_engines(path: str | Path | None = None) -> dict[str, Engine]:
+    """Engines by name: the bundled ones, and after them those of a file of your own.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        A CSV with the columns of `data/engines.csv`; an empty cell stands for the default.
+
+    Returns
+    -------
+    dict of str to Engine
+        By name, in the order of the files.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit.
+
+    Examples
+    --------
+    >>> engines = load_engines()
+    >>> engines["vLLM 0.2"].layer_overhead_us > 4 * engines["vLLM"].layer_overhead_us
+    True
+    """
+    return dict(_bundled()) if path is None else _bundled() | _read(path_of("load_engines", path))
+
+
+@cache
+def _bundled() -> dict[str, Engine]:
+    return _read(data_dir() / "engines.csv")
+
+
+def _read(path: Path) -> dict[str, Engine]:
+    texts = {"accumulate", "basis"}
+    columns = list(Engine.__dataclass_fields__)
+    return facts_from(path, "engine", lambda _, v: Engine(**v), [], columns, texts=texts)

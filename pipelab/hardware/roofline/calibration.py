@@ -1,0 +1,208 @@
+"""Fit the few constants of engines and GPUs to measured times, with the defaults as priors.
+
+The fit is least squares in log space: a prediction off by a factor of 1.1 costs as much above as
+below. Every constant may move, but pays for it, by how unsure its default is (`PRIORS`). So three
+rows improve what they speak of, and leave the rest alone. A row that contradicts the others counts
+less (soft L1).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipelab.hardware.roofline.measurement_rows import Measurement, Traversal
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from pipelab.hardware.roofline.cost_model import Roofline
+
+# How unsure a default is: standard deviation of its logarithm. 0.1 is about 10 %.
+PRIORS = {
+    "compute": 0.15,  # compute_efficiency of one GPU type
+    "memory": 0.05,  # memory_factor of one GPU type
+    "all_compute": 0.1,  # compute_efficiency of all types together
+    "prefill_efficiency": 0.3,
+    "memory_efficiency": 0.1,  # and hbm_efficiency with it
+    "layer_overhead_us": 0.5,
+    "step_overhead_us": 0.5,
+    "allreduce_us": 0.5,  # and pcie_allreduce_us with it
+    "link_efficiency": 0.5,
+    "score_bytes": 0.5,
+}
+SHARES = {"memory_efficiency", "hbm_efficiency", "link_efficiency"}
+GPU_FIELDS = {"compute": "compute_efficiency", "memory": "memory_factor"}
+TOGETHER = {"memory_efficiency": "hbm_efficiency", "allreduce_us": "pcie_allreduce_us"}
+FOLDS = 10  # parts that are left out in turn; up to ten rows, that is each row
+MEASURING = 0.1  # standard deviation of the logarithm of a measured time
+CONTRADICTION = 1.5  # two like rows whose ratios to the prediction differ by more than this factor
+
+Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A cost model fitted to measurements, and how far off it was and is."""
+
+    costs: "Roofline"
+    table: "DataFrame"  # a row per measurement: errors "before", "after" and "left_out"
+    constants: "DataFrame"  # a row per constant that was fitted: "default", "fitted"
+    warnings: tuple[str, ...]  # rows that contradict one another
+
+    @property
+    def sentence(self) -> str:
+        """Median errors before and after, and with each row predicted from the others."""
+        before, after, out = (self.table[c].abs().median() for c in ("before", "after", "left_out"))
+        return (
+            f"median error {before:.1%} before, {after:.1%} after, "
+            f"{out:.1%} where a row is predicted from others"
+        )
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        from pipelab.display import table
+
+        warned = "".join(f"<p>{escape(w)}</p>" for w in self.warnings)
+        return f"<p>{self.sentence}</p>{warned}{table(self.constants.reset_index())}"
+
+
+def calibrate(costs: "Roofline", rows: Sequence[Measurement]) -> Calibration:
+    """The cost model whose constants fit these rows best, and its errors."""
+    import pandas as pd
+
+    fit = _Fit(costs, rows)
+    best = fit.solved(range(len(rows)))
+    folds = [str(i % FOLDS) for i in range(len(rows))]
+    table = pd.DataFrame(
+        {
+            "what": [row.what for row in rows],
+            "before": fit.errors(fit.zero),
+            "after": fit.errors(best),
+            "left_out": fit.errors_from_others(folds),
+        }
+    )
+    calibrated = fit.costs_with(best)
+    return Calibration(calibrated, table, fit.changes(calibrated), _contradictions(rows, table))
+
+
+def predicted_from_others(
+    costs: "Roofline", rows: Sequence[Measurement], groups: Sequence[str]
+) -> np.ndarray:
+    """Error of every row, predicted by constants that were fitted without its group.
+
+    `groups` names one group per row, such as its GPU type or its source.
+    """
+    return _Fit(costs, rows).errors_from_others(groups)
+
+
+class _Fit:
+    """Rows, and the logarithms of factors on the constants that they depend on."""
+
+    def __init__(self, costs: "Roofline", rows: Sequence[Measurement]) -> None:
+        self.costs, self.rows = costs, rows
+        self.passes = [Traversal(row, costs) for row in rows]
+        self.log_measured = np.log([row.milliseconds for row in rows])
+        self.engine_of = [one.engine for one in self.passes]
+        self.constants: list[Constant] = [("", "all_compute")]
+        for name in dict.fromkeys(self.engine_of):
+            own = costs.engines[name]
+            self.constants += [(name, c) for c in PRIORS if getattr(own, c, 0.0)]
+        for gpu in dict.fromkeys(row.gpu_type for row in rows):
+            self.constants += [(gpu, "compute"), (gpu, "memory")]
+        self.sigma = np.array([PRIORS[c] for _, c in self.constants])
+        self.zero = np.zeros(len(self.constants))
+
+    def solved(self, chosen: Sequence[int]) -> np.ndarray:
+        """Log factors that fit the chosen rows best."""
+        from scipy.optimize import least_squares
+
+        picked = list(chosen)
+
+        def residuals(theta: np.ndarray) -> np.ndarray:
+            off = (self.log_predicted(theta, picked) - self.log_measured[picked]) / MEASURING
+            # Soft L1 by hand: it is for the rows, not for the priors.
+            soft = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
+            return np.concatenate([soft, theta / self.sigma])
+
+        return least_squares(residuals, self.zero, jac_sparsity=self._depends_on(picked)).x
+
+    def _depends_on(self, picked: Sequence[int]) -> np.ndarray:
+        """Which residual depends on which constant: rows on those of their engine and GPU."""
+        names = [("", self.engine_of[i], self.rows[i].gpu_type) for i in picked]
+        rows = [[whose in of_row for whose, _ in self.constants] for of_row in names]
+        return np.array([*rows, *np.eye(len(self.constants))], dtype=int)
+
+    def log_predicted(self, theta: np.ndarray, picked: Sequence[int]) -> np.ndarray:
+        """Logarithms of the times in milliseconds of the picked rows."""
+        costs = self.costs_with(theta)
+        running = {name: costs.running(name) for name in set(self.engine_of)}
+        times = [self.passes[i].milliseconds(running[self.engine_of[i]]) for i in picked]
+        return np.log(times)
+
+    def errors(self, theta: np.ndarray) -> np.ndarray:
+        """Predicted time over measured time, less 1."""
+        return np.exp(self.log_predicted(theta, range(len(self.rows))) - self.log_measured) - 1
+
+    def errors_from_others(self, groups: Sequence[str]) -> np.ndarray:
+        """The errors of every group by what fits the other groups."""
+        errors = self.errors(self.zero)  # of a group that has no others
+        for group in dict.fromkeys(groups):
+            others = [i for i, name in enumerate(groups) if name != group]
+            if others:
+                inside = [i for i, name in enumerate(groups) if name == group]
+                errors[inside] = self.errors(self.solved(others))[inside]
+        return errors
+
+    def costs_with(self, theta: np.ndarray) -> "Roofline":
+        """The cost model with its constants times these factors."""
+        factor = dict(zip(self.constants, np.exp(theta).tolist(), strict=True))
+        gpus, engines = dict(self.costs.gpus), dict(self.costs.engines)
+        for name, facts in gpus.items():
+            compute = factor["", "all_compute"] * factor.get((name, "compute"), 1.0)
+            gpus[name] = replace(
+                facts,
+                compute_efficiency=min(1.0, facts.compute_efficiency * compute),
+                memory_factor=facts.memory_factor * factor.get((name, "memory"), 1.0),
+            )
+        for name in dict.fromkeys(self.engine_of):
+            own = {c: f for (whose, c), f in factor.items() if whose == name}
+            own |= {TOGETHER[c]: f for c, f in own.items() if c in TOGETHER}
+            changed = {c: getattr(engines[name], c) * f for c, f in own.items()}
+            engines[name] = replace(
+                engines[name], **{c: min(1.0, v) if c in SHARES else v for c, v in changed.items()}
+            )
+        return replace(self.costs, gpus=gpus, engines=engines)
+
+    def changes(self, calibrated: "Roofline") -> "DataFrame":
+        """Every constant that was fitted, as it was and as it is."""
+        import pandas as pd
+
+        rows: list[tuple[str, str, float, float]] = []
+        for whose, constant in self.constants:
+            field = GPU_FIELDS.get(constant, constant)
+            if whose:  # else it is part of every GPU's
+                old, new = (
+                    costs.gpus[whose] if constant in GPU_FIELDS else costs.engines[whose]
+                    for costs in (self.costs, calibrated)
+                )
+                rows.append((whose, field, getattr(old, field), getattr(new, field)))
+        return pd.DataFrame(rows, columns=["of", "constant", "default", "fitted"])
+
+
+def _contradictions(rows: Sequence[Measurement], table: "DataFrame") -> tuple[str, ...]:
+    """Pairs of like rows of which no constants can make both right."""
+    found, ratio = [], table["after"] + 1
+    for (i, one), (j, other) in combinations(enumerate(rows), 2):
+        like = (one.engine, one.gpu_type, one.phase, one.tensor_parallel > 1)
+        if like == (other.engine, other.gpu_type, other.phase, other.tensor_parallel > 1):
+            low, high = sorted((ratio[i], ratio[j]))
+            if high > CONTRADICTION * low:
+                found.append(
+                    f"{one.what!r} and {other.what!r} contradict one another: after the fit they are "
+                    f"predicted {ratio[i]:.2f} and {ratio[j]:.2f} times as long as measured"
+                )
+    return tuple(found)
