@@ -7,8 +7,8 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab import course
 import roofline_oracle
+from pipelab import course
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
