@@ -24,7 +24,6 @@ pytestmark = [
 
 # What stands below a chart once work beside the kernel is done.
 ENDS_WITH = {
-    "05_joint_ilp.ipynb": "ended after",
     "08_from_placement_to_timeline.ipynb": "in flight:",
 }
 

@@ -16,10 +16,13 @@ from pipelab.io.paths import notebooks_dir
 __getattr__, _, COURSE_NAMES = lazy_loader.attach(
     "pipelab",
     submod_attrs={
+        "course.blocks_problem": ["seven_gpus"],
+        "course.figures.choice": ["plot_choice"],
         "course.figures.course": ["plot_course"],
         "course.figures.cut": ["plot_cut"],
         "course.figures.ledger": ["plot_verdicts"],
         "course.figures.splits": ["plot_split_table", "plot_splits"],
+        "course.figures.tree": ["plot_closing", "plot_tree"],
         "course.main_problem": ["three_sites"],
         "course.reading_tables": ["show_table"],
         "course.papers": ["published_bubbles"],

@@ -4,6 +4,7 @@ from pipelab.course.exercises.answer import Answer, verdict
 from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
+from pipelab.course.exercises.joint import JOINT
 from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.programs import PROGRAMS
 from pipelab.course.exercises.puzzle import Puzzle
@@ -15,6 +16,7 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle] = {
     **CUTS,
     **SPLITS,
     **RULES,
+    **JOINT,
     **PROGRAMS,
     **PIPELINES,
 }
