@@ -72,7 +72,7 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
     figure.update_layout(
         template=template(), title=f"{title}<br><sup>{note}</sup>", height=440,
         yaxis={"type": "log", "title": {"text": "number (log scale)"}, "exponentformat": "power", "dtick": 1},
-        xaxis={"title": {"text": "case and GPUs per stage"}},
+        xaxis={"title": {"text": "problem"}},
     )  # fmt: skip
     return figure
 

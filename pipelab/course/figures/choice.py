@@ -98,7 +98,7 @@ def _links(
 def _box(figure: "go.Figure", a: Allocation, colour: str, dash: str = "solid") -> None:
     figure.add_shape(
         type="rect", x0=a.layers.start + 0.54, x1=a.layers.stop + 0.46, y0=a.gpus[0] - 0.4, y1=a.gpus[-1] + 0.4,
-        fillcolor=colour, line={"color": "#444444", "width": 1.2, "dash": dash}, layer="below",
+        fillcolor=colour, line={"color": "#444444", "width": 1.2, "dash": dash}
     )  # fmt: skip
 
 

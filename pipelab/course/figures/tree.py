@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _SAME = 1e-6  # a gap smaller than this is none
+_SPELT_OUT = 2  # levels of the tree that have room for the question in words
 
 Node = Mapping[str, Any]  # parent (its number, or None), choice, bound, best and fate
 
@@ -54,30 +55,47 @@ def plot_tree(nodes: Sequence[Node]) -> "go.Figure":
         figure.add_scatter(
             x=[v for n, p in pairs for v in (x[p], x[n], None)],
             y=[v for n, p in pairs for v in (depth[p], depth[n], None)],
-            mode="lines", name=f"chosen: {wanted}", line={"color": "#777777", "width": 1.5, "dash": dash},
+            mode="lines", name=wanted, line={"color": "#777777", "width": 1.5, "dash": dash},
             hoverinfo="skip",
         )  # fmt: skip
+    asks = {p: nodes[n]["choice"].partition(":")[0] for n, p in ends}
     for fate, (symbol, colour) in _FATES.items():
         own = [n for n, node in enumerate(nodes) if node["fate"] == fate]
+        said = [f"{nodes[n]['bound']:,.0f}" if fate != "infeasible" else "" for n in own]
+        spelt = [
+            f"{plain(asks[n])}?<br>{text}" if n in asks and depth[n] < _SPELT_OUT else f" {text}"
+            for n, text in zip(own, said, strict=True)
+        ]
         if own:
             figure.add_scatter(
                 x=[x[n] for n in own], y=[depth[n] for n in own], name=fate, mode="markers+text",
-                marker={"symbol": symbol, "size": 13, "color": colour}, textposition="bottom center",
-                text=["" if fate == "infeasible" else f"{nodes[n]['bound']:,.0f}" for n in own],
-                textfont={"size": 11}, customdata=[plain(nodes[n]["choice"]) or "the root" for n in own],
-                hovertemplate="%{customdata}<br>bound %{text} tokens/s<extra>" + fate + "</extra>",
+                marker={"symbol": symbol, "size": 13, "color": colour}, text=spelt,
+                textposition=[_beside(n, nodes[n], x, depth) for n in own], textfont={"size": 11},
+                customdata=[[plain(nodes[n]["choice"]) or "the root", t] for n, t in zip(own, said, strict=True)],
+                hovertemplate="%{customdata[0]}<br>bound %{customdata[1]} tokens/s<extra>" + fate + "</extra>",
             )  # fmt: skip
     best = nodes[-1]["best"]
     note = "numbers: the node's bound in tokens/s; hover over a node for the choice that led to it"
     title = f"{len(nodes)} nodes prove that {best:,.1f} tokens/s is the optimum"
     figure.update_layout(
-        template=template(), height=130 + 62 * (1 + max(depth.values())), legend={"y": 1.0},
+        template=template(), height=160 + 62 * (1 + max(depth.values())), legend={"y": 1.0},
         title=f"{title}<br><sup>{note}</sup>",
         xaxis={"visible": False}, margin={"t": 92, "b": 24, "l": 70},
-        yaxis={"title": {"text": "decisions made"}, "range": [max(depth.values()) + 0.6, -0.4], "dtick": 1,
+        yaxis={"title": {"text": "decisions made"}, "range": [max(depth.values()) + 0.6, -0.9], "dtick": 1,
                "showgrid": False, "zeroline": False},
     )  # fmt: skip
     return figure
+
+
+def _beside(n: int, node: Node, x: Mapping[int, float], depth: Mapping[int, int]) -> str:
+    """Where the text of a node crosses no edge."""
+    if node["fate"] != "branched":
+        return "bottom center"
+    if node["parent"] is None:
+        return "top center"
+    if depth[n] < _SPELT_OUT:
+        return "top left" if x[n] < x[node["parent"]] else "top right"
+    return "middle right"
 
 
 def _lay_out(
@@ -130,10 +148,11 @@ def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "go.Figure":
         gap = bounds[-1] / best - 1
         state = f"open by {gap:.0%}" if gap > _SAME else "proven"
         said.append(f"{name}: {state} after {len(nodes)} nodes")
+    most = max(len(nodes) for nodes in searches.values())
     note = "dashed: the bound; solid: the best placement so far (the incumbent)"
     figure.update_layout(
         template=template(), height=400, title=f"Bound and placement meet – {'; '.join(said)}<br><sup>{note}</sup>",
-        xaxis={"title": {"text": "nodes solved"}, "rangemode": "tozero"}, margin={"t": 104}, legend={"y": 1.0},
+        xaxis={"title": {"text": "nodes solved"}, "range": [0, 1.04 * most + 1]}, margin={"t": 104}, legend={"y": 1.0},
         yaxis={"title": {"text": "tokens/s (log scale)"}, "type": "log", "gridcolor": GRID,
                "tickvals": [2000, 3000, 4000, 5000, 7000, 10000, 15000], "tickformat": ","},
     )  # fmt: skip
