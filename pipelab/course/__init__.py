@@ -31,7 +31,6 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "engine.formulations.aggregated.classes": ["gpu_classes"],
         "engine.formulations.candidates": ["enumerate_candidates"],
         "engine.formulations.count": ["count_candidates"],
-        "engine.formulations.joint_cvxpy": ["state_joint"],
         "engine.formulations.readable": ["joint_formulation", "single_gpu_formulation"],
         "engine.methods.exhaustive": ["count_placements"],
         "engine.methods.joint_model": [
@@ -46,7 +45,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "figures.layers": ["plot_layer_times", "plot_stage_rates"],
         "figures.makespans": ["plot_makespans"],
         "figures.search_growth": ["plot_search_growth"],
-        "figures.solves": ["plot_claims", "plot_growth"],
+        "figures.solves": ["plot_growth"],
         "io.csv_cells": ["saved_run"],
         "splits": ["count_splits"],
     },
