@@ -4,6 +4,7 @@ import ast
 import inspect
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -21,8 +22,8 @@ from pipelab.course.exercises import (
     averages,
     counts,
     cuts,
+    joint,
     pipelines,
-    programs,
     rules,
     search,
     splits,
@@ -564,8 +565,55 @@ def test_printed_digits_are_read_as_the_ledger_reads_them(wrong):
     assert len({puzzle.hint(x) for x in puzzle.inputs()}) == 3
 
 
+def _linked(z, e, connections, forced=-1):
+    """A link is on where both its ends are chosen; with another number, as one may get it wrong."""
+    return [e[i] >= z[c.sender] + z[c.receiver] + forced for i, c in enumerate(connections)]
+
+
+def _budget(z, allocations, price, most, sharing=True):
+    """What the stages cost; with False, only the first GPU of each is paid for."""
+    cost = [sum(price[g] for g in (a.gpus if sharing else a.gpus[:1])) for a in allocations]
+    return sum(c * z[i] for i, c in enumerate(cost)) <= most
+
+
 @pytest.mark.parametrize(
-    "module", [averages, cuts, splits, search, rules, counts, programs, pipelines, write_up, audits]
+    ("name", "function", "wrong"),
+    [
+        ("05.3", _linked, {"forced": -2}),
+        ("05.3", _linked, {"forced": 0}),
+        ("05.4", _budget, {"sharing": False}),
+    ],
+)
+def test_families_of_constraints_are_right_or_told_the_smallest_problem(name, function, wrong):
+    puzzle = EXERCISES[name]
+    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 40 inputs"
+    tried = puzzle.inputs()
+    assert [len(x.ms) + x.layers for x in tried] == sorted(len(x.ms) + x.layers for x in tried)
+    said = str(pl.check(name, lambda *given: function(*given, **wrong)))
+    first = next(x for x in tried if said.startswith(f"exercise {name}: not yet. On {x} yours "))
+    for case in tried[: tried.index(first)]:
+        agrees = puzzle.apply(lambda *given: function(*given, **wrong), case)
+        assert math.isclose(agrees, puzzle.target(case), rel_tol=1e-6)
+    assert len({puzzle.hint(x) for x in tried}) == 2
+
+
+def test_links_slower_than_the_answer_are_of_no_use_and_break_their_m():
+    """05.1 and 05.2 compute their answers by a short cut; solving on both sides of it agrees."""
+    gbps, factor = EXERCISES["05.1"].target(), EXERCISES["05.2"].target()
+    used = [
+        len(pl.solve(pl.course.seven_gpus(gbps=(10, share * gbps, 0.1))).placement)
+        for share in (1.001, 0.999)
+    ]
+    assert used == [3, 2]
+    problem = pl.course.seven_gpus()
+    margin = 1.1 * problem.link_throughput(problem.cluster.bandwidth_between(0, 1))
+    for share, breaks in ((0.999, False), (1.001, True)):
+        slower = replace(problem, cluster=problem.cluster.scaled_bandwidth(1 / (share * factor)))
+        assert (margin / (share * factor) < pl.solve(slower).throughput) == breaks
+
+
+@pytest.mark.parametrize(
+    "module", [averages, cuts, splits, search, rules, joint, counts, pipelines, write_up, audits]
 )
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""

@@ -84,7 +84,11 @@ LIBRARIES = {
     "plotly": ("pipelab.figures.", "pipelab.course.figures."),
     "pyscipopt": ("pipelab.engine.solvers.scip",),
     "joblib": ("pipelab.engine.sweeps.workers",),
-    "cvxpy": ("pipelab.engine.formulations.", "pipelab.joint_ilp"),
+    "cvxpy": (
+        "pipelab.engine.formulations.",
+        "pipelab.joint_ilp",
+        "pipelab.course.exercises.joint",
+    ),
 }
 NOT_WITH_PIPELAB = (*LIBRARIES, "numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets")
 

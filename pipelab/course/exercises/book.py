@@ -7,8 +7,8 @@ from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.counts import COUNTS
 from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
+from pipelab.course.exercises.joint import JOINT
 from pipelab.course.exercises.pipelines import PIPELINES
-from pipelab.course.exercises.programs import PROGRAMS
 from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.course.exercises.refutation import Refutation
 from pipelab.course.exercises.requirement import Requirement
@@ -24,7 +24,7 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix | Refutation | Re
     **SEARCH,
     **RULES,
     **AVERAGES,
-    **PROGRAMS,
+    **JOINT,
     **COUNTS,
     **PIPELINES,
     **WRITE_UP,
