@@ -4,6 +4,7 @@ from pipelab.course.exercises.answer import Answer, verdict
 from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
+from pipelab.course.exercises.one_gpu_per_stage import ONE_GPU_PER_STAGE
 from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.programs import PROGRAMS
 from pipelab.course.exercises.puzzle import Puzzle
@@ -14,6 +15,7 @@ from pipelab.errors import UnknownName, nearest
 EXERCISES: dict[str, Exercise | Contest | Puzzle] = {
     **CUTS,
     **SPLITS,
+    **ONE_GPU_PER_STAGE,
     **RULES,
     **PROGRAMS,
     **PIPELINES,

@@ -1,11 +1,10 @@
-"""What exercises of notebooks 02 to 04 compute: the targets, and what common mistakes lead to."""
+"""What exercises of notebooks 02 and 04 compute: the targets, and what common mistakes lead to."""
 
 from dataclasses import replace
 from functools import cache
 from math import factorial
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelab.fields import given
 from pipelab.problem import Model
 
 if TYPE_CHECKING:
@@ -30,29 +29,6 @@ def sets_in_no_order() -> float:
 
     counts = count_placements(loaded_case("tiny", max_gpus_per_stage=2, same_type_stages=True))
     return sum(number // factorial(stages) for stages, number in counts.items())
-
-
-@cache
-def fast_layers(strictly: bool = True) -> float:
-    """Layers that medium's GPUs hold at a rate above (or at) its bound."""
-    import numpy as np
-
-    from pipelab.engine.formulations.segment_rules import rules, upper_bound
-
-    chosen = rules(loaded_case("medium"))
-    bound = given(upper_bound(chosen))
-    fast = chosen.fits & ((chosen.rate > bound) if strictly else (chosen.rate >= bound - 1e-9))
-    return float(np.where(fast, np.arange(1, fast.shape[1] + 1), 0).max(axis=1).sum())
-
-
-@cache
-def medium_links(units: str = "tokens") -> tuple[float, float, float]:
-    """The bound of medium, and its slowest and fastest link."""
-    from pipelab.engine.formulations.segment_rules import rules, segments, upper_bound
-
-    chosen = rules(loaded_case("medium", link_units=units))
-    links = segments(chosen).link_throughput
-    return given(upper_bound(chosen)), float(links.min()), float(links.max())
 
 
 @cache
