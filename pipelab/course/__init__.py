@@ -31,7 +31,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "engine.formulations.candidates": ["enumerate_candidates"],
         "engine.formulations.count": ["count_candidates"],
         "engine.formulations.joint_cvxpy": ["state_joint"],
-        "engine.formulations.readable": ["joint_formulation", "single_gpu_formulation"],
+        "engine.formulations.readable": ["joint_formulation"],
         "engine.methods.exhaustive": ["count_placements"],
         "engine.methods.joint_model": [
             "joint_capacity",

@@ -105,7 +105,7 @@ def _look_at_program(pool: Pool) -> str:
 
 
 class Stairs(NamedTuple):
-    """What `bound` is given."""
+    """What `sharper` is given."""
 
     ms: tuple[int, ...]
     most: tuple[int, ...]
@@ -176,7 +176,7 @@ ONE_GPU_PER_STAGE: dict[str, Exercise | Puzzle] = {
         "no_rings(scip, v, d)", _pools, _pipeline_ms, _look_at_program, apply=_program_ms
     ),
     "03.2": Puzzle(
-        "bound(ms, most, layers, head)", _stairs, _bound, _look_at_bound,
+        "sharper(ms, most, layers, head)", _stairs, _bound, _look_at_bound,
         apply=lambda mine, x: mine(list(x.ms), list(x.most), x.layers, x.head),
     ),
     "03.3": Exercise(

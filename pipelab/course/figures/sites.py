@@ -73,12 +73,13 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
         )
     for a, b in links:
         _draw_arrow(figure, at[a], at[b], WRONG if a in in_ring else BOTTLENECK)
+    two_rows = any(y < 0 for _, y in at)
     note = "in a circle: layers; arrows: which GPU sends to which; red: not possible"
     title = f"{_title(problem, ms, layers, links, rings, too_heavy)}<br><sup>{note}</sup>"
     figure.update_layout(
-        template=template(), title=title, height=330, margin={"t": 92, "b": 10, "l": 20, "r": 20},
+        template=template(), title=title, height=330 if two_rows else 225, margin={"t": 92, "b": 10, "l": 20, "r": 20},
         xaxis={"visible": False, "range": [-0.6, max(10.0, *(x for x, _ in at)) + 0.6]},
-        yaxis={"visible": False, "range": [_BELOW - 0.7, 0.6]}, legend={"y": 1.0},
+        yaxis={"visible": False, "range": [(_BELOW if two_rows else 0) - 0.7, 0.6]}, legend={"y": 1.0},
     )  # fmt: skip
     return figure
 
