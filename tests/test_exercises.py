@@ -23,8 +23,8 @@ from pipelab.course.exercises import (
     counts,
     cuts,
     joint,
+    one_gpu_per_stage,
     pipelines,
-    rules,
     search,
     splits,
     write_up,
@@ -295,6 +295,56 @@ def _split(costs, speeds, empty=True, worst=max, limit=math.inf):
             for j in range(len(costs) + 1)
         ]
     return best[-1]
+
+
+def _no_rings(big_m=None, grow=True, add=True):
+    """Rows of 03.1 as a reader may write them; with other arguments, as one may get them wrong."""
+
+    def family(scip, v, d):
+        for g, h in d.link if add else ():
+            m = d.layers if big_m is None else big_m
+            scip.addCons(v.done[h] >= v.done[g] + grow * v.n[h] - m * (1 - v.x[g, h]))
+
+    return family
+
+
+@pytest.mark.parametrize(
+    ("wrong", "below"),
+    [({"add": False}, True), ({"grow": False}, True), ({"big_m": 2}, False)],
+    ids=str,
+)
+def test_rows_are_right_or_told_the_smallest_program_that_they_spoil(wrong, below):
+    """A ring claims less time than any pipeline takes; an M that is too small cuts pipelines off."""
+    assert str(pl.check("03.1", _no_rings())) == "exercise 03.1: right, it agrees on all 40 inputs"
+    puzzle = EXERCISES["03.1"]
+    assert isinstance(puzzle, Puzzle)
+    mine = [puzzle.apply(_no_rings(**wrong), x) for x in puzzle.inputs()]
+    wanted = [puzzle.target(x) for x in puzzle.inputs()]
+    off = [i for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if not math.isclose(a, b)]
+    assert (mine[off[0]] < wanted[off[0]]) == below
+    said = str(pl.check("03.1", _no_rings(**wrong)))
+    assert said.startswith(f"exercise 03.1: not yet. On {puzzle.inputs()[off[0]]} yours gives ")
+
+
+def _stairs(ms, most, layers, head, memory=True, heads=True, whole=True):
+    times = sorted({(n + h) * tau for tau in ms for n in range(layers + 1) for h in (0, head)})
+    for time in times:
+        for last, tau in enumerate(ms):
+            held = [time / t - (heads and g == last) * head + 1e-9 for g, t in enumerate(ms)]
+            held = [math.floor(n) if whole else n for n in held]
+            held = [min(n, top) for n, top in zip(held, most, strict=True)] if memory else held
+            if time >= tau * (1 + head * heads) - 1e-9 and sum(held) >= layers:
+                return time
+    return math.inf
+
+
+@pytest.mark.parametrize("wrong", [{"memory": False}, {"heads": False}, {"whole": False}], ids=str)
+def test_a_staircase_is_right_or_told_the_smallest_input(wrong):
+    puzzle = EXERCISES["03.2"]
+    assert str(pl.check("03.2", _stairs)) == "exercise 03.2: right, it agrees on all 300 inputs"
+    first = next(x for x in puzzle.inputs() if not math.isclose(_stairs(*x, **wrong), _stairs(*x)))
+    said = str(pl.check("03.2", lambda *x: _stairs(*x, **wrong)))
+    assert said.startswith(f"exercise 03.2: not yet. On {first} yours gives ")
 
 
 @pytest.mark.parametrize(
@@ -613,7 +663,8 @@ def test_links_slower_than_the_answer_are_of_no_use_and_break_their_m():
 
 
 @pytest.mark.parametrize(
-    "module", [averages, cuts, splits, search, rules, joint, counts, pipelines, write_up, audits]
+    "module",
+    [averages, cuts, splits, search, one_gpu_per_stage, joint, counts, pipelines, write_up, audits],
 )
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""

@@ -82,7 +82,8 @@ CIRCULAR: list[tuple[str, str]] = []
 # A heavy library, and who may import it: the beginnings of module names.
 LIBRARIES = {
     "plotly": ("pipelab.figures.", "pipelab.course.figures."),
-    "pyscipopt": ("pipelab.engine.solvers.scip",),
+    # An exercise runs rows that its reader wrote with PySCIPOpt.
+    "pyscipopt": ("pipelab.engine.solvers.scip", "pipelab.course.exercises.one_gpu_per_stage"),
     "joblib": ("pipelab.engine.sweeps.workers",),
     "cvxpy": (
         "pipelab.engine.formulations.",

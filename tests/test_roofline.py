@@ -380,7 +380,7 @@ def test_the_milliseconds_of_the_course_are_near_the_rooflines():
     for gpu in problem.cluster.kinds:
         seconds = pl.Roofline().pass_seconds(model, problem.workload, gpu, range(1, 2))
         stated = problem.costs.ms_per_layer[gpu.type]
-        assert stated == pytest.approx(1000 * seconds, rel=0.35)  # an A10 without measurements
+        assert stated == pytest.approx(1000 * seconds, rel=0.4)  # int4 is dequantised first
 
 
 def test_the_figure_marks_what_is_missed():

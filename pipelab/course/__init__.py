@@ -31,7 +31,9 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "plot_speedup",
         ],
         "course.figures.rates": ["plot_rates"],
+        "course.figures.sites": ["plot_answer"],
         "course.figures.splits": ["plot_split_table", "plot_splits"],
+        "course.figures.staircase": ["plot_staircase"],
         "course.figures.tree": ["plot_closing", "plot_tree"],
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],
         "course.reading_tables": ["show_table"],
@@ -41,7 +43,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "engine.formulations.aggregated.classes": ["gpu_classes"],
         "engine.formulations.candidates": ["enumerate_candidates"],
         "engine.formulations.count": ["count_candidates"],
-        "engine.formulations.readable": ["joint_formulation", "single_gpu_formulation"],
+        "engine.formulations.readable": ["joint_formulation"],
         "engine.methods.exhaustive": ["count_placements"],
         "engine.methods.joint_model": [
             "joint_capacity",
