@@ -183,6 +183,31 @@ class Roofline:
         """
         return self if engine == self.engine else replace(self, engine=engine)
 
+    def with_speed(self, gpu_type: str, speed: float) -> "Roofline":
+        """The same with one type of GPU that computes, and moves bytes, so many times as fast.
+
+        Parameters
+        ----------
+        gpu_type : str
+            One of `gpu_types`.
+        speed : float
+            Above 0.
+
+        Returns
+        -------
+        Roofline
+            What the engine adds to every layer and step stays.
+        """
+        facts = self.gpus[gpu_type]
+        changed = replace(
+            facts,
+            fp16_tflop_per_s=facts.fp16_tflop_per_s * speed,
+            fp16_accumulate_tflop_per_s=_times(facts.fp16_accumulate_tflop_per_s, speed),
+            fp8_tflop_per_s=_times(facts.fp8_tflop_per_s, speed),
+            memory_bandwidth_gb_per_s=facts.memory_bandwidth_gb_per_s * speed,
+        )
+        return replace(self, gpus={**self.gpus, gpu_type: changed})
+
     def calibrated(self, file: str | Path) -> "Calibration":
         """Fit the constants of engines and GPUs to measured times; today's are the priors.
 
@@ -495,6 +520,10 @@ class Roofline:
             self, Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split
         )
         return StageTables(best.rate, best.memory_gb, best.seconds)
+
+
+def _times(peak: float | None, speed: float) -> float | None:
+    return None if peak is None else peak * speed
 
 
 def _known(problem: Problem) -> Transformer:
