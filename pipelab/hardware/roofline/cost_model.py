@@ -107,8 +107,8 @@ class Roofline:
     without cutting layers, so a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups
     of GPUs (`pipelab.costs`). Both hold at once wherever T_stage is straight between ⌊b⌋ and
     ⌈b⌉; at the bend from reading to computing, a full pipeline may need turns at whole batches, and
-    longer passes, for the rate. Memory is checked for b: with several microbatches in flight, turns
-    even out.
+    longer passes, for the rate. Memory is for whole sequences: ⌈b · in flight⌉ in the
+    KV cache, ⌈b⌉ at work.
 
     A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
 
