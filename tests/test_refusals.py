@@ -72,7 +72,9 @@ DOORS = {
     "score": lambda p, odd: pl.score(odd, PLAN),
     "score, placement": lambda p, odd: pl.score(p, odd),
     "timeline_of": lambda p, odd: pl.timeline_of(odd, PLAN),
-    "vllm_settings": lambda p, odd: pl.vllm_settings(odd, PLAN),
+    "settings": lambda p, odd: pl.settings(odd, PLAN, "vLLM"),
+    "settings, plan": lambda p, odd: pl.settings(p, odd, "vLLM"),
+    "settings, engine": lambda p, odd: pl.settings(p, PLAN, odd),
     "save_placement": lambda p, odd: save_placement(p, PLAN, odd),
     "load_placement": lambda p, odd: pl.load_placement(odd),
     "load_model": lambda p, odd: pl.load_model(odd),
@@ -110,6 +112,7 @@ OPTIONAL = {
     "quickest, stop": lambda p, odd: solve_for_latency(p, stop=odd),
     "trade_off, on_point": lambda p, odd: pl.trade_off(p, on_point=odd),
     "score, best": lambda p, odd: pl.score(p, PLAN, odd),
+    "settings, hosts": lambda p, odd: pl.settings(p, PLAN, "SGLang", hosts=odd),
     "load_cluster, gpus": lambda p, odd: pl.load_cluster("helix-single24", gpus=odd),
     "load_cluster, nodes": lambda p, odd: pl.load_cluster("helix-single24", nodes=odd),
     "load_cluster, network": lambda p, odd: pl.load_cluster(

@@ -1,8 +1,9 @@
-"""The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce, copy and static do without it."""
+"""The command line: `pipelab` opens the lab; the other commands do without it."""
 
 import json
 import sys
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from pipelab.course.ledger.book import Ledger
+    from pipelab.placement import Placement
     from pipelab.problem import Problem
     from pipelab.solving import Result
 
@@ -147,11 +149,18 @@ def solve(
         float | None, typer.Option(min=0, help="Stop when at most this share below the best.")
     ] = None,
     as_json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the whole plan, rates of stages and links included: .json or .csv."
+        ),
+    ] = None,
 ) -> None:
     """Find the best placement of a case; exit status 1 where none is found.
 
     Ctrl-C ends the search and prints the best so far.
     """
+    from pipelab.io.saving import save
     from pipelab.solving import solve as run
 
     rules = {"max_gpus_per_stage": max_gpus, "same_type_stages": same_type}
@@ -164,6 +173,59 @@ def solve(
         _print_result(result)
     if result.placement is None:
         raise typer.Exit(1)
+    if output is not None:
+        save(result, output)
+
+
+@app.command()
+def settings(
+    case_or_plan: Annotated[
+        str, typer.Argument(help="A case to solve, or a plan written by solve --output.")
+    ],
+    engine: Annotated[str, typer.Option(help="vLLM, llama.cpp, SGLang, Megatron or TensorRT-LLM.")],
+    case: Annotated[
+        str | None, typer.Option(help="Of a plan: its case, if the plan does not name it.")
+    ] = None,
+    max_gpus: MaxGpus = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="Address of all GPUs, or of each by its id, with commas between."),
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Write the script to this file.")] = None,
+) -> None:
+    """Print the launch script of an engine for a case's best placement, or for a plan."""
+    from pipelab.io.engines.choice import settings as translated
+
+    problem, plan = _planned(case_or_plan, case, max_gpus)
+    if plan is None:
+        raise typer.Exit(1)
+    addresses = hosts.split(",") if hosts and "," in hosts else hosts
+    found = translated(problem, plan, engine, hosts=addresses)
+    for note in found.notes:
+        say(note)
+    _write(output or "-", found.script, "settings")
+
+
+def _planned(
+    case_or_plan: str, case: str | None, max_gpus: int | None
+) -> tuple["Problem", "Placement | Result | None"]:
+    """The problem and its plan: from a file, or solved; None, and said, where no placement exists."""
+    from pipelab.io.loading import load_placement, problem_of
+    from pipelab.solving import solve as run
+
+    if case_or_plan.endswith((".json", ".csv")):
+        problem = problem_of(case_or_plan, case)
+        if max_gpus is not None:
+            problem = replace(problem, max_gpus_per_stage=max_gpus)
+        return problem, load_placement(case_or_plan, problem)
+    if case is not None:
+        expected = "expected it beside a plan (.json or .csv) only"
+        raise InvalidValue("settings", [("--case", case, expected)])
+    problem = _load(case_or_plan, max_gpus_per_stage=max_gpus)
+    result = run(problem)
+    if result.placement is None:
+        print(result.sentence)
+    return problem, result if result.placement else None
 
 
 def _print_result(result: "Result") -> None:
@@ -199,17 +261,17 @@ def reproduce(
     ledger = run(documents or None, progress=True)
     for target, text in ((csv, ledger.csv), (html, ledger.html)):
         if target is not None:
-            _write(target, text())
+            _write(target, text(), "reproduce")
     _print_ledger(ledger, sys.stderr if "-" in (csv, html) else sys.stdout)
     if ledger.changed:
         raise typer.Exit(1)
 
 
-def _write(target: str, text: str) -> None:
+def _write(target: str, text: str, command: str) -> None:
     if target == "-":
         print(text, end="")
     else:
-        write_to("reproduce", target, text)
+        write_to(command, target, text)
 
 
 def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
