@@ -112,7 +112,6 @@ OPTIONAL = {
     "quickest, stop": lambda p, odd: solve_for_latency(p, stop=odd),
     "trade_off, on_point": lambda p, odd: pl.trade_off(p, on_point=odd),
     "score, best": lambda p, odd: pl.score(p, PLAN, odd),
-    "settings, hosts": lambda p, odd: pl.settings(p, PLAN, "SGLang", hosts=odd),
     "load_cluster, gpus": lambda p, odd: pl.load_cluster("helix-single24", gpus=odd),
     "load_cluster, nodes": lambda p, odd: pl.load_cluster("helix-single24", nodes=odd),
     "load_cluster, network": lambda p, odd: pl.load_cluster(

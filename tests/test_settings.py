@@ -5,7 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,9 +104,12 @@ def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
 PROGRAMS = ("vllm", "ray", "python3", "torchrun", "trtllm-serve", "llama-server", "rpc-server")
 STUB = """#!{bash}
 [ "${{1:-}}" = -c ] && {{ echo 99; exit; }}  # the question how many GPUs have joined
-{{ echo "$(basename "$0") $CUDA_VISIBLE_DEVICES"; printf '  %s\\n' "$@"; }} >> "$LOG"
-for last; do :; done; [ -f "${{last-}}" ] && cat "$last" >> "$LOG"
-exit 0
+[ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
+{{
+  echo "${{0##*/}} $CUDA_VISIBLE_DEVICES"
+  printf '  %s\\n' "$@"
+  for each; do case "$each" in *.yaml) cat "$each" ;; esac; done
+}} > "$(mktemp -p "$LOG")"
 """
 
 
@@ -119,19 +124,16 @@ def run(tmp_path):
         (tmp_path / name).chmod(0o755)
 
     def run(found, *arguments, **variables):
-        log = tmp_path / "log"
-        log.unlink(missing_ok=True)
+        log = Path(tempfile.mkdtemp(dir=tmp_path))
         (tmp_path / "run.sh").write_text(found.script, encoding="utf-8")
-        given = {"MODEL": "my model", "MEGATRON": "/m", "LOG": str(log)} | variables
-        environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given
+        given = {"MODEL": "my model", "MEGATRON": "/m", "LOG": str(log), "TMPDIR": str(tmp_path)}
+        environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given | variables
         command = [bash, str(tmp_path / "run.sh"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
         calls = []
-        for line in log.read_text("utf-8").splitlines() if log.exists() else ():
-            if line.startswith("  "):
-                calls[-1][1].append(line[2:])
-            else:
-                calls.append((line, []))
+        for each in sorted(log.iterdir(), key=lambda path: path.stat().st_mtime_ns):
+            name, *lines = each.read_text("utf-8").splitlines()
+            calls.append((name, [line.removeprefix("  ") for line in lines]))
         return done, calls
 
     return run
@@ -297,10 +299,10 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
 def test_tensorrt_llm_reads_its_options_from_a_file(run, three):
     problem, plan = three
     found = pl.settings(problem, plan, "TensorRT-LLM", hosts="h")
-    done, ((name, arguments), *lines) = run(found)
+    done, ((name, arguments),) = run(found)
     assert done.returncode == 0, done.stderr
     assert name == "trtllm-serve 0,1,2,3,5,4,6"
-    assert [line for line, _ in lines] == ["pp_partition: [3, 9, 8, 3, 3, 3, 3]", "dtype: float16"]
+    assert arguments[-2:] == ["pp_partition: [3, 9, 8, 3, 3, 3, 3]", "dtype: float16"]
     assert _after(arguments, "--max_batch_size") == "12"
     with pytest.raises(pl.NotApplicable, match="hosts = 3: TensorRT-LLM: expected stages on one"):
         pl.settings(problem, plan, "TensorRT-LLM")
@@ -332,12 +334,17 @@ def test_memory_and_microbatches_that_do_not_suffice_are_noted(three):
     assert needed == pl.timeline_of(problem, plan).in_flight_needed > 3
     enough = replace(problem, workload=replace(problem.workload, in_flight=needed))
     assert not any("in flight" in n for n in pl.settings(enough, plan, "vLLM").notes)
-    tight = pl.evaluate(problem, plan).stages[0].memory_gb[0]
-    gpus = (replace(problem.cluster.gpus[0], memory_gb=tight / 0.967), *problem.cluster.gpus[1:])
-    full = replace(problem, cluster=replace(problem.cluster, gpus=gpus))
-    found = pl.settings(full, plan, "vLLM")
-    assert _after(found.arguments, "--gpu-memory-utilization") == "0.97"
-    assert any("fills 97% of a GPU" in n for n in found.notes)
+    frugal = replace(problem, costs=pl.Roofline(memory_share=0.8))
+    found = pl.settings(frugal, plan, "SGLang", hosts="h")
+    assert _after(found.arguments, "--mem-fraction-static") == "0.8"
+    free, whole = _free(4, 1), pl.Placement.of([(4, (0,))])
+    (need,) = pl.evaluate(free, whole).stages[0].memory_gb
+    for share, told in ((0.5, "0.9"), (0.941, "0.95"), (0.967, "0.97")):
+        gpus = tuple(replace(gpu, memory_gb=need / share) for gpu in free.cluster.gpus)
+        full = replace(free, cluster=replace(free.cluster, gpus=gpus))
+        found = pl.settings(full, whole, "vLLM")
+        assert _after(found.arguments, "--gpu-memory-utilization") == told
+        assert any("fills 97% of a GPU" in n for n in found.notes) == (told == "0.97")
 
 
 def test_a_result_in_flight_brings_its_own_number(three):

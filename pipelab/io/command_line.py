@@ -4,19 +4,17 @@ import json
 import sys
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.io.csv_cells import write_to
 from pipelab.io.streams import heard, say
+from pipelab.io.terminal import print_ledger, print_result
 from pipelab.solving import METHODS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from pipelab.course.ledger.book import Ledger
     from pipelab.placement import Placement
     from pipelab.problem import Problem
     from pipelab.solving import Result
@@ -170,7 +168,7 @@ def solve(
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
     else:
-        _print_result(result)
+        print_result(result)
     if result.placement is None:
         raise typer.Exit(1)
     if output is not None:
@@ -228,17 +226,6 @@ def _planned(
     return problem, result if result.placement else None
 
 
-def _print_result(result: "Result") -> None:
-    print(result.sentence)
-    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
-    if result.evaluation:
-        print()
-        print(_table(result.evaluation.to_frame()))
-    if result.evaluation and result.evaluation.links:
-        print()
-        print(_table(result.evaluation.links_frame()))
-
-
 @app.command()
 def reproduce(
     documents: Annotated[
@@ -262,7 +249,7 @@ def reproduce(
     for target, text in ((csv, ledger.csv), (html, ledger.html)):
         if target is not None:
             _write(target, text(), "reproduce")
-    _print_ledger(ledger, sys.stderr if "-" in (csv, html) else sys.stdout)
+    print_ledger(ledger, sys.stderr if "-" in (csv, html) else sys.stdout)
     if ledger.changed:
         raise typer.Exit(1)
 
@@ -272,35 +259,6 @@ def _write(target: str, text: str, command: str) -> None:
         print(text, end="")
     else:
         write_to(command, target, text)
-
-
-def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
-    from pipelab.course.ledger import verdict_counts
-
-    if stream is sys.stdout:
-        for entry in ledger:
-            row = entry.row()
-            claim = f"{row['document']} {row['row']}"
-            print(
-                f"{claim:<12}  {_short(row['it says']):<48}  {_short(row['computed'], 32):<32}  {row['verdict']}"
-            )
-        print()
-    print(verdict_counts(ledger).to_string(index=False), file=stream)
-    for entry in ledger.changed:
-        row = entry.row()
-        print(
-            f"CHANGED {row['document']} {row['row']}, {row['it says']!r}: recorded {row['recorded']}, now "
-            f"{row['verdict']}; {row['printed or tested']!r} beside {row['computed']}. {row['remark']}",
-            file=stream,
-        )
-    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
-    print(f"{counted} in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
-
-
-def _short(value: object, most: int = 48) -> str:
-    """A cell of a table that is read in a terminal."""
-    text = str(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 @app.command()
@@ -335,11 +293,6 @@ def _load(case: str, **options: Any) -> "Problem":
     from pipelab.io.cases_csv import load_case
 
     return load_case(case, **{k: v for k, v in options.items() if v is not None})
-
-
-def _table(frame: "DataFrame") -> str:
-    """A data frame as plain text, columns named by their units."""
-    return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A placement back from its file, and compared with the problem that it is to be carried out for."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,9 @@ def problem_of(path: str | Path, case: str | None = None) -> Problem:
         raise InvalidData(f"{path}: does not say which case it is for; give it: --case NAME")
     flags = {"true": True, "false": False}  # CSV holds text
     rules = {r: flags.get(str(said[r]), said[r]) for r in RULES if said.get(r) not in (None, "")}
-    if str(rules.get("max_gpus_per_stage", "")).isdigit():
-        rules["max_gpus_per_stage"] = int(str(rules["max_gpus_per_stage"]))
+    most = str(rules.get("max_gpus_per_stage", ""))
+    if re.fullmatch("[0-9]{1,9}", most):
+        rules["max_gpus_per_stage"] = int(most)
     return load_case(name, **rules)
 
 

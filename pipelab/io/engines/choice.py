@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.errors import UnknownName, nearest, shown
-from pipelab.io.engines.deployment import Deployment, deployment
+from pipelab.io.engines.deployment import Deployment, deployed
 from pipelab.io.engines.launch_script import EngineSettings
 from pipelab.io.engines.llama_cpp import llama_cpp_launch
 from pipelab.io.engines.megatron import megatron_launch
@@ -69,7 +69,8 @@ def settings(
     where a GPU has no bf16), how long a sequence may be, and how many fit: the workload's batch
     times its microbatches in flight. How many tokens a microbatch has, vLLM, llama.cpp and
     TensorRT-LLM decide at every step; only SGLang takes the batch. `gpu_memory_utilization` and its
-    like are 0.9, or what the plan needs on its fullest GPU. The modules of `pipelab.io.engines` name
+    like are what the cost model left to the engine (`Roofline.memory_share`), or else 0.9, or what
+    the plan needs on its fullest GPU. The modules of `pipelab.io.engines` name
     the engine's code that reads each setting.
 
     Examples
@@ -84,4 +85,4 @@ def settings(
         raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, ENGINES)}")
     in_flight = plan.in_flight if isinstance(plan, InFlightResult) else None
     placement = placement_in(plan, "settings")
-    return ENGINES[engine](deployment(problem, placement, engine, hosts, in_flight))
+    return ENGINES[engine](deployed(problem, placement, engine, hosts, in_flight))

@@ -86,7 +86,14 @@ class Deployment:
 
     @property
     def memory_share(self) -> float:
-        """Share of its memory that the plan needs on the fullest GPU, rounded up; at least 0.9, the usual default."""
+        """Share of a GPU's memory that the engine may take.
+
+        What the cost model left to it (`Roofline.memory_share`); else what the plan needs on its
+        fullest GPU, rounded up, and at least 0.9, the default of vLLM.
+        """
+        share = getattr(self.problem.costs, "memory_share", None)
+        if share is not None:
+            return float(share)
         needs = [
             need / offer
             for report in self.evaluation.stages
@@ -192,7 +199,7 @@ def _platform(kind: str) -> str:
     return next((p for pattern, p in _PLATFORMS.items() if re.match(pattern, kind)), "CUDA")
 
 
-def deployment(
+def deployed(
     problem: Problem,
     placement: Placement,
     engine: str,
@@ -243,6 +250,11 @@ def _refuse_stages(
     problem: Problem, evaluation: Evaluation, engine: str, sizes: Sequence[int]
 ) -> None:
     """Stages that no engine here runs: of different sizes, or with copies of their layers."""
+    for size in sizes:
+        heads = getattr(problem.model, "heads", size)
+        if heads % size:
+            expected = f"{engine}: expected stages of a number of GPUs that divides the model's {heads} heads"
+            raise NotApplicable("settings", [("GPUs per stage", size, expected)])
     for i, report in enumerate(evaluation.stages, 1):
         if report.degree != len(report.stage.gpus):
             shares = "equal" if len(set(report.batch)) == 1 else "unequal"
@@ -262,12 +274,6 @@ def _refuse_stages(
             "solve with max_gpus_per_stage=1 for a placement of that shape"
         )
         raise NotApplicable("settings", [("GPUs per stage", tuple(sizes), expected)])
-    heads = getattr(problem.model, "heads", sizes[0])
-    if heads % sizes[0]:
-        expected = (
-            f"{engine}: expected stages of a number of GPUs that divides the model's {heads} heads"
-        )
-        raise NotApplicable("settings", [("GPUs per stage", sizes[0], expected)])
 
 
 def _hosts(problem: Problem, hosts: str | Sequence[str] | None) -> tuple[list[str], bool]:
