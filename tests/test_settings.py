@@ -192,6 +192,8 @@ def test_vllm_over_ray_numbers_hosts_as_the_plan_does(run, three):
     assert [host for host, _ in order] == nodes
     # The four A10G are equal, so that the plan's 3, 5, 4, 6 may ascend.
     assert [gpu for _, gpu in order] == [0, 0, 1, 0, 1, 2, 3]
+    assert found.hosts[2].gpus == (0, 1, 2, 3)
+    assert "stage 5: layers 24–26 on 1 × A10G: GPU 1 of host 3 = big" in found.script
     assert found.environment["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] == "0"
 
 

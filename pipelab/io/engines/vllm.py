@@ -56,8 +56,9 @@ def vllm_launch(plan: Deployment) -> EngineSettings:
     if not over_ray:
         return finished(plan, environment, arguments, [own_gpus(plan), serve])
     environment["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] = "0"
-    hosts = [replace(h, gpus=_in_rays_order(plan, i, h)) for i, h in enumerate(plan.hosts)]
-    plan = replace(plan, hosts=tuple(hosts))
+    hosts = tuple(replace(h, gpus=_in_rays_order(plan, i, h)) for i, h in enumerate(plan.hosts))
+    left = [iter(host.gpus) for host in hosts]
+    plan = replace(plan, hosts=hosts, places=tuple((i, next(left[i])) for i, _ in plan.places))
     ask = 'import ray; ray.init("auto", logging_level="ERROR"); print(int(ray.cluster_resources().get("GPU", 0)))'
     commands = [
         *_check_of_addresses(plan),
