@@ -72,7 +72,8 @@ from .io.cases_csv import (
     load_coefficients as load_coefficients,
     save_case as save_case,
 )
-from .io.placements import load_placement as load_placement, vllm_settings as vllm_settings
+from .io.engines.choice import settings as settings
+from .io.loading import load_placement as load_placement
 from .io.saving import save as save
 
 # The course

@@ -45,6 +45,8 @@ SLOW = {
         "test_what_is_refused_is_one_sentence_and_status_2": 0,
         "test_a_folder_works_in_place_of_a_case": 0,
         "test_no_placement_is_exit_status_1": 0,
+        "test_a_plan_goes_to_a_file_and_from_there_to_an_engine": 0,
+        "test_settings_of_a_case_without_a_placement_are_exit_status_1": 0,
     },
     "tests/test_costs.py": {
         "test_one_stage_and_many_stages_agree": 0,
@@ -203,6 +205,9 @@ SLOW = {
     "tests/test_server.py": {
         "test_the_server_is_for_this_machine_and_asks_for_its_token": 0,
         "test_another_address_is_taken_when_asked_for": 0,
+    },
+    "tests/test_settings.py": {
+        "test_every_engine_reads_back_the_cuts_of_1000_random_plans": 0,
     },
     "tests/test_solving.py": {
         "test_an_interrupt_while_waiting_leaves_the_background_solve_alone": 0,

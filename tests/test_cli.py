@@ -89,6 +89,33 @@ def test_rules_can_be_set():
     assert json.loads(done.stdout)["throughput_tokens_per_s"] == pytest.approx(443.85, abs=0.005)
 
 
+def test_a_plan_goes_to_a_file_and_from_there_to_an_engine(tmp_path):
+    for name, more in (("plan.json", ()), ("plan.csv", ("--case", "tiny"))):
+        done = run("solve", "tiny", "--max-gpus", "1", "--json", "--output", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        rate = json.loads(done.stdout)["throughput_tokens_per_s"]
+        if name.endswith("json"):
+            saved = json.loads((tmp_path / name).read_text("utf-8"))
+            assert min(s["throughput_tokens_per_s"] for s in saved["stages"]) == rate
+        told = ("settings", name, *more, "--engine", "vLLM")
+        done = run(*told, "--hosts", "10.0.0.1", "--output", "serve.sh", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert "export VLLM_PP_LAYER_PARTITION=4\n" in (tmp_path / "serve.sh").read_text("utf-8")
+    direct = run("settings", "tiny", "--engine", "vLLM", "--hosts", "10.0.0.1")
+    assert direct.stdout == (tmp_path / "serve.sh").read_text("utf-8")
+
+
+def test_settings_of_a_case_without_a_placement_are_exit_status_1(tmp_path):
+    shutil.copytree(data_dir() / "cases" / "tiny", tmp_path / "mine")
+    config = tmp_path / "mine" / "config.csv"
+    config.write_text(
+        config.read_text().replace("layer_weight_memory_gb,0.5", "layer_weight_memory_gb,90")
+    )
+    done = run("settings", str(tmp_path / "mine"), "--engine", "vLLM")
+    assert done.returncode == 1
+    assert done.stdout.startswith("No placement exists")
+
+
 def test_count_is_exact_and_instant():
     done = run("count", "demo", "--max-gpus", "3", "--json")
     assert json.loads(done.stdout)["variables"] == 9_887_608_011
@@ -108,6 +135,10 @@ REFUSED = {
         "method 'auto' has no option 'form'; name a method that has it: joint",
     ),
     "split": (("solve", "tiny", "--batch-split", "odd"), "expected 'even' or 'balanced'"),
+    "engine": (("settings", "tiny", "--engine", "vlm"), "did you mean 'vLLM'"),
+    "copies": (("settings", "tiny", "--max-gpus", "2", "--engine", "vLLM"), "hold 2 copies"),
+    "case of a case": (("settings", "tiny", "--case", "tiny", "--engine", "vLLM"), "--case"),
+    "no plan": (("settings", "gone.json", "--engine", "vLLM"), "gone.json"),
 }
 
 

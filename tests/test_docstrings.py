@@ -37,6 +37,7 @@ CODES = {
 # Types that public functions return, and what a public function hands over to: read as public names are.
 RETURNED = {
     "Comparison": "pipelab.engine.comparison",
+    "EngineSettings": "pipelab.io.engines.launch_script",
     "Evaluation": "pipelab.evaluation",
     "GPUFacts": "pipelab.hardware.known_gpus",
     "InFlightResult": "pipelab.engine.in_flight_result",

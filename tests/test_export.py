@@ -1,4 +1,4 @@
-"""Scores with their reasons, placements as files and back, and what vLLM is told."""
+"""Scores with their reasons, and placements as files and back."""
 
 import dataclasses
 import json
@@ -519,32 +519,6 @@ def test_files_that_are_not_there_are_named(tmp_path):
             pl.load_placement(tmp_path / name)
     with pytest.raises(pl.InvalidValue, match="expected a name that ends in"):
         pl.load_placement(tmp_path / "plan.txt")
-
-
-def test_vllm_is_told_layers_sizes_and_the_order_of_gpus(tiny):
-    settings = pl.vllm_settings(tiny, pl.Placement.of([(3, (2, 3)), (1, (0, 1))]))
-    assert settings.environment["VLLM_PP_LAYER_PARTITION"] == "3,1"
-    assert settings.environment["CUDA_VISIBLE_DEVICES"] == "2,3,0,1"
-    assert settings.arguments == ("--pipeline-parallel-size", "2", "--tensor-parallel-size", "2")
-    assert str(settings).startswith("VLLM_PP_LAYER_PARTITION=3,1 ")
-    assert "tensor parallel" in settings.note
-    assert settings._repr_html_().startswith("<pre>VLLM_PP_LAYER_PARTITION=3,1 ")
-    assert "(tensor parallel)" in settings._repr_html_()
-    assert pl.vllm_settings(tiny, pl.Placement.of([(3, (2,)), (1, (0,))])).note == ""
-    total = pl.vllm_settings(tiny, pl.solve(tiny, "aggregated"))
-    assert (sum(total.layers), len(total.gpus)) == (
-        4,
-        len(total.layers) * total.tensor_parallel_size,
-    )
-
-
-def test_vllm_has_one_tensor_parallel_size(tiny):
-    with pytest.raises(
-        pl.InvalidValue, match="stage 2 has 2 where 2 of 3 stages have 1; solve with max_gpus"
-    ):
-        pl.vllm_settings(tiny, pl.Placement.of([(1, (0,)), (2, (1, 2)), (1, (3,))]))
-    with pytest.raises(pl.InvalidPlacement, match="layer 4 is not assigned to any stage"):
-        pl.vllm_settings(tiny, pl.Placement.of([(3, (0,))]))
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):

@@ -44,6 +44,7 @@ PARTS = {
     "pipelab.io.lab": "programs",
     "pipelab.io.static": "programs",
     "pipelab.io.streams": "programs",
+    "pipelab.io.terminal": "programs",
 }
 
 # What each part may import beside itself, whether at the top or inside a function. Every line names

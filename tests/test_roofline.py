@@ -438,13 +438,15 @@ def test_vllm_is_told_of_stages_that_cut_their_layers_without_a_caveat():
     )  # fmt: skip
     nodes = [list(range(first, first + 4)) for first in (16, 20, 24)]
     placement = pl.Placement.of([(26, nodes[0]), (27, nodes[1]), (27, nodes[2])])
-    settings = pl.vllm_settings(problem, placement)
-    assert (settings.tensor_parallel_size, settings.layers, settings.note) == (4, (26, 27, 27), "")
+    found = pl.settings(problem, placement, "vLLM")
+    assert (found.tensor_parallel_size, found.layers) == (4, (26, 27, 27))
+    assert found.notes == ("take a checkpoint with weights in int4",)
     whole = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
-    assert "splits every layer over the 4 GPUs" in pl.vllm_settings(whole, placement).note
+    with pytest.raises(pl.NotApplicable, match="4 GPUs hold 4 copies of its layers"):
+        pl.settings(whole, placement, "vLLM")
     thirds = pl.Placement.of([(40, (0, 1, 2)), (40, (4, 5, 6))])
     with pytest.raises(pl.InvalidValue, match="divides the model's 64 heads"):
-        pl.vllm_settings(problem, thirds)
+        pl.settings(problem, thirds, "vLLM")
 
 
 @pytest.mark.parametrize("seed", range(30))

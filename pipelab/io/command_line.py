@@ -1,21 +1,21 @@
-"""The command line: `pipelab` opens the lab; doctor, cases, count, solve, reproduce, copy and static do without it."""
+"""The command line: `pipelab` opens the lab; the other commands do without it."""
 
 import json
 import sys
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.io.csv_cells import write_to
 from pipelab.io.streams import heard, say
+from pipelab.io.terminal import print_ledger, print_result
 from pipelab.solving import METHODS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from pipelab.course.ledger.book import Ledger
+    from pipelab.placement import Placement
     from pipelab.problem import Problem
     from pipelab.solving import Result
 
@@ -147,11 +147,18 @@ def solve(
         float | None, typer.Option(min=0, help="Stop when at most this share below the best.")
     ] = None,
     as_json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the whole plan, rates of stages and links included: .json or .csv."
+        ),
+    ] = None,
 ) -> None:
     """Find the best placement of a case; exit status 1 where none is found.
 
     Ctrl-C ends the search and prints the best so far.
     """
+    from pipelab.io.saving import save
     from pipelab.solving import solve as run
 
     rules = {"max_gpus_per_stage": max_gpus, "same_type_stages": same_type}
@@ -161,20 +168,62 @@ def solve(
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
     else:
-        _print_result(result)
+        print_result(result)
     if result.placement is None:
         raise typer.Exit(1)
+    if output is not None:
+        save(result, output)
 
 
-def _print_result(result: "Result") -> None:
-    print(result.sentence)
-    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
-    if result.evaluation:
-        print()
-        print(_table(result.evaluation.to_frame()))
-    if result.evaluation and result.evaluation.links:
-        print()
-        print(_table(result.evaluation.links_frame()))
+@app.command()
+def settings(
+    case_or_plan: Annotated[
+        str, typer.Argument(help="A case to solve, or a plan written by solve --output.")
+    ],
+    engine: Annotated[str, typer.Option(help="vLLM, llama.cpp, SGLang, Megatron or TensorRT-LLM.")],
+    case: Annotated[
+        str | None, typer.Option(help="Of a plan: its case, if the plan does not name it.")
+    ] = None,
+    max_gpus: MaxGpus = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="Address of all GPUs, or of each by its id, with commas between."),
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Write the script to this file.")] = None,
+) -> None:
+    """Print the launch script of an engine for a case's best placement, or for a plan."""
+    from pipelab.io.engines.choice import settings as translated
+
+    problem, plan = _planned(case_or_plan, case, max_gpus)
+    if plan is None:
+        raise typer.Exit(1)
+    addresses = hosts.split(",") if hosts and "," in hosts else hosts
+    found = translated(problem, plan, engine, hosts=addresses)
+    for note in found.notes:
+        say(note)
+    _write(output or "-", found.script, "settings")
+
+
+def _planned(
+    case_or_plan: str, case: str | None, max_gpus: int | None
+) -> tuple["Problem", "Placement | Result | None"]:
+    """The problem and its plan: from a file, or solved; None, and said, where no placement exists."""
+    from pipelab.io.loading import load_placement, problem_of
+    from pipelab.solving import solve as run
+
+    if case_or_plan.endswith((".json", ".csv")):
+        problem = problem_of(case_or_plan, case)
+        if max_gpus is not None:
+            problem = replace(problem, max_gpus_per_stage=max_gpus)
+        return problem, load_placement(case_or_plan, problem)
+    if case is not None:
+        expected = "expected it beside a plan (.json or .csv) only"
+        raise InvalidValue("settings", [("--case", case, expected)])
+    problem = _load(case_or_plan, max_gpus_per_stage=max_gpus)
+    result = run(problem)
+    if result.placement is None:
+        print(result.sentence)
+    return problem, result if result.placement else None
 
 
 @app.command()
@@ -199,46 +248,17 @@ def reproduce(
     ledger = run(documents or None, progress=True)
     for target, text in ((csv, ledger.csv), (html, ledger.html)):
         if target is not None:
-            _write(target, text())
-    _print_ledger(ledger, sys.stderr if "-" in (csv, html) else sys.stdout)
+            _write(target, text(), "reproduce")
+    print_ledger(ledger, sys.stderr if "-" in (csv, html) else sys.stdout)
     if ledger.changed:
         raise typer.Exit(1)
 
 
-def _write(target: str, text: str) -> None:
+def _write(target: str, text: str, command: str) -> None:
     if target == "-":
         print(text, end="")
     else:
-        write_to("reproduce", target, text)
-
-
-def _print_ledger(ledger: "Ledger", stream: TextIO) -> None:
-    from pipelab.course.ledger import verdict_counts
-
-    if stream is sys.stdout:
-        for entry in ledger:
-            row = entry.row()
-            claim = f"{row['document']} {row['row']}"
-            print(
-                f"{claim:<12}  {_short(row['it says']):<48}  {_short(row['computed'], 32):<32}  {row['verdict']}"
-            )
-        print()
-    print(verdict_counts(ledger).to_string(index=False), file=stream)
-    for entry in ledger.changed:
-        row = entry.row()
-        print(
-            f"CHANGED {row['document']} {row['row']}, {row['it says']!r}: recorded {row['recorded']}, now "
-            f"{row['verdict']}; {row['printed or tested']!r} beside {row['computed']}. {row['remark']}",
-            file=stream,
-        )
-    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
-    print(f"{counted} in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
-
-
-def _short(value: object, most: int = 48) -> str:
-    """A cell of a table that is read in a terminal."""
-    text = str(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+        write_to(command, target, text)
 
 
 @app.command()
@@ -273,11 +293,6 @@ def _load(case: str, **options: Any) -> "Problem":
     from pipelab.io.cases_csv import load_case
 
     return load_case(case, **{k: v for k, v in options.items() if v is not None})
-
-
-def _table(frame: "DataFrame") -> str:
-    """A data frame as plain text, columns named by their units."""
-    return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
 
 
 if __name__ == "__main__":

@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelab.engine.in_flight_result import enough_in_flight
-from pipelab.errors import InvalidData, shown
+from pipelab.errors import InvalidData, InvalidValue, shown
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import is_real
 from pipelab.io.csv_cells import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
+# Fields of a problem that a plan repeats: its rules.
+RULES = ("batch_split", "link_units", "max_gpus_per_stage", "same_type_stages")
 RATE, SHARES = "throughput_tokens_per_s", "sequences_per_gpu"
 _RULES = {name: name for name in ("batch_split", "link_units")}
 _WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "output_tokens")}
 _WORKLOAD |= {"microbatches_in_flight": "in_flight"}
+
+_SUFFIXES = (".json", ".csv")
 
 
 class Saved(NamedTuple):
@@ -144,3 +148,11 @@ def _number(cell: Any) -> float | None:
         except ValueError:
             return None
     return float(cell) if is_real(cell) else None
+
+
+def check_suffix(what: str, path: Path) -> None:
+    """Refuse a file that is neither JSON nor CSV by its name."""
+    if path.suffix not in _SUFFIXES:
+        raise InvalidValue(
+            what, [("path", str(path), f"expected a name that ends in {' or '.join(_SUFFIXES)}")]
+        )

@@ -1,0 +1,53 @@
+"""TensorRT-LLM: `pp_partition` in the file of options of `trtllm-serve`, on one host."""
+
+from pipelab.io.engines.deployment import Deployment
+from pipelab.io.engines.launch_script import (
+    EngineSettings,
+    finished,
+    joined,
+    own_gpus,
+    pairs,
+)
+
+
+def tensorrt_llm_launch(plan: Deployment) -> EngineSettings:
+    """The plan for one TensorRT-LLM server.
+
+    Notes
+    -----
+    `pp_partition` (tensorrt_llm/llmapi/llm_args.py; NVIDIA/TensorRT-LLM PR 9003) lists the layers
+    of every pipeline rank; `Mapping.pp_layers` (tensorrt_llm/mapping.py) splits the model's layers
+    into runs of these lengths. Rank s · tp_size + i is GPU i of stage s.
+    """
+    plan.refuse_platforms("CUDA")
+    plan.refuse_kv(("bf16", "fp16", "fp8"))
+    if len(plan.hosts) > 1:
+        expected = "expected stages on one host; over several, MPI or Slurm starts its ranks, and not this script"
+        raise plan.refuse("hosts", len(plan.hosts), expected)
+    sizes = {
+        "tp_size": plan.size,
+        "pp_size": len(plan.layers),
+        "max_seq_len": plan.context,
+        "max_batch_size": plan.sequences,
+    }
+    arguments = [part for name, value in sizes.items() for part in (f"--{name}", str(value))]
+    lines = [f"pp_partition: [{', '.join(map(str, plan.layers))}]"]
+    if plan.without_bf16:
+        lines.append("dtype: float16")
+    if getattr(plan.problem.model, "kv_precision", "") == "fp8":
+        lines.append("kv_cache_config: {dtype: fp8}")
+    command = joined(
+        'exec trtllm-serve "$MODEL"',
+        *pairs(arguments),
+        '--extra_llm_api_options "$OPTIONS"',
+        '"$@"',
+    )
+    commands = [
+        own_gpus(plan),
+        "OPTIONS=$(mktemp --suffix=.yaml)",
+        'cat > "$OPTIONS" <<END',
+        *lines,
+        "END",
+        command,
+    ]
+    return finished(plan, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, arguments, commands)

@@ -1,0 +1,57 @@
+"""What the command line prints: results as tables, and the ledger."""
+
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from pipelab.course.ledger.book import Ledger
+    from pipelab.solving import Result
+
+
+def print_result(result: "Result") -> None:
+    """The answer, its stages and its links."""
+    print(result.sentence)
+    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
+    if result.evaluation:
+        print()
+        print(_table(result.evaluation.to_frame()))
+    if result.evaluation and result.evaluation.links:
+        print()
+        print(_table(result.evaluation.links_frame()))
+
+
+def print_ledger(ledger: "Ledger", stream: TextIO) -> None:
+    """Every claim (on standard output only), the verdicts counted, and those that changed."""
+    from pipelab.course.ledger import verdict_counts
+
+    if stream is sys.stdout:
+        for entry in ledger:
+            row = entry.row()
+            claim = f"{row['document']} {row['row']}"
+            print(
+                f"{claim:<12}  {_short(row['it says']):<48}  {_short(row['computed'], 32):<32}  {row['verdict']}"
+            )
+        print()
+    print(verdict_counts(ledger).to_string(index=False), file=stream)
+    for entry in ledger.changed:
+        row = entry.row()
+        print(
+            f"CHANGED {row['document']} {row['row']}, {row['it says']!r}: recorded {row['recorded']}, now "
+            f"{row['verdict']}; {row['printed or tested']!r} beside {row['computed']}. {row['remark']}",
+            file=stream,
+        )
+    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
+    print(f"{counted} in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
+
+
+def _short(value: object, most: int = 48) -> str:
+    """A cell of a table that is read in a terminal."""
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _table(frame: "DataFrame") -> str:
+    """A data frame as plain text, columns named by their units."""
+    return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
