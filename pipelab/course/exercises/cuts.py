@@ -86,7 +86,10 @@ def _look_at(cuts: Cuts) -> str:
     if not _rate(cuts):
         return "does every GPU's memory hold its layers, and what is reserved?"
     if any(layers == 0 for layers, _ in cuts):
-        return "a GPU without layers is no stage; its neighbours are linked directly"
+        return (
+            "a GPU without layers is no stage; its neighbours are linked directly "
+            "(if yours is 0: which layers did you weigh?)"
+        )
     return "the slowest stage or link sets the pace; which one is it here, and what does it take?"
 
 

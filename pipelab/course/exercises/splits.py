@@ -92,10 +92,10 @@ def _with_lists(mine: Callable[..., Any], line: Line) -> Any:
 
 
 def _look_at_reach(line: Line) -> str:
-    if _reach(line) == len(line.costs):
-        return "here all layers fit; what does the last stage do once none is left?"
     if any(cost / speed > given(line.ms) for cost in line.costs for speed in line.speeds):
         return "here a layer is too slow for one of the GPUs; who takes it then?"
+    if _reach(line) == len(line.costs):
+        return "here all layers fit; what does the last stage do once none is left?"
     return (
         "how many layers can a GPU take before it is too slow, and where does the next one begin?"
     )
@@ -117,7 +117,7 @@ SPLITS: dict[str, Exercise | Puzzle] = {
         (
             Mistake(
                 lambda: _exact((*A100, *T4), memory=False),
-                "that does not fit: the limits were left out",
+                "that does not fit: were the limits left out, or what is reserved?",
             ),
             Mistake(
                 lambda: _exact((*A100, *T4), head=False),

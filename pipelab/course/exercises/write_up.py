@@ -100,6 +100,6 @@ WRITE_UP: dict[str, Exercise | Puzzle | Refutation] = {
             ),
             Mistake(lambda: 2.1, "there the count has fallen already"),
         ),
-        rel=5e-4,
+        rel=2e-4,  # 2.059 is right; with 2.06 the count has fallen already
     ),
 }
