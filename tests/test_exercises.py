@@ -171,6 +171,12 @@ def test_common_slips_are_named():
     assert exercise.grade(40.003) == (True, "40.003 layers")
 
 
+def test_the_heaviest_layer_is_no_heavier_than_the_count_allows():
+    """Rounded down it is right; rounded up the count has fallen already."""
+    assert str(pl.check("13.3", 2.059)).startswith("exercise 13.3: right, ")
+    assert "rounded too far" in str(pl.check("13.3", 2.06))
+
+
 def test_an_answer_rounded_too_far_is_told_so():
     exercise = Exercise(lambda: 190.5972, "tokens/s", "take the largest")
     assert exercise.grade(190.6)[0]
@@ -374,6 +380,11 @@ def test_functions_of_the_exact_split_are_right_or_told_the_smallest_input(name,
     assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
     assert str(first).startswith("costs=[")
     assert len({puzzle.hint(x) for x in tried}) == 3
+
+
+def test_who_stops_at_a_gpu_that_is_too_slow_is_asked_who_takes_the_layer():
+    said = str(pl.check("01.2", lambda *given: _reach(*given, skip=False)))
+    assert "too slow for one of the GPUs; who takes it then?" in said
 
 
 def _all_cuts(layers, stages):
