@@ -249,6 +249,17 @@ def test_a_choice_says_what_is_wrong_with_it():
     assert "; the placement reaches 3,200.0" in said["one"]
 
 
+def test_a_choice_has_a_box_for_each_run_of_neighbouring_gpus():
+    """GPUs 3 and 6 are not 4 and 5."""
+    problem = pl.course.seven_gpus(40)
+    allocations = list_allocations(problem)
+    z = [(a.layers, a.gpus) == (range(2), (3, 4, 6)) for a in allocations]
+    figure = pl.course.plot_choice(problem, allocations, z, 100.0)
+    boxes = [(shape.y0, shape.y1) for shape in figure.layout.shapes]
+    assert boxes == [(2.6, 4.4), (5.6, 6.4)]
+    assert [a.y for a in figure.layout.annotations if a.text] == [3.5]
+
+
 def test_a_choice_draws_a_link_to_a_stage_that_is_not_chosen():
     problem = pl.course.seven_gpus(40, t4s=0)
     allocations = list_allocations(problem)

@@ -45,7 +45,8 @@ def plot_choice(
     Returns
     -------
     plotly.graph_objects.Figure
-        Boxes that overlap share a GPU and a layer.
+        Boxes that overlap share a GPU and a layer. A stage whose GPUs are not neighbours has several
+        boxes, with its rate in the first.
     """
     import plotly.graph_objects as go
 
@@ -58,7 +59,7 @@ def plot_choice(
     colours = colour_of_types(gpu.type for gpu in gpus)
     for a in chosen:
         _box(figure, a, colours[gpus[a.gpus[0]].type])
-        middle = (a.layers.start + a.layers.stop + 1) / 2, (a.gpus[0] + a.gpus[-1]) / 2
+        middle = (a.layers.start + a.layers.stop + 1) / 2, _height(a)
         colour = ink_on(colours[gpus[a.gpus[0]].type])
         figure.add_annotation(
             x=middle[0], y=middle[1], text=f"{a.rate:,.0f}", showarrow=False, font={"color": colour, "size": 12}
@@ -96,17 +97,36 @@ def _links(
 
 
 def _box(figure: "go.Figure", a: Allocation, colour: str, dash: str = "solid") -> None:
-    figure.add_shape(
-        type="rect", x0=a.layers.start + 0.54, x1=a.layers.stop + 0.46, y0=a.gpus[0] - 0.4, y1=a.gpus[-1] + 0.4,
-        fillcolor=colour, line={"color": "#444444", "width": 1.2, "dash": dash}
-    )  # fmt: skip
+    """A box per run of neighbouring GPUs, so that none covers a GPU that the stage does not have."""
+    for first, last in _runs(a.gpus):
+        figure.add_shape(
+            type="rect", x0=a.layers.start + 0.54, x1=a.layers.stop + 0.46, y0=first - 0.4, y1=last + 0.4,
+            fillcolor=colour, line={"color": "#444444", "width": 1.2, "dash": dash}
+        )  # fmt: skip
+
+
+def _runs(gpus: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of neighbouring GPUs.
+
+    >>> _runs((0, 3, 4, 6))
+    [(0, 0), (3, 4), (6, 6)]
+    """
+    starts = [g for g in gpus if g - 1 not in gpus]
+    ends = [g for g in gpus if g + 1 not in gpus]
+    return list(zip(starts, ends, strict=True))
+
+
+def _height(a: Allocation) -> float:
+    """The middle of a stage's first box, where its label and its arrows are."""
+    first, last = _runs(a.gpus)[0]
+    return (first + last) / 2
 
 
 def _arrow(figure: "go.Figure", sender: Allocation, receiver: Allocation) -> None:
     """From the right edge of one box to the left edge of the other."""
     figure.add_annotation(
-        x=receiver.layers.start + 0.56, y=(receiver.gpus[0] + receiver.gpus[-1]) / 2,
-        ax=sender.layers.stop + 0.44, ay=(sender.gpus[0] + sender.gpus[-1]) / 2,
+        x=receiver.layers.start + 0.56, y=_height(receiver),
+        ax=sender.layers.stop + 0.44, ay=_height(sender),
         xref="x", yref="y", axref="x", ayref="y", showarrow=True, arrowhead=2, arrowwidth=2.5,
         arrowcolor="#222222", text="",
     )  # fmt: skip
