@@ -53,6 +53,8 @@ RESULTS = {
         # the ring: nothing crosses the slow line
         "all((a > 5) == (b > 5) for a, b in ring.links) and not set(range(6, 8)) & {g for x in chain.links for g in x}",
         "pl.evaluate(worse, one_order).throughput == 819.2",
+        # too large an M: a solver's tolerance switches its rows off, and the ring is back
+        "answer(worse, *FAMILIES, ends, places(10**9)).ms < final.ms - 1",
         "abs(theirs.throughput - 2048000 / 728) < 1e-6 and abs(write_ups.throughput - 5120) < 1e-6",
         "stopped.status != 'optimal' and stopped.bound >= bound(problem) - 1e-6 and sizes['variables'] == 2461062",
         "late.status == 'timelimit' and gap > 0.01 and late.at_least < late.ms",
