@@ -176,7 +176,7 @@ RESULTS = {
         "offers[5]['reached'] < offers[5]['predicted']",
         "offers[5]['usd/million'] == least < 0.9 * cheap.min()",
         "waits[0]['s per token'] < 0.5 * waits[-1]['s per token']",
-        "by_latency.complete and len(by_latency.points) == 5",
+        "by_latency.complete and len(by_latency.points) == 7",
         "[row['ways cut, chosen'] for row in ways] == [4, 4, 2, 1, 1]",
         "ways[0]['layers cut'] > 3 * ways[0]['batch shared'] and ways[-1]['layers cut'] < ways[-1]['batch shared']",
         "json.loads(saved.read_text())['throughput_tokens_per_s'] == best.throughput",
