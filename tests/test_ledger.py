@@ -23,19 +23,19 @@ from pipelab.course.ledger.comparisons import (
     Trial,
 )  # fmt: skip
 from pipelab.course.ledger.documents import DOCUMENTS, section_of
-from pipelab.course.ledger.shared_results import Desk
+from pipelab.course.ledger.shared_results import SharedResults
 from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.schedules.formulas import PipelineBubbleStats
 from pipelab.engine.solvers import scip
 from pipelab.io.command_line import app
 from pipelab.linear_rates import LinearThroughput
 
-DESK = Desk()  # keeps what the honest ledger asked the solvers
+DESK = SharedResults()  # keeps what the honest ledger asked the solvers
 
 
 @pytest.fixture(scope="module")
 def ledger():
-    return pl.reproduce(desk=DESK)
+    return pl.reproduce(shared=DESK)
 
 
 def test_every_verdict_is_as_recorded(ledger):
@@ -345,10 +345,10 @@ def _asked(entries):
     return both | {(d, n, c, c.known): known for d, n, c, _, known in entries if c.known}
 
 
-def _reacts(row, honest, desk) -> bool:
+def _reacts(row, honest, shared) -> bool:
     """Whether another value comes out; an error is none."""
     try:
-        return shown(row[3](desk)) != shown(honest)
+        return shown(row[3](shared)) != shown(honest)
     except Exception:
         return False
 
@@ -359,18 +359,18 @@ def _rows_that_never_react(rows, honest, monkeypatch):
     for sabotage in SABOTAGES:
         with monkeypatch.context() as patched:
             sabotage(patched)
-            desk = Desk()
-            left = [row for row in left if not _reacts(row, honest[row], desk)]
+            shared = SharedResults()
+            left = [row for row in left if not _reacts(row, honest[row], shared)]
     return left
 
 
 PRETENDERS = [
-    Claim("", "a number typed in", "7", lambda desk: 7, "", "exact"),
+    Claim("", "a number typed in", "7", lambda shared: 7, "", "exact"),
     Claim(
         "",
         "asks, and ignores the answer",
         "7",
-        lambda desk: desk.size("tiny", 2) and 7,
+        lambda shared: shared.size("tiny", 2) and 7,
         "",
         "exact",
     ),
@@ -378,16 +378,16 @@ PRETENDERS = [
         "",
         "asks, and corrects the answer",
         "4",
-        lambda desk: desk.case("tiny").model.layers * 0 + 4,
+        lambda shared: shared.case("tiny").model.layers * 0 + 4,
         "",
         "exact",
     ),
-    reading("", "an answer with a number typed in", "it is {}", lambda desk: (7,)),
+    reading("", "an answer with a number typed in", "it is {}", lambda shared: (7,)),
 ]
 
 
 def test_every_value_follows_from_what_is_computed(ledger, monkeypatch):
-    pretenders = [enter("none", i, claim, Desk()) for i, claim in enumerate(PRETENDERS)]
+    pretenders = [enter("none", i, claim, SharedResults()) for i, claim in enumerate(PRETENDERS)]
     honest = _asked(
         [(e.document, e.number, e.claim, e.value, e.known) for e in (*ledger, *pretenders)]
     )
@@ -466,10 +466,10 @@ def test_readings_and_assumptions_give_their_reasons(ledger):
 
 
 def test_a_row_that_cannot_be_computed_is_not_as_recorded():
-    def broken(desk):
+    def broken(shared):
         raise pl.InvalidValue("here", [("x", 1, "expected 2")])
 
-    entry = enter("none", 1, Claim("", "", "7", broken, "", "exact"), Desk())
+    entry = enter("none", 1, Claim("", "", "7", broken, "", "exact"), SharedResults())
     assert (entry.verdict, entry.changed, entry.row()["computed"]) == (FAILED, True, "–")
     assert "expected 2" in entry.row()["remark"]
 
@@ -589,5 +589,5 @@ def test_an_interrupt_in_a_solve_ends_the_ledger(monkeypatch):
 
     monkeypatch.setattr(scip, "run", pressed)
     with pytest.raises(KeyboardInterrupt):
-        pl.reproduce(["write-up"], desk=Desk(), on_entry=entered.append)
+        pl.reproduce(["write-up"], shared=SharedResults(), on_entry=entered.append)
     assert not any(entry.changed for entry in entered)

@@ -17,18 +17,18 @@ from pipelab.course.ledger.claims import reading, shown
 from pipelab.course.ledger.comparisons import (
     ABOVE,
     AT_LEAST,
+    DIFFERENT,
     EQUAL,
     EVERY,
     NUMBERS,
     QUOTIENT,
     REPORTED,
     TEXT,
-    UNLIKE,
     Trial,
     numbers_in,
     tried,
 )  # fmt: skip
-from pipelab.course.ledger.shared_results import Desk
+from pipelab.course.ledger.shared_results import SharedResults
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_other_comparisons():
         "wrong",
         "wrong",
     ]
-    assert [UNLIKE.agrees("", x) for x in ((2, 1), (1, 1))] == ["exact", "wrong"]
+    assert [DIFFERENT.agrees("", x) for x in ((2, 1), (1, 1))] == ["exact", "wrong"]
     assert [TEXT.agrees("A10", x) for x in ("A10", "T4")] == ["exact", "wrong"]
     assert [AT_LEAST.agrees("", x) for x in ((2, 1), (1, 1), (1, 2))] == ["exact", "exact", "wrong"]
     assert [QUOTIENT.agrees("3.0 / 18.0", x) for x in (1 / 6, 0.1667)] == ["exact", "wrong"]
@@ -86,7 +86,7 @@ def test_an_assumption_counts_only_where_it_is_needed():
             assuming="x",
             literally=lambda d: without,
         )
-        return row.verdict(with_it, Desk())
+        return row.verdict(with_it, SharedResults())
 
     assert verdict("7", 7, 8) == "only under an unstated assumption"
     assert verdict("7", 7, 7) == "exact"
@@ -105,7 +105,9 @@ def test_an_assumption_counts_only_where_it_is_needed():
 
 def test_a_statement_holds_fails_or_holds_on_what_was_tried():
     def verdict(compare, value):
-        return Claim("", "", "", lambda d: value, "", "holds", compare).verdict(value, Desk())
+        return Claim("", "", "", lambda d: value, "", "holds", compare).verdict(
+            value, SharedResults()
+        )
 
     assert verdict(ABOVE, (2, 1)) == "holds"
     assert verdict(ABOVE, (1, 2)) == "does not hold"
@@ -139,7 +141,10 @@ def _plain(text):
 @pytest.mark.parametrize("paraphrase", [False, True])
 def test_a_row_says_whether_it_quotes(paraphrase):
     told = enter(
-        "none", 1, reading("Heading", "it is good", "Is it?", paraphrase=paraphrase), Desk()
+        "none",
+        1,
+        reading("Heading", "it is good", "Is it?", paraphrase=paraphrase),
+        SharedResults(),
     ).row()
     assert told["words"] == ("paraphrase" if paraphrase else "quotation")
     assert told["it says"] == ("it is good" if paraphrase else "“it is good”")

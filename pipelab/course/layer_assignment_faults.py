@@ -28,7 +28,7 @@ _MB = 10**6
 Shown = tuple[str, str] | None
 
 
-def _alike(nodes: Iterable[int], layers: Iterable[int]) -> list[tuple]:
+def _identical(nodes: Iterable[int], layers: Iterable[int]) -> list[tuple]:
     return [(n, [1] * k, [1] * k) for n, k in product(layers, nodes)]
 
 
@@ -116,11 +116,11 @@ LAYER_ASSIGNMENT_FAULTS: dict[str, tuple[str, Callable, Callable]] = {
     "three nodes: not weighted by bandwidth * ram, as the comment says of 3+ nodes":
         (SLOWER_TRUTH, lambda: product(range(3, 8), lists(3, range(1, 4))), _not_weighted),
     "two or three nodes: fewer layers than nodes are not refused":
-        (REFUSES, lambda: _alike((2, 3), range(1, 4)), _left_empty),
+        (REFUSES, lambda: _identical((2, 3), range(1, 4)), _left_empty),
     "two or three nodes: layers that do not exist are handed out":
-        (REFUSES, lambda: _alike((2,), range(3)), _invented),
+        (REFUSES, lambda: _identical((2,), range(3)), _invented),
     "three nodes: zero layers panic by arithmetic, not by an assertion":
-        (REFUSES, lambda: _alike((2, 3), range(3)), _no_layers),
+        (REFUSES, lambda: _identical((2, 3), range(3)), _no_layers),
     "four nodes or more: memory and bandwidth below a megabyte count as one":
         (SLOWER_TRUTH, lambda: product(range(4, 9), lists(4, (1, 2))), _truncated),
     "four nodes: no exhaustive search, which the comment calls feasible, and not its optimum":

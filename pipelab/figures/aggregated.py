@@ -190,7 +190,7 @@ def plot_proof(proof: "Certificate") -> "Figure":
     needed, there = float(proof.total_value), float(proof.total_price)
     plain = all(value == 1 for value in proof.values)
     figure.add_vline(x=needed, line={"color": BOTTLENECK, "width": 3})
-    label = f"{layers} layers" if plain else f"{layers} layers, worth {needed:g}"
+    label = f"{layers} layers" if plain else f"{layers} layers, which count as {needed:g}"
     figure.add_annotation(
         x=needed, y=1, yref="paper", text=label, showarrow=False, yanchor="bottom"
     )

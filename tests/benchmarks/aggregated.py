@@ -1,7 +1,7 @@
 """How the time of the aggregated form grows, and how it compares with the joint ILP: writes data/aggregated_runs.csv.
 
 Run on an idle machine: `python tests/benchmarks/aggregated.py` (about a quarter of an hour;
-`--quick` leaves out the joint ILP as written on small; `--series "GPUs, all links unlike"` measures
+`--quick` leaves out the joint ILP as written on small; `--series "GPUs, all links different"` measures
 one series again and keeps the others). Every size is solved for three random problems, with unlike
 links for five; the table keeps each. A search that has not ended after a minute is stopped.
 """
@@ -81,9 +81,9 @@ SERIES = {
     "GPUs per stage": (by_types, "per_stage", (1, 2, 4, 8, 16)),
     "classes": (by_types, "classes", (2, 4, 8, 16, 32)),
     "nodes with random links": (by_nodes, "nodes", (4, 8, 12, 16, 20, 24)),
-    "GPUs, all links unlike": (all_unlike, "gpus", (4, 6, 8, 10, 12, 14, 16, 20, 24, 28)),
+    "GPUs, all links different": (all_unlike, "gpus", (4, 6, 8, 10, 12, 14, 16, 20, 24, 28)),
 }
-SEEDS = {"GPUs, all links unlike": 5}  # some are easy and some are not: more of them
+SEEDS = {"GPUs, all links different": 5}  # some are easy and some are not: more of them
 
 
 def timed(problem, method="aggregated", **options):

@@ -57,8 +57,8 @@ def problems():
     for k in (2, 4):
         yield f"8 nodes of 8 GPUs, random links, k={k}", by_nodes(8, per_stage=k)
     for n in (8, 10, 12):
-        yield f"{n} GPUs, all links unlike, k=2", all_unlike(n, per_stage=2)
-    yield "12 GPUs, all links unlike, k=3", all_unlike(12)
+        yield f"{n} GPUs, all links different, k=2", all_unlike(n, per_stage=2)
+    yield "12 GPUs, all links different, k=3", all_unlike(12)
 
 
 def rows():

@@ -169,7 +169,7 @@ AVERAGES: dict[str, Exercise | Puzzle | SmallestMix] = {
         (
             Mistake(
                 lambda: _twelve_layers(factor=False),
-                "that is without the factor (2 - 1/k), and happens to be what is possible; it is asked as published",
+                "that is without the factor (2 - 1/k), and happens to be what is possible; use the published formula",
             ),
             Mistake(
                 lambda: _twelve_layers(max_gpus_per_stage=2),

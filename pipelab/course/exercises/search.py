@@ -40,7 +40,7 @@ class Pool(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing(Puzzle):
-    """A function that must list everything once; a wrong list is told what is off."""
+    """A function that must list everything once; the check says what is wrong with a list."""
 
     def grade(self, mine: object) -> tuple[bool, str]:
         """Whether the reader's lists are right everywhere, or the smallest input where one is not."""

@@ -55,7 +55,7 @@ def _heaviest_layer(more: int) -> float:
 
 
 def _step(text: str) -> float:
-    """What one in the last digit of a printed number is worth that says something."""
+    """Place value of the last significant digit of a printed number."""
     from pipelab.course.ledger.comparisons import numbers_in
 
     return numbers_in(text)[0].step

@@ -1,7 +1,7 @@
 """The ledger: what four documents claim, beside what is computed here and now.
 
-`comparisons` says when two things agree, `claims` what a row is, `desk` keeps what several rows
-need, `trials` puts general sentences to the test, one file per document or section lists the rows,
+`comparisons` says when two things agree, `claims` what a row is, `shared_results` keeps what
+several rows need, `trials` puts general sentences to the test, one file per document or section lists the rows,
 `book` computes them, `pages` writes them out. `documents` has the four sources with their
 addresses.
 """

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from pipelab.course.ledger.claims import KINDS, VERDICTS, Claim, shown
-from pipelab.course.ledger.shared_results import Desk
+from pipelab.course.ledger.shared_results import SharedResults
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import UnknownName, nearest
 
@@ -231,13 +231,13 @@ class Ledger:
         return f"Ledger of {len(self)} entries; {self.state}"
 
 
-def enter(document: str, number: int, claim: Claim, desk: Desk) -> Entry:
+def enter(document: str, number: int, claim: Claim, shared: SharedResults) -> Entry:
     """Compute one claim. A computation that fails is an entry that says why, and not as recorded."""
     began = time.perf_counter()
     try:
-        value = claim.compute(desk) if claim.compute else None
-        known = claim.known(desk) if claim.known else ()
-        verdict, error = claim.verdict(value, desk), ""
+        value = claim.compute(shared) if claim.compute else None
+        known = claim.known(shared) if claim.known else ()
+        verdict, error = claim.verdict(value, shared), ""
     except Exception as failure:
         value, known, verdict, error = None, (), FAILED, f"{type(failure).__name__}: {failure}"
     return Entry(document, number, claim, value, verdict, time.perf_counter() - began, error, known)
@@ -247,7 +247,7 @@ def reproduce(
     documents: Iterable[str] | None = None,
     *,
     progress: bool = False,
-    desk: Desk | None = None,
+    shared: SharedResults | None = None,
     on_entry: Callable[[Entry], None] | None = None,
 ) -> Ledger:
     """Compute every claim of the write-up and of three published programs, and compare.
@@ -258,7 +258,7 @@ def reproduce(
         Some of `pipelab.course.ledger.DOCUMENTS`; by default all.
     progress : bool
         Show a progress bar on standard error.
-    desk : Desk, optional
+    shared : SharedResults, optional
         Where results that several rows need are kept; a new one by default, so that everything is
         computed now.
     on_entry : function of Entry, optional
@@ -291,14 +291,14 @@ def reproduce(
 
     from pipelab.course.ledger.documents import claims
 
-    began, desk = time.perf_counter(), desk or Desk()
+    began, shared = time.perf_counter(), shared or SharedResults()
     entries = []
     rows = claims(documents)
     bar = tqdm(total=len(rows), unit="row", disable=not progress)
     with noted_interrupts(passed_on=True) as interrupted, bar:
         for document, number, claim in rows:
             bar.set_description(document)
-            entries.append(enter(document, number, claim, desk))
+            entries.append(enter(document, number, claim, shared))
             # a solve takes Ctrl-C for its own, and with less to say the row would be another
             if interrupted():
                 raise KeyboardInterrupt

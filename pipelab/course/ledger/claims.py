@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelab.course.ledger.comparisons import NUMBERS, Comparison, Trial
-from pipelab.course.ledger.shared_results import Desk
+from pipelab.course.ledger.shared_results import SharedResults
 from pipelab.errors import InvalidValue
 
 ASSUMED, MACHINE = "only under an unstated assumption", "machine-dependent"
@@ -43,8 +43,8 @@ class Claim:
         Its words; " … " stands for words left out.
     stated : str
         Of a number: the number as printed. Of a statement: what was tested, in pipelab's words.
-    compute : function of a Desk, optional
-        What pipelab gets: a number or several; for EQUAL, UNLIKE, ABOVE and AT_LEAST a pair; for
+    compute : function of a SharedResults, optional
+        What pipelab gets: a number or several; for EQUAL, DIFFERENT, ABOVE and AT_LEAST a pair; for
         EVERY a Trial. A reading has none.
     how : str
         The computation in words.
@@ -53,12 +53,12 @@ class Claim:
     compare : Comparison
     assuming : str
         What `compute` takes for granted and the text does not say; of numbers only.
-    literally : function of a Desk, optional
+    literally : function of a SharedResults, optional
         The computation without that assumption; it must not agree, or else the assumption is idle.
     note : str
         What a reader should know besides; of a reading, the answer. `{}` stands for values of
         `known`.
-    known : function of a Desk, optional
+    known : function of a SharedResults, optional
         The values in `note`, as a tuple.
     paraphrase : bool
         `says` is not word for word in the document.
@@ -67,14 +67,14 @@ class Claim:
     place: str
     says: str
     stated: str
-    compute: Callable[[Desk], object] | None
+    compute: Callable[[SharedResults], object] | None
     how: str
     expected: str
     compare: Comparison = NUMBERS
     assuming: str = ""
-    literally: Callable[[Desk], object] | None = None
+    literally: Callable[[SharedResults], object] | None = None
     note: str = ""
-    known: Callable[[Desk], tuple[Any, ...]] | None = None
+    known: Callable[[SharedResults], tuple[Any, ...]] | None = None
     paraphrase: bool = False
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Claim:
         """Its words, in quotation marks where they are the document's own."""
         return self.says if self.paraphrase else f"“{self.says}”"
 
-    def verdict(self, computed: object, desk: Desk) -> str:
+    def verdict(self, computed: object, shared: SharedResults) -> str:
         """What follows from the computation."""
         if self.kind == "reading":
             return NONE
@@ -119,7 +119,7 @@ class Claim:
         if not self.assuming or agreement not in ("exact", "rounded"):
             return agreement
         if self.literally is not None:
-            plainly = self.compare.agrees(self.stated, self.literally(desk))
+            plainly = self.compare.agrees(self.stated, self.literally(shared))
             if plainly in ("exact", "rounded"):
                 return plainly
         return ASSUMED
@@ -132,7 +132,7 @@ class Claim:
 
 
 def reading(
-    place: str, says: str, answer: str, known: Callable[[Desk], tuple[Any, ...]] | None = None, *,
+    place: str, says: str, answer: str, known: Callable[[SharedResults], tuple[Any, ...]] | None = None, *,
     paraphrase: bool = False,
 ) -> Claim:  # fmt: skip
     """An opinion, a question or an outlook, and the sentence that answers it.

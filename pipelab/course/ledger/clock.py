@@ -10,7 +10,7 @@ from pipelab.course.ledger.claims import FAILS, HOLDS, TRIED, Claim
 from pipelab.course.ledger.comparisons import EQUAL, EVERY, TEXT, Trial, tried
 
 if TYPE_CHECKING:
-    from pipelab.course.ledger.shared_results import Desk
+    from pipelab.course.ledger.shared_results import SharedResults
     from pipelab.schedules import Schedule
 
 TESTS, ONE = "mod tests", "pub fn schedule_1f1b"
@@ -59,7 +59,9 @@ def _by_size(
 
 
 def _ratios(
-    desk: "Desk", order: Callable[[int, int], "Schedule"], formula: Callable[[int, int], float]
+    shared: "SharedResults",
+    order: Callable[[int, int], "Schedule"],
+    formula: Callable[[int, int], float],
 ) -> Trial:
     """Sizes on which the clock's bubble ratio of an order is a formula's."""
     both = ((p, m, _ratio(order(p, m)), formula(p, m)) for p, m in ENOUGH)
@@ -69,7 +71,7 @@ def _ratios(
     )
 
 
-def _near_zero(desk: "Desk") -> Trial:
+def _near_zero(shared: "SharedResults") -> Trial:
     """Sizes with a bubble ratio below a tenth."""
     ratios = ((p, m, _ratio(published.clock_zero_bubble(p, m))) for p, m in ENOUGH)
     return tried((f"{p} stages, {m} micro-batches: {r:.4g}", r < 0.1) for p, m, r in ratios)
@@ -101,8 +103,8 @@ def _as_others_do(p: int, m: int) -> bool:
     return published.clock_1f1b(p, m).actions == pl.schedule("1F1B", p, m).actions
 
 
-def _order(ranks: int, microbatches: int, rank: int) -> "Callable[[Desk], Any]":
-    return lambda desk: _row(published.clock_1f1b(ranks, microbatches), rank)
+def _order(ranks: int, microbatches: int, rank: int) -> "Callable[[SharedResults], Any]":
+    return lambda shared: _row(published.clock_1f1b(ranks, microbatches), rank)
 
 
 def _quicker(p: int, m: int) -> bool:
@@ -127,60 +129,61 @@ ALTERNATE = "F0 B0 F1 B1 F2 B2 F3 B3"
 CLAIMS = (
     Claim(
         "pub enum PipelineAction", "No work this tick (pipeline bubble)", "listed where a rank idles",
-        lambda desk: (
+        lambda shared: (
             _count(published.clock_1f1b(2, 2), "IDLE", 1), _count(pl.with_idle(pl.schedule("1F1B", 2, 2)), "IDLE", 1),
         ),
         "idle ticks that it lists on rank 1 of 2, and those of its 1F1B", FAILS, EQUAL,
     ),
     Claim(
         "Standard 1F1B schedule", "Stage 0: F0 F1 F2 F3 B3 B2 B1 B0", "what the code below the drawing does",
-        lambda desk: (_row(_drawn(), 0), _row(published.clock_1f1b(P, 4), 0)), "the drawing and the code, rank 0",
+        lambda shared: (_row(_drawn(), 0), _row(published.clock_1f1b(P, 4), 0)), "the drawing and the code, rank 0",
         FAILS, EQUAL,
         note="The drawing is GPipe with reversed backwards, which keeps every micro-batch in flight; the code is 1F1B.",
     ),
     Claim(
         "Standard 1F1B schedule", "Warmup: stage k does num_stages - k - 1 extra forwards before steady state",
         "the code does so",
-        lambda desk: _by_size(lambda p, m: _ahead(published.clock_1f1b(p, m)) == [p - k - 1 for k in range(p)]),
+        lambda shared: _by_size(lambda p, m: _ahead(published.clock_1f1b(p, m)) == [p - k - 1 for k in range(p)]),
         f"forwards ahead of the first pair; {ENOUGH_SAID}", TRIED, EVERY,
     ),
     Claim(
         "Standard 1F1B schedule", "Steady state: alternate Forward + Backward. - Cooldown: remaining backwards",
         "pipelab's 1F1B",
-        lambda desk: _by_size(_as_others_do, SIZES),
+        lambda shared: _by_size(_as_others_do, SIZES),
         "its order and pl.schedule's; 1 to 6 stages, 1 to 8 micro-batches", TRIED, EVERY,
     ),
     Claim(
         INTERLEAVED, "Bubble ratio reduces from (S-1)/M", "the clock's, of its 1F1B",
-        lambda desk: _ratios(desk, published.clock_1f1b, lambda p, m: (p - 1) / m), ENOUGH_SAID, TRIED, EVERY,
+        lambda shared: _ratios(shared, published.clock_1f1b, lambda p, m: (p - 1) / m), ENOUGH_SAID, TRIED, EVERY,
     ),
     Claim(
         INTERLEAVED, "to (S-1)/(M*V)", "the clock's, of its own order with 2 chunks",
-        lambda desk: _ratios(
-            desk, lambda p, m: published.clock_interleaved(p, m, 2), lambda p, m: (p - 1) / (2 * m),
+        lambda shared: _ratios(
+            shared, lambda p, m: published.clock_interleaved(p, m, 2), lambda p, m: (p - 1) / (2 * m),
         ),
         ENOUGH_SAID, FAILS, EVERY,
         note="It sends each micro-batch through all chunks, the same on every rank: almost serial. With {} stages, {} "
         "micro-batches and 4 chunks its bubble ratio is {}, with 2 chunks {}; Interleaved1F1B as others do it reaches "
         "{}, the formula's.",
-        known=lambda desk: (
+        known=lambda shared: (
             P, M, *(_ratio(published.clock_interleaved(P, M, v)) for v in (4, 2)),
             _ratio(pl.schedule("Interleaved1F1B", P, M)),
         ),
     ),
     Claim(
         INTERLEAVED, "forwards go v=0→V-1 (low→high logical stage), backwards go v=V-1→0 (high→low", "in its order",
-        lambda desk: _by_size(_chunk_order), f"three chunks; {ENOUGH_SAID}", TRIED, EVERY,
+        lambda shared: _by_size(_chunk_order), f"three chunks; {ENOUGH_SAID}", TRIED, EVERY,
     ),
     Claim(
         ZERO, "W passes are scheduled into pipeline bubbles", "less time than 1F1B with B and W in one",
-        lambda desk: _by_size(_quicker),
+        lambda shared: _by_size(_quicker),
         f"its zero-bubble order and its 1F1B against the clock; {ENOUGH_SAID}", TRIED, EVERY,
         note="Some are: with {} stages and {} micro-batches it takes {}, its 1F1B {}. But every W follows its B at "
         "once, so most bubbles stay: ZB-H1, which holds W back, takes {}.",
-        known=lambda desk: (
-            P, M, desk.run(published.clock_zero_bubble(P, M)).makespan, desk.run(published.clock_1f1b(P, M)).makespan,
-            desk.run(pl.schedule("ZBH1", P, M)).makespan,
+        known=lambda shared: (
+            P, M, shared.run(published.clock_zero_bubble(P, M)).makespan,
+            shared.run(published.clock_1f1b(P, M)).makespan,
+            shared.run(pl.schedule("ZBH1", P, M)).makespan,
         ),
     ),
     Claim(
@@ -190,7 +193,7 @@ CLAIMS = (
     ),
     Claim(
         "pub fn schedule_zero_bubble", "Warmup: forwards, interleaved with W passes to fill bubbles",
-        "some W before the first B", lambda desk: _by_size(lambda p, m: _weights_in_warm_up(p, m) > 0),
+        "some W before the first B", lambda shared: _by_size(lambda p, m: _weights_in_warm_up(p, m) > 0),
         f"weight gradients before the first input gradient; {ENOUGH_SAID}", FAILS, EVERY,
         note="The branch that would run them can never be taken.",
     ),
@@ -203,15 +206,16 @@ CLAIMS = (
     Claim(TESTS, "Warmup: F0, F1 … Steady (4): F2 B0, F3 B1, F4 B2, F5 B3 … Cooldown: B4, B5",
           "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5", _order(4, 6, 1), "clock_1f1b", HOLDS, TEXT),
     Claim(TESTS, "Every 1F1B schedule produces exactly 2*M actions (M forwards + M backwards)", "on every stage",
-          lambda desk: _by_size(lambda p, m: _each_once(published.clock_1f1b, "FB", p, m), SIZES),
+          lambda shared: _by_size(lambda p, m: _each_once(published.clock_1f1b, "FB", p, m), SIZES),
           "1 to 6 stages, 1 to 8 micro-batches, as in its test", TRIED, EVERY),
     Claim(TESTS, "fn test_zero_bubble_covers_all_mb() { for stages in 1..=4 { for mb in stages..=8",
           "M of every action on every stage",
-          lambda desk: _by_size(
+          lambda shared: _by_size(
               lambda p, m: _each_once(published.clock_zero_bubble, "FIW", p, m),
               [(p, m) for p in range(1, 5) for m in range(p, 9)], whole=True,
           ),
           "all sizes of its test", HOLDS, EVERY),
     Claim(TESTS, "Each of 2 virtual stages should see 4 forwards and 4 backwards", "2, 4 and 4",
-          lambda desk: _seen(), "virtual stages of rank 0 of 2, and the fewest of each action on one of them", "exact"),
+          lambda shared: _seen(), "virtual stages of rank 0 of 2, and the fewest of each action on one of them",
+          "exact"),
 )  # fmt: skip

@@ -128,7 +128,7 @@ TEXT = Comparison(
     "word for word", lambda stated, computed: "exact" if str(computed) == stated else "wrong"
 )
 EQUAL = Comparison("both sides are equal", _pair(_equal), " and ")
-UNLIKE = Comparison("both sides differ", _pair(lambda a, b: not _equal(a, b)), " and ")
+DIFFERENT = Comparison("both sides differ", _pair(lambda a, b: not _equal(a, b)), " and ")
 ABOVE = Comparison("the first is larger", _pair(lambda a, b: a > b and not _equal(a, b)), " and ")
 AT_LEAST = Comparison(
     "the first is not smaller", _pair(lambda a, b: a >= b or _equal(a, b)), " and "

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pipelab as pl
 from pipelab.course import published_layer_assignment as published
 from pipelab.course.ledger.claims import FAILS, HOLDS, TRIED, Claim
-from pipelab.course.ledger.comparisons import EQUAL, EVERY, NUMBERS, UNLIKE, Trial, tried
+from pipelab.course.ledger.comparisons import DIFFERENT, EQUAL, EVERY, NUMBERS, Trial, tried
 from pipelab.course.rust_numbers import Panic
 from pipelab.fields import given
 
 if TYPE_CHECKING:
-    from pipelab.course.ledger.shared_results import Desk
+    from pipelab.course.ledger.shared_results import SharedResults
 
 TESTS, HEAD = "mod tests", "Layer assignment solvers"
 PROPORTIONAL = "Divide num_layers across nodes proportionally to available_ram"
@@ -28,8 +28,8 @@ def _cuts(split: Iterable[range]) -> tuple[int, ...]:
     return tuple(end for part in split for end in (part.start, part.stop))
 
 
-def _proportional(layers: int, memory: list[int]) -> "Callable[[Desk], Any]":
-    return lambda desk: _cuts(published.assign_layers_proportional(layers, memory))
+def _proportional(layers: int, memory: list[int]) -> "Callable[[SharedResults], Any]":
+    return lambda shared: _cuts(published.assign_layers_proportional(layers, memory))
 
 
 def _by_bandwidth(layers: int, memory: list[int], bandwidth: list[int]) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def _least(*nodes: int) -> Trial:
     )
 
 
-def _even(desk: "Desk") -> Trial:
+def _even(shared: "SharedResults") -> Trial:
     """Equal nodes: no two differ by more than one layer."""
     spread = (
         (n, layers, _sizes(published.assign_layers_proportional(layers, [1] * n)))
@@ -70,7 +70,7 @@ def _even(desk: "Desk") -> Trial:
     )
 
 
-def _covers(desk: "Desk") -> Trial:
+def _covers(shared: "SharedResults") -> Trial:
     """Every layer once, in order, and none of the ranges overlaps the next."""
 
     def results() -> Iterator[tuple[str, bool]]:
@@ -92,7 +92,7 @@ def _refused(rule: Callable, *arguments: Any) -> str:
         return f"panic: {panic}"
 
 
-def _exhaustive(desk: "Desk") -> Trial:
+def _exhaustive(shared: "SharedResults") -> Trial:
     """30 layers on two to four nodes: every split tried, beside dynamic programming."""
     ones = [1] * 30
 
@@ -107,7 +107,7 @@ def _exhaustive(desk: "Desk") -> Trial:
     )
 
 
-def _refuses(desk: "Desk") -> Trial:
+def _refuses(shared: "SharedResults") -> Trial:
     """More nodes than layers, up to eight nodes."""
     inputs = ((layers, nodes) for nodes in range(2, 9) for layers in range(1, nodes))
     answers = (
@@ -116,7 +116,7 @@ def _refuses(desk: "Desk") -> Trial:
     return tried((f"{i}", answer.startswith("panic")) for i, answer in answers)
 
 
-def _links_only(desk: "Desk") -> Trial:
+def _links_only(shared: "SharedResults") -> Trial:
     """n nodes and the n - 1 links between them."""
     answers = (
         (
@@ -132,12 +132,12 @@ def _links_only(desk: "Desk") -> Trial:
     )
 
 
-def _twice(desk: "Desk") -> float:
+def _twice(shared: "SharedResults") -> float:
     first, second = _by_bandwidth(30, [16_000] * 2, [200_000, 100_000])
     return first / second
 
 
-def _contiguous(desk: "Desk") -> Trial:
+def _contiguous(shared: "SharedResults") -> Trial:
     """Node by node: whether it begins where the one before ends, the first at 0 and the last to end with 30."""
     parts = published.assign_layers_bandwidth_aware(30, [16_000] * 3, [100_000] * 3)
     ends = [0, *(part.stop for part in parts)]
@@ -148,11 +148,11 @@ def _contiguous(desk: "Desk") -> Trial:
     )
 
 
-def _link_rates(desk: "Desk") -> tuple[float, float]:
+def _link_rates(shared: "SharedResults") -> tuple[float, float]:
     """transfers/s over the same link of tiny, behind one layer and behind three."""
-    cuts = [pl.Placement.of([(n, (0,)), (desk.tiny.model.layers - n, (1,))]) for n in (1, 3)]
+    cuts = [pl.Placement.of([(n, (0,)), (shared.tiny.model.layers - n, (1,))]) for n in (1, 3)]
     before, after = (
-        desk.once(pl.evaluate, desk.tiny, placement).links[0].throughput for placement in cuts
+        shared.once(pl.evaluate, shared.tiny, placement).links[0].throughput for placement in cuts
     )
     return before, after
 
@@ -165,10 +165,10 @@ CLAIMS = (
     ),
     Claim(
         HEAD, "Bandwidth-aware: minimize bottleneck link cost", "the largest n / b is the least possible",
-        lambda desk: desk.once(_least, 2, 3, 4), "2 to 4 nodes, up to 8 layers, by seed_bandwidth_aware and "
+        lambda shared: shared.once(_least, 2, 3, 4), "2 to 4 nodes, up to 8 layers, by seed_bandwidth_aware and "
         "split_minmax", FAILS, EVERY,
         note="On two and three nodes: {}. From four on it weighs memory × bandwidth instead.",
-        known=lambda desk: (desk.once(_least, 2, 3),),
+        known=lambda shared: (shared.once(_least, 2, 3),),
     ),
     Claim(
         HEAD, "With 2-4 nodes (typical Apple Silicon home cluster), exhaustive search over contiguous splits is "
@@ -184,13 +184,15 @@ CLAIMS = (
         PROPORTIONAL, "more nodes ({world_size}) than layers ({num_layers})", "refused", _refuses,
         "2 to 8 nodes with fewer layers, by seed_proportional", TRIED, EVERY,
         note="The bandwidth-aware rule does not assert it: 2 layers on 3 nodes are cut into {}.",
-        known=lambda desk: (_refused(published.assign_layers_bandwidth_aware, 2, [1] * 3, [1] * 3),),
+        known=lambda shared: (_refused(published.assign_layers_bandwidth_aware, 2, [1] * 3, [1] * 3),),
     ),
     Claim(
         BANDWIDTH, "Divide layers to minimize bottleneck latency, accounting for per-node bandwidth",
         "a node with 8 times the bandwidth of the others gets another number of layers",
-        lambda desk: tuple(_by_bandwidth(22, [16_000] * 4, [b, 100_000, 100_000, 100_000]) for b in (800_000, 100_000)),
-        "22 layers on four nodes with links in kilobytes per second, by seed_bandwidth_aware", FAILS, UNLIKE,
+        lambda shared: tuple(
+            _by_bandwidth(22, [16_000] * 4, [b, 100_000, 100_000, 100_000]) for b in (800_000, 100_000)
+        ),
+        "22 layers on four nodes with links in kilobytes per second, by seed_bandwidth_aware", FAILS, DIFFERENT,
         note="From four nodes on, bandwidth is counted in whole megabytes per second, at least 1.",
     ),
     Claim(
@@ -201,22 +203,23 @@ CLAIMS = (
     Claim(
         BANDWIDTH, "Nodes with higher bandwidth can handle the activation transfer cost of more layers",
         "what crosses a link depends on the layers before it", _link_rates,
-        "transfers/s over one link of tiny, behind one layer and behind three, by evaluate", FAILS, UNLIKE,
+        "transfers/s over one link of tiny, behind one layer and behind three, by evaluate", FAILS, DIFFERENT,
         note="One activation tensor crosses, however many layers made it.",
     ),
     Claim(
         BANDWIDTH, "For 2 nodes: exhaustive search over all split points", "the largest n / b is the least possible",
-        lambda desk: desk.once(_least, 2), "2 nodes, up to 8 layers, by seed_bandwidth_aware and split_minmax", TRIED,
+        lambda shared: shared.once(_least, 2), "2 nodes, up to 8 layers, by seed_bandwidth_aware and split_minmax",
+        TRIED,
         EVERY,
         note="Memory does not count: nodes with 1 and 1,000 bytes get {} and {} of 30 layers where the first has twice "
         "the bandwidth.",
-        known=lambda desk: _by_bandwidth(30, [1, 1000], [200, 100]),
+        known=lambda shared: _by_bandwidth(30, [1, 1000], [200, 100]),
     ),
     Claim(
         BANDWIDTH, "For 3+ nodes: heuristic weighted by bandwidth * ram", "on 3 nodes memory counts",
-        lambda desk: (_by_bandwidth(30, [1, 1000, 1], [100] * 3), _by_bandwidth(30, [1] * 3, [100] * 3)),
+        lambda shared: (_by_bandwidth(30, [1, 1000, 1], [100] * 3), _by_bandwidth(30, [1] * 3, [100] * 3)),
         "30 layers on 3 nodes of equal bandwidth, one with 1,000 times the memory, and on equal nodes; "
-        "by seed_bandwidth_aware", FAILS, UNLIKE,
+        "by seed_bandwidth_aware", FAILS, DIFFERENT,
         note="Three nodes are searched exhaustively, by bandwidth alone. With four nodes it is as the comment says.",
     ),
     Claim(TESTS, "assign_layers_proportional(32, &[16_000, 16_000]) … 0..16, 16..32", "0..16, 16..32",
@@ -237,7 +240,7 @@ CLAIMS = (
     Claim(
         TESTS, "assign_layers_proportional(4, &[100, 100, 100, 100]) … each node must get at least one layer",
         "four nodes with a layer",
-        lambda desk: (sum(n > 0 for n in _sizes(published.assign_layers_proportional(4, [100] * 4))), 4),
+        lambda shared: (sum(n > 0 for n in _sizes(published.assign_layers_proportional(4, [100] * 4))), 4),
         "nodes with a layer by seed_proportional, and nodes", HOLDS, EQUAL,
     ),
 )  # fmt: skip

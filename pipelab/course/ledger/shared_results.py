@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipelab.schedules import Schedule
 
 
-class Desk:
+class SharedResults:
     """Answers to the ledger's questions, each computed when first asked for and then kept."""
 
     def __init__(self) -> None:

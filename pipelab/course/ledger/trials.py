@@ -16,7 +16,7 @@ from pipelab.course.ledger.comparisons import Trial, tried
 from pipelab.fields import given
 
 if TYPE_CHECKING:
-    from pipelab.course.ledger.shared_results import Desk
+    from pipelab.course.ledger.shared_results import SharedResults
     from pipelab.engine.formulations.candidates import Candidates
     from pipelab.problem import Problem
 
@@ -24,7 +24,7 @@ NEEDED = 16  # random problems
 TYPES = ("A100", "V100", "H100", "RTX4090", "L20", "A10", "A40", "T4")
 
 
-def _random(desk: "Desk", number: int) -> "Problem":
+def _random(shared: "SharedResults", number: int) -> "Problem":
     """Two to four GPUs, two to four layers, every link with a speed of its own; GPUs hold one to five layers."""
     rng = np.random.default_rng(number)
     gpus, weight = int(rng.integers(2, 5)), float(rng.uniform(5, 20))
@@ -32,18 +32,18 @@ def _random(desk: "Desk", number: int) -> "Problem":
     layers = int(rng.integers(2, 4 if gpus == 4 else 5))
     memory = 2 + weight * rng.choice([1, 2, 3, 5], gpus)
     pool = tuple(pl.GPU(str(rng.choice(TYPES)), float(gb)) for gb in memory)
-    model = replace(cast(pl.Model, desk.tiny.model), layers=layers, layer_weight_gb=weight)
+    model = replace(cast(pl.Model, shared.tiny.model), layers=layers, layer_weight_gb=weight)
     cluster = pl.Cluster(pool, rng.uniform(10, 100, (gpus, gpus)))
-    return replace(desk.tiny, cluster=cluster, model=model, name=f"random problem {number}")
+    return replace(shared.tiny, cluster=cluster, model=model, name=f"random problem {number}")
 
 
-def _problems(desk: "Desk") -> list["Problem"]:
+def _problems(shared: "SharedResults") -> list["Problem"]:
     """The first that have a placement, and whose best one has several stages."""
     found: list[Problem] = []
     number = 0
     while len(found) < NEEDED:
-        problem = _random(desk, number)
-        best = desk.once(pl.solve, problem, "exhaustive").placement
+        problem = _random(shared, number)
+        best = shared.once(pl.solve, problem, "exhaustive").placement
         if best is not None and len(best) > 1:
             found.append(problem)
         number += 1
@@ -59,18 +59,19 @@ def _same(one: float | None, other: float | None, within: float = 1e-9) -> bool:
     return one is not None and other is not None and abs(one - other) <= within * abs(other)
 
 
-def global_optimum(desk: "Desk") -> Trial:
+def global_optimum(shared: "SharedResults") -> Trial:
     """Random problems on which the joint ILP's optimum is that of trying every placement."""
     return tried(
-        (p.name, _same(desk.joint(p).throughput, desk.tried(p))) for p in desk.once(_problems, desk)
+        (p.name, _same(shared.joint(p).throughput, shared.tried(p)))
+        for p in shared.once(_problems, shared)
     )
 
 
-def exact_bottleneck(desk: "Desk") -> Trial:
+def exact_bottleneck(shared: "SharedResults") -> Trial:
     """Random problems on which the program's own t is the rate of its placement, recomputed from the raw data."""
     found = []
-    for problem in desk.once(_problems, desk):
-        answer = desk.joint(problem)
+    for problem in shared.once(_problems, shared):
+        answer = shared.joint(problem)
         rate = pl.evaluate(problem, given(answer.placement)).throughput
         # SCIP's tolerance
         found.append((problem.name, _same(answer.details["solver_objective"], rate, within=1e-5)))
@@ -92,10 +93,10 @@ def _accepted(problem: "Problem", candidates: "Candidates", pair: tuple[int, int
     return True
 
 
-def _rows(desk: "Desk", by_layers: bool) -> Trial:
+def _rows(shared: "SharedResults", by_layers: bool) -> Trial:
     """Where the other demand is met: pairs of tiny's allocations that a row allows exactly if the evaluator does."""
-    problem = desk.tiny
-    candidates = desk.once(course.enumerate_candidates, problem)
+    problem = shared.tiny
+    candidates = shared.once(course.enumerate_candidates, problem)
     sets = [set(candidates.sets[s]) for s in candidates.set_of]
     every = list(range(candidates.layers))
     found = []
@@ -115,20 +116,20 @@ def _rows(desk: "Desk", by_layers: bool) -> Trial:
     return tried(found)
 
 
-def rows_cover_layers(desk: "Desk") -> Trial:
+def rows_cover_layers(shared: "SharedResults") -> Trial:
     """Pairs of allocations without a common GPU: a placement exactly if every layer is covered once."""
-    return desk.once(_rows, desk, True)
+    return shared.once(_rows, shared, True)
 
 
-def rows_separate_gpus(desk: "Desk") -> Trial:
+def rows_separate_gpus(shared: "SharedResults") -> Trial:
     """Pairs of allocations that cover every layer once: a placement exactly if they share no GPU."""
-    return desk.once(_rows, desk, False)
+    return shared.once(_rows, shared, False)
 
 
-def links_of_neighbours(desk: "Desk") -> Trial:
+def links_of_neighbours(shared: "SharedResults") -> Trial:
     """Placements of tiny with two stages: the one connection between chosen allocations is the link of the two."""
-    problem = desk.tiny
-    candidates = desk.once(course.enumerate_candidates, problem)
+    problem = shared.tiny
+    candidates = shared.once(course.enumerate_candidates, problem)
     found = []
     for a, b in _pairs(candidates):
         if _accepted(problem, candidates, (a, b)):
@@ -141,12 +142,12 @@ def links_of_neighbours(desk: "Desk") -> Trial:
     return tried(found)
 
 
-def exact_pairs(desk: "Desk", per_stage: int) -> Trial:
+def exact_pairs(shared: "SharedResults", per_stage: int) -> Trial:
     """Connections of small's first layers, each as fast as the slowest pair of its GPUs."""
-    problem = desk.case("small", per_stage)
+    problem = shared.case("small", per_stage)
     problem = replace(problem, model=replace(cast(pl.Model, problem.model), layers=2))
     candidates, matrix = (
-        desk.once(course.enumerate_candidates, problem),
+        shared.once(course.enumerate_candidates, problem),
         problem.cluster.bandwidth_matrix(),
     )
     found = []
@@ -161,11 +162,11 @@ def exact_pairs(desk: "Desk", per_stage: int) -> Trial:
     return tried(found)
 
 
-def sizes_agree(desk: "Desk") -> tuple[Trial, Trial]:
+def sizes_agree(shared: "SharedResults") -> tuple[Trial, Trial]:
     """Over published cases: variables are 2(A + E) + 1, and A is at most segments times GPU sets."""
     variables, allocations = [], []
     for name, most in product(pl.cases(), (1, 2, 3)):
-        size, gpus = desk.size(name, most), len(desk.case(name).cluster)
+        size, gpus = shared.size(name, most), len(shared.case(name).cluster)
         sets = sum(len(list(combinations(range(gpus), k))) for k in range(1, most + 1))
         where = f"{name} with {most} GPUs per stage"
         pairs = size["allocations"] + size["connections"]
@@ -174,9 +175,9 @@ def sizes_agree(desk: "Desk") -> tuple[Trial, Trial]:
     return tried(variables), tried(allocations)
 
 
-def slowest_type_counts(desk: "Desk") -> Trial:
+def slowest_type_counts(shared: "SharedResults") -> Trial:
     """Stages of two GPUs of any types: as fast as two of the slower type."""
-    tiny, found = desk.tiny, []
+    tiny, found = shared.tiny, []
     for one, other, layers in product(TYPES, TYPES, range(1, tiny.model.layers + 1)):
         rates = {
             types: tiny.costs.stage(
@@ -189,9 +190,9 @@ def slowest_type_counts(desk: "Desk") -> Trial:
     return tried(found)
 
 
-def straight_in_the_batch(desk: "Desk") -> Trial:
+def straight_in_the_batch(shared: "SharedResults") -> Trial:
     """Every GPU type: ten sequences more bring as much at 10, 20 and 30 sequences."""
-    tiny, found = desk.case("tiny"), []
+    tiny, found = shared.case("tiny"), []
     for kind, layers in product(TYPES, range(1, tiny.model.layers + 1)):
         rate = [
             float(tiny.costs.gpu_throughput(kind, tiny.workload, batch, layers))
@@ -202,9 +203,9 @@ def straight_in_the_batch(desk: "Desk") -> Trial:
     return tried(found)
 
 
-def each_gpu_by_itself(desk: "Desk") -> Trial:
+def each_gpu_by_itself(shared: "SharedResults") -> Trial:
     """A stage of two of tiny's GPUs, layers of 2 to 20 GB: it fits exactly if it fits on two of each type."""
-    tiny, found = desk.tiny, []
+    tiny, found = shared.tiny, []
     pool = {kind.type: kind for kind in tiny.cluster.kinds}
 
     def fits(types: tuple[str, str], layers: int, weight: int) -> bool:

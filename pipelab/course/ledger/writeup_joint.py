@@ -9,12 +9,12 @@ from pipelab.course.ledger.claims import ASSUMED, FAILS, HOLDS, MACHINE, TRIED, 
 from pipelab.course.ledger.comparisons import (
     ABOVE,
     AT_LEAST,
+    DIFFERENT,
     EQUAL,
     EVERY,
     NUMBERS,
     TEXT,
     TIME,
-    UNLIKE,
 )
 from pipelab.course.ledger.trials import (
     links_of_neighbours,
@@ -27,7 +27,7 @@ from pipelab.engine.methods.memory import gigabytes
 from pipelab.fields import given
 
 if TYPE_CHECKING:
-    from pipelab.course.ledger.shared_results import Desk
+    from pipelab.course.ledger.shared_results import SharedResults
     from pipelab.engine.formulations.ablation import LeftOut
     from pipelab.problem import Problem
 
@@ -39,60 +39,60 @@ RECOVERED = (
 )
 
 
-def _last_layer(desk: "Desk") -> str:
+def _last_layer(shared: "SharedResults") -> str:
     """What the evaluator says to Segment(1, 8) and Segment(9, 14), start and size, on the example's GPUs."""
     stages = [(8, (0,)), (14, (10, 11))]
     try:
-        return f"{pl.evaluate(desk.case('demo', 3), pl.Placement.of(stages)).throughput}"
+        return f"{pl.evaluate(shared.case('demo', 3), pl.Placement.of(stages)).throughput}"
     except pl.InvalidPlacement as error:
         return f"{error}"
 
 
-def _types(desk: "Desk", gpus: Any) -> str:
-    return ", ".join(dict.fromkeys(desk.case("demo").cluster.gpus[g].type for g in gpus))
+def _types(shared: "SharedResults", gpus: Any) -> str:
+    return ", ".join(dict.fromkeys(shared.case("demo").cluster.gpus[g].type for g in gpus))
 
 
-def _one_layer(desk: "Desk") -> tuple[int, int]:
+def _one_layer(shared: "SharedResults") -> tuple[int, int]:
     """Layers + GPUs + connections of the demo with a single layer, and its rows there."""
-    demo = desk.case("demo", 3)
+    demo = shared.case("demo", 3)
     flat = replace(demo, model=replace(cast(pl.Model, demo.model), layers=1))
     counts, size = course.count_candidates(flat), course.joint_size(flat)
     return counts["layers"] + counts["gpus"] + counts["connections"], size["rows"]
 
 
-def _without_connectivity(desk: "Desk") -> tuple[float, float]:
+def _without_connectivity(shared: "SharedResults") -> tuple[float, float]:
     """The LP bound of tiny, as a linear program, and SCIP's proven optimum below it."""
-    tiny = desk.tiny
-    return desk.once(course.joint_lp_bound, tiny, "written", "as_written"), given(
-        desk.joint(tiny).throughput
+    tiny = shared.tiny
+    return shared.once(course.joint_lp_bound, tiny, "written", "as_written"), given(
+        shared.joint(tiny).throughput
     )
 
 
-def with_ms(desk: "Desk", big_m: str) -> float:
+def with_ms(shared: "SharedResults", big_m: str) -> float:
     """What the joint ILP proves of tiny with links ÷ 8: with Ms that are large enough, or with the author's."""
-    return round(desk.joint(desk.slow_tiny(), big_m=big_m).details["solver_objective"], 6)
+    return round(shared.joint(shared.slow_tiny(), big_m=big_m).details["solver_objective"], 6)
 
 
-def limitless(desk: "Desk", per_stage: int) -> int:
+def limitless(shared: "SharedResults", per_stage: int) -> int:
     """GPU sets of up to so many of the demo's GPUs, memory aside."""
-    demo = desk.case("demo", per_stage)
+    demo = shared.case("demo", per_stage)
     roomy = replace(
         demo, model=replace(cast(pl.Model, demo.model), layers=1, layer_weight_gb=0.001)
     )
-    return desk.once(course.count_candidates, roomy)["allocations"]
+    return shared.once(course.count_candidates, roomy)["allocations"]
 
 
-def efficiency(desk: "Desk", efficiency: float) -> float:
+def efficiency(shared: "SharedResults", efficiency: float) -> float:
     """tiny's optimum with another factor in place of 0.85."""
-    tiny = desk.tiny
-    return desk.once(
+    tiny = shared.tiny
+    return shared.once(
         pl.solve, replace(tiny, costs=replace(tiny.costs, efficiency=efficiency)), "aggregated"
     ).throughput
 
 
-def three_unlike(desk: "Desk") -> "Problem":
-    """Three unlike GPUs that are all needed, on slow links."""
-    tiny = desk.tiny
+def three_heterogeneous(shared: "SharedResults") -> "Problem":
+    """Three heterogeneous GPUs that are all needed, on slow links."""
+    tiny = shared.tiny
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
     three = pl.Cluster.from_counts(
         {"A100": 1, "V100": 1, "T4": 1}, {"A100": 60, "V100": 32, "T4": 32}, links
@@ -101,13 +101,13 @@ def three_unlike(desk: "Desk") -> "Problem":
         tiny,
         cluster=three,
         model=replace(cast(pl.Model, tiny.model), layer_weight_gb=25),
-        name="three unlike GPUs",
+        name="three heterogeneous GPUs",
     )
 
 
-def left_out(desk: "Desk", *families: str) -> "LeftOut":
+def left_out(shared: "SharedResults", *families: str) -> "LeftOut":
     """Those, by the joint ILP in cvxpy without some families of rows."""
-    return course.leave_out(three_unlike(desk), *families)
+    return course.leave_out(three_heterogeneous(shared), *families)
 
 
 CLAIMS = (
@@ -118,13 +118,15 @@ CLAIMS = (
     ),
     Claim(
         IDEA, "# H100 gpus 0,1,2 together … # A10 gpus 10,11 together", "H100, A10",
-        lambda desk: f"{_types(desk, (0, 1, 2))}, {_types(desk, (10, 11))}", "types of these ids in the demo", HOLDS,
+        lambda shared: f"{_types(shared, (0, 1, 2))}, {_types(shared, (10, 11))}", "types of these ids in the demo",
+        HOLDS,
         TEXT,
     ),
     Claim(
         IDEA, "This eliminates the nonlinearity because each allocation has a pre-computed throughput value",
         "one rate for each allocation",
-        lambda desk: (len(course.enumerate_candidates(desk.tiny).throughput), desk.size("tiny", 2)["allocations"]),
+        lambda shared: (len(course.enumerate_candidates(shared.tiny).throughput),
+            shared.size("tiny", 2)["allocations"]),
         "rates listed for tiny, and its allocations", HOLDS, EQUAL,
     ),
     Claim(
@@ -137,14 +139,15 @@ CLAIMS = (
         "two allocations that cover every layer once are a placement exactly if the row holds", rows_separate_gpus,
         "pairs of tiny's allocations, by the row and by evaluate", TRIED, EVERY,
         note="Without it, on three GPUs of different types: {}.",
-        known=lambda desk: (desk.once(left_out, desk, "gpu_exclusivity").verdict,),
+        known=lambda shared: (shared.once(left_out, shared, "gpu_exclusivity").verdict,),
     ),
     Claim(
         MATHS, "Sequential connectivity: … Σ e[a1, a2] ≥ z[a1], where a2 starts at layer ℓ+1 … "
         "Σ e[a1, a2] ≥ z[a2], where a1 ends at layer ℓ", "without it links are forgotten",
-        lambda desk: (desk.once(left_out, desk).verdict, desk.once(left_out, desk, "successor", "predecessor").verdict),
+        lambda shared: (shared.once(left_out, shared).verdict,
+            shared.once(left_out, shared, "successor", "predecessor").verdict),
         "three GPUs of different types with slow links: the evaluator on the program's answer, and on that of the "
-        "program without these rows", HOLDS, UNLIKE,
+        "program without these rows", HOLDS, DIFFERENT,
     ),
     Claim(
         MATHS, "4. Network Connection Logic: … e[a1, a2] ≤ z[a1] e[a1, a2] ≤ z[a2]",
@@ -162,13 +165,13 @@ CLAIMS = (
         "The text gives its Ms no value. With M_network no smaller than the fastest stage's rate no placement is cut "
         "off: tiny with links ÷ 8 gives {}. The author's code takes 1.1 times the fastest link and gets {}; the "
         "truth is {}.",
-        lambda desk: (
-            with_ms(desk, "valid"), with_ms(desk, "as_written"), round(desk.tried(desk.slow_tiny()), 6),
+        lambda shared: (
+            with_ms(shared, "valid"), with_ms(shared, "as_written"), round(shared.tried(shared.slow_tiny()), 6),
         ),
     ),
     Claim(
         RATES, "Throughput Calculation (Exact) … scaled by communication efficiency", "no factor of its own",
-        lambda desk: (efficiency(desk, 1.0), desk.best("tiny", 2).throughput),
+        lambda shared: (efficiency(shared, 1.0), shared.best("tiny", 2).throughput),
         "optimum of tiny without the factor, and with the default of the author's code", FAILS, EQUAL,
         note="No measurement stands behind the factor, nor behind any coefficient of a rate.",
     ),
@@ -178,29 +181,30 @@ CLAIMS = (
     ),
     Claim(
         RATES, "min_bandwidth / tensor_size_gb # transfers per second", "comparable with tokens/s",
-        lambda desk: (desk.best("medium", 3).throughput, desk.best("medium", 3, link_units="tokens").throughput),
+        lambda shared: (shared.best("medium", 3).throughput, shared.best("medium", 3, link_units="tokens").throughput),
         "optimum of medium with three GPUs per stage, links as written and in tokens/s", FAILS, EQUAL,
     ),
     reading(
         RATES, "tensor_size_gb = (batch_size * seq_len * d_model * bytes_per_element) / (1024^3)",
         "Bandwidths have no unit in the text. tiny's fastest link makes {} transfers/s if GB are 1024^3 bytes, {} "
         "if they are 10^9, and an eighth of that if they are gigabits.",
-        lambda desk: (
-            desk.case("tiny").link_throughput(400.0), 400.0 * 10**9 / (desk.case("tiny").tensor_gib() * 2**30),
+        lambda shared: (
+            shared.case("tiny").link_throughput(400.0), 400.0 * 10**9 / (shared.case("tiny").tensor_gib() * 2**30),
         ),
     ),
     Claim(
-        SIZE, "Variables: O(|A| + |E|)", "2(A + E) + 1", lambda desk: desk.once(sizes_agree, desk)[0],
+        SIZE, "Variables: O(|A| + |E|)", "2(A + E) + 1", lambda shared: shared.once(sizes_agree, shared)[0],
         "all published cases with one, two and three GPUs per stage, by course.joint_size", TRIED, EVERY,
         note="In the demo {} of them belong to connections.",
-        known=lambda desk: (2 * desk.size("demo", 3)["connections"],),
+        known=lambda shared: (2 * shared.size("demo", 3)["connections"],),
     ),
     Claim(
         SIZE, "|A| = O(segments × gpu_combinations)", "no more than their product",
-        lambda desk: desk.once(sizes_agree, desk)[1],
+        lambda shared: shared.once(sizes_agree, shared)[1],
         "all published cases with one, two and three GPUs per stage, by course.joint_size", TRIED, EVERY,
         note="In the demo {} of {}: memory leaves out the others.",
-        known=lambda desk: (desk.size("demo", 3)["allocations"], desk.size("demo", 3)["segments"] * limitless(desk, 3)),
+        known=lambda shared: (shared.size("demo", 3)["allocations"],
+            shared.size("demo", 3)["segments"] * limitless(shared, 3)),
     ),
     Claim(
         SIZE, "Constraints: O(layers + GPUs + |E|)", "no more than that where there are no connections", _one_layer,
@@ -210,47 +214,47 @@ CLAIMS = (
     reading(
         SIZE, "Critical Factor: Number of valid allocations |A|",
         "In the demo there are {} allocations, and {} connections, each with two variables and four rows.",
-        lambda desk: (desk.size("demo", 3)["allocations"], desk.size("demo", 3)["connections"]),
+        lambda shared: (shared.size("demo", 3)["allocations"], shared.size("demo", 3)["connections"]),
     ),
     Claim(
         SIZE, "Tiny (4 layers, 4 GPUs, max_gpus=2): … Tiny Configuration (4 layers, 16 batch_size, 4 GPUs)",
         "4 layers, 16 batch_size, 4 GPUs",
-        lambda desk: (
-            desk.case("tiny").model.layers, desk.case("tiny").workload.batch_size, len(desk.case("tiny").cluster),
+        lambda shared: (
+            shared.case("tiny").model.layers, shared.case("tiny").workload.batch_size, len(shared.case("tiny").cluster),
         ),
         "load_case('tiny'), the author's configuration of that size", "exact",
     ),
-    Claim(SIZE, "Segments: 10", "10", lambda desk: desk.size("tiny", 2)["segments"], "joint_size of tiny", "exact"),
-    Claim(SIZE, "Allocations: 100", "100", lambda desk: desk.size("tiny", 2)["allocations"], "joint_size of tiny",
+    Claim(SIZE, "Segments: 10", "10", lambda shared: shared.size("tiny", 2)["segments"], "joint_size of tiny", "exact"),
+    Claim(SIZE, "Allocations: 100", "100", lambda shared: shared.size("tiny", 2)["allocations"], "joint_size of tiny",
           "exact"),
     Claim(SIZE, "Variables: ~1,041 … ~1K (small)", "~1,041 and ~1K",
-          lambda desk: (desk.size("tiny", 2)["variables"],) * 2, "joint_size of tiny", "rounded"),
+          lambda shared: (shared.size("tiny", 2)["variables"],) * 2, "joint_size of tiny", "rounded"),
     Claim(
-        SIZE, "Solve time: 0.34 seconds", "0.34", lambda desk: desk.joint(desk.tiny).seconds,
+        SIZE, "Solve time: 0.34 seconds", "0.34", lambda shared: shared.joint(shared.tiny).seconds,
         "solve(tiny, 'joint'), seconds here and now", MACHINE, TIME,
     ),
-    Claim(SIZE, "Segments: 105", "105", lambda desk: desk.size("demo", 3)["segments"], "joint_size of the demo",
+    Claim(SIZE, "Segments: 105", "105", lambda shared: shared.size("demo", 3)["segments"], "joint_size of the demo",
           "exact"),
     Claim(
-        SIZE, "Allocations: 345,465 ← EXPLOSION!", "345,465", lambda desk: desk.size("demo", 3)["allocations"],
+        SIZE, "Allocations: 345,465 ← EXPLOSION!", "345,465", lambda shared: shared.size("demo", 3)["allocations"],
         "joint_size of the demo", ASSUMED, NUMBERS, RECOVERED,
-        lambda desk: desk.size("demo", 3)["segments"] * limitless(desk, 3),
+        lambda shared: shared.size("demo", 3)["segments"] * limitless(shared, 3),
     ),
     Claim(
         SIZE, "Variables: ~690K … ~700K (large)", "~690K and ~700K",
-        lambda desk: (desk.size("demo", 3)["variables"],) * 2, "joint_size of the demo", "wrong",
+        lambda shared: (shared.size("demo", 3)["variables"],) * 2, "joint_size of the demo", "wrong",
         note="It is twice the allocations ({}): e and ρ, one of each per connection, are forgotten.",
-        known=lambda desk: (2 * desk.size("demo", 3)["allocations"],),
+        known=lambda shared: (2 * shared.size("demo", 3)["allocations"],),
     ),
     Claim(
         SIZE, "Solve time: Timeout", "a time limit ended it",
-        lambda desk: f"{round(gigabytes(desk.size('demo', 3))):,} GB to build and solve it",
+        lambda shared: f"{round(gigabytes(shared.size('demo', 3))):,} GB to build and solve it",
         "memory that the demo's program would need", MACHINE, TIME,
         note="It would not come to solving: such a program cannot be built.",
     ),
     reading(
         SIZE, "Scalability Strategy: Limit max_gpus_per_segment and use intelligent pruning",
         "With two GPUs per stage the demo keeps {} variables, with one {}.",
-        lambda desk: tuple(desk.size("demo", most)["variables"] for most in (2, 1)),
+        lambda shared: tuple(shared.size("demo", most)["variables"] for most in (2, 1)),
     ),
 )  # fmt: skip

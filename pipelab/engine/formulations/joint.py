@@ -218,5 +218,5 @@ def build(candidates: Candidates, big_m: str = "valid") -> LinearProgram:
 
 
 def fastest(rates: np.ndarray) -> float:
-    """The largest of some rates; 0 of none."""
+    """The largest of some rates; 0 for an empty array."""
     return float(rates.max(initial=0.0))

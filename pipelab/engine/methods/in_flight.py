@@ -13,8 +13,7 @@ all
    placements with r ≥ t and memory for a is longer than b·w / t, no pair with a ≤ m ≤ b yields
    t.
 3. For one n both conditions together are exact: there is a pair that yields t if and only if the
-quickest
-   placement with r ≥ t has L ≤ n·w / t; and that placement then yields t or more.
+   lowest-latency placement with r ≥ t has L ≤ n·w / t; and that placement then yields t or more.
 
 Ranges that cannot hold more than the best pair known are closed by 1 or 2, single n by 3; others
 are halved. When none is left, the best pair is proven.

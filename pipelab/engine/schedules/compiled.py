@@ -159,7 +159,7 @@ def _rounds(graph: Graph) -> Order:
     head[head == stop] = n
     cell, column, start = np.zeros(n + 1, dtype=np.int64), np.arange(ranks), ranks
     while True:
-        if start > 10_000_000:  # from a million cells on, garbage is worth collecting
+        if start > 10_000_000:  # from a million cells on, garbage collection pays
             check_grid(start // ranks, ranks)
         ready = head < n
         for needed in waits:

@@ -68,7 +68,7 @@ def run(
     ----------
     program : LinearProgram
     time_limit : float, optional
-        Seconds for handing over and solving together.
+        Seconds for building the model and solving it together.
     gap : float
         Stop once (bound - incumbent) / incumbent is at most this.
     settings : mapping, optional

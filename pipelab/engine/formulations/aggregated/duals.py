@@ -5,8 +5,8 @@ reaches the rate holds layers of more value than its GPUs cost:
 
     Σ_(l in stage) y_l ≤ Σ_(g in stage) u_(kind of g)      for every stage that reaches the rate.
 
-A placement that reaches it holds every layer once and uses no GPU twice, so all layers together are
-worth at most what all GPUs cost. If the GPUs cost less, Σ_k N_k u_k < Σ_l y_l, no placement reaches
+A placement that reaches it holds every layer once and uses no GPU twice, so the value of all layers
+together is at most what all GPUs cost. If the GPUs cost less, Σ_k N_k u_k < Σ_l y_l, no placement reaches
 the rate (Farkas' lemma). Anyone can check it with a pencil, stage by stage. Mostly every layer has
 the value 1, and u_k is the number of layers that a GPU of kind k is good for; where the last stage
 also has the model's head, the last layer's value is higher.

@@ -1,7 +1,7 @@
 """Layers identical except at the two ends: the first and the last stage of a pipeline are counted apart.
 
 The stage that holds the embedding must come first, the one with the head last; all others are
-alike wherever they stand. So a stage has one of four *roles*, and the walk over states (see
+identical in every position. So a stage has one of four *roles*, and the walk over states (see
 `order`) begins with a first stage and ends with a last one, or is one stage alone.
 """
 

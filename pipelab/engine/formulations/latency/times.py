@@ -68,7 +68,7 @@ class PassTimes:
     def shortest(self) -> tuple[np.ndarray, np.ndarray]:
         """Least time to every boundary between layers from the start, and from it to the end; shape (M+1,) each.
 
-        As if there were GPUs without number and every hop were the quickest: nothing is quicker.
+        As if GPUs were unlimited and every hop took the least time: a lower bound.
         """
         kind, layers = runs_of(self.problem.model).kind, self.problem.model.layers
         best, hop = self.stage.min(axis=0, initial=np.inf), self.hop.min(initial=np.inf)
