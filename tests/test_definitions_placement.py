@@ -224,7 +224,7 @@ def _without(problem, *left_out):
 
 
 def _three_gpus(memory, between_first_two, to_third):
-    """tiny with layers of 25 GB on three unlike GPUs."""
+    """tiny with layers of 25 GB on three different GPUs."""
     tiny, kinds = pl.load_case("tiny"), ("A100", "V100", "T4")
     links = dict.fromkeys([("A100", "T4"), ("V100", "T4")], to_third)
     links["A100", "V100"] = between_first_two

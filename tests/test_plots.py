@@ -191,8 +191,8 @@ def test_leaving_out_exclusivity_is_found_out_by_the_judge(tiny):
         tiny, cluster=three, model=dataclasses.replace(tiny.model, layer_weight_gb=25)
     )
     whole, without = leave_out(hard), leave_out(hard, "gpu_exclusivity")
-    assert (whole.promised_tokens_per_s, whole.verdict) == (pytest.approx(48, abs=1e-4), "holds")
-    assert without.promised_tokens_per_s > 133
+    assert (whole.predicted_tokens_per_s, whole.verdict) == (pytest.approx(48, abs=1e-4), "holds")
+    assert without.predicted_tokens_per_s > 133
     assert "used more than once" in without.verdict
     forgotten = leave_out(hard, "successor", "predecessor")
     assert forgotten.verdict == "it yields only 48 tokens/s"

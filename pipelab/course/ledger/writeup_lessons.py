@@ -95,7 +95,7 @@ CLAIMS = (
         LESSONS, "Pre-enumeration is Key: Converting the joint problem to pure allocation selection avoids nonlinear "
         "constraints", "a linear program's value is the true rate",
         lambda shared: (
-            round(shared.once(left_out, shared).promised_tokens_per_s, 3),
+            round(shared.once(left_out, shared).predicted_tokens_per_s, 3),
             round(shared.tried(three_heterogeneous(shared)), 3),
         ),
         "three GPUs of different types: the linear program in cvxpy, and the best of all placements", HOLDS, EQUAL,

@@ -17,7 +17,7 @@ class LeftOut(NamedTuple):
     """What came of it."""
 
     without: str
-    promised_tokens_per_s: float | None  # what the solver claims
+    predicted_tokens_per_s: float | None  # what the solver claims
     verdict: str  # what `evaluate` finds wrong with the stages it chose
 
 
@@ -34,7 +34,7 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
     Returns
     -------
     LeftOut
-        `without`, the families; `promised_tokens_per_s`, what the solver claims, None where it has
+        `without`, the families; `predicted_tokens_per_s`, what the solver claims, None where it has
         no answer; and `verdict`, what `evaluate` finds wrong with the stages it chose.
 
     Raises
