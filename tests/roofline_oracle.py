@@ -244,7 +244,7 @@ def link(problem, bandwidth_gb_per_s):
 
 def random_model(rng, layers):
     """A small transformer of any family: grouped heads, experts, latent attention, tied embeddings, windows."""
-    queries, window = [256, 256, None], [None, None, 100, 300, 5000]
+    own = rng.spawn(1)[0]  # so that what was drawn before there were windows is drawn still
     heads = int(rng.choice([4, 8]))
     experts = int(rng.choice([1, 1, 8]))
     return pl.Transformer(
@@ -254,9 +254,9 @@ def random_model(rng, layers):
         dense_layers=int(rng.integers(0, 2)) if experts > 1 and layers > 2 else 0,
         qkv_bias=bool(rng.random() < 0.3), router_bias=bool(rng.random() < 0.3),
         tied_embeddings=bool(rng.random() < 0.3),
-        latent=LatentAttention(queries[int(rng.integers(3))], 128, 32, 128) if rng.random() < 0.3 else None,
-        extra_parameters=int(rng.choice([0, 5000])), window=window[int(rng.integers(5))],
-        precision=str(rng.choice(["bf16", "fp8", "int4", "fp32"])), kv_precision=str(rng.choice(["bf16", "fp8"])),
+        latent=LatentAttention(own.choice([256, 256, None]), 128, 32, 128) if rng.random() < 0.3 else None,
+        extra_parameters=int(own.choice([0, 5000])), window=own.choice([None] * 6 + [100, 300, 5000]),
+        precision=str(rng.choice(["bf16", "fp8", "int4"])), kv_precision=str(rng.choice(["bf16", "fp8"])),
     )  # fmt: skip
 
 
