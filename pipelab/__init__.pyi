@@ -11,6 +11,7 @@ from .linear_rates import Coefficients as Coefficients, LinearThroughput as Line
 from .placement import Placement as Placement, Stage as Stage
 from .evaluation import evaluate as evaluate
 from .engine.scoring import score as score
+from .engine.speed_scenarios import sensitivity as sensitivity
 
 # Splits of layers over stages
 from .splits import (

@@ -148,14 +148,14 @@ def memory_gb(problem, gpu, span, b, t):
     )
     parts = m.kv_heads if m.latent is None else 1
     longest = s + (o if w.phase == "mixed" else 0)
-    tokens = b * w.in_flight * min(longest, m.window or longest)
+    tokens = whole(b * w.in_flight) * min(longest, m.window or longest)
     cache = len(span) * tokens * per_token * BYTES[m.kv_precision] / min(t, parts)
     wide = (
         m.d_ff
         if m.experts == 1
         else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
     )
-    activations = b * q * (2 * m.d_model + 2 * wide) * 2 / t
+    activations = whole(b) * q * (2 * m.d_model + 2 * wide) * 2 / t
     used = (weights / t + cache + activations) / 1e9
     return used + (1 - costs.memory_share) * gpu.memory_gb
 

@@ -24,13 +24,11 @@ pytestmark = [
 
 # What stands below a chart once work beside the kernel is done.
 ENDS_WITH = {
-    "05_joint_ilp.ipynb": "ended after",
     "08_from_placement_to_timeline.ipynb": "in flight:",
 }
 
-# On a page of 1000 pixels: a table of formulas, which break nowhere (05), and of facts with many
-# columns (08).
-SCROLLED = {"05_joint_ilp.ipynb": 1, "08_from_placement_to_timeline.ipynb": 2}
+# On a page of 1000 pixels: tables of facts with many columns.
+SCROLLED = {"08_from_placement_to_timeline.ipynb": 2}
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -84,6 +84,7 @@ STAYS_INSIDE = {
         "PlacedTimeline.in_flight_needed",
         "InvalidValue",
     ): "the promise is the slowest lane's rate, never beyond it",
+    ("seven_gpus", "UnknownName"): "it names a model and GPUs that are bundled",
     ("score", "InvalidPlacement"): "caught: what the judge says is the answer",
     ("leave_out", "InvalidPlacement"): "caught: what the judge says is the answer",
     ("leave_out", "InvalidValue"): "caught: what the judge says is the answer",

@@ -4,6 +4,7 @@ import ast
 import inspect
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -21,9 +22,9 @@ from pipelab.course.exercises import (
     averages,
     counts,
     cuts,
+    joint,
+    one_gpu_per_stage,
     pipelines,
-    programs,
-    rules,
     search,
     splits,
     write_up,
@@ -296,6 +297,56 @@ def _split(costs, speeds, empty=True, worst=max, limit=math.inf):
     return best[-1]
 
 
+def _no_rings(big_m=None, grow=True, add=True):
+    """Rows of 03.1 as a reader may write them; with other arguments, as one may get them wrong."""
+
+    def family(scip, v, d):
+        for g, h in d.link if add else ():
+            m = d.layers if big_m is None else big_m
+            scip.addCons(v.done[h] >= v.done[g] + grow * v.n[h] - m * (1 - v.x[g, h]))
+
+    return family
+
+
+@pytest.mark.parametrize(
+    ("wrong", "below"),
+    [({"add": False}, True), ({"grow": False}, True), ({"big_m": 2}, False)],
+    ids=str,
+)
+def test_rows_are_right_or_told_the_smallest_program_that_they_spoil(wrong, below):
+    """A ring claims less time than any pipeline takes; an M that is too small cuts pipelines off."""
+    assert str(pl.check("03.1", _no_rings())) == "exercise 03.1: right, it agrees on all 40 inputs"
+    puzzle = EXERCISES["03.1"]
+    assert isinstance(puzzle, Puzzle)
+    mine = [puzzle.apply(_no_rings(**wrong), x) for x in puzzle.inputs()]
+    wanted = [puzzle.target(x) for x in puzzle.inputs()]
+    off = [i for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if not math.isclose(a, b)]
+    assert (mine[off[0]] < wanted[off[0]]) == below
+    said = str(pl.check("03.1", _no_rings(**wrong)))
+    assert said.startswith(f"exercise 03.1: not yet. On {puzzle.inputs()[off[0]]} yours gives ")
+
+
+def _stairs(ms, most, layers, head, memory=True, heads=True, whole=True):
+    times = sorted({(n + h) * tau for tau in ms for n in range(layers + 1) for h in (0, head)})
+    for time in times:
+        for last, tau in enumerate(ms):
+            held = [time / t - (heads and g == last) * head + 1e-9 for g, t in enumerate(ms)]
+            held = [math.floor(n) if whole else n for n in held]
+            held = [min(n, top) for n, top in zip(held, most, strict=True)] if memory else held
+            if time >= tau * (1 + head * heads) - 1e-9 and sum(held) >= layers:
+                return time
+    return math.inf
+
+
+@pytest.mark.parametrize("wrong", [{"memory": False}, {"heads": False}, {"whole": False}], ids=str)
+def test_a_staircase_is_right_or_told_the_smallest_input(wrong):
+    puzzle = EXERCISES["03.2"]
+    assert str(pl.check("03.2", _stairs)) == "exercise 03.2: right, it agrees on all 300 inputs"
+    first = next(x for x in puzzle.inputs() if not math.isclose(_stairs(*x, **wrong), _stairs(*x)))
+    said = str(pl.check("03.2", lambda *x: _stairs(*x, **wrong)))
+    assert said.startswith(f"exercise 03.2: not yet. On {first} yours gives ")
+
+
 @pytest.mark.parametrize(
     ("name", "function", "wrong"),
     [
@@ -564,8 +615,56 @@ def test_printed_digits_are_read_as_the_ledger_reads_them(wrong):
     assert len({puzzle.hint(x) for x in puzzle.inputs()}) == 3
 
 
+def _linked(z, e, connections, forced=-1):
+    """A link is on where both its ends are chosen; with another number, as one may get it wrong."""
+    return [e[i] >= z[c.sender] + z[c.receiver] + forced for i, c in enumerate(connections)]
+
+
+def _budget(z, allocations, price, most, sharing=True):
+    """What the stages cost; with False, only the first GPU of each is paid for."""
+    cost = [sum(price[g] for g in (a.gpus if sharing else a.gpus[:1])) for a in allocations]
+    return sum(c * z[i] for i, c in enumerate(cost)) <= most
+
+
 @pytest.mark.parametrize(
-    "module", [averages, cuts, splits, search, rules, counts, programs, pipelines, write_up, audits]
+    ("name", "function", "wrong"),
+    [
+        ("05.3", _linked, {"forced": -2}),
+        ("05.3", _linked, {"forced": 0}),
+        ("05.4", _budget, {"sharing": False}),
+    ],
+)
+def test_families_of_constraints_are_right_or_told_the_smallest_problem(name, function, wrong):
+    puzzle = EXERCISES[name]
+    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 40 inputs"
+    tried = puzzle.inputs()
+    assert [len(x.ms) + x.layers for x in tried] == sorted(len(x.ms) + x.layers for x in tried)
+    said = str(pl.check(name, lambda *given: function(*given, **wrong)))
+    first = next(x for x in tried if said.startswith(f"exercise {name}: not yet. On {x} yours "))
+    for case in tried[: tried.index(first)]:
+        agrees = puzzle.apply(lambda *given: function(*given, **wrong), case)
+        assert math.isclose(agrees, puzzle.target(case), rel_tol=1e-6)
+    assert len({puzzle.hint(x) for x in tried}) == 2
+
+
+def test_links_slower_than_the_answer_are_of_no_use_and_break_their_m():
+    """05.1 and 05.2 compute their answers by a short cut; solving on both sides of it agrees."""
+    gbps, factor = EXERCISES["05.1"].target(), EXERCISES["05.2"].target()
+    used = [
+        len(pl.solve(pl.course.seven_gpus(gbps=(10, share * gbps, 0.1))).placement)
+        for share in (1.001, 0.999)
+    ]
+    assert used == [3, 2]
+    problem = pl.course.seven_gpus()
+    margin = 1.1 * problem.link_throughput(problem.cluster.bandwidth_between(0, 1))
+    for share, breaks in ((0.999, False), (1.001, True)):
+        slower = replace(problem, cluster=problem.cluster.scaled_bandwidth(1 / (share * factor)))
+        assert (margin / (share * factor) < pl.solve(slower).throughput) == breaks
+
+
+@pytest.mark.parametrize(
+    "module",
+    [averages, cuts, splits, search, one_gpu_per_stage, joint, counts, pipelines, write_up, audits],
 )
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""

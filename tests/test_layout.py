@@ -82,9 +82,14 @@ CIRCULAR: list[tuple[str, str]] = []
 # A heavy library, and who may import it: the beginnings of module names.
 LIBRARIES = {
     "plotly": ("pipelab.figures.", "pipelab.course.figures."),
-    "pyscipopt": ("pipelab.engine.solvers.scip",),
+    # An exercise runs rows that its reader wrote with PySCIPOpt.
+    "pyscipopt": ("pipelab.engine.solvers.scip", "pipelab.course.exercises.one_gpu_per_stage"),
     "joblib": ("pipelab.engine.sweeps.workers",),
-    "cvxpy": ("pipelab.engine.formulations.", "pipelab.joint_ilp"),
+    "cvxpy": (
+        "pipelab.engine.formulations.",
+        "pipelab.joint_ilp",
+        "pipelab.course.exercises.joint",
+    ),
 }
 NOT_WITH_PIPELAB = (*LIBRARIES, "numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets")
 

@@ -28,7 +28,7 @@ from pipelab.figures.comparing import plot_shares
 from pipelab.figures.makespans import plot_makespans
 from pipelab.figures.placements import plot_placement
 from pipelab.figures.search_growth import plot_search_growth
-from pipelab.figures.solves import plot_claims, plot_growth, plot_progress
+from pipelab.figures.solves import plot_growth, plot_progress
 from pipelab.widgets.mix_answer import answer
 from pipelab.widgets.mix_values import beginning
 
@@ -309,7 +309,7 @@ def test_no_name_is_taken_for_html():
         plot_placement(problem), plot_progress(result), plot_search(counted), pl.plot(both),
         plot_shares({ODD: both}), pl.plot(pl.trade_off(problem)), pl.plot(placed, kind="in_flight"), pl.plot(placed),
         plot_growth({ODD: joint_size(problem)}), plot_classes(problem.cluster),
-        plot_claims([1.0], {ODD: [5.0]}, [5.0]), plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
+        plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
         plot_splits(problem, {ODD: pl.split_even(problem.model.layers, 2)}, [0, 1]),
         plot_makespans([0], {ODD: [1]}, "x"),
     ]  # fmt: skip

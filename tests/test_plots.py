@@ -5,13 +5,14 @@ import dataclasses
 import pytest
 
 import pipelab as pl
+from pipelab.candidates import list_allocations, list_connections
 from pipelab.course.reading_tables import show_table
 from pipelab.engine.formulations.ablation import leave_out
 from pipelab.engine.formulations.readable import joint_formulation, single_gpu_formulation
 from pipelab.engine.methods.joint_model import joint_size
 from pipelab.figures.placements import plot_placement
 from pipelab.figures.plan import limited_by
-from pipelab.figures.solves import plot_claims, plot_growth, plot_progress
+from pipelab.figures.solves import plot_growth, plot_progress
 from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, ink_on
 
 
@@ -112,16 +113,6 @@ def test_growth_draws_the_counted_numbers():
     figure = plot_growth(sizes, limit=1000)
     assert [list(t.y) for t in figure.data] == [[40, 100], [120, 420], [321, 1041]]
     assert "4 for each allocation of tiny, 2" in figure.layout.title.text
-
-
-def test_claims_name_the_worst_and_where_it_begins():
-    figure = plot_claims([0.1, 1.0], {"their M": [50.0, 100.0]}, [100.0, 100.0])
-    assert "50% of the truth" in figure.layout.title.text
-    assert "their M: too low at 1/10 of the bandwidth" in figure.layout.title.text
-
-
-def test_true_claims_are_called_true():
-    assert "Every claim is true" in plot_claims([1.0], {"M": [5.0]}, [5.0]).layout.title.text
 
 
 def test_text_on_every_colour_has_contrast():
@@ -239,3 +230,51 @@ def test_a_plan_with_its_number_in_flight_is_drawn_and_saved_like_any_other(tiny
     none = pl.solve(heavy, objective="throughput_in_flight")
     with pytest.raises(pl.InvalidValue, match="expected a result that has one"):
         pl.plot(none)
+
+
+def test_a_choice_says_what_is_wrong_with_it():
+    """What an unfinished program chose: a GPU used twice, a layer left out, a claim that is not reached."""
+    problem = pl.course.seven_gpus(40, t4s=0)
+    allocations = list_allocations(problem)
+    said = {}
+    for name, wanted in {
+        "twice": [(range(1), (0,)), (range(1, 2), (0,))],
+        "half": [(range(1), (0,))],
+        "one": [(range(2), (0,))],
+    }.items():
+        z = [(a.layers, a.gpus) in wanted for a in allocations]
+        said[name] = pl.course.plot_choice(problem, allocations, z, 6400.0).layout.title.text
+    assert "claims 6,400.0 tokens/s, with 2 stages on GPU 0" in said["twice"]
+    assert "with 1 of 2 blocks placed" in said["half"]
+    assert "; the placement reaches 3,200.0" in said["one"]
+
+
+def test_a_choice_draws_a_link_to_a_stage_that_is_not_chosen():
+    problem = pl.course.seven_gpus(40, t4s=0)
+    allocations = list_allocations(problem)
+    connections = list_connections(problem, allocations)
+    c = connections[0]
+    z = [n == c.sender for n in range(len(allocations))]
+    figure = pl.course.plot_choice(
+        problem, allocations, z, 1.0, connections, [x == c for x in connections]
+    )
+    assert [shape.line.dash for shape in figure.layout.shapes] == ["dot", "solid"]
+    assert sum(note.showarrow for note in figure.layout.annotations) == 1
+
+
+def test_a_search_is_drawn_with_its_fates_and_what_is_open():
+    root = {"parent": None, "choice": "", "bound": 9.0, "best": 0, "fate": "branched"}
+    first = {"parent": 0, "choice": "a: yes", "bound": 6.0, "best": 6.0, "fate": "placement"}
+    last = {
+        "parent": 0,
+        "choice": "a: no",
+        "bound": float("-inf"),
+        "best": 6.0,
+        "fate": "infeasible",
+    }
+    tree = pl.course.plot_tree([root, first, last])
+    assert "3 nodes prove that 6.0 tokens/s is the optimum" in tree.layout.title.text
+    assert [t.name for t in tree.data] == ["yes", "no", "branched", "placement", "infeasible"]
+    assert tree.data[2].text == ("a?<br>9",)
+    title = pl.course.plot_closing({"half": [root, first], "all": [root, first, last]}).layout.title
+    assert "half: open by 50% after 2 nodes; all: proven after 3 nodes" in title.text

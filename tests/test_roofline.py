@@ -374,6 +374,13 @@ def test_the_milliseconds_of_the_course_are_near_the_rooflines():
             seconds = pl.Roofline().pass_seconds(model, problem.workload, gpu, range(1, 2))
             stated = problem.costs.ms_per_layer[gpu.type]
             assert stated == pytest.approx(1000 * seconds, rel=0.25)
+    problem = course.seven_gpus(layers_per_block=1)
+    model = pl.load_model("Llama-3-70B", precision="int4")
+    assert problem.model.layer_weight_gb == pytest.approx(model.layer_weight_gb, rel=0.05)
+    for gpu in problem.cluster.kinds:
+        seconds = pl.Roofline().pass_seconds(model, problem.workload, gpu, range(1, 2))
+        stated = problem.costs.ms_per_layer[gpu.type]
+        assert stated == pytest.approx(1000 * seconds, rel=0.4)  # int4 is dequantised first
 
 
 def test_the_figure_marks_what_is_missed():

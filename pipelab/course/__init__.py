@@ -16,6 +16,8 @@ from pipelab.io.paths import notebooks_dir
 __getattr__, _, COURSE_NAMES = lazy_loader.attach(
     "pipelab",
     submod_attrs={
+        "course.blocks_problem": ["seven_gpus"],
+        "course.figures.choice": ["plot_choice"],
         "course.figures.counting": ["plot_bisection", "plot_mixes", "plot_prices"],
         "course.figures.course": ["plot_course"],
         "course.figures.cut": ["plot_cut"],
@@ -29,7 +31,10 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "plot_speedup",
         ],
         "course.figures.rates": ["plot_rates"],
+        "course.figures.sites": ["plot_answer"],
         "course.figures.splits": ["plot_split_table", "plot_splits"],
+        "course.figures.staircase": ["plot_staircase"],
+        "course.figures.tree": ["plot_closing", "plot_tree"],
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],
         "course.reading_tables": ["show_table"],
         "course.papers": ["published_bubbles"],
@@ -38,8 +43,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "engine.formulations.aggregated.classes": ["gpu_classes"],
         "engine.formulations.candidates": ["enumerate_candidates"],
         "engine.formulations.count": ["count_candidates"],
-        "engine.formulations.joint_cvxpy": ["state_joint"],
-        "engine.formulations.readable": ["joint_formulation", "single_gpu_formulation"],
+        "engine.formulations.readable": ["joint_formulation"],
         "engine.methods.exhaustive": ["count_placements"],
         "engine.methods.joint_model": [
             "joint_capacity",
@@ -53,7 +57,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "figures.layers": ["plot_layer_times", "plot_stage_rates"],
         "figures.makespans": ["plot_makespans"],
         "figures.search_growth": ["plot_search_growth"],
-        "figures.solves": ["plot_claims", "plot_growth"],
+        "figures.solves": ["plot_growth"],
         "io.csv_cells": ["saved_run"],
         "splits": ["count_splits"],
     },

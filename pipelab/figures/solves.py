@@ -1,8 +1,7 @@
-"""What a formulation costs: its size, the course of a solve, and what a faulty big-M claims."""
+"""What a formulation costs: its size, and the course of a solve."""
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import cycle
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import ended
@@ -72,7 +71,7 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
     figure.update_layout(
         template=template(), title=f"{title}<br><sup>{note}</sup>", height=440,
         yaxis={"type": "log", "title": {"text": "number (log scale)"}, "exponentformat": "power", "dtick": 1},
-        xaxis={"title": {"text": "case and GPUs per stage"}},
+        xaxis={"title": {"text": "problem"}},
     )  # fmt: skip
     return figure
 
@@ -134,73 +133,3 @@ def _steps(points: Any, end: float) -> tuple[list[float], list[float]]:
     kept = [p for i, p in enumerate(kept) if i == 0 or p[1] != kept[i - 1][1]]
     kept += [(end, kept[-1][1])] if kept else []
     return [s for s, _ in kept], [v for _, v in kept]
-
-
-def plot_claims(
-    factors: Sequence[float], claims: Mapping[str, list[float]], truth: list[float]
-) -> "Figure":
-    """What a model claims as its links get slower, against the truth.
-
-    Parameters
-    ----------
-    factors : sequence of float
-        Bandwidth as a share of the original, ascending.
-    claims : mapping of name to list of float
-        Claimed optima in tokens/s, one per factor.
-    truth : list of float
-        The proven optima in tokens/s, one per factor.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        A line per claim over that of the truth.
-    """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.add_trace(
-        go.Scatter(
-            x=factors,
-            y=truth,
-            name="proven optimum",
-            mode="lines+markers",
-            line={"color": "#009E73", "width": 7},
-        )
-    )
-    notes = []
-    for (label, values), colour, symbol in zip(
-        claims.items(), cycle((WRONG, "#0072B2")), cycle(("x", "circle-open")), strict=False
-    ):
-        name = plain(label)
-        figure.add_trace(
-            go.Scatter(
-                x=factors, y=values, name=name, mode="lines+markers",
-                line={"color": colour, "dash": "dot", "width": 3}, marker={"symbol": symbol, "size": 10},
-            )
-        )  # fmt: skip
-        wrong = [f for f, v, t in zip(factors, values, truth, strict=True) if v < t * (1 - 1e-6)]
-        notes += [
-            f"{name}: too low at 1/{1 / max(wrong):.3g} of the bandwidth and below"
-            if wrong
-            else f"{name}: right"
-        ]
-    worst = min(
-        (v / t for values in claims.values() for v, t in zip(values, truth, strict=True)),
-        default=1.0,
-    )
-    title = (
-        f"Slow links make the claim fall to {worst:.0%} of the truth"
-        if worst < 1
-        else "Every claim is true here"
-    )
-    figure.update_layout(
-        template=template(), height=400,
-        title=f"{title}<br><sup>{'; '.join(notes)}</sup>",
-        xaxis={
-            "title": {"text": "bandwidth as a share of the original (log scale)"}, "type": "log",
-            "tickvals": list(factors),
-            "ticktext": [f"1/{1 / f:.3g}" if f < 1 else f"{f:.3g}" for f in factors],
-        },
-        yaxis={"title": {"text": "tokens/s"}, "rangemode": "tozero"},
-    )  # fmt: skip
-    return figure

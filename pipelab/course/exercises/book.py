@@ -7,12 +7,12 @@ from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.counts import COUNTS
 from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
+from pipelab.course.exercises.joint import JOINT
+from pipelab.course.exercises.one_gpu_per_stage import ONE_GPU_PER_STAGE
 from pipelab.course.exercises.pipelines import PIPELINES
-from pipelab.course.exercises.programs import PROGRAMS
 from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.course.exercises.refutation import Refutation
 from pipelab.course.exercises.requirement import Requirement
-from pipelab.course.exercises.rules import RULES
 from pipelab.course.exercises.search import SEARCH
 from pipelab.course.exercises.splits import SPLITS
 from pipelab.course.exercises.write_up import WRITE_UP
@@ -22,9 +22,9 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix | Refutation | Re
     **CUTS,
     **SPLITS,
     **SEARCH,
-    **RULES,
+    **ONE_GPU_PER_STAGE,
     **AVERAGES,
-    **PROGRAMS,
+    **JOINT,
     **COUNTS,
     **PIPELINES,
     **WRITE_UP,

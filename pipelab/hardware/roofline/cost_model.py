@@ -111,8 +111,8 @@ class Roofline:
     without cutting layers, so a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups
     of GPUs (`pipelab.costs`). Both hold at once wherever T_stage is straight between ⌊b⌋ and
     ⌈b⌉; at the bend from reading to computing, a full pipeline may need turns at whole batches, and
-    longer passes, for the rate. Memory is checked for b: with several microbatches in flight, turns
-    even out.
+    longer passes, for the rate. Memory is for whole sequences: ⌈b · in flight⌉ in the
+    KV cache, ⌈b⌉ at work.
 
     A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
 
@@ -186,6 +186,31 @@ class Roofline:
             This one itself, if it is its engine.
         """
         return self if engine == self.engine else replace(self, engine=engine)
+
+    def with_speed(self, gpu_type: str, speed: float) -> "Roofline":
+        """The same with one type of GPU that computes, and moves bytes, so many times as fast.
+
+        Parameters
+        ----------
+        gpu_type : str
+            One of `gpu_types`.
+        speed : float
+            Above 0.
+
+        Returns
+        -------
+        Roofline
+            What the engine adds to every layer and step stays.
+        """
+        facts = self.gpus[gpu_type]
+        changed = replace(
+            facts,
+            fp16_tflop_per_s=facts.fp16_tflop_per_s * speed,
+            fp16_accumulate_tflop_per_s=_times(facts.fp16_accumulate_tflop_per_s, speed),
+            fp8_tflop_per_s=_times(facts.fp8_tflop_per_s, speed),
+            memory_bandwidth_gb_per_s=facts.memory_bandwidth_gb_per_s * speed,
+        )
+        return replace(self, gpus={**self.gpus, gpu_type: changed})
 
     def calibrated(self, file: str | Path) -> "Calibration":
         """Fit the constants of engines and GPUs to measured times; today's are the priors.
@@ -586,6 +611,10 @@ class Roofline:
             self, Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split
         )
         return StageTables(best.rate, best.memory_gb, best.seconds)
+
+
+def _times(peak: float | None, speed: float) -> float | None:
+    return None if peak is None else peak * speed
 
 
 def _known(problem: Problem) -> Transformer:

@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipelab.costs import whole_sequences
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
@@ -163,16 +164,21 @@ class Demand:
         weight_gb, layers
             Of the stage: its weights with embedding and head, its number of layers.
         b, t
-            Sequences that this GPU works on, and with how many others it cuts each layer.
+            Sequences that this GPU works on (a share may be a fraction; memory is for whole ones),
+            and with how many others it cuts each layer.
         """
         m = self.model
-        cache = layers * b * self.load.in_flight * self.kept_tokens * m.kv_bytes
+        # Half a sequence has no cache of its own: its keys and values lie on one GPU or another.
+        cached = whole_sequences(b * self.load.in_flight)
+        cache = layers * cached * self.kept_tokens * m.kv_bytes
         width = (
             m.d_ff
             if not m.has_experts
             else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
         )
-        widest = b * self.new_tokens * (2 * m.d_model + 2 * width) * ACTIVATION_BYTES
+        widest = (
+            whole_sequences(b) * self.new_tokens * (2 * m.d_model + 2 * width) * ACTIVATION_BYTES
+        )
         return {
             "weights": weight_gb / t,
             "KV cache": cache / np.minimum(t, m.kv_parts) / 1e9,

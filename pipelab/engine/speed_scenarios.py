@@ -1,0 +1,194 @@
+"""Does the plan change within the error of the prediction?
+
+A proof holds for the stage times it starts from, and these are predictions. So each type of GPU is
+made faster and slower in turn, and all of them together; the problem is solved again, and the plan
+is evaluated with the new times. What counts is not whether another plan is better then, but by how
+much.
+"""
+
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from pipelab.costs import LayerTimes
+from pipelab.display import table
+from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.errors import InvalidValue
+from pipelab.evaluation import evaluate
+from pipelab.fields import given, instance, real_number
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.solving import Result, placement_in, solve
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Scenario", "Sensitivity", "sensitivity"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Stage times that may be the true ones, and what they make of the plan."""
+
+    gpu_type: str  # that is faster or slower; "all" of them
+    speed: float  # times that of the prediction
+    throughput: float  # of the plan in tokens/s
+    best: Result
+
+    @property
+    def loss(self) -> float:
+        """What the plan loses against the best one, as a share of the proven bound; 0 if it is the best."""
+        bound = self.best.bound if self.best.bound is not None else self.best.throughput
+        lost = 1 - self.throughput / max(given(bound), self.throughput)
+        return 0.0 if lost < ONE_ANSWER else lost
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """How a plan does where GPUs are faster or slower than predicted; made by `pl.sensitivity`.
+
+    Attributes
+    ----------
+    problem : Problem
+        As predicted.
+    placement : Placement
+        The plan.
+    within : float
+        By how much the speed of a GPU may be off.
+    scenarios : tuple of Scenario
+        The first is the prediction itself.
+    """
+
+    problem: Problem
+    placement: Placement
+    within: float
+    scenarios: tuple[Scenario, ...]
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Lowest and highest rate of the plan in tokens/s."""
+        rates = [scenario.throughput for scenario in self.scenarios]
+        return min(rates), max(rates)
+
+    @property
+    def worst(self) -> Scenario:
+        """Where the plan loses most."""
+        return max(self.scenarios, key=lambda scenario: scenario.loss)
+
+    @property
+    def sentence(self) -> str:
+        """Whether the plan stays the best, and the band of its rate."""
+        low, high = self.band
+        rates = f"The plan reaches {low:,.0f} to {high:,.0f} tokens/s"
+        if not self.worst.loss:
+            return f"{rates}, and none is better where a GPU type is up to {self.within:.0%} off."
+        flips = [s for s in self.scenarios if s.loss]
+        when = " or ".join(_words(s) for s in flips)
+        return f"{rates}. Another plan is better by up to {self.worst.loss:.1%} if {when}."
+
+    def to_frame(self) -> "DataFrame":
+        """One row per scenario.
+
+        Returns
+        -------
+        pandas.DataFrame
+            gpu_type, speed (times that of the prediction), plan_tokens_per_s, best_tokens_per_s,
+            bound_tokens_per_s, loss (a share) and status of the best.
+        """
+        import pandas as pd
+
+        rows = [
+            {
+                "gpu_type": s.gpu_type,
+                "speed": s.speed,
+                "plan_tokens_per_s": s.throughput,
+                "best_tokens_per_s": s.best.throughput,
+                "bound_tokens_per_s": s.best.bound,
+                "loss": s.loss,
+                "status": s.best.status,
+            }
+            for s in self.scenarios
+        ]
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.sentence)}</p>{table(self.to_frame())}"
+
+
+def sensitivity(
+    problem: Problem,
+    plan: Placement | Result | None = None,
+    within: float = 0.1,
+    **options: Any,
+) -> Sensitivity:
+    """How a plan does where GPUs are faster or slower than predicted.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its `costs` are a `Roofline`, `LayerTimes`, or have a method `with_speed`.
+    plan : Placement or Result, optional
+        By default the optimum.
+    within : float
+        By how much the speed of a type of GPU may be off, above 0 and below 1. `against_measured`
+        says what to expect.
+    **options
+        For `pl.solve`, such as time_limit, which then holds for each scenario.
+
+    Returns
+    -------
+    Sensitivity
+        A scenario for each GPU type of the cluster, and for all together, faster and slower.
+
+    Raises
+    ------
+    InvalidPlacement
+        The plan is not valid.
+    InvalidValue
+        An argument does not fit, the costs know no other speed, or there is no plan to look at.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> from pipelab import course
+    >>> found = sensitivity(course.three_sites(2), within=0.05)
+    >>> [round(rate) for rate in found.band]
+    [6005, 6637]
+    """
+    instance("sensitivity", "problem", problem, Problem, "a Problem")
+    within = real_number("sensitivity", "within", within)
+    if not 0 < within < 1:
+        raise InvalidValue("sensitivity", [("within", within, "expected above 0 and below 1")])
+    best = solve(problem, **options)
+    placement = best.placement if plan is None else placement_in(plan, "sensitivity")
+    if placement is None:
+        raise InvalidValue("sensitivity", [("problem", problem.name, best.reason or best.sentence)])
+    scenarios = [Scenario("all", 1.0, evaluate(problem, placement).throughput, best)]
+    types = list(dict.fromkeys(kind.type for kind in problem.cluster.kinds))
+    for changed in [*([name] for name in types), *([types] if len(types) > 1 else [])]:
+        for speed in (1 - within, 1 + within):
+            costs = problem.costs
+            for name in changed:
+                costs = _with_speed(costs, name, speed)
+            other = replace(problem, costs=costs)
+            rate = evaluate(other, placement).throughput
+            name = changed[0] if len(changed) == 1 else "all"
+            scenarios.append(Scenario(name, speed, rate, solve(other, **options)))
+    return Sensitivity(problem, placement, within, tuple(scenarios))
+
+
+def _with_speed(costs: Any, gpu_type: str, speed: float) -> Any:
+    """The same cost model with one type of GPU so many times as fast."""
+    if isinstance(costs, LayerTimes):
+        slower = costs.ms_per_layer[gpu_type] / speed
+        return replace(costs, ms_per_layer={**costs.ms_per_layer, gpu_type: slower})
+    if not hasattr(costs, "with_speed"):
+        expected = "expected a Roofline, LayerTimes, or a method with_speed(gpu_type, speed)"
+        raise InvalidValue("sensitivity", [("problem.costs", type(costs).__name__, expected)])
+    return costs.with_speed(gpu_type, speed)
+
+
+def _words(scenario: Scenario) -> str:
+    who = "all GPUs" if scenario.gpu_type == "all" else f"{scenario.gpu_type}s"
+    change = abs(scenario.speed - 1)
+    return f"{who} are {change:.0%} {'faster' if scenario.speed > 1 else 'slower'}"
