@@ -15,33 +15,55 @@ from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.transformer import LatentAttention
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
-
+# A weight of a quantised matrix; in 4 bits with 1/128 of a 16-bit scale and of a 4-bit zero.
+MATRIX = BYTES | {"int4": (4 + (16 + 4) / 128) / 8}
+# Whatever is no matrix of a layer, embedding and head are not quantised.
+OTHER = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2, "int8": 2, "int4": 2}
 
 # A hundred steps, brentq's own limit, are too few where a GPU's share is next to nothing.
 _EXACT = {"xtol": 1e-300, "rtol": 1e-14, "maxiter": 2000}
 
 
 def attention_parameters(m):
+    """(those of matrices, norms and biases)"""
     d, h = m.d_model, m.head_dim
     if m.latent is None:
         matrices = d * m.heads * h + 2 * d * m.kv_heads * h + m.heads * h * d
-        return matrices + (m.qkv_bias * (m.heads + 2 * m.kv_heads) * h)
+        return matrices, m.qkv_bias * (m.heads + 2 * m.kv_heads) * h
     x = m.latent
-    down = d * x.query_rank + d * (x.kv_rank + x.rope_dim) + x.query_rank + x.kv_rank
-    up = x.query_rank * m.heads * (h + x.rope_dim) + x.kv_rank * m.heads * (h + x.value_dim)
-    return down + up + m.heads * x.value_dim * d
+    if x.query_rank is None:
+        queries, norms = d * m.heads * (h + x.rope_dim), x.kv_rank
+    else:
+        queries = d * x.query_rank + x.query_rank * m.heads * (h + x.rope_dim)
+        norms = x.query_rank + x.kv_rank
+    keys = d * (x.kv_rank + x.rope_dim) + x.kv_rank * m.heads * (h + x.value_dim)
+    return queries + keys + m.heads * x.value_dim * d, norms
 
 
 def layer(m, index):
-    """(all parameters, parameters a token meets, parameters of one expert) of one layer."""
+    """(bytes, parameters a token meets, bytes of one expert) of one layer."""
     d = m.d_model
-    other = attention_parameters(m) + 2 * d
+    matrices, other = attention_parameters(m)
+    other += 2 * d + m.extra_parameters
     if m.experts == 1 or index < m.dense_layers:
         width = m.d_ff if m.experts > 1 or m.expert_ff is None else m.expert_ff
-        return (other + 3 * d * width,) * 2 + (0,)
+        matrices += 3 * d * width
+        return matrices * MATRIX[m.precision] + other * OTHER[m.precision], matrices + other, 0
     expert = 3 * d * (m.expert_ff or m.d_ff)
-    other += d * m.experts + m.router_bias * m.experts + m.shared_experts * expert
-    return other + m.experts * expert, other + m.experts_per_token * expert, expert
+    other += d * m.experts + m.router_bias * m.experts
+    matrices += m.shared_experts * expert
+    everything = (matrices + m.experts * expert) * MATRIX[m.precision] + other * OTHER[m.precision]
+    met = matrices + other + m.experts_per_token * expert
+    return everything, met, expert * MATRIX[m.precision]
+
+
+def looked_at(m, start, end):
+    """Tokens that those from start to end look back at, in all."""
+    window = m.window or math.inf
+    if window >= end:
+        return (start + end) / 2 * (end - start)
+    growing = max(0, window - start)  # tokens that see everything before them
+    return (start + window) / 2 * growing + window * (end - start - growing)
 
 
 def seconds(problem, gpu, span, b, t):
@@ -54,9 +76,11 @@ def seconds(problem, gpu, span, b, t):
         peak = facts.fp8_tflop_per_s
     elif m.precision != "fp8" and engine.accumulate == "fp16":
         peak = facts.fp16_accumulate_tflop_per_s or peak
-    flop_rate = peak * 1e12 * facts.compute_efficiency * t
-    if w.phase != "decode":
-        flop_rate *= engine.prefill_efficiency
+    head_peak = facts.fp16_tflop_per_s
+    if engine.accumulate == "fp16":
+        head_peak = facts.fp16_accumulate_tflop_per_s or head_peak
+    share = facts.compute_efficiency * (1 if w.phase == "decode" else engine.prefill_efficiency)
+    flop_rate, head_rate = peak * 1e12 * share * t, head_peak * 1e12 * share * t
     reached = engine.hbm_efficiency if facts.memory_kind == "HBM" else engine.memory_efficiency
     byte_rate = facts.memory_bandwidth_gb_per_s * 1e9 * reached * facts.memory_factor
     overlap = 1 if w.phase == "prefill" else engine.decode_overlap
@@ -74,12 +98,13 @@ def seconds(problem, gpu, span, b, t):
         decode_pair = (
             2 * m.heads * (m.latent.kv_rank + m.latent.rope_dim) + 2 * m.heads * m.latent.kv_rank
         )
+    seen = min(s, m.window or s)
     attention = {
-        "prefill": prompt_pair * s * s / 2,
-        "decode": decode_pair * s,
-        "mixed": decode_pair * (s + o / 2) + prompt_pair * s / 2 * s / o,
+        "prefill": prompt_pair * looked_at(m, 0, s),
+        "decode": decode_pair * seen,
+        "mixed": decode_pair * looked_at(m, s, s + o) / o + prompt_pair * looked_at(m, 0, s) / o,
     }[w.phase]
-    cached = {"prefill": s, "decode": s, "mixed": s + o / 2 + s / o}[w.phase]
+    cached = {"prefill": s, "decode": seen, "mixed": looked_at(m, s, s + o) / o + s / o}[w.phase]
 
     def slower(x, y):
         return max(x, y) + (1 - overlap) * min(x, y)
@@ -91,13 +116,10 @@ def seconds(problem, gpu, span, b, t):
         if expert:
             touched -= m.experts * (1 - m.experts_per_token / m.experts) ** (b * q) * expert
         compute = b * (2 * q * met + attention) / flop_rate
-        move = (
-            touched * BYTES[m.precision] / t
-            + b * cached * kv / min(t, parts)
-            + 8 * b * q * m.d_model * 2 / t
-        )
+        move = touched / t + b * cached * kv / min(t, parts) + 8 * b * q * m.d_model * 2 / t
         total += slower(compute, move / byte_rate) + engine.layer_overhead_us / 1e6
-        pairs = {"prefill": s * s / 2, "decode": 0, "mixed": s * s / o / 2}[w.phase]
+        prompt = looked_at(m, 0, s)
+        pairs = {"prefill": prompt, "decode": 0, "mixed": prompt / o}[w.phase]
         total += b * engine.score_bytes * m.heads * pairs / (t * byte_rate)
         if t > 1:
             inside = gpu.node_gb_per_s * 1e9 * engine.link_efficiency
@@ -107,7 +129,7 @@ def seconds(problem, gpu, span, b, t):
         logits = 1 + 1 / o if w.phase == "mixed" else 1
         weights = m.vocab * m.d_model
         total += engine.step_overhead_us / 1e6 + slower(
-            2 * b * logits * weights / flop_rate, weights * BYTES[m.precision] / t / byte_rate
+            2 * b * logits * weights / head_rate, weights * OTHER[m.precision] / t / byte_rate
         )
     return total
 
@@ -120,12 +142,13 @@ def memory_gb(problem, gpu, span, b, t):
     weights = sum(layer(m, i)[0] for i in span)
     first, last = 0 in span, m.layers - 1 in span
     matrices = 1 if first and last and m.tied_embeddings else first + last
-    weights += matrices * m.vocab * m.d_model + last * m.d_model
+    weights += (matrices * m.vocab + last) * m.d_model * OTHER[m.precision]
     per_token = (
         2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim
     )
     parts = m.kv_heads if m.latent is None else 1
-    tokens = whole(b * w.in_flight) * (s + (o if w.phase == "mixed" else 0))
+    longest = s + (o if w.phase == "mixed" else 0)
+    tokens = whole(b * w.in_flight) * min(longest, m.window or longest)
     cache = len(span) * tokens * per_token * BYTES[m.kv_precision] / min(t, parts)
     wide = (
         m.d_ff
@@ -133,7 +156,7 @@ def memory_gb(problem, gpu, span, b, t):
         else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
     )
     activations = whole(b) * q * (2 * m.d_model + 2 * wide) * 2 / t
-    used = (weights * BYTES[m.precision] / t + cache + activations) / 1e9
+    used = (weights / t + cache + activations) / 1e9
     return used + (1 - costs.memory_share) * gpu.memory_gb
 
 
@@ -220,7 +243,8 @@ def link(problem, bandwidth_gb_per_s):
 
 
 def random_model(rng, layers):
-    """A small transformer of any family: grouped heads, experts, latent attention, tied embeddings."""
+    """A small transformer of any family: grouped heads, experts, latent attention, tied embeddings, windows."""
+    own = rng.spawn(1)[0]  # so that what was drawn before there were windows is drawn still
     heads = int(rng.choice([4, 8]))
     experts = int(rng.choice([1, 1, 8]))
     return pl.Transformer(
@@ -230,7 +254,8 @@ def random_model(rng, layers):
         dense_layers=int(rng.integers(0, 2)) if experts > 1 and layers > 2 else 0,
         qkv_bias=bool(rng.random() < 0.3), router_bias=bool(rng.random() < 0.3),
         tied_embeddings=bool(rng.random() < 0.3),
-        latent=LatentAttention(256, 128, 32, 128) if rng.random() < 0.3 else None,
+        latent=LatentAttention(own.choice([256, 256, None]), 128, 32, 128) if rng.random() < 0.3 else None,
+        extra_parameters=int(own.choice([0, 5000])), window=own.choice([None] * 6 + [100, 300, 5000]),
         precision=str(rng.choice(["bf16", "fp8", "int4"])), kv_precision=str(rng.choice(["bf16", "fp8"])),
     )  # fmt: skip
 

@@ -211,6 +211,7 @@ READERS = {
     "rates.csv": lambda folder: pl.load_coefficients(folder / "rates.csv"),
     "gpus.csv": lambda folder: pl.load_gpus(folder / "gpus.csv"),
     "models.csv": lambda folder: pl.models(folder / "models.csv"),
+    "config.json": lambda folder: pl.load_model(folder / "config.json"),
     "plan.csv": lambda folder: pl.load_placement(folder / "plan.csv"),
     "plan.json": lambda folder: pl.load_placement(folder / "plan.json"),
     "order.csv": lambda folder: from_csv(folder / "order.csv"),

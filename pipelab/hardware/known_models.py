@@ -1,39 +1,47 @@
-"""Language models by name, from the dimensions of their published configurations."""
+"""Language models by name, from the dimensions of their published configurations, or from a `config.json`."""
 
+import os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelab.errors import UnknownName, nearest
+from pipelab.errors import UnknownName, nearest, shown
+from pipelab.hardware.config_json.model import model_of_config
 from pipelab.hardware.fact_rows import facts_from
 from pipelab.hardware.transformer import LatentAttention, Transformer
 from pipelab.io.csv_cells import frame_of, path_of
 from pipelab.io.paths import data_dir
+from pipelab.io.whole_files import is_file, is_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 _REQUIRED = ["layers", "d_model", "d_ff", "heads", "kv_heads", "head_dim", "vocab"]
 _EXPERTS = ["experts", "experts_per_token", "shared_experts", "expert_ff", "dense_layers"]
+_OTHERS = ["extra_parameters", "window"]
 _FLAGS = ["qkv_bias", "router_bias", "tied_embeddings"]
 _LATENT = ["latent_query_rank", "latent_kv_rank", "latent_rope_dim", "latent_value_dim"]
 
 
 def load_model(
-    name: str,
+    name: str | Path,
     *,
-    precision: str = "bf16",
+    precision: str | None = None,
     kv_precision: str = "bf16",
     file: str | Path | None = None,
 ) -> Transformer:
-    """A model of `data/models.csv` by name, or one of your own file with the same columns.
+    """A model of `data/models.csv` by name, of a Hugging Face `config.json`, or of your own table.
 
     Parameters
     ----------
-    name : str
-        One of `pl.models()`, or of your own file.
+    name : str or Path
+        One of `pl.models()`, or of your own file. Or the path of a `config.json`, or of the folder
+        that has one: of the families llama, mistral, mixtral, qwen2, qwen3 (with experts, too),
+        deepseek_v2 and _v3, kimi_k2, gemma, phi3, olmo2 and granite.
     precision, kv_precision : str
-        In which weights, and keys and values, are kept: "bf16", "fp8", "int4", ….
+        In which weights, and keys and values, are kept: "bf16", "fp8", "int4", …. Of weights by
+        default 16 bits, or what a `config.json` says in `quantization_config`.
     file : str or Path, optional
         A CSV with the columns of `data/models.csv`.
 
@@ -47,8 +55,9 @@ def load_model(
     UnknownName
         No such model or precision.
     InvalidData
-        The file is not there or cannot be read, or a row does not fit; the message names row and
-        column.
+        The file is not there or cannot be read, or a value does not fit; the message names row and
+        column, or field. Or the model of a `config.json` has what `Transformer` has not, such as a
+        state, an encoder, or a window in some layers only; the message says what.
     InvalidValue
         `file` is not a path.
 
@@ -62,11 +71,23 @@ def load_model(
     576
     """
     table = _bundled() if file is None else _read(path_of("load_model", file, "file"))
-    if not isinstance(name, str) or name not in table:
-        raise UnknownName(f"there is no model {name!r}; {nearest(str(name), table)}")
-    from dataclasses import replace
+    if isinstance(name, str) and name in table:
+        precision = "bf16" if precision is None else precision
+        return replace(table[name], precision=precision, kv_precision=kv_precision)
+    if file is None and _is_config(name):
+        return model_of_config(path_of("load_model", name, "name"), precision, kv_precision)
+    instead = "" if file is not None else ", or give the path of a config.json"
+    raise UnknownName(f"there is no model {shown(name)}; {nearest(str(name), table)}{instead}")
 
-    return replace(table[name], precision=precision, kv_precision=kv_precision)
+
+def _is_config(name: str | Path) -> bool:
+    """Whether it is to be a path: it says so itself, or something is there."""
+    if isinstance(name, os.PathLike):
+        return True
+    if not isinstance(name, str) or not name:
+        return False
+    path = path_of("load_model", name, "name")
+    return path.suffix.lower() == ".json" or is_folder(path) or is_file(path)
 
 
 @cache
@@ -75,12 +96,16 @@ def _bundled() -> dict[str, Transformer]:
 
 
 def _read(path: Path) -> dict[str, Transformer]:
-    return facts_from(path, "model", _make, _REQUIRED, [*_EXPERTS, *_FLAGS, *_LATENT], flags=_FLAGS)
+    return facts_from(
+        path, "model", _make, _REQUIRED, [*_EXPERTS, *_FLAGS, *_OTHERS, *_LATENT], flags=_FLAGS
+    )
 
 
 def _make(name: str, values: dict) -> Transformer:
     latent = {c.removeprefix("latent_"): values.pop(c) for c in _LATENT if c in values}
-    return Transformer(name, **values, latent=LatentAttention(**latent) if latent else None)
+    if latent:  # without a rank, queries are not compressed
+        values["latent"] = LatentAttention(**{"query_rank": None, **latent})
+    return Transformer(name, **values)
 
 
 def models(file: str | Path | None = None) -> "DataFrame":

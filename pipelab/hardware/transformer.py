@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # bytes per element
 PRECISIONS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+# Of weights in 4 bits: every group of 128 has a scale of 16 bits and a zero of 4 (AWQ, GPTQ).
+INT4_GROUP = 128
+INT4_BYTES = 0.5 + (2.0 + 0.5) / INT4_GROUP
 
 
 @checked
@@ -26,7 +29,8 @@ class LatentAttention:
     Parameters
     ----------
     query_rank, kv_rank : int
-        Widths of the compressed queries, and of the compressed keys and values that are cached.
+        Widths of the compressed queries (None: they are not compressed), and of the compressed keys
+        and values that are cached.
     rope_dim : int
         Width of the part of keys and queries that carries the position, cached too.
     value_dim : int
@@ -42,7 +46,7 @@ class LatentAttention:
     DeepSeek-AI, *DeepSeek-V2*, 2024.
     """
 
-    query_rank: Count
+    query_rank: Count | None
     kv_rank: Count
     rope_dim: Count
     value_dim: Count
@@ -73,11 +77,18 @@ class Transformer:
         So many first layers have no experts but one block of width `d_ff`.
     qkv_bias, router_bias, tied_embeddings : bool
         Tied: embedding and head are one matrix; where they lie on two stages, each holds a copy.
+    extra_parameters : int
+        Parameters of every layer that no other field counts: norms of queries and keys, biases of
+        the attention's output or of the feed-forward block, the gate of a shared expert.
+    window : int, optional
+        A token looks back at no more than so many, and no more are cached; in every layer.
     latent : LatentAttention, optional
         Where keys and values are kept as one short vector.
     precision, kv_precision : str
         Of weights, and of keys and values: "fp32", "bf16", "fp16", "fp8", "int8" or "int4".
-        Activations have 2 bytes.
+        Activations have 2 bytes. Below 16 bits, `precision` is that of the layers' matrices:
+        embedding, head, norms, biases and routers stay at 16 bits, and "int4" has a scale and a zero
+        for every group of 128 weights (see Notes).
 
     Raises
     ------
@@ -86,6 +97,13 @@ class Transformer:
         per token than there are, or more dense layers.
     UnknownName
         There is no such precision.
+
+    Notes
+    -----
+    So do checkpoints made with AWQ, GPTQ and llm-compressor, and DeepSeek's own fp8: Llama-3-8B takes
+    5.73 GB in int4 and 9.08 GB in fp8, not 4.02 and 8.03. Scales of 8-bit weights are too few to
+    count (0.02 % of DeepSeek-V3). llama.cpp's formats differ: Q4_K_M has 4.8 bits per weight, the
+    head among them.
 
     Examples
     --------
@@ -113,6 +131,8 @@ class Transformer:
     qkv_bias: Flag = False
     router_bias: Flag = False
     tied_embeddings: Flag = False
+    extra_parameters: Natural = 0
+    window: Count | None = None
     latent: LatentAttention | None = None
     precision: str = "bf16"
     kv_precision: str = "bf16"
@@ -152,12 +172,17 @@ class Transformer:
     @property
     def layer_weight_gb(self) -> float:
         """Weights of one ordinary layer (with experts, where there are any), in 10^9 bytes."""
-        return self.layer_parameters() * self.weight_bytes / 1e9
+        return self.layer_bytes() / 1e9
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes per weight."""
-        return PRECISIONS[self.precision]
+        """Bytes per weight of the layers' matrices, scales included."""
+        return INT4_BYTES if self.precision == "int4" else PRECISIONS[self.precision]
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes per weight of what is not quantised: embedding, head, norms, biases, routers."""
+        return max(2.0, PRECISIONS[self.precision])
 
     @property
     def kv_bytes(self) -> float:
@@ -189,11 +214,15 @@ class Transformer:
             q, kv, rope, value = (
                 getattr(self.latent, n) for n in ("query_rank", "kv_rank", "rope_dim", "value_dim")
             )
-            queries = d * q + q + q * self.heads * (h + rope)  # down, norm, up
+            up = self.heads * (h + rope)
+            queries = d * q + q + q * up if q else d * up  # down, norm, up
             keys = d * (kv + rope) + kv + kv * self.heads * (h + value)
             return queries + keys + self.heads * value * d
-        bias = (self.heads + 2 * self.kv_heads) * h if self.qkv_bias else 0
-        return 2 * d * wide + 2 * d * self.kv_heads * h + bias
+        return 2 * d * wide + 2 * d * self.kv_heads * h + self._qkv_biases
+
+    @property
+    def _qkv_biases(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_dim if self.qkv_bias else 0
 
     @property
     def expert_parameters(self) -> int:
@@ -217,13 +246,36 @@ class Transformer:
         int
             Exact; embedding and head are not among them.
         """
-        shared = self.attention_parameters + 2 * self.d_model  # and two norms
+        shared = self.attention_parameters + 2 * self.d_model + self.extra_parameters  # two norms
         if kind == "dense":
             return shared + 3 * self.d_model * self.d_ff
         experts = (self.experts_per_token if active else self.experts) + self.shared_experts
         router = self.d_model * self.experts if self.has_experts else 0
         bias = self.experts if self.router_bias and self.has_experts else 0
         return shared + experts * self.expert_parameters + router + bias
+
+    def layer_bytes(self, kind: Literal["ordinary", "dense"] = "ordinary") -> float:
+        """Weights of one layer.
+
+        Parameters
+        ----------
+        kind : {"ordinary", "dense"}
+            As for `layer_parameters`.
+
+        Returns
+        -------
+        float
+            In bytes; norms, biases and router have `kept_bytes` each.
+        """
+        kept = 2 * self.d_model + self.extra_parameters
+        if self.latent:
+            kept += (self.latent.query_rank or 0) + self.latent.kv_rank  # norms
+        else:
+            kept += self._qkv_biases
+        if kind == "ordinary" and self.has_experts:
+            kept += (self.d_model + self.router_bias) * self.experts
+        matrices = self.layer_parameters(kind) - kept
+        return matrices * self.weight_bytes + kept * self.kept_bytes
 
     def parameters(self, layers: range | None = None, active: bool = False) -> int:
         """Parameters of these layers, with embedding and head where they are among them.
@@ -241,14 +293,20 @@ class Transformer:
             Exact; of a whole model as published (`data/models.csv`).
         """
         layers = range(self.layers) if layers is None else layers
-        dense = sum(i < self.dense_layers for i in layers)
+        dense = self._dense_among(layers)
+        plain = (len(layers) - dense) * self.layer_parameters(active=active)
+        return plain + dense * self.layer_parameters("dense", active) + self._ends(layers, active)
+
+    def _dense_among(self, layers: range) -> int:
+        return sum(i < self.dense_layers for i in layers)
+
+    def _ends(self, layers: range, active: bool = False) -> int:
+        """Parameters of embedding, last norm and head, as far as they are with these layers."""
         first, last = 0 in layers, self.layers - 1 in layers
         once = self.tied_embeddings and first and last
         # a token looks up one row of the embedding
         matrices = first * (not active) + last - once * (not active)
-        ends = matrices * self.vocab * self.d_model + last * self.d_model  # and the last norm
-        plain = (len(layers) - dense) * self.layer_parameters(active=active)
-        return plain + dense * self.layer_parameters("dense", active) + ends
+        return matrices * self.vocab * self.d_model + last * self.d_model
 
     def weight_gb(self, layers: range) -> float:
         """Weights of these layers, with embedding and head where they are among them.
@@ -263,7 +321,10 @@ class Transformer:
         float
             In GB (10^9 bytes).
         """
-        return self.parameters(layers) * self.weight_bytes / 1e9
+        dense = self._dense_among(layers)
+        plain = (len(layers) - dense) * self.layer_bytes()
+        ends = self._ends(layers) * self.kept_bytes
+        return (plain + dense * self.layer_bytes("dense") + ends) / 1e9
 
     def work(self, layers: range) -> float:
         """How many ordinary layers these count for by the parameters a token meets.
@@ -283,8 +344,8 @@ class Transformer:
     @cached_property
     def weight_factors(self) -> tuple[float, ...]:
         """How many ordinary layers each layer weighs, with embedding and head; M numbers."""
-        ordinary = self.layer_parameters()
-        return tuple(self.parameters(range(i, i + 1)) / ordinary for i in range(self.layers))
+        ordinary = self.layer_weight_gb
+        return tuple(self.weight_gb(range(i, i + 1)) / ordinary for i in range(self.layers))
 
     @cached_property
     def work_factors(self) -> tuple[float, ...]:
@@ -306,9 +367,8 @@ class Transformer:
             * found.others["first"]
             * found.others["last"]
         )
-        return replace(
-            found, weight=found.weight - twice * self.vocab * self.d_model / self.layer_parameters()
-        )
+        matrix = self.vocab * self.d_model * self.kept_bytes / self.layer_bytes()
+        return replace(found, weight=found.weight - twice * matrix)
 
     def _repr_html_(self) -> str:
         from pipelab.display import table

@@ -35,8 +35,8 @@ class Span:
     def all(cls, model: Transformer) -> "Span":
         """Every kind of span of the model, in the order of `model.spans`."""
         s = runs_of(model)
-        unit = model.layer_parameters() * model.weight_bytes / 1e9
-        return cls(s.layers.astype(float), s.others["dense"], s.others["last"], s.weight * unit)
+        weight_gb = s.weight * model.layer_weight_gb
+        return cls(s.layers.astype(float), s.others["dense"], s.others["last"], weight_gb)
 
     def __len__(self) -> int:
         return np.size(self.layers)
@@ -50,7 +50,8 @@ class Span:
 class Hardware:
     """What GPUs reach, one number per kind; shape (K,) or whatever broadcasts."""
 
-    flops: np.ndarray  # per second
+    flops: np.ndarray  # per second, in the precision of the layers
+    head_flops: np.ndarray  # per second, at 16 bits
     bandwidth: np.ndarray  # bytes/s of memory
     inside: np.ndarray  # bytes/s between GPUs of a node
     allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes

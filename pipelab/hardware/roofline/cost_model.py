@@ -42,7 +42,11 @@ from pipelab.io.csv_cells import path_of
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from pipelab.hardware.roofline.calibration import Calibration
+    from pipelab.hardware.what_fits import Capacity
+    from pipelab.placement import Placement
 
 _WithDimensions = Annotated[
     Transformer, described("a model with dimensions, such as load_model('Llama-3-8B')")
@@ -401,6 +405,93 @@ class Roofline:
                 degree,
             )[0]
         )
+
+    @checked_arguments
+    def node_mixes(
+        self,
+        model: _WithDimensions,
+        workload: Annotated[Workload, described("a Workload")],
+        gpu: Annotated[GPU, described("a GPU")],
+        gpus: Count,
+    ) -> "DataFrame":
+        """Every mix of tensor parallelism, pipeline stages and replicas on one node.
+
+        The sequences of the workload (`batch_size` · `in_flight`) are shared among the replicas; a
+        replica has as many microbatches in flight as stages, each of an equal share, rounded up.
+        Layers are cut so that the slowest stage is as fast as can be.
+
+        Parameters
+        ----------
+        model : Transformer
+            What the node serves.
+        workload : Workload
+            All that it serves at once.
+        gpu : GPU
+            One of the node's, all of which are equal, with `node` and `node_gb_per_s`.
+        gpus : int
+            How many the node has; every mix uses all of them.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per mix, what fits first, then by rate: `tensor_parallel`, `stages`, `replicas`,
+            `sequences` (after rounding), `tokens_per_s`, `seconds_per_turn` (in decode the time per
+            token of every stream), `memory_needed_gb` on the fullest GPU, with what must stay free,
+            `memory_offered_gb` and `fits`.
+
+        Raises
+        ------
+        InvalidValue
+            An argument is of another kind, the type is not known, or the GPU has no node.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> gpu = pl.GPU("H100-SXM", 80, node="dgx", node_gb_per_s=450)
+        >>> llama, load = pl.load_model("Llama-3-70B"), pl.Workload(4096, 32, "decode")
+        >>> table = Roofline().node_mixes(llama, load, gpu, 8)
+        >>> table.loc[0, ["tensor_parallel", "stages", "replicas"]].tolist()
+        [8, 1, 1]
+        """
+        from pipelab.hardware.roofline.node_mixes import mixes_of_node
+
+        return mixes_of_node(self, model, workload, gpu, gpus)
+
+    def capacity(self, problem: Problem, placement: "Placement") -> "Capacity":
+        """What a placement holds: the longest context, the most sequences, and which stage limits them.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose memory counts; its workload says how many sequences have the longest context, and
+            how long the most sequences are. It need not fit itself.
+        placement : Placement
+            Valid but for memory.
+
+        Returns
+        -------
+        Capacity
+            `context` (tokens), `sequences` (at once), and `to_frame()` with both of every stage.
+
+        Raises
+        ------
+        InvalidPlacement
+            A rule besides memory is broken.
+        InvalidValue
+            An argument is of another kind.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> cluster, load = pl.Cluster.from_counts({"L4": 1}, 24, 1), pl.Workload(8192, 1, "decode")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, Roofline(), link_units="tokens")
+        >>> held = problem.costs.capacity(problem, pl.Placement.of([(32, (0,))]))
+        >>> held.context > 40_000, held.sequences
+        (True, 5)
+        """
+        from pipelab.hardware.what_fits import capacity
+
+        return capacity(problem, placement)
 
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
         """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.

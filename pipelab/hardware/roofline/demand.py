@@ -12,10 +12,14 @@ attention
 - bytes of a layer: the weights once, of E experts those that some token visits, E·(1 − (1 −
 E_a/E)^(b·q));
   keys and values once, b·s·κ (with FlashAttention no s² of bytes); activations in and out of eight
-  operators, 8·b·q·d·2. Head: V·d·β.
+  operators, 8·b·q·d·2. Head: V·d·β₁₆, as embedding, head, norms, biases
+  and routers keep 16 bits where the layers' matrices have fewer.
 - bytes to keep on a GPU: weights, keys and values of every microbatch in flight, and the
 activations
   of the widest operator, b·q·(2d + 2f)·2.
+
+With a window of w tokens, a token looks back at min(w, position) of them: b·min(s, w) pairs in decode,
+b·(s·w − w²/2) in prefill where s > w; as many keys and values are read, and no more than w are kept.
 
 In a mixed load every sequence writes o tokens after a prompt of s: each new token looks back at s +
 o/2 others on average, and brings s/o prompt tokens of other sequences with it.
@@ -57,13 +61,44 @@ class Demand:
     @property
     def kept_tokens(self) -> float:
         """Tokens per sequence that the KV cache must have room for."""
-        return self.load.sequence_length + (
-            self.load.output_tokens if self.load.phase == "mixed" else 0
-        )
+        written = self.load.output_tokens if self.load.phase == "mixed" else 0
+        return self._seen(self.load.sequence_length + written)
+
+    def _seen(self, position: int) -> int:
+        """Tokens that one at this position looks back at."""
+        return min(position, self.model.window or position)
+
+    def _pairs(self, start: int, end: int) -> float:
+        """Of a sequence's tokens from start to end, how many pairs of one and another that it looks back at.
+
+        Twice their number is whole, and counted exactly: what is left of a long context is short.
+        """
+
+        def twice(x: int) -> int:
+            inside = self._seen(x)
+            return inside * (2 * x - inside)
+
+        return (twice(end) - twice(start)) / 2
+
+    @property
+    def _prompt_pairs(self) -> float:
+        """Pairs of one prompt, per pass: in a mixed load, of the share of it that a new token brings."""
+        pairs = self._pairs(0, self.load.sequence_length)
+        return {"prefill": pairs, "decode": 0.0, "mixed": pairs / self.load.output_tokens}[
+            self.load.phase
+        ]
+
+    @property
+    def _answer_pairs(self) -> float:
+        """Pairs of the token that each sequence writes in one pass, on average."""
+        s, o = self.load.sequence_length, self.load.output_tokens
+        if self.load.phase == "mixed":
+            return self._pairs(s, s + o) / o
+        return float(self._seen(s)) if self.load.phase == "decode" else 0.0
 
     def attention_flops(self) -> float:
         """Of one sequence in one layer."""
-        m, s, o = self.model, self.load.sequence_length, self.load.output_tokens
+        m = self.model
         wide = 4 * m.heads * m.head_dim
         reading = writing = wide  # per pair of tokens
         if m.latent:
@@ -74,11 +109,7 @@ class Demand:
                 2 * m.heads * (m.head_dim + rope + value),
                 2 * m.heads * (2 * kv + rope),
             )
-        if self.load.phase == "prefill":
-            return reading * s * s / 2
-        if self.load.phase == "decode":
-            return writing * s
-        return writing * (s + o / 2) + reading * (s / o) * s / 2
+        return writing * self._answer_pairs + reading * self._prompt_pairs
 
     def layer_flops(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
         """FLOPs of one layer, "ordinary" or "dense", for b sequences."""
@@ -90,7 +121,7 @@ class Demand:
     def layer_weight_bytes(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
         """Weights of one layer that a pass with b sequences reads."""
         m = self.model
-        everything = m.layer_parameters(kind) * m.weight_bytes
+        everything = m.layer_bytes(kind)
         if kind == "dense" or not m.has_experts:
             return everything + 0 * b
         missed = m.experts * (1 - m.experts_per_token / m.experts) ** (b * self.new_tokens)
@@ -99,8 +130,8 @@ class Demand:
     def kv_bytes(self, b: Any) -> Any:
         """Keys and values of one layer that a pass with b sequences reads or writes."""
         s, o = self.load.sequence_length, self.load.output_tokens
-        tokens = s if self.load.phase != "mixed" else s + o / 2 + s / o
-        return b * tokens * self.model.kv_bytes
+        prompt = {"prefill": float(s), "decode": 0.0, "mixed": s / o}[self.load.phase]
+        return b * (prompt + self._answer_pairs) * self.model.kv_bytes
 
     def activation_bytes(self, b: Any) -> Any:
         """Activations that one layer reads and writes for b sequences."""
@@ -108,9 +139,7 @@ class Demand:
 
     def score_bytes(self, per_pair: float, b: Any) -> Any:
         """Attention scores of prompts that one layer moves, where attention is not fused."""
-        s, o = self.load.sequence_length, self.load.output_tokens
-        pairs = {"prefill": s * s / 2, "decode": 0.0, "mixed": s / o * s / 2}[self.load.phase]
-        return b * per_pair * self.model.heads * pairs
+        return b * per_pair * self.model.heads * self._prompt_pairs
 
     def handed_on_bytes(self, b: Any) -> Any:
         """The residual stream of b sequences: what stages send to each other, and what tensor parallelism adds up."""
@@ -122,8 +151,8 @@ class Demand:
 
     @property
     def head_bytes(self) -> float:
-        """Weights of the head."""
-        return self.model.vocab * self.model.d_model * self.model.weight_bytes
+        """Weights of the head, which is not quantised."""
+        return self.model.vocab * self.model.d_model * self.model.kept_bytes
 
     def kept_gb(
         self, weight_gb: np.ndarray | float, layers: np.ndarray | float, b: Any, t: int

@@ -24,16 +24,17 @@ def hardware_of(costs: "Roofline", demand: Demand, kinds: Sequence[GPU]) -> Hard
     inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
     waits = np.where(inside < PCIE_GB_PER_S, engine.pcie_allreduce_us, engine.allreduce_us)
     return Hardware(
-        np.array([_flop_per_s(engine, f, demand) for f in facts]),
+        np.array([_flop_per_s(engine, f, demand, demand.model.precision) for f in facts]),
+        np.array([_flop_per_s(engine, f, demand, "bf16") for f in facts]),
         np.array([_bytes_per_s(engine, f) for f in facts]),
         inside * engine.link_efficiency * 1e9,
         waits * 1e-6,
     )
 
 
-def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand) -> float:
+def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -> float:
     peak = gpu.fp16_tflop_per_s
-    if demand.model.precision == "fp8":
+    if precision == "fp8":
         peak = gpu.fp8_tflop_per_s or peak
     elif engine.accumulate == "fp16":
         peak = gpu.fp16_accumulate_tflop_per_s or peak
@@ -67,7 +68,7 @@ def stage_seconds(
     head = slower(
         costs,
         demand,
-        demand.head_flops(b) / (t * gpu.flops),
+        demand.head_flops(b) / (t * gpu.head_flops),
         demand.head_bytes / (t * gpu.bandwidth),
     )
     total = span.last * (head + engine.step_overhead_us * 1e-6)

@@ -1,0 +1,151 @@
+"""What a placement holds: the longest context, the most sequences, and which stage limits them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pipelab.costs import MEMORY_SLACK, answered
+from pipelab.errors import InvalidPlacement
+from pipelab.evaluation import broken_rules, tally
+from pipelab.fields import instance
+from pipelab.placement import Placement, Stage, show_layers
+from pipelab.problem import Problem, Workload
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MOST = 10**9  # that a Workload counts to; what fits this often has no limit
+
+
+@dataclass(frozen=True)
+class StageCapacity:
+    """What one stage holds; None where memory sets no limit, 0 where not even one fits."""
+
+    stage: Stage
+    gpu_types: tuple[str, ...]
+    context: int | None  # tokens per sequence, of as many sequences as the workload has
+    sequences: int | None  # of as many tokens as the workload has
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a placement holds.
+
+    Attributes
+    ----------
+    stages : tuple of StageCapacity
+        Of every stage the longest context and the most sequences.
+    workload : Workload
+        Whose sequences and tokens the other of both is.
+    """
+
+    stages: tuple[StageCapacity, ...]
+    workload: Workload
+
+    @property
+    def context(self) -> int | None:
+        """Longest context in tokens, with the workload's sequences; None for any."""
+        return _least([s.context for s in self.stages])
+
+    @property
+    def sequences(self) -> int | None:
+        """Most sequences at once (of all microbatches in flight) of the workload's length; None for any."""
+        return _least([s.sequences for s in self.stages])
+
+    def to_frame(self) -> "DataFrame":
+        """The stages as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per stage: `stage`, `layers`, `gpu_types`, `longest_context_tokens`,
+            `most_sequences` (infinite where memory sets no limit), and what this stage `limits`.
+        """
+        import pandas as pd
+
+        none = float("inf")
+
+        def limits(s: StageCapacity) -> str:
+            found = [
+                name
+                for name in ("context", "sequences")
+                if getattr(s, name) is not None and getattr(s, name) == getattr(self, name)
+            ]
+            return ", ".join(found)
+
+        return pd.DataFrame(
+            {
+                "stage": range(1, len(self.stages) + 1),
+                "layers": [show_layers(s.stage.layers) for s in self.stages],
+                "gpu_types": [tally(s.gpu_types) for s in self.stages],
+                "longest_context_tokens": [
+                    none if s.context is None else s.context for s in self.stages
+                ],
+                "most_sequences": [
+                    none if s.sequences is None else s.sequences for s in self.stages
+                ],
+                "limits": [limits(s) for s in self.stages],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        from pipelab.display import table
+
+        return table(self.to_frame())
+
+
+def capacity(problem: Problem, placement: Placement) -> Capacity:
+    """The longest context and the most sequences of a placement, stage by stage.
+
+    Any cost model answers: a stage holds what the evaluator finds to fit. A longer context, and one more
+    sequence, never need less memory; so halving finds the last that fits.
+
+    Raises
+    ------
+    InvalidPlacement
+        A rule besides memory is broken.
+    InvalidValue
+        An argument is of another kind.
+    """
+    instance("capacity", "problem", problem, Problem, "a Problem")
+    instance("capacity", "placement", placement, Placement, "a Placement")
+    defects = broken_rules(problem, placement)
+    if defects:
+        raise InvalidPlacement(defects)
+    return Capacity(tuple(_of_stage(problem, s) for s in placement.stages), problem.workload)
+
+
+def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
+    gpus, load = [problem.cluster.gpus[g] for g in stage.gpus], problem.workload
+
+    def fits(load: Workload) -> bool:
+        cost = answered(problem.costs, problem.model, load, gpus, stage.layers, problem.batch_split)
+        pairs = zip(cost.memory_gb, gpus, strict=True)
+        return cost.throughput > 0 and all(gb <= g.memory_gb * MEMORY_SLACK for gb, g in pairs)
+
+    context = _last(lambda n: fits(replace(load, sequence_length=n)))
+    batch = _last(lambda n: fits(replace(load, batch_size=n)))
+    sequences = None if batch is None else batch * load.in_flight
+    return StageCapacity(stage, tuple(gpu.type for gpu in gpus), context, sequences)
+
+
+def _last(fits: Callable[[int], bool]) -> int | None:
+    """The last whole number that fits; 0 if 1 does not, None if all do."""
+    if not fits(1):
+        return 0
+    good, bad = 1, 2
+    while bad <= MOST and fits(bad):
+        good, bad = bad, 2 * bad
+    if bad > MOST:
+        if fits(MOST):
+            return None
+        bad = MOST
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def _least(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return min(known) if known else None
