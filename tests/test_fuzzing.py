@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 
 import pipelab as pl
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
+from pipelab.hardware.measurement_files import measurements_of
+from pipelab.hardware.timed_passes import Stated
 from pipelab.io.paths import data_dir
 from pipelab.io.placements import save_placement
 from pipelab.io.schedule_files import from_csv, to_csv
@@ -216,6 +218,11 @@ def _planned_text(name: str) -> str:
 
 
 TIMES = "gpu_type,layers,batch,milliseconds\nL4,1,1,2\nL4,1,8,5\nL4,4,1,7\nL4,4,8,17\nT4,1,1,3\n"
+MEASURED = Path(__file__).parent / "data" / "measured"
+PAIR = "index, name, memory.total [MiB]\n0, NVIDIA A40, 46068 MiB\n1, NVIDIA A40, 46068 MiB\n"
+PAIR_TOPOLOGY = "GPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-31\nGPU1\tNV4\t X \t0-31\n"
+ONE_L4 = "index, name, memory.total [MiB]\n0, NVIDIA L4, 23034 MiB\n"
+LINKS = "host,other,gbit_per_s,latency_ms\na,b,9.4,0.2\nb,a,9.1,0.2\na,a,160,\n"
 FEW_MODELS, FEW_GPUS, FEW_CLUSTERS = (
     _few("models.csv", 3),
     _few("gpus.csv", 3),
@@ -253,6 +260,26 @@ DOORS = {
             pl.load_cluster("helix-single24", file=folder / "clusters.csv"),
         )[0],
         lambda table: {"clusters.csv": len(table)},
+    ),
+    "load_cluster, of hosts": Door(
+        {"a.gpus.csv": PAIR, "a.topo.txt": PAIR_TOPOLOGY, "b.gpus.csv": ONE_L4, "links.csv": LINKS},
+        lambda folder: pl.load_cluster(folder),
+        lambda cluster: {"b.gpus.csv": sum(gpu.type == "L4" for gpu in cluster.gpus)},
+    ),
+    "load_measured, Vidur": Door(
+        {"mlp.csv": (MEASURED / "a100/mlp.csv").read_text(encoding="utf-8")},
+        lambda folder: (
+            pl.load_measured(folder / "mlp.csv", pl.Roofline(), gpu_type="L4"),
+            measurements_of(
+                folder / "mlp.csv", "vidur", Stated(gpu_type="L4", model="Llama-3-8B"), pl.load_gpus()
+            ),
+        ),
+        lambda found: {},  # rows of two GPUs are passed over
+    ),
+    "load_measured, Helix": Door(
+        {"decode_bs2time.csv": (MEASURED / "l4/decode_bs2time.csv").read_text(encoding="utf-8")},
+        lambda folder: pl.load_measured(folder / "decode_bs2time.csv", pl.Roofline(), gpu_type="L4"),
+        lambda costs: {},  # pairs of zeros are passed over
     ),
     "load_measured": Door(
         {"times.csv": TIMES},

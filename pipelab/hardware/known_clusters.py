@@ -1,5 +1,6 @@
 """Real mixes of GPUs, as others have published them, with the network between their nodes."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, UnknownName, nearest
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import (
     Count,
     Flag,
@@ -19,9 +20,11 @@ from pipelab.fields import (
     checked_arguments,
     described,
 )
+from pipelab.hardware.host_listings import cluster_of_hosts
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.io.csv_cells import frame_of, number, path_of, place, read_rows, refuse_misspelt
 from pipelab.io.paths import data_dir
+from pipelab.io.whole_files import is_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,7 +61,7 @@ class _Node:
 
 @checked_arguments
 def load_cluster(
-    name: str,
+    name: str | Path,
     *,
     gpus: Annotated[
         Mapping[str, GPUFacts] | None, described("GPUFacts by type, such as load_gpus()")
@@ -67,21 +70,23 @@ def load_cluster(
     nodes: Flag = True,
     file: str | Path | None = None,
 ) -> Cluster:
-    """A cluster of `data/clusters.csv`, or of your own file with the same columns.
+    """A cluster of `data/clusters.csv`, of your own file, or of what your hosts say of themselves.
 
     Parameters
     ----------
-    name : str
-        One of `pl.clusters()`, or of your own file.
+    name : str or Path
+        One of `pl.clusters()`, or of your own file; or the path of a folder with the listings of
+        hosts (see Notes).
     gpus : dict of str to GPUFacts, optional
-        By default `load_gpus()`: memory, price and the link inside a node come from there.
+        By default `load_gpus()`: memory, price and the link inside a node come from there. Of
+        hosts, the types and prices; their memory is what they say.
     network_gbit_per_s : float, optional
-        Between nodes where the file does not say (and only there), in 10^9 bit/s.
+        Between nodes or hosts where no file says (and only there), in 10^9 bit/s.
     nodes : bool
         Whether GPUs of a node with several know its name. Without, no stage can be tensor parallel,
         and GPUs of all nodes are of one kind: fewer different stages to look at.
     file : str or Path, optional
-        A CSV with the columns of `data/clusters.csv`.
+        A CSV with the columns of `data/clusters.csv`; not with a folder.
 
     Returns
     -------
@@ -94,11 +99,25 @@ def load_cluster(
     Raises
     ------
     UnknownName
-        No such cluster, or a type of GPU that `gpus` does not know.
+        No such cluster or folder, or a type of GPU that `gpus` does not know.
     InvalidData
-        The file is not there or cannot be read, the network is not stated, or a value does not fit.
+        A file is not there or cannot be read, the network is not stated, a listing is torn, or a
+        value does not fit: the message names file, line and value.
     InvalidValue
         An argument does not fit.
+
+    Notes
+    -----
+    A folder has two files of every host, and one of the network:
+
+        HOST.gpus.csv   nvidia-smi --query-gpu=index,name,memory.total --format=csv
+        HOST.topo.txt   nvidia-smi topo -m (not needed of a host with one GPU)
+        links.csv       host,other,gbit_per_s and, if known, latency_ms (not needed of one host)
+
+    A row of links.csv holds for both ways, unless the way back has a row of its own. GPUs that
+    NVLink joins, each to each, are a node: with a switch all of a host, with bridges the pairs; of
+    a mesh, groups in the order of the GPUs' numbers. Those without NVLink are a node that talks
+    over PCIe. `data/README.md` says what each word of the listing stands for in GB/s.
 
     References
     ----------
@@ -111,10 +130,18 @@ def load_cluster(
     (24, 1.0, 1.0)
     """
     facts = load_gpus() if gpus is None else gpus
+    if isinstance(name, os.PathLike) and file is not None:
+        raise InvalidValue("load_cluster", [("file", file, "expected none beside a folder")])
     path = data_dir() / "clusters.csv" if file is None else path_of("load_cluster", file, "file")
     table = _read(path)
+    if isinstance(name, os.PathLike) or (isinstance(name, str) and name and name not in table):
+        folder = path_of("load_cluster", name, "name")
+        if file is None and is_folder(folder):
+            return cluster_of_hosts(folder, facts, network_gbit_per_s, nodes)
     if not isinstance(name, str) or name not in table:
-        raise UnknownName(f"there is no cluster {name!r}; {nearest(str(name), table)}")
+        asked = shown(os.fspath(name) if isinstance(name, os.PathLike) else name)
+        known = nearest(asked.strip("'"), table)
+        raise UnknownName(f"there is no cluster or folder {asked}; {known}")
     made: list[_Node] = []
     for row in table[name]:
         made += _nodes(path, name, row, facts, network_gbit_per_s, nodes, len(made))

@@ -1,9 +1,12 @@
 """What is known of GPUs: memory, bandwidth, FLOP/s, links, prices; every row with its source."""
 
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pipelab.errors import nearest
 from pipelab.fields import Positive, Share, checked
 from pipelab.hardware.fact_rows import facts_from
 from pipelab.io.csv_cells import frame_of, path_of
@@ -30,6 +33,11 @@ class GPUFacts:
         Share of that peak which large matrix products reach.
     link_gb_per_s : float
         To the other GPUs of its node in GB/s, per direction: NVLink, or PCIe where there is none.
+    pcie_gb_per_s : float, optional
+        Of its PCIe slot in GB/s, per direction, where its link is another; by default
+        `link_gb_per_s`.
+    driver_names : str
+        What `nvidia-smi` and llama.cpp call it, several names with "; " between them.
     usd_per_hour : float, optional
         What one costs to rent, in $ per hour.
     memory_kind : {"HBM", "GDDR", "unified"}
@@ -53,6 +61,8 @@ class GPUFacts:
     fp16_tflop_per_s: Positive
     compute_efficiency: Share = 0.72
     link_gb_per_s: Positive = 31.5
+    pcie_gb_per_s: Positive | None = None
+    driver_names: str = ""
     usd_per_hour: Positive | None = None
     memory_kind: Literal["HBM", "GDDR", "unified"] = "GDDR"
     fp16_accumulate_tflop_per_s: Positive | None = None
@@ -63,7 +73,7 @@ class GPUFacts:
     note: str = ""
 
 
-_TEXTS = {"verified", "source", "note", "memory_kind"}
+_TEXTS = {"verified", "source", "note", "memory_kind", "driver_names"}
 
 
 def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
@@ -112,6 +122,31 @@ def _read(path: Path) -> dict[str, GPUFacts]:
     return facts_from(
         path, "gpu_type", lambda _, values: GPUFacts(**values), required, optional, texts=_TEXTS
     )
+
+
+def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
+    """The type of the GPU that a driver calls so, if there is one.
+
+    >>> type_of("NVIDIA A100-SXM4-80GB", load_gpus()), type_of("A100-SXM4-80GB", load_gpus())
+    ('A100-SXM-80', 'A100-SXM-80')
+    """
+    wanted = _plain_name(name)
+    for gpu_type, gpu in facts.items():
+        if wanted and wanted in map(_plain_name, (gpu_type, *gpu.driver_names.split(";"))):
+            return gpu_type
+    return None
+
+
+def nearest_name(name: str, facts: Mapping[str, GPUFacts]) -> str:
+    """Say which names drivers have for these types, the nearest first."""
+    return nearest(
+        name, [n.strip() for gpu in facts.values() for n in gpu.driver_names.split(";") if n]
+    )
+
+
+def _plain_name(name: str) -> str:
+    """Without the brand in front, which older drivers leave out: "NVIDIA A100", "Tesla T4"."""
+    return re.sub(r"^(nvidia )?(tesla |geforce )?", "", " ".join(name.lower().split()))
 
 
 def gpus(path: str | Path | None = None) -> "DataFrame":

@@ -212,13 +212,19 @@ class Roofline:
         )
         return replace(self, gpus={**self.gpus, gpu_type: changed})
 
-    def calibrated(self, file: str | Path) -> "Calibration":
+    def calibrated(self, file: str | Path, **stated: Any) -> "Calibration":
         """Fit the constants of engines and GPUs to measured times; today's are the priors.
 
         Parameters
         ----------
         file : str or Path
-            A CSV with the columns of `data/measured_times.csv`.
+            A CSV with the columns of `data/measured_times.csv`; or what another tool measured:
+            `llama-bench -o json`, `vllm bench serve` or `latency` (JSON), Vidur's `mlp.csv`, Helix's
+            `prompt_bs2time.csv` and `decode_bs2time.csv`.
+        **stated
+            What such a file does not say, or says otherwise: `gpu_type`, `model`, `precision`,
+            `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and
+            `node_gb_per_s`. `data/README.md` says what each format needs.
 
         Returns
         -------
@@ -230,15 +236,28 @@ class Roofline:
         Raises
         ------
         InvalidData
-            The file is not there or cannot be read, or a value does not fit.
+            The file is not there or cannot be read, a value does not fit, or neither the file nor
+            `stated` says what is needed.
         InvalidValue
-            `file` is not a path.
+            `file` is not a path, or a stated fact does not fit.
+        UnknownName
+            There is no such model.
         """
+        from pipelab.hardware.measurement_files import (
+            format_of,
+            measurements_of,
+            refuse_stated,
+            stated_of,
+        )
         from pipelab.hardware.roofline.calibration import calibrate
         from pipelab.hardware.roofline.measurement_rows import measurement_of, read_measurements
 
-        rows = read_measurements(path_of("calibrated", file, "file"))
-        return calibrate(self, [measurement_of(row) for row in rows])
+        path, facts = path_of("calibrated", file, "file"), stated_of("calibrated", stated)
+        kind = format_of(path)
+        if kind != "own":
+            return calibrate(self, measurements_of(path, kind, facts, self.gpus))
+        refuse_stated("calibrated", path, stated)
+        return calibrate(self, [measurement_of(row) for row in read_measurements(path)])
 
     @property
     def gpu_types(self) -> tuple[str, ...]:

@@ -1,0 +1,308 @@
+"""What hosts say of themselves: `nvidia-smi topo -m`, `nvidia-smi --query-gpu`, and the links between them.
+
+A folder has for every host HOST.topo.txt and HOST.gpus.csv, and links.csv for the network.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from pipelab.cluster import GPU, Cluster
+from pipelab.errors import InvalidData, nearest, shown
+from pipelab.hardware.known_gpus import GPUFacts, nearest_name, type_of
+from pipelab.io.csv_cells import NUMBER, Row, number, read_rows, refuse_misspelt
+from pipelab.io.whole_files import is_file, named, read_text, refused
+
+TOPOLOGY, GPUS, LINKS = ".topo.txt", ".gpus.csv", "links.csv"
+MEMORY = "memory.total [MiB]"
+
+# One NVLink in GB/s per direction. NVLink 2 to 4 of data-centre GPUs carry 25; bridges of cards with
+# GDDR (A40, RTX 3090: NVLink 3 of the GA102) carry 14.0625, which `nvidia-smi nvlink -s` prints;
+# NVLink 5 carries 50, and a type with more than 18 · 25 GB/s has it.
+_NVLINK = {"HBM": 25.0, "GDDR": 14.0625, "unified": 25.0}
+_NVLINK_4_MOST, _NVLINK_5, _MOST_LINKS = 450.0, 50.0, 18
+# From socket to socket. No listing names the CPU; NCCL (src/graph/topo.h) assumes 10 for Skylake, 22
+# for Sapphire Rapids, 16 to 32 for AMD: the lowest here, unless links.csv has a measured one.
+_SYS = 10.0
+_PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.984375, 4: 1.96875, 5: 3.9375, 6: 7.5625}
+_PCIE = ("PIX", "PXB", "PHB", "NODE")
+_MOST_GPUS = 4_000  # every two have a link of their own: 128 MB
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_LABEL = re.compile(r"GPU(\d{1,4})")
+_WORD = re.compile(r"X|NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
+
+
+@dataclass(frozen=True)
+class _Host:
+    """One host: its GPUs in the order of their numbers, and what is between every two of them."""
+
+    name: str
+    numbers: list[int]
+    gpus: tuple[GPU, ...]
+    pcie: tuple[float, ...]  # GB/s of each slot
+    links: list[list[str]]  # words of the listing
+
+
+def cluster_of_hosts(
+    folder: Path, facts: Mapping[str, GPUFacts], network_gbit_per_s: float | None, nodes: bool
+) -> Cluster:
+    """The GPUs of all hosts of a folder as one cluster.
+
+    Raises
+    ------
+    InvalidData
+        A file is missing, torn or strange; names file, line and value.
+    """
+    hosts = [_host(folder, name, facts) for name in _host_names(folder)]
+    count = sum(len(host.gpus) for host in hosts)
+    if count > _MOST_GPUS:
+        raise InvalidData(f"{named(folder)}: {count:,} GPUs; expected at most {_MOST_GPUS:,}")
+    between, latency = _network(folder, [host.name for host in hosts], network_gbit_per_s)
+    of = np.repeat(np.arange(len(hosts)), [len(host.gpus) for host in hosts])
+    bandwidth, gpus = between[np.ix_(of, of)], list[GPU]()
+    for i, host in enumerate(hosts):
+        inside = _inside(host, facts, between[i, i])
+        bandwidth[np.ix_(of == i, of == i)] = inside
+        gpus += _in_nodes(host, facts, inside) if nodes else host.gpus
+    return Cluster(tuple(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)])
+
+
+def _host_names(folder: Path) -> list[str]:
+    """Hosts in the order people count: node2 before node10."""
+    try:
+        found = sorted(path.name for path in folder.iterdir())
+    except (OSError, ValueError) as error:
+        raise refused(folder, "read", error) from None
+    names = {n.removesuffix(end) for n in found for end in (TOPOLOGY, GPUS) if n.endswith(end)}
+    if not names - {""}:
+        there = ", ".join(found[:20]) or "nothing"
+        raise InvalidData(
+            f"{named(folder)}: no host in it: expected HOST{GPUS} (nvidia-smi --query-gpu=index,name,memory.total "
+            f"--format=csv) and HOST{TOPOLOGY} (nvidia-smi topo -m) of every host; the folder has {there}"
+        )
+    parts = {n: [int(p) if p.isdecimal() else p for p in re.split(r"([0-9]+)", n)] for n in names}
+    return sorted(names - {""}, key=lambda name: [(isinstance(p, str), p) for p in parts[name]])
+
+
+def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
+    rows = read_rows(folder / f"{name}{GPUS}", ("index", "name", MEMORY))
+    found: dict[int, tuple[GPU, float]] = {}
+    for row in rows:
+        index = row.cells["index"]
+        if not re.fullmatch("[0-9]{1,4}", index) or int(index) in found:
+            raise row.error("index", index, "expected a GPU's number that no other row has")
+        found[int(index)] = _gpu(row, facts)
+    # The driver of one GPU in eight may keep a few MiB more; stages take GPUs as equal that are.
+    least: dict[str, float] = {}
+    for gpu, _ in found.values():
+        least[gpu.type] = min(gpu.memory_gb, least.get(gpu.type, np.inf))
+    order = sorted(found)
+    gpus = tuple(replace(found[i][0], memory_gb=least[found[i][0].type]) for i in order)
+    path = folder / f"{name}{TOPOLOGY}"
+    if len(order) == 1 and not is_file(path):
+        links = [["X"]]
+    else:
+        links = _read_topology(path, order, rows[0].path)
+    return _Host(name, order, gpus, tuple(found[i][1] for i in order), links)
+
+
+def _gpu(row: Row, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
+    """One GPU without its node, and the GB/s of its slot."""
+    name = row.cells["name"]
+    if "MIG" in name.split() or row.cells.get("mig.mode.current", "").lower() == "enabled":
+        raise row.error("name", name, f"a MIG instance, or a GPU cut into some: {_MIG}")
+    kind = type_of(name, facts)
+    if kind is None:
+        known = nearest_name(name, facts)
+        raise row.error(
+            "name",
+            name,
+            f"no type of GPU has this name; {known}; or give gpus=… with its driver_names",
+        )
+    memory = row.cells[MEMORY].removesuffix("MiB").strip()
+    if not NUMBER.fullmatch(memory) or not 1 <= float(memory) < 1e9:
+        raise row.error(MEMORY, row.cells[MEMORY], "expected MiB, such as 81559 MiB")
+    gpu = facts[kind]
+    slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
+    generation, width = (_lanes(row, f"pcie.link.{what}") for what in ("gen.max", "width.current"))
+    if generation and width:
+        slot = _PCIE_LANE[generation] * width
+    return GPU(kind, float(memory) * 2**20 / 1e9, gpu.usd_per_hour), slot
+
+
+_MIG = "expected whole GPUs; turn MIG off, or leave this GPU out of both files"
+
+
+def _lanes(row: Row, column: str) -> int | None:
+    text = row.cells.get(column, "")
+    most = max(_PCIE_LANE) if column.endswith("max") else 32
+    if not text:
+        return None
+    if not re.fullmatch("[0-9]{1,2}", text) or not 1 <= int(text) <= most:
+        raise row.error(column, text, f"expected a whole number from 1 to {most}")
+    return int(text)
+
+
+def _read_topology(path: Path, wanted: list[int], gpus: Path) -> list[list[str]]:
+    """What is between every two GPUs, in words; whatever stands around the matrix is passed over."""
+    header: list[int] | None = None
+    found: dict[int, list[str]] = {}
+    for n, raw in enumerate(read_text(path, "text").splitlines(), start=1):
+        line = _ANSI.sub("", raw).strip()
+        words = line.split()
+        if words and words[0].startswith("MIG"):
+            raise InvalidData(f"{path}, line {n}: {shown(line)}: a MIG instance: {_MIG}")
+        # `vllm collect-env` puts "GPU topology:" in front.
+        labels = [_LABEL.fullmatch(word) for word in line.rpartition(":")[2].split()]
+        if not labels or not labels[0]:
+            continue
+        if header is None:
+            ends = labels.index(None) if None in labels else len(labels)
+            header = [int(label[1]) for label in labels[:ends] if label]
+            if header != wanted:
+                expected = f"expected the GPUs of {gpus.name}: {_labels(wanted)}"
+                raise InvalidData(f"{path}, line {n}: a header with {_labels(header)}; {expected}")
+        else:
+            index, cells = int(labels[0][1]), words[1 : 1 + len(header)]
+            _check_row(f"{path}, line {n}", index, cells, header, found)
+            found[index] = ["SYS" if cell == "SOC" else cell for cell in cells]
+    if header is None:
+        raise InvalidData(
+            f"{path}: no line begins with GPU0 GPU1 …; expected what `nvidia-smi topo -m` prints"
+        )
+    missing = [i for i in header if i not in found]
+    if missing:
+        raise InvalidData(
+            f"{path}: no row of {_labels(missing)}: the listing is torn; expected a row for every GPU"
+        )
+    for i, j in combinations(range(len(header)), 2):
+        there, back = found[header[i]][j], found[header[j]][i]
+        if there != back:
+            pair = f"GPU{header[i]} to GPU{header[j]} is {there}, and the way back {back}"
+            raise InvalidData(f"{path}: {pair}; expected the same word both ways")
+    return [found[i] for i in header]
+
+
+def _labels(indices: list[int]) -> str:
+    text = " ".join(f"GPU{i}" for i in indices[:32])
+    return text if len(indices) <= 32 else f"{text} …"
+
+
+def _check_row(
+    place: str, index: int, cells: list[str], header: list[int], found: Mapping[int, list[str]]
+) -> None:
+    if index not in header or index in found:
+        why = "is listed already" if index in found else "is not in the header"
+        raise InvalidData(
+            f"{place}: GPU{index} {why}; expected one row for every GPU of the header"
+        )
+    if len(cells) != len(header):
+        raise InvalidData(
+            f"{place}: {len(cells)} cells after GPU{index}; expected {len(header)}: the listing is torn"
+        )
+    for other, cell in zip(header, cells, strict=True):
+        fits = _WORD.fullmatch(cell) and (cell == "X") == (other == index)
+        if not fits or (cell.startswith("NV") and int(cell[2:]) > _MOST_LINKS):
+            words = "X" if other == index else f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS"
+            raise InvalidData(f"{place}: GPU{index} to GPU{other}: {shown(cell)}: expected {words}")
+
+
+def _nvlink(gpu: GPUFacts) -> float:
+    """GB/s of one NVLink."""
+    return _NVLINK_5 if gpu.link_gb_per_s > _NVLINK_4_MOST else _NVLINK[gpu.memory_kind]
+
+
+def _links(word: str) -> int:
+    return int(word[2:]) if word.startswith("NV") else 0
+
+
+def _inside(host: _Host, facts: Mapping[str, GPUFacts], sockets: float) -> np.ndarray:
+    """GB/s between the GPUs of a host; `sockets` is what SYS carries."""
+    size = len(host.gpus)
+    matrix = np.ones((size, size))
+    for i, j in combinations(range(size), 2):
+        word = host.links[i][j]
+        slot = min(host.pcie[i], host.pcie[j])
+        one = min(_nvlink(facts[host.gpus[k].type]) for k in (i, j))
+        rate = _links(word) * one if _links(word) else slot if word in _PCIE else min(slot, sockets)
+        matrix[i, j] = matrix[j, i] = rate
+    return matrix
+
+
+def _in_nodes(host: _Host, facts: Mapping[str, GPUFacts], inside: np.ndarray) -> list[GPU]:
+    """The host's GPUs with their nodes: those that NVLink joins, each to each, and then all others."""
+    left, gpus = list(range(len(host.gpus))), list(host.gpus)
+    while left:
+        node = [left[0]]
+        for i in left[1:]:
+            if all(_links(host.links[i][j]) for j in node):
+                node.append(i)
+        if len(node) == 1:  # NVLink takes it nowhere: it is one of the others
+            node = [i for i in left if not any(_links(host.links[i][j]) for j in left)]
+        if len(node) > 1:
+            numbers = ",".join(str(host.numbers[i]) for i in node)
+            name = host.name if len(node) == len(gpus) else f"{host.name} GPU{numbers}"
+            rates = [_to_others(host, facts, inside, i, node) for i in node]
+            for i in node:
+                gpus[i] = replace(gpus[i], node=name, node_gb_per_s=min(rates))
+        left = [i for i in left if i not in node]
+    return gpus
+
+
+def _to_others(
+    host: _Host, facts: Mapping[str, GPUFacts], inside: np.ndarray, i: int, node: list[int]
+) -> float:
+    """GB/s of a GPU to all others of its node together.
+
+    Wired each to each (4 H100 with NV6), a GPU's links add up. With a switch every pair shows all
+    links (8 H100 with NV18), and what a GPU has is that number once: the sum would be more links than it has.
+    """
+    others = [j for j in node if j != i]
+    counts = [_links(host.links[i][j]) for j in others]
+    if not all(counts):
+        return float(min(inside[i, j] for j in others))
+    gpu = facts[host.gpus[i].type]
+    own = gpu.link_gb_per_s / _nvlink(gpu) if gpu.pcie_gb_per_s else _MOST_LINKS
+    total = sum(counts) if sum(counts) <= own else max(counts)
+    return total * min(_nvlink(facts[host.gpus[j].type]) for j in node)
+
+
+def _network(folder: Path, hosts: list[str], stated: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """GB/s and ms between hosts; on the diagonal what SYS carries inside each."""
+    path, at = folder / LINKS, {host: i for i, host in enumerate(hosts)}
+    rates = np.full((len(hosts),) * 2, np.nan if stated is None else stated / 8)
+    np.fill_diagonal(rates, _SYS)
+    latency, said = np.zeros_like(rates), np.zeros(rates.shape, bool)
+    rows = read_rows(path, ("host", "other", "gbit_per_s")) if is_file(path) else []
+    for row in rows:
+        refuse_misspelt(row, ("host", "other", "gbit_per_s", "latency_ms"))
+        for column in ("host", "other"):
+            if row.cells[column] not in at:
+                known = nearest(row.cells[column], hosts)
+                raise row.error(column, row.cells[column], f"no host of this folder; {known}")
+        i, j = at[row.cells["host"]], at[row.cells["other"]]
+        if said[i, j]:
+            raise row.error("other", row.cells["other"], "this way is listed already")
+        rate = float(number(row, "gbit_per_s"))
+        delay = float(number(row, "latency_ms")) if row.cells.get("latency_ms") else 0.0
+        if not 0 < rate < 1e12:
+            raise row.error("gbit_per_s", row.cells["gbit_per_s"], "expected a number above 0")
+        if not 0 <= delay <= 1e9:
+            raise row.error("latency_ms", row.cells["latency_ms"], "expected from 0 to 1e9")
+        said[i, j] = True
+        for one, two in ((i, j), (j, i)):
+            if (one, two) == (i, j) or not said[one, two]:
+                rates[one, two] = rate / 8
+                latency[one, two] = 0.0 if i == j else delay
+    if np.isnan(rates).any():
+        i, j = np.argwhere(np.isnan(rates))[0]
+        raise InvalidData(
+            f"{named(path)}: no link from {hosts[i]!r} to {hosts[j]!r}; add a row with host, other and gbit_per_s, "
+            "or give network_gbit_per_s=…"
+        )
+    return rates, latency
