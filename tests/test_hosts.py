@@ -3,6 +3,7 @@
 `tests/data/README.md` names the threads.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -282,3 +283,12 @@ def test_a_spoilt_listing_is_read_or_refused(tmp_path):
             assert len(message) < 3000
 
     look()
+
+
+def test_the_table_has_what_drivers_report():
+    """MiB in a row's note, and the same in 10^9 bytes as its memory."""
+    for gpu_type, row in pl.gpus().iterrows():
+        found = re.search(r"nvidia-smi prints (\d+) MiB", row["note"])
+        assert found or not pl.load_gpus()[gpu_type].driver_names, gpu_type
+        if found:
+            assert row["memory_gb"] == pytest.approx(int(found[1]) * 2**20 / 1e9, abs=6e-4)

@@ -299,7 +299,7 @@ def test_a_context_too_long_for_any_memory_is_an_answer_with_its_numbers():
     assert result.status == "infeasible"
     cache = 8 * 24 * 1_000_000 * 2 * 8 * 128 * 2 / 1e9
     assert f"{cache:.4g} GB of KV cache" in result.reason
-    assert "offers 40 GB" in result.reason
+    assert "offers 42.95 GB" in result.reason
 
 
 def test_prices_and_networks_come_from_the_files():
