@@ -687,6 +687,38 @@ def test_no_target_is_typed_in(module):
             )
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("00.2", lambda cuts: 0.0 * len(cuts)),
+        ("01.2", lambda costs, speeds, ms: -1),
+        ("01.3", lambda costs, speeds: 0.0),
+    ],
+)
+def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, wrong, monkeypatch):
+    puzzle, shown = EXERCISES[name], []
+    given, _ = puzzle.smallest_failure(wrong)
+    answer = pl.check(name, wrong)
+    assert answer.figure == puzzle.picture(given)
+    assert answer.figure.layout.title.text
+    monkeypatch.setattr("IPython.display.display", lambda *what: shown.extend(what))
+    answer._ipython_display_()
+    assert [getattr(shown[0], "data", ""), shown[1]] == [answer.html, answer.figure]
+    assert str(answer).startswith(f"exercise {name}: not yet. On {given} yours gives ")
+
+
+def test_a_drawn_cut_says_what_its_slowest_gpu_takes():
+    """As the exercise's own answer has it, on every input; where a stage has a limit, none is slower."""
+    for line in EXERCISES["01.3"].inputs()[::10]:
+        title = EXERCISES["01.3"].picture(line).layout.title.text
+        assert title.endswith(f"takes {EXERCISES['01.3'].target(line):.4g}")
+    for line in EXERCISES["01.2"].inputs()[::10]:
+        figure = EXERCISES["01.2"].picture(line)
+        assert max(figure.data[0].y) <= line.ms * (1 + 1e-9)
+        white = [s for s in figure.layout.shapes if s.fillcolor == "#FFFFFF"]
+        assert len(white) == len(line.costs) - EXERCISES["01.2"].target(line)
+
+
 def test_a_name_that_is_none_is_refused():
     with pytest.raises(pl.UnknownName, match=r"no exercise '05\.9'"):
         pl.check("05.9", 1)

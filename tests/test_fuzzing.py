@@ -488,7 +488,7 @@ def test_what_was_found_so_far_stays_refused(tmp_path):
     (tmp_path / "plan.json").write_text("[" * 100_000)
     with pytest.raises(pl.InvalidData, match="cannot be read as JSON"):
         pl.load_placement(tmp_path / "plan.json")
-    (tmp_path / "gpus.csv").write_text(FEW_GPUS.replace("141", "x" * 100_000))
+    (tmp_path / "gpus.csv").write_text(FEW_GPUS.replace("150.755", "x" * 100_000))
     with pytest.raises(
         pl.InvalidData, match=r"row 2, column 'memory_gb': 'xxx.* … .*expected a number"
     ):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from pipelab.display import NO_FORMULAS
 
@@ -28,6 +29,18 @@ class Answer:
 
     def __repr__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True)
+class DrawnAnswer(Answer):
+    """A verdict with a figure below it, such as of the input on which an answer is wrong."""
+
+    figure: Any
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import HTML, display
+
+        display(HTML(self.html), self.figure)
 
 
 def guess(question: str, answer: object) -> Answer:

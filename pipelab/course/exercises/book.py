@@ -1,6 +1,6 @@
 """All exercises by name, and the one function that checks an answer."""
 
-from pipelab.course.exercises.answer import Answer, verdict
+from pipelab.course.exercises.answer import Answer, DrawnAnswer, verdict
 from pipelab.course.exercises.audits import AUDITS
 from pipelab.course.exercises.averages import AVERAGES, SmallestMix
 from pipelab.course.exercises.contest import Contest
@@ -50,7 +50,8 @@ def check(name: str, value: object) -> Answer:
     -------
     Answer
         The verdict in words, with its sign and colour in a notebook. A value of a wrong kind is a
-        wrong answer.
+        wrong answer. Where a function is wrong, the smallest input on which it is may be drawn
+        below.
 
     Raises
     ------
@@ -75,4 +76,9 @@ def check(name: str, value: object) -> Answer:
     right, why = exercise.grade(value)
     if right:
         return verdict("right", f"exercise {name}: right, {why}")
-    return verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")
+    answer = verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")
+    if isinstance(exercise, Puzzle) and exercise.picture and callable(value):
+        failure = exercise.smallest_failure(value)
+        if failure is not None:
+            return DrawnAnswer(answer.text, answer.html, exercise.picture(failure[0]))
+    return answer

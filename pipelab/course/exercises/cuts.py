@@ -10,6 +10,8 @@ from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.fields import given
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from pipelab.problem import Problem
 
 Cuts = tuple[tuple[int, int], ...]  # (number of layers, GPU id), in pipeline order
@@ -93,6 +95,13 @@ def _look_at(cuts: Cuts) -> str:
     return "the slowest stage or link sets the pace; which one is it here, and what does it take?"
 
 
+def _drawn(cuts: Cuts) -> "Figure":
+    from pipelab.course.figures.cut import plot_cut
+    from pipelab.placement import Placement
+
+    return plot_cut(_problem(), Placement.of([(n, (gpu,)) for n, gpu in cuts if n]))
+
+
 CUTS: dict[str, Exercise | Puzzle] = {
     "00.1": Exercise(
         lambda: _by_speed((*L4, *A100, *T4)),
@@ -113,5 +122,5 @@ CUTS: dict[str, Exercise | Puzzle] = {
             ),
         ),
     ),
-    "00.2": Puzzle("rate(cuts)", _some_cuts, _rate, _look_at),
+    "00.2": Puzzle("rate(cuts)", _some_cuts, _rate, _look_at, picture=_drawn),
 }

@@ -27,6 +27,8 @@ class Puzzle:
     apply : callable
         Calls the reader's function with an input: with lists of its own, so that a function that
         changes its argument spoils no later input.
+    picture : callable, optional
+        A figure of an input, to look at where the reader's function is wrong on it.
     """
 
     signature: str
@@ -35,6 +37,7 @@ class Puzzle:
     hint: Callable[[Any], str]
     rel: float = 1e-6
     apply: Callable[[Callable[..., Any], Any], Any] = lambda mine, given: mine(list(given))
+    picture: Callable[[Any], Any] | None = None
     none = ""  # None means not attempted, always
 
     def grade(self, mine: object) -> tuple[bool, str]:
@@ -42,23 +45,25 @@ class Puzzle:
         if not callable(mine):
             expected = f"the function itself, as `def {self.signature}:` makes it"
             return False, f"expected {expected}; yours is {shown(mine)}"
-        inputs = self.inputs()
-        for given in inputs:
+        failure = self.smallest_failure(mine)
+        if failure is None:
+            return True, f"it agrees on all {len(self.inputs())} inputs"
+        given, got = failure
+        expected = _written(self.target(given))
+        return False, f"on {given} yours gives {got}, expected {expected}. Hint: {self.hint(given)}"
+
+    def smallest_failure(self, mine: Callable[..., Any]) -> tuple[Any, str] | None:
+        """The first input on which the reader's function is wrong, and what it gives there."""
+        for given in self.inputs():
             wanted = self.target(given)
             try:
                 answer = self.apply(mine, given)
                 agrees = math.isclose(float(answer), wanted, rel_tol=self.rel)
             except Exception as error:  # whatever a reader's function raises
-                got = f"{type(error).__name__}: {error}"
-            else:
-                if agrees:
-                    continue
-                got = shown(answer)
-            return (
-                False,
-                f"on {given} yours gives {got}, expected {_written(wanted)}. Hint: {self.hint(given)}",
-            )
-        return True, f"it agrees on all {len(inputs)} inputs"
+                return given, f"{type(error).__name__}: {error}"
+            if not agrees:
+                return given, shown(answer)
+        return None
 
 
 def _written(wanted: float) -> str:

@@ -4,11 +4,14 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations_with_replacement, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
 from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.fields import given
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 A100, L4, T4 = (0, 1, 2), (3, 4, 5, 6), (7, 8, 9, 10)
 _INPUTS = 300
@@ -52,8 +55,7 @@ def _bottlenecks(line: Line, layers: int, least: int) -> list[float]:
     for cuts in inner:
         parts = list(pairwise([0, *cuts, layers]))
         if all(b - a >= least for a, b in parts):
-            loads = [sum(line.costs[a:b]) for a, b in parts]
-            found.append(max(c / v for c, v in zip(loads, line.speeds, strict=True)))
+            found.append(_slowest(line, [0, *cuts, layers]))
     return found
 
 
@@ -109,6 +111,26 @@ def _look_at_split(line: Line) -> str:
     return "one stage takes the layers after i, the stages before it the others; which of the two is slower?"
 
 
+def _drawn(line: Line) -> "Figure":
+    """The best cut; where a stage has a limit, of as many layers as keep it."""
+    from pipelab.course.figures.line import plot_line
+
+    layers = len(line.costs) if line.ms is None else int(_reach(line))
+    cuts = combinations_with_replacement(range(layers + 1), len(line.speeds) - 1)
+    return plot_line(
+        line.costs,
+        line.speeds,
+        min(cuts, key=lambda cut: _slowest(line, [0, *cut, layers])),
+        layers,
+        line.ms,
+    )
+
+
+def _slowest(line: Line, ends: Sequence[int]) -> float:
+    loads = [sum(line.costs[a:b]) for a, b in pairwise(ends)]
+    return max(load / speed for load, speed in zip(loads, line.speeds, strict=True))
+
+
 SPLITS: dict[str, Exercise | Puzzle] = {
     "01.1": Exercise(
         lambda: _exact((*A100, *T4)),
@@ -132,7 +154,19 @@ SPLITS: dict[str, Exercise | Puzzle] = {
         ),
     ),
     "01.2": Puzzle(
-        "reach(costs, speeds, ms)", _lines(14), _reach, _look_at_reach, apply=_with_lists
+        "reach(costs, speeds, ms)",
+        _lines(14),
+        _reach,
+        _look_at_reach,
+        apply=_with_lists,
+        picture=_drawn,
     ),
-    "01.3": Puzzle("split(costs, speeds)", _lines(None), _split, _look_at_split, apply=_with_lists),
+    "01.3": Puzzle(
+        "split(costs, speeds)",
+        _lines(None),
+        _split,
+        _look_at_split,
+        apply=_with_lists,
+        picture=_drawn,
+    ),
 }

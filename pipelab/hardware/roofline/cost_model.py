@@ -129,7 +129,7 @@ class Roofline:
     >>> a100 = pl.GPU("A100-SXM-40", 40)
     >>> cost = roof.stage(pl.load_model("Llama-2-70B"), load, [a100], range(1, 2), "even")
     >>> round(1000 * load.tokens / cost.throughput, 2)  # ms for one layer; Helix measured 8
-    8.54
+    7.94
     """
 
     gpus: Annotated[
@@ -399,7 +399,7 @@ class Roofline:
         --------
         >>> import pipelab as pl
         >>> llama, load = pl.load_model("Llama-3-8B"), pl.Workload(1024, 1, "decode")
-        >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 50  # tokens/s
+        >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 45  # tokens/s
         True
         """
         if gpu.type not in self.gpus:
