@@ -200,10 +200,11 @@ def test_leaving_out_exclusivity_is_found_out_by_the_judge(tiny):
         leave_out(hard, "sucessor")
 
 
-def test_a_guess_is_folded_and_escaped():
-    html = pl.guess("a < b?", "yes")._repr_html_()
-    assert "<details" in html
-    assert "a &lt; b?" in html
+def test_a_guess_takes_an_answer_first_and_is_escaped():
+    html = pl.guess('a < "b"?', "yes & no")._repr_html_()
+    assert "input:placeholder-shown ~ details {display: none}" in html
+    assert html.index("<input") < html.index("<details") < html.index("yes &amp; no")
+    assert 'aria-label="Your answer: a &lt; &quot;b&quot;?"' in html
 
 
 def test_what_a_figure_does_not_take_is_named(tiny):

@@ -1,4 +1,4 @@
-"""What is shown below a cell: a question with a folded answer, or the verdict on a reader's number."""
+"""What is shown below a cell: a question that takes an answer before it gives one, or a verdict."""
 
 from dataclasses import dataclass
 from html import escape
@@ -44,7 +44,7 @@ class DrawnAnswer(Answer):
 
 
 def guess(question: str, answer: object) -> Answer:
-    """A question whose answer stays folded until the reader opens it, by mouse or keyboard.
+    """A question with a box for the reader's own answer; only then can the answer be opened.
 
     Parameters
     ----------
@@ -63,12 +63,19 @@ def guess(question: str, answer: object) -> Answer:
     >>> print(guess("How many stages?", 1))
     How many stages? (answer: 1)
     """
-    folded = (
-        f"<details class='{NO_FORMULAS}' style='margin:4px 0'>"
-        f"<summary style='cursor:pointer'><b>Predict:</b> {escape(question)} "
-        f"<i>(open for the answer)</i></summary><p style='margin-left:1.2em'>{escape(str(answer))}</p></details>"
+    asked = escape(question, quote=True)
+    # Without JavaScript, so that it works in pages, too: as long as the box shows its placeholder,
+    # it is empty, and what follows it stays hidden.
+    html = (
+        f"<div class='pipelab-guess {NO_FORMULAS}' style='margin:4px 0'>"
+        "<style>.pipelab-guess input:placeholder-shown ~ details {display: none}</style>"
+        f"<b>Predict:</b> {asked}<br>"
+        f'<input type="text" placeholder="your answer first" aria-label="Your answer: {asked}" '
+        'autocomplete="off" data-lm-suppress-shortcuts="true" style="margin:4px 0; width:26em; max-width:90%">'
+        "<details><summary style='cursor:pointer'><i>compare</i></summary>"
+        f"<p style='margin-left:1.2em'>{escape(str(answer))}</p></details></div>"
     )
-    return Answer(f"{question} (answer: {answer})", folded)
+    return Answer(f"{question} (answer: {answer})", html)
 
 
 def verdict(kind: str, text: str) -> Answer:
