@@ -387,3 +387,40 @@ def test_what_stages_of_one_kind_hold_is_part_of_what_all_hold():
                 else len(every.composition)
             )
             assert part == expected
+
+
+class _BetweenStages:
+    """A model that SCIP moves from one stage to the next, where it refuses to be interrupted."""
+
+    def __init__(self, refusals, message, at_the_end=""):
+        self.refusals, self.message, self.at_the_end = refusals, message, at_the_end
+        self.interrupted = threading.Event()
+
+    def optimizeNogil(self):
+        assert self.interrupted.wait(20)
+        if self.at_the_end:
+            raise Exception(self.at_the_end)
+
+    def interruptSolve(self):
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise Exception(self.message)
+        self.interrupted.set()
+
+
+NOW = "SCIP: method cannot be called at this time in solution process!"
+INPUT = "SCIP: error in input data!"
+
+
+def test_an_interrupt_that_scip_refuses_is_given_again():
+    with deadline_of(0.0, None) as deadline:
+        solving = scip._Solving(_BetweenStages(3, NOW))
+        assert solving.wait(deadline) == "time limit"
+        assert not solving.cut_short("time limit")
+        solving = scip._Solving(_BetweenStages(0, "", NOW))
+        assert solving.wait(deadline) == "time limit"
+        assert solving.cut_short("time limit")  # it ended, and there is nothing to read
+        for model in (_BetweenStages(1, INPUT), _BetweenStages(0, "", INPUT)):
+            with pytest.raises(Exception, match="error in input data"):
+                scip._Solving(model).wait(deadline)
+            model.interrupted.set()

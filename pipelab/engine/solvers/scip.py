@@ -116,7 +116,7 @@ def run(
             reason = solving.wait(until)
         recorder.over = True
         recorder.reraise()
-        if not solving.ended.is_set():
+        if not solving.ended.is_set() or solving.cut_short(reason):
             return recorder.stopped(given(reason), built - began)
         _free_later(len(variables), model, variables)
         return _read(model, variables, recorder, reason, built - began, time.perf_counter() - built)
@@ -262,6 +262,9 @@ def _add_rows(
         model.addCons(cons, name=f"{name}[{r}]" if name else "")
 
 
+_NOT_NOW = "method cannot be called at this time"
+
+
 class _Solving:
     """A solve in a thread of its own, so that the one that waits can end it, or go on without it."""
 
@@ -287,11 +290,20 @@ class _Solving:
             if reason is None and (reason := deadline.reason) is not None:
                 patience = time.perf_counter() + _GRACE_SECONDS
             if reason is not None:
-                # again until SCIP ends: it forgets one that comes before it starts
-                self.model.interruptSolve()
-        if self.failure:
+                # again until SCIP ends: it forgets one that comes before it starts, and refuses one
+                # that comes between two of its stages
+                try:
+                    self.model.interruptSolve()
+                except Exception as error:
+                    if _NOT_NOW not in str(error):
+                        raise
+        if self.failure and not self.cut_short(reason):
             raise self.failure[0]
         return reason
+
+    def cut_short(self, reason: str | None) -> bool:
+        """Whether SCIP was interrupted where it could not end in order: there is nothing to read then."""
+        return reason is not None and any(_NOT_NOW in str(error) for error in self.failure)
 
 
 def _free_later(columns: int, *parts: Any) -> None:
