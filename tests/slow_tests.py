@@ -11,6 +11,17 @@ FIXTURES = {"installed", "ledger"}  # a wheel, built and unpacked; every claim, 
 RANDOM_PROBLEMS = 10
 
 SLOW = {
+    "tests/test_sensitivity.py": {
+        "test_a_plan_loses_what_it_loses_against_all_placements": 3,
+    },
+    "tests/test_definitions_placement.py": {
+        "test_counting_is_the_aggregated_optimum_or_a_refusal": 0,
+        "test_candidates_are_the_engines": 0,
+    },
+    "tests/test_calibration.py": {
+        "test_a_gpu_type_or_source_is_predicted_from_the_others": 0,
+        "test_shipped_constants_are_near_what_the_bundled_rows_fit": 0,
+    },
     "pipelab/io/jsonschema_import.py": {
         "pipelab.io.jsonschema_import.build_iri_grammar_when_asked": 0,
     },
@@ -65,6 +76,9 @@ SLOW = {
         "test_whatever_is_listed_looks_at_the_deadline_all_the_time": 1,
     },
     "tests/test_exercises.py": {
+        "test_families_of_constraints_are_right_or_told_the_smallest_problem": 0,
+        "test_a_mix_of_gpus_must_be_a_counterexample_and_none_may_be_smaller": 0,
+        "test_a_drawn_cut_says_what_its_slowest_gpu_takes": 0,
         "test_every_mistake_is_told_apart": 6,
         "test_the_answer_is_right_and_what_is_near_it_is_not": 2,
         "test_none_is_an_answer_where_a_reader_arrives_at_it": 0,
