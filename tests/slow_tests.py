@@ -113,7 +113,7 @@ SLOW = {
         "test_the_random_problems_ask_for_something": 0,
         "test_ended_early_the_bound_holds": 0,
         "test_it_is_the_most_of_all_placements_with_all_numbers_in_flight": 3,
-        "test_where_memory_does_not_depend_on_it_the_promise_is_kept": 3,
+        "test_where_memory_does_not_depend_on_it_the_prediction_holds": 3,
         "test_what_bounds_many_numbers_is_no_better_with_more_in_flight": 4,
     },
     "tests/test_iri_grammar.py": {

@@ -86,9 +86,9 @@ STAYS_INSIDE = {
         "InvalidValue",
     ): "the promise is the slowest lane's rate, never beyond it",
     ("seven_gpus", "UnknownName"): "it names a model and GPUs that are bundled",
-    ("score", "InvalidPlacement"): "caught: what the judge says is the answer",
-    ("leave_out", "InvalidPlacement"): "caught: what the judge says is the answer",
-    ("leave_out", "InvalidValue"): "caught: what the judge says is the answer",
+    ("score", "InvalidPlacement"): "caught: what the evaluator says is the answer",
+    ("leave_out", "InvalidPlacement"): "caught: what the evaluator says is the answer",
+    ("leave_out", "InvalidValue"): "caught: what the evaluator says is the answer",
 }
 
 

@@ -122,7 +122,7 @@ def test_the_random_problems_ask_for_something():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_where_memory_does_not_depend_on_it_the_promise_is_kept(seed):
+def test_where_memory_does_not_depend_on_it_the_prediction_holds(seed):
     problem = oracle.random_problem(
         seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, link_units="tokens"
     )

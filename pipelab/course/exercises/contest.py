@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Contest:
     """A schedule to beat: on these stages, with so much memory for activations on every rank."""
 
-    rival: str
+    baseline: str
     microbatches: int
     times: tuple[float, ...]  # F = B = W of every stage
     memory: tuple[float, ...]
@@ -57,17 +57,17 @@ class Contest:
             if held > most + 1e-9:
                 return False, f"rank {rank} holds {held:g} at its peak and has room for {most:g}"
         end = timeline.makespan
-        rival = simulate(schedule(self.rival, ranks, self.microbatches), costs).makespan
+        baseline = simulate(schedule(self.baseline, ranks, self.microbatches), costs).makespan
         bound = lower_bound(
             ranks, self.microbatches, costs, in_flight=[int(most) for most in self.memory]
         )
-        if end >= rival - 1e-9:
+        if end >= baseline - 1e-9:
             last = ranks - 1
             hint = f"split backwards (I, then W), and let rank {last}, which all others wait for, put W off"
-            return False, f"makespan {end:g}, and {self.rival} takes {rival:g}. Hint: {hint}"
+            return False, f"makespan {end:g}, and {self.baseline} takes {baseline:g}. Hint: {hint}"
         best = (
             "no order takes less"
             if end <= bound + 1e-9
             else f"no order takes less than {bound:g}; how near can you get?"
         )
-        return True, f"makespan {end:g} against {rival:g}; {best}"
+        return True, f"makespan {end:g} against {baseline:g}; {best}"

@@ -35,8 +35,8 @@ def _needs_two_stages(shared: "SharedResults") -> "Problem":
 
 
 def _answer(result: "Result") -> str:
-    promised = result.details["predicted"]
-    return "infeasible" if promised is None else f"{promised:.6g} tokens/s"
+    predicted = result.details["predicted"]
+    return "infeasible" if predicted is None else f"{predicted:.6g} tokens/s"
 
 
 def _classes_of(shared: "SharedResults", gpu_type: str) -> dict[str, int]:
