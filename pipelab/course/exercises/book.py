@@ -13,6 +13,7 @@ from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.course.exercises.refutation import Refutation
 from pipelab.course.exercises.requirement import Requirement
+from pipelab.course.exercises.schedules import SCHEDULES
 from pipelab.course.exercises.search import SEARCH
 from pipelab.course.exercises.splits import SPLITS
 from pipelab.course.exercises.write_up import WRITE_UP
@@ -26,6 +27,7 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix | Refutation | Re
     **AVERAGES,
     **JOINT,
     **COUNTS,
+    **SCHEDULES,
     **PIPELINES,
     **WRITE_UP,
     **AUDITS,

@@ -1,27 +1,10 @@
-"""Exercises of notebooks 07 and 08: schedules, and real GPUs."""
+"""Exercises of notebooks 09 and 10: real GPUs."""
 
 from functools import cache
 from typing import Any
 
-from pipelab.course.exercises.bisection import where_it_turns
-from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.exercise import Exercise, Mistake
 from pipelab.fields import given
-
-
-@cache
-def _message_that_costs_its_lead(name: str) -> float:
-    """Where a schedule loses time with every unit of `comm` and GPipe less."""
-    from pipelab.engine.schedules import schedule
-    from pipelab.engine.timeline import StageCosts, simulate
-
-    one, other = schedule(name, 4, 8), schedule("GPipe", 4, 8)
-
-    def ahead(comm: float) -> bool:
-        costs = StageCosts(1, 1, 1, comm=comm)
-        return simulate(one, costs).makespan < simulate(other, costs).makespan
-
-    return where_it_turns(ahead, 0.0, 4.0)
 
 
 @cache
@@ -61,26 +44,8 @@ def _cheapest(at_least: float = 0) -> float:
     return min(usd for rate, usd in _prices("fp8") if rate >= at_least)
 
 
-PIPELINES: dict[str, Exercise | Contest] = {
-    "07.1": Exercise(
-        lambda: _message_that_costs_its_lead("ZBH1"),
-        "",
-        "both makespans are straight lines from 0.75 to 1",
-        (
-            Mistake(
-                lambda: _message_that_costs_its_lead("Interleaved1F1B"),
-                "that is where Interleaved1F1B meets GPipe",
-            ),
-            Mistake(
-                lambda: _message_that_costs_its_lead("ZBH2"), "that is where ZB-H2 meets GPipe"
-            ),
-            Mistake(lambda: 0.75, "there ZB-H1 is still ahead; they meet between 0.75 and 1"),
-            Mistake(lambda: 1.0, "there GPipe is ahead already; they meet between 0.75 and 1"),
-        ),
-        rel=1e-3,
-    ),
-    "07.2": Contest("1F1B", 8, times=(2, 1, 1, 2), memory=(4, 3, 2, 2), weight_activation=0.5),
-    "08.1": Exercise(
+PIPELINES: dict[str, Exercise] = {
+    "10.1": Exercise(
         lambda: _sequences_for(2),
         "sequences",
         "the time grows along a straight line, from b = 1 on",
@@ -97,7 +62,7 @@ PIPELINES: dict[str, Exercise | Contest] = {
             ),
         ),
     ),
-    "08.2": Exercise(
+    "10.2": Exercise(
         lambda: _cheapest(1250),
         "$",
         "$ per hour / (3600 · tokens/s) · 10^6, for the placements that are fast enough",
