@@ -24,7 +24,6 @@ from pipelab.course.exercises import (
     cuts,
     joint,
     one_gpu_per_stage,
-    pipelines,
     schedules,
     search,
     splits,
@@ -676,7 +675,7 @@ def test_links_slower_than_the_answer_are_of_no_use_and_break_their_m():
 
 @pytest.mark.parametrize(
     "module",
-    [averages, cuts, splits, search, one_gpu_per_stage, joint, counts, pipelines, write_up, audits],
+    [averages, cuts, splits, search, one_gpu_per_stage, joint, counts, write_up, audits],
 )
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""
@@ -699,6 +698,10 @@ def test_no_target_is_typed_in(module):
         ("07.2", lambda rank, m, room: 3),
         ("08.1", lambda row, share, room: row),
         ("08.1", lambda row, share, room: [1]),
+        ("09.1", lambda weights, cache, flops, B, F: 0),
+        ("09.2", lambda rows, unsure: 1),
+        ("10.1", len),
+        ("10.2", lambda prefill, decode, tokens, n: 0),
     ],
 )
 def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, wrong, monkeypatch):
@@ -835,6 +838,75 @@ def test_weight_gradients_put_off_are_right_or_told_why_not(wrong, why):
     ]:
         assert what in str(pl.check("08.1", mine))
     assert len({puzzle.hint(x) for x in tried}) == 3
+
+
+def _crossing(weights, cache, flops, B, F, kept=True, least=1, never=math.inf):
+    """From how many sequences on; with other arguments, as a reader may get it wrong."""
+    gain = flops / F - kept * cache / B
+    return max(least, math.ceil(weights / B / gain)) if gain > 0 else never
+
+
+def _factor(rows, unsure, prior=True, logs=True):
+    """The factor for all predictions; with other arguments, as a reader may get it wrong."""
+    if not logs:
+        return sum(measured / predicted for predicted, measured in rows) / len(rows)
+    total = sum(math.log(measured / predicted) for predicted, measured in rows)
+    return math.exp(total * 100 / (len(rows) * 100 + prior / unsure**2))
+
+
+def _in_flight(times, up=True, worst=max):
+    """Little's number; with other arguments, as a reader may get it wrong."""
+    return math.ceil(sum(times) / worst(times)) if up else sum(times) // worst(times)
+
+
+def _answer_seconds(prefill, decode, tokens, n, first=1, turns=True):
+    """Prefill, then a round per token; with other arguments, as a reader may get it wrong."""
+    each = max(sum(decode), n * max(decode) if turns else 0)
+    return sum(prefill) + (tokens - first) * each
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "wrong"),
+    [
+        ("09.1", _crossing, {"kept": False}),
+        ("09.1", _crossing, {"never": 0}),
+        ("09.2", _factor, {"prior": False}),
+        ("09.2", _factor, {"logs": False}),
+        ("10.1", _in_flight, {"up": False}),
+        ("10.1", _in_flight, {"worst": min}),
+        ("10.2", _answer_seconds, {"first": 0}),
+        ("10.2", _answer_seconds, {"turns": False}),
+    ],
+)
+def test_functions_of_serving_are_right_or_told_the_smallest_input(name, function, wrong):
+    puzzle = EXERCISES[name]
+    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 200 inputs"
+    tried = puzzle.inputs()
+
+    def mine(*given):
+        return function(*given, **wrong)
+
+    first = next(
+        x for x in tried if not math.isclose(puzzle.apply(mine, x), puzzle.apply(function, x))
+    )
+    said = str(pl.check(name, mine))
+    assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
+    assert len({puzzle.hint(x) for x in tried}) >= 2
+    titles = {puzzle.picture(x).layout.title.text for x in tried[::20]}
+    assert len(titles) > 3
+
+
+def test_littles_number_is_what_the_timeline_needs():
+    """On stages alone, of whole seconds: one layer each, on GPUs of different speeds."""
+    for given in EXERCISES["10.1"].inputs()[::25]:
+        kinds = [f"G{g}" for g in range(len(given.times))]
+        gpus = pl.Cluster.from_counts(dict.fromkeys(kinds, 1), dict.fromkeys(kinds, 80), 1e15)
+        times = {kind: 1000 * ms for kind, ms in zip(kinds, given.times, strict=True)}
+        model = pl.Model("m", len(kinds), 1024, 1024, 1.0)
+        load = pl.Workload(128, 1, "decode")
+        problem = pl.Problem(gpus, model, load, pl.LayerTimes(times))
+        plan = pl.Placement.of([(1, (g,)) for g in range(len(kinds))])
+        assert pl.timeline_of(problem, plan).in_flight_needed == EXERCISES["10.1"].target(given)
 
 
 def test_what_is_held_in_a_row_is_what_the_simulator_says():
