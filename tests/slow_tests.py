@@ -276,7 +276,7 @@ SLOW = {
     "tests/test_types.py": {
         "test_mypy_finds_nothing": 0,
     },
-    "tests/test_unlike_layers.py": {
+    "tests/test_different_layers.py": {
         "test_every_exact_method_knows_them": 4,
     },
     "tests/test_watch.py": {

@@ -200,7 +200,7 @@ def _reversed_pool(monkeypatch):
     _other_cases(monkeypatch, change)
 
 
-def _unlike_links(monkeypatch):
+def _different_links(monkeypatch):
     def change(p):
         i, j = np.indices((len(p.cluster),) * 2)
         return replace(p, cluster=pl.Cluster(p.cluster.gpus, 30 + (i == 0) * j + 1.0))
@@ -334,7 +334,7 @@ SABOTAGES = [
     _a_joint_ilp_that_is_wrong, _another_solver, _other_sizes, _orders_backwards, _orders_swapped,
     _other_seeds(0), _other_seeds(1), _other_seeds(2), _other_seeds(3), _other_seeds(0, [published_scheduler], PROGRAM),
     _other_seeds(1, [published_scheduler], PROGRAM), _other_seeds(2, [published_scheduler], PROGRAM),
-    _one_layer_more, _faster_gpus, _other_batch_and_factor, _reversed_pool, _unlike_links, _heavy_layers,
+    _one_layer_more, _faster_gpus, _other_batch_and_factor, _reversed_pool, _different_links, _heavy_layers,
     _other_settings, _slow_forwards, _other_schedules, _other_cuts, _other_types,
 ]  # fmt: skip
 

@@ -843,7 +843,7 @@ def test_the_picture_joins_what_none_beats():
         in title
     )
     beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
-    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), asked=13)
+    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), requested=13)
     assert pl.plot(with_beaten).data[1].x == front.x
     assert "; 1 not reached" in pl.plot(with_beaten).layout.title.text
     cheap = pl.plot(sweep, "A100", "usd_per_million_tokens")

@@ -49,7 +49,7 @@ def times_by_text(timeline):
 
 @st.composite
 def runs(draw):
-    """A schedule of any kind with unlike stages and links."""
+    """A schedule of any kind with different stages and links."""
     name = draw(st.sampled_from(sorted(RULES)))
     rule, ranks = RULES[name], draw(st.integers(1, 5))
     chunks = draw(st.integers(1, 3)) if rule.chunked else None
@@ -101,7 +101,7 @@ def test_blocking_equals_the_second_simulators_or_both_deadlock(case):
 
 @pytest.mark.parametrize(("transfers", "least"), [("rendezvous", 50), ("blocking", 25)])
 def test_transfers_that_wait_equal_the_second_simulators_where_messages_take_time(transfers, least):
-    """On a grid of schedules and unlike links, none of them free; and enough of them run at all."""
+    """On a grid of schedules and different links, none of them free; and enough of them run at all."""
     random, ran = np.random.default_rng(5), 0
     for name, ranks, microbatches in product(sorted(RULES), (1, 2, 3, 4), (1, 4, 8)):
         try:
@@ -600,10 +600,10 @@ def test_the_lower_bound_is_never_above_a_simulation(data):
 
 def test_the_bound_of_whole_backwards_is_reached_on_equal_stages_and_often_missed_on_others():
     assert pl.lower_bound(4, 8, ONE, split_backward=False) == run("1F1B", 4, 8).makespan == 33
-    unlike = pl.StageCosts([1, 3, 1, 2], [1, 3, 1, 2], [1, 3, 1, 2])
-    bound = pl.lower_bound(4, 8, unlike, split_backward=False)
+    unequal = pl.StageCosts([1, 3, 1, 2], [1, 3, 1, 2], [1, 3, 1, 2])
+    bound = pl.lower_bound(4, 8, unequal, split_backward=False)
     assert bound >= max(3 * (1 + 8 * 3), 3 * (1 + 3 + 1 + 8 * 2))
-    assert run("1F1B", 4, 8, unlike).makespan > bound
+    assert run("1F1B", 4, 8, unequal).makespan > bound
 
 
 @pytest.mark.parametrize(

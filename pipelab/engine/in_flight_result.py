@@ -46,7 +46,7 @@ class Round(NamedTuple):
 
     first: int
     last: float  # infinite: any number from `first` on
-    asked: str  # "throughput", "time of a pass", or "both", which is exact
+    solved_for: str  # "throughput", "end-to-end latency", or "both", which is exact
     bound: float  # tokens/s
     best: float  # tokens/s of the best pair by then; 0 without one
 
@@ -166,7 +166,7 @@ class InFlightResult:
         Returns
         -------
         pandas.DataFrame
-            Columns `in_flight_from`, `in_flight_to` ("…" where without end), `asked`,
+            Columns `in_flight_from`, `in_flight_to` ("…" where without end), `solved_for`,
             `bound_tokens_per_s` and `best_tokens_per_s`, of the best pair by then.
         """
         import pandas as pd
@@ -177,7 +177,7 @@ class InFlightResult:
         names = [
             "in_flight_from",
             "in_flight_to",
-            "asked",
+            "solved_for",
             "bound_tokens_per_s",
             "best_tokens_per_s",
         ]

@@ -11,7 +11,7 @@ from pipelab.engine.formulations.candidates import Candidates, list_candidates, 
 from pipelab.engine.layer_runs import runs_of
 from pipelab.errors import NotApplicable
 from pipelab.hardware.linear_rates import LinearThroughput
-from pipelab.problem import Problem, refuse_unlike_layers
+from pipelab.problem import Problem, require_identical_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ def rules(problem: Problem, as_run: bool = False, deadline: Deadline = NEVER) ->
     least one layer allowed on every GPU, whether it fits or not.
     """
     if as_run:
-        refuse_unlike_layers(problem, "single_gpu, segments='as_run'")
+        require_identical_layers(problem, "single_gpu, segments='as_run'")
         if not isinstance(problem.costs, LinearThroughput):
             expected = "expected LinearThroughput: the author's sizes rest on its memory; take segments='all'"
             raise NotApplicable(

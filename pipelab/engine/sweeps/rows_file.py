@@ -114,7 +114,7 @@ class RowsFile:
         if self._why_not is not None:
             raise self._why_not
 
-    def read(self, asked: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
+    def read(self, requested: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
         """The rows of the file, by their point's key; the last one where there are several.
 
         Raises
@@ -134,12 +134,12 @@ class RowsFile:
         for number, cells in enumerate(lines[1:], 2):
             row = self._row(number, cells, header)
             rows[tuple(cells[: len(self.names)])] = row
-        unasked = rows.keys() - set(asked)
-        if unasked:
-            first = next(key for key in rows if key in unasked)
+        foreign = rows.keys() - set(requested)
+        if foreign:
+            first = next(key for key in rows if key in foreign)
             shown = ", ".join(f"{n} = {v}" for n, v in zip(self.names, first, strict=True))
             raise self._foreign(
-                f"{len(unasked):,} of its points are not among these, such as {shown}"
+                f"{len(foreign):,} of its points are not among these, such as {shown}"
             )
         return rows
 
