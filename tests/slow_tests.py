@@ -120,12 +120,11 @@ SLOW = {
         "test_iris_are_checked_as_ever": 0,
     },
     "tests/test_joint.py": {
-        "test_joint_tight_cvxpy_and_brute_force_agree": 4,
+        "test_both_forms_and_brute_force_agree": 4,
         "test_small_with_one_gpu_per_stage": 0,
         "test_the_random_problems_are_worth_solving": 0,
         "test_the_write_ups_m_proves_220_where_301_784_is_right": 0,
         "test_a_bound_of_scip_that_is_refuted_is_dropped": 0,
-        "test_the_cvxpy_statement_gives_the_write_ups_number": 1,
         "test_tiny": 3,
         "test_what_a_faulty_m_proved_never_becomes_a_bound": 0,
     },

@@ -1,6 +1,7 @@
 """The greatest steady rate that memory allows, against all placements with all numbers in flight."""
 
 import dataclasses
+import json
 import math
 import threading
 from collections import Counter
@@ -219,7 +220,15 @@ def test_the_simplest_cases_by_hand():
     assert answer.steady_rate == pytest.approx(judged.throughput)
     among = "of all placements and numbers in flight with a batch of 8, in"
     assert f"in flight, all of which fit; proven the most {among}" in answer.sentence
-    assert list(answer.to_frame().columns)[:3] == ["in_flight_from", "in_flight_to", "solved_for"]
+    told = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
+    assert told["placement"] == answer.placement.to_dict()
+    assert (told["steady_rate_tokens_per_s"], told["in_flight"]) == (answer.steady_rate, needs)
+    assert (told["bound_tokens_per_s"], told["gap"], told["stopped_by"]) == (answer.bound, 0, None)
+    assert [r["bound_tokens_per_s"] for r in told["rounds"]] == [r.bound for r in answer.rounds]
+    assert told["rounds"][0]["in_flight_to"] is None  # without end
+    frame = answer.to_frame()
+    assert list(frame.columns) == list(told["rounds"][0])
+    assert (frame["in_flight_to"][0], len(frame)) == ("…", len(answer.rounds))
     heavy = dataclasses.replace(problem, workload=pl.Workload(400_000, 8, "decode"))
     none = solve_for_throughput_in_flight(heavy)
     assert none.status == "infeasible"

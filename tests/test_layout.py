@@ -89,11 +89,7 @@ LIBRARIES = {
     # An exercise runs rows that its reader wrote with PySCIPOpt.
     "pyscipopt": ("pipelab.engine.solvers.scip", "pipelab.course.exercises.one_gpu_per_stage"),
     "joblib": ("pipelab.engine.sweeps.workers",),
-    "cvxpy": (
-        "pipelab.engine.formulations.",
-        "pipelab.joint_ilp",
-        "pipelab.course.exercises.joint",
-    ),
+    "cvxpy": ("pipelab.joint_ilp", "pipelab.course.ablation", "pipelab.course.exercises.joint"),
 }
 NOT_WITH_PIPELAB = (*LIBRARIES, "numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets")
 
