@@ -25,7 +25,6 @@ from pipelab.course.ledger.comparisons import (
 from pipelab.course.ledger.documents import DOCUMENTS, section_of
 from pipelab.course.ledger.shared_results import SharedResults
 from pipelab.engine.methods.joint_model import joint_size
-from pipelab.engine.schedules.formulas import PipelineBubbleStats
 from pipelab.engine.solvers import scip
 from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.io.command_line import app
@@ -269,9 +268,8 @@ def _other_seeds(
 
 
 def _other_schedules(monkeypatch):
-    honest, stats = pl.schedule, PipelineBubbleStats
+    honest = pl.schedule
     monkeypatch.setattr(pl, "schedule", lambda name, p, m, *rest: honest(name, 2 * p, 2 * m, *rest))
-    monkeypatch.setattr(course, "PipelineBubbleStats", lambda p, m, *rest: stats(p, 2 * m, *rest))
 
 
 def _other_cuts(monkeypatch):

@@ -52,7 +52,6 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "joint_size",
         ],
         "engine.methods.single_gpu": ["single_gpu_size"],
-        "engine.schedules.formulas": ["PipelineBubbleStats"],
         "figures.aggregated": ["plot_run_times"],
         "figures.layers": ["plot_layer_times", "plot_stage_rates"],
         "figures.makespans": ["plot_makespans"],

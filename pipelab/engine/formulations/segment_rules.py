@@ -104,24 +104,6 @@ def segments(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
     )
 
 
-def usable(candidates: Candidates) -> np.ndarray:
-    """Which segments can be part of any pipeline from the first layer to the last; bool, shape (A,).
-
-    A boundary can be reached if some segment from a boundary that can be reached ends
-    there, and the same backwards from the end. GPUs and memory are not looked at.
-    """
-    layers = candidates.layers
-    ahead, back = np.zeros(layers + 1, dtype=bool), np.zeros(layers + 1, dtype=bool)
-    ahead[0], back[layers] = True, True
-    for layer in range(layers):
-        if ahead[layer]:
-            ahead[candidates.stop[candidates.start == layer]] = True
-    for layer in range(layers, 0, -1):
-        if back[layer]:
-            back[candidates.start[candidates.stop == layer]] = True
-    return ahead[candidates.start] & back[candidates.stop]
-
-
 def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | None:
     """A rate that no placement with one GPU per stage exceeds; None if no placement exists.
 

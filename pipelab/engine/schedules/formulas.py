@@ -7,10 +7,6 @@ has.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +15,8 @@ from pipelab.engine.schedules.by_name import schedule as make_schedule
 from pipelab.engine.schedules.views import without_communication
 from pipelab.engine.timeline import StageCosts
 from pipelab.engine.timeline.event_times import check_transfers
-from pipelab.errors import InvalidValue, PipelabError
-from pipelab.fields import instance, whole_number
+from pipelab.errors import PipelabError
+from pipelab.fields import instance
 from pipelab.schedules import Schedule
 
 
@@ -269,99 +265,3 @@ def _as_made(schedule: Schedule) -> bool:
             kept = False
         schedule.__dict__["_as_made"] = kept
     return kept
-
-
-@dataclass(frozen=True)
-class PipelineBubbleStats:
-    """Bubble and memory of the textbook schedules on equal stages without communication time, transfers buffered.
-
-    Parameters
-    ----------
-    ranks, microbatches : int
-        p and m, at least 1.
-    chunks : int
-        v, stages per rank; read by the interleaved schedule's formula alone.
-
-    Raises
-    ------
-    InvalidValue
-        A number is no positive whole one.
-
-    References
-    ----------
-    `bubble_ratio_interleaved` is of D. Narayanan et al. (Megatron-LM), 2021.
-
-    Examples
-    --------
-    >>> stats = PipelineBubbleStats(ranks=4, microbatches=8)
-    >>> stats.bubble_fraction_1f1b, stats.memory_ratio_1f1b, stats.microbatches_for(0.1)
-    (Fraction(3, 11), Fraction(1, 2), 27)
-    """
-
-    ranks: int
-    microbatches: int
-    chunks: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("ranks", "microbatches", "chunks"):
-            object.__setattr__(
-                self, name, whole_number("PipelineBubbleStats", name, getattr(self, name))
-            )
-
-    @property
-    def bubble_fraction_gpipe(self) -> Fraction:
-        """Idle share of all ranks' time in GPipe: (p-1)/(m+p-1)."""
-        return Fraction(self.ranks - 1, self.microbatches + self.ranks - 1)
-
-    @property
-    def bubble_fraction_1f1b(self) -> Fraction:
-        """The same as GPipe's: 1F1B saves memory, not time."""
-        return self.bubble_fraction_gpipe
-
-    @property
-    def bubble_ratio_interleaved(self) -> Fraction:
-        """(p-1)/(v·m), bubble time over ideal time.
-
-        Raises
-        ------
-        InvalidValue
-            m is not divisible by p.
-        """
-        if self.microbatches % self.ranks:
-            expected = f"the formula needs a multiple of the {self.ranks} ranks; otherwise simulate"
-            raise InvalidValue(
-                "PipelineBubbleStats", [("microbatches", self.microbatches, expected)]
-            )
-        return Fraction(self.ranks - 1, self.chunks * self.microbatches)
-
-    @property
-    def memory_ratio_1f1b(self) -> Fraction:
-        """Most microbatches in flight on rank 0 of 1F1B, as a share of GPipe's m: min(p, m)/m."""
-        return Fraction(min(self.ranks, self.microbatches), self.microbatches)
-
-    def microbatches_for(self, bubble_fraction: float) -> int:
-        """Fewest microbatches whose 1F1B bubble fraction is at most this: m ≥ (p-1)(1-b)/b.
-
-        Parameters
-        ----------
-        bubble_fraction : float
-            b, above 0 and below 1.
-
-        Returns
-        -------
-        int
-            At least 1.
-
-        Raises
-        ------
-        InvalidValue
-            The fraction is no such number.
-        """
-        number = isinstance(bubble_fraction, Real) and not isinstance(bubble_fraction, bool)
-        if not number or not 0 < bubble_fraction < 1:  # nan is not either
-            raise InvalidValue(
-                "microbatches_for",
-                [("bubble_fraction", bubble_fraction, "expected between 0 and 1")],
-            )
-        share = Fraction(str(bubble_fraction))  # 0.1 is meant as a tenth
-        return max(1, ceil((self.ranks - 1) * (1 - share) / share))
