@@ -254,7 +254,6 @@ SLOW = {
         "test_a_full_disk_loses_no_row_and_the_next_call_goes_on": 0,
         "test_two_processes_and_threads_say_the_same_in_the_same_order": 0,
         "test_a_torn_last_line_is_computed_again": 0,
-        "test_a_file_of_an_earlier_version_is_read_and_gets_todays_columns_with_its_next_row": 0,
         "test_the_file_of_another_sweep_is_refused": 1,
         "test_an_interrupt_while_a_row_is_written_is_no_different": 0,
         "test_every_plain_value_survives_the_file": 0,

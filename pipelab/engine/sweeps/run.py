@@ -229,7 +229,6 @@ def _held(
         there = store.read(keys)
         if any(key not in there or there[key]["status"] in again for key in keys):
             store.check()
-            store.add_columns(there.values())
     except BaseException:
         store.close()
         raise
