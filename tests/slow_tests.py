@@ -13,10 +13,13 @@ RANDOM_PROBLEMS = 10
 SLOW = {
     "tests/test_sensitivity.py": {
         "test_a_plan_loses_what_it_loses_against_all_placements": 3,
+        "test_a_plan_of_ones_own_is_compared_with_the_best": 0,
     },
     "tests/test_definitions_placement.py": {
         "test_counting_is_the_aggregated_optimum_or_a_refusal": 0,
         "test_candidates_are_the_engines": 0,
+        "test_the_joint_ilp_proves_what_trying_everything_finds": 0,
+        "test_the_exact_splits_are_the_best_of_all": 1,
     },
     "tests/test_calibration.py": {
         "test_a_gpu_type_or_source_is_predicted_from_the_others": 0,
@@ -61,6 +64,7 @@ SLOW = {
     },
     "tests/test_costs.py": {
         "test_one_stage_and_many_stages_agree": 0,
+        "test_a_model_of_ones_own_is_asked_for_every_layers_work": 2,
     },
     "tests/test_course.py": {
         "test_the_map_counts_the_minutes_that_the_notebooks_say": 0,
@@ -79,10 +83,13 @@ SLOW = {
         "test_families_of_constraints_are_right_or_told_the_smallest_problem": 0,
         "test_a_mix_of_gpus_must_be_a_counterexample_and_none_may_be_smaller": 0,
         "test_a_drawn_cut_says_what_its_slowest_gpu_takes": 0,
-        "test_every_mistake_is_told_apart": 6,
+        "test_every_mistake_is_told_apart": 2,
         "test_the_answer_is_right_and_what_is_near_it_is_not": 2,
         "test_none_is_an_answer_where_a_reader_arrives_at_it": 0,
-        "test_a_wrong_answer_does_not_give_the_right_one_away": 6,
+        "test_a_wrong_answer_does_not_give_the_right_one_away": 0,
+        "test_rows_are_right_or_told_the_smallest_program_that_they_spoil": 0,
+        "test_the_count_behind_that_exercise_is_the_heuristic": 0,
+        "test_a_function_is_right_or_told_the_smallest_input_on_which_it_is_not": 1,
     },
     "tests/test_explore_mix.py": {
         "test_the_chart_has_the_same_traces_whatever_the_values": 0,
@@ -108,16 +115,18 @@ SLOW = {
         "test_a_spoilt_schedule_is_run_or_refused": 0,
         "test_a_spoilt_file_is_read_whole_or_refused": 0,
         "test_a_spoilt_placement_in_json_is_read_whole_or_refused": 0,
+        "test_a_spoilt_plan_in_json_is_for_its_problem_or_refused": 0,
     },
     "tests/test_in_flight.py": {
         "test_the_random_problems_ask_for_something": 0,
         "test_ended_early_the_bound_holds": 0,
         "test_it_is_the_most_of_all_placements_with_all_numbers_in_flight": 3,
         "test_where_memory_does_not_depend_on_it_the_prediction_holds": 3,
-        "test_what_bounds_many_numbers_is_no_better_with_more_in_flight": 4,
+        "test_what_bounds_many_numbers_is_no_better_with_more_in_flight": 2,
     },
     "tests/test_iri_grammar.py": {
         "test_iris_are_checked_as_ever": 0,
+        "test_a_figure_is_shown_without_it": 0,
     },
     "tests/test_joint.py": {
         "test_both_forms_and_brute_force_agree": 4,
@@ -171,6 +180,7 @@ SLOW = {
         "test_mixtures_too_many_to_list_are_not_blamed_on_the_time": 1,
         "test_an_interrupt_between_two_questions_loses_nothing": 2,
         "test_links_that_are_practically_absent_are_not_taken": 3,
+        "test_a_program_ended_by_time_says_how_far_off_it_may_be": 0,
     },
     "tests/test_outcome.py": {
         "test_no_name_is_taken_for_html": 0,
@@ -189,6 +199,7 @@ SLOW = {
         "test_the_full_pipelines_rate_is_the_lesser_of_the_slowest_lane_and_the_latency": 0,
         "test_the_fewest_in_flight_are_the_fewest": 0,
         "test_every_pass_ends_when_the_event_simulator_says": 1,
+        "test_every_bundled_case_keeps_its_promise": 6,
     },
     "tests/test_plots.py": {
         "test_leaving_out_exclusivity_is_found_out_by_the_judge": 0,
@@ -203,6 +214,7 @@ SLOW = {
         "test_a_refutation_is_found_just_where_there_is_no_solution": 0,
         "test_certificates_where_every_layer_differs": 4,
         "test_cases_never_rest_on_mixtures_left_out": 0,
+        "test_cases_of_one_rate_do_not_prove_another": 6,
     },
     "tests/test_roofline.py": {
         "test_a_report_says_which_stages_cut_their_layers": 0,
@@ -236,6 +248,7 @@ SLOW = {
     "tests/test_splits.py": {
         "test_minmax_equals_trying_everything_at_the_edges_of_numbers": 0,
         "test_minmax_under_memory_limits_equals_trying_everything": 1,
+        "test_minmax_equals_trying_everything": 0,
     },
     "tests/test_static.py": {
         "test_what_an_explorer_finds_later_is_on_the_page": 0,
@@ -270,6 +283,7 @@ SLOW = {
         "test_rendezvous_equals_the_second_simulators_or_both_deadlock": 0,
         "test_transfers_that_wait_equal_the_second_simulators_where_messages_take_time": 0,
         "test_the_interleaved_column_comes_out_only_without_most_of_the_way_back": 4,
+        "test_messages_that_are_shown_change_no_buffered_time": 0,
     },
     "tests/test_types.py": {
         "test_mypy_finds_nothing": 0,
@@ -279,5 +293,21 @@ SLOW = {
     },
     "tests/test_watch.py": {
         "test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be": 0,
+    },
+    "tests/test_definitions_schedules.py": {
+        "test_times_of_random_schedules_are_the_engines": 0,
+        "test_nothing_is_imported_upward": 1,
+    },
+    "tests/test_measurement_files.py": {
+        "test_odd_json_is_read_or_refused": 0,
+    },
+    "pipelab/engine/speed_scenarios.py": {
+        "pipelab.engine.speed_scenarios.sensitivity": 0,
+    },
+    "tests/test_model_config.py": {
+        "test_a_strange_file_is_read_or_refused_in_one_sentence": 1,
+    },
+    "tests/test_what_fits.py": {
+        "test_what_is_held_is_what_the_evaluator_lets_pass": 6,
     },
 }

@@ -166,13 +166,17 @@ def test_the_joint_ilp_proves_what_trying_everything_finds(first):
             assert judged == pytest.approx(truth, rel=1e-9)
 
 
-def test_the_joint_ilp_refuses_what_takes_hours():
-    small = pl.load_case("small", max_gpus_per_stage=2, same_type_stages=True)
+def test_the_joint_ilp_refuses_what_takes_hours(monkeypatch):
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    connections = count_candidates(tiny)["connections"]
+    monkeypatch.setattr(joint_ilp, "MOST_CONNECTIONS", connections)
+    assert joint_ilp.solve_by_joint_ilp(tiny).throughput == pytest.approx(301.784)
+    monkeypatch.setattr(joint_ilp, "MOST_CONNECTIONS", connections - 1)
     with pytest.raises(
-        pl.TooLarge, match=r"small has ([\d,]+) connections, more than 100,000"
+        pl.TooLarge, match="tiny has 420 connections, more than 419; pl.solve"
     ) as no:
-        joint_ilp.solve_by_joint_ilp(small)
-    assert no.value.size == {"connections": count_candidates(small)["connections"]}
+        joint_ilp.solve_by_joint_ilp(tiny)
+    assert no.value.size == {"connections": connections}
 
 
 @pytest.mark.parametrize("seed", range(20))
