@@ -173,7 +173,7 @@ def test_the_joint_ilp_refuses_what_takes_hours(monkeypatch):
     assert joint_ilp.solve_by_joint_ilp(tiny).throughput == pytest.approx(301.784)
     monkeypatch.setattr(joint_ilp, "MOST_CONNECTIONS", connections - 1)
     with pytest.raises(
-        pl.TooLarge, match="tiny has 420 connections, more than 419; pl.solve"
+        pl.TooLarge, match=r"tiny has 420 connections, more than 419; pl\.solve"
     ) as no:
         joint_ilp.solve_by_joint_ilp(tiny)
     assert no.value.size == {"connections": connections}
