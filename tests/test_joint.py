@@ -239,8 +239,9 @@ def test_the_rows_of_every_family_say_what_its_sentence_says(tiny, two_stages):
     """Of the others `tests/test_definitions_placement.py` holds the rows against the definition."""
     rng, read = np.random.default_rng(0), set()
     for candidates, families, program in _tight_and_original(tiny, two_stages):
-        for most in (2, 400):
+        for most, rate in ((2, 1), (400, 1), (2, 1e6)):  # a rate that nothing reaches, too
             x = rng.uniform(0, most, program.columns.total)
+            x[program.columns.slices["t"]] *= rate
             point = {group: x[where] for group, where in program.columns.slices.items()}
             for family in set(families) - set(joint.FAMILIES):
                 block = program.blocks[family.name]
