@@ -1,10 +1,11 @@
 """Which tests `-m "not slow"` leaves out, so that the rest takes less than a minute on two cores.
 
 Slow is what needs a browser, or a fixture that takes seconds. Slow are all but the first ten of a
-test's numbered cases, which are random problems. And slow are the tests of the table: all their cases
-together take half a second or more, as `pytest --durations=0` says. Its numbers are how many cases, the first
-ones, stay in the fast subset: as many as half a second holds. So every method still meets some random
-problems, and every file keeps some quick test, but for those of the browser, the server and mypy.
+test's numbered cases, which are random problems. And slow are the tests of the table: all their
+cases together take about half a second of processor time or more. Its numbers are how many cases,
+the first ones, stay in the fast subset: as many as half a second holds. So every method still meets
+some random problems, and every file keeps some quick test, but for those of the browser, the server
+and mypy.
 """
 
 FIXTURES = {"installed", "ledger"}  # a wheel, built and unpacked; every claim, computed
