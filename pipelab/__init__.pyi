@@ -38,6 +38,7 @@ from .engine.sweeps.run import sweep as sweep
 
 # Pipeline schedules, and when each action runs
 from .schedules import Action as Action, Schedule as Schedule
+from .engine.best_schedules.search import best_schedule as best_schedule
 from .engine.schedules.by_name import schedule as schedule
 from .engine.schedules.formulas import closed_forms as closed_forms
 from .engine.schedules.lower_bounds import lower_bound as lower_bound
