@@ -343,4 +343,8 @@ SLOW = {
     "tests/test_count.py": {
         "test_numbers_beyond_64_bits_stay_exact": 0,
     },
+    "tests/test_best_schedule.py": {
+        "test_ortools_and_highspy_work_in_one_process": 0,
+        "test_a_time_limit_and_a_stop_keep_what_is_there": 0,
+    },
 }
