@@ -1,15 +1,12 @@
 """Formulas for pipeline schedules that say when they hold.
 
-p ranks, m microbatches, v chunks per rank; F, I, W are what one microbatch takes on one *rank*
-(all its chunks), and B = I + W is a full backward. A formula outside its claim has no value here:
-the simulator has.
+p ranks, m microbatches, v chunks per rank. F (forward), I (gradient of the input), W (gradient of
+the weights) and B = I + W are what one microbatch takes on one *rank*, all its chunks together; the
+papers on zero bubbles write B for I. A formula outside its claim has no value here: the simulator
+has.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +15,8 @@ from pipelab.engine.schedules.by_name import schedule as make_schedule
 from pipelab.engine.schedules.views import without_communication
 from pipelab.engine.timeline import StageCosts
 from pipelab.engine.timeline.event_times import check_transfers
-from pipelab.errors import InvalidValue, PipelabError
-from pipelab.fields import instance, whole_number
+from pipelab.errors import PipelabError
+from pipelab.fields import instance
 from pipelab.schedules import Schedule
 
 
@@ -41,7 +38,7 @@ class _Case(NamedTuple):
     m: int
     v: int
     F: np.ndarray  # per stage
-    I: np.ndarray  # noqa: E741 - the field's own letter
+    I: np.ndarray  # noqa: E741 - the field's symbol
     W: np.ndarray
     comm: np.ndarray  # per link, 0 within a rank
     overlap: float
@@ -59,8 +56,8 @@ class _Case(NamedTuple):
     @property
     def one(self) -> tuple[float, float, float]:
         """F, I and W of one microbatch on one rank, where all stages are equal."""
-        one, other, weight = (float(x[0]) * self.v for x in (self.F, self.I, self.W))
-        return one, other, weight
+        forward, back, weight = (float(x[0]) * self.v for x in (self.F, self.I, self.W))
+        return forward, back, weight
 
 
 class _Form(NamedTuple):
@@ -80,7 +77,7 @@ def _gpipe(c: _Case) -> float:
 
 
 def _makespan(bubble: Callable[[_Case], float]) -> Callable[[_Case], float]:
-    """m(F+I+W), the work of one rank, and a bubble."""
+    """m(F+B), the work of one rank, and a bubble."""
     return lambda c: c.m * sum(c.one) + bubble(c)
 
 
@@ -125,7 +122,7 @@ _FORMS = (
         _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v), "Breadth-first pipeline parallelism",
     ),
     _Form(
-        ("ZBH1",), "makespan", "m(F+I+W) + (p-1)(F+I-W)", f"{_SMALL_W}, m ≥ p",
+        ("ZBH1",), "makespan", "m(F+B) + (p-1)(F+I-W)", f"{_SMALL_W}, m ≥ p",
         lambda c: _filling(c) and c.m >= c.p, _makespan(_bubble(1, 1, -1)), _TABLE2,
     ),
     _Form(
@@ -134,16 +131,16 @@ _FORMS = (
         lambda c: (c.m + c.p - 1) * (c.one[0] + c.one[1]) + c.one[2], "Zero Bubble, appendix H",
     ),
     _Form(
-        ("ZBH2",), "span", "m(F+I+W) + (p-1)(F+I-2W)", f"{_SMALL_W}, m ≥ 2p-1",
+        ("ZBH2",), "span", "m(F+B) + (p-1)(F+I-2W)", f"{_SMALL_W}, m ≥ 2p-1",
         lambda c: _filling(c) and c.m >= 2 * c.p - 1, _makespan(_bubble(1, 1, -2)), _TABLE2,
     ),
     _Form(
-        ("ZBV",), "span", "m(F+I+W)", f"{_EQUAL}, F = I = W, m ≥ 2p-1",
+        ("ZBV",), "span", "m(F+B)", f"{_EQUAL}, F = I = W, m ≥ 2p-1",
         lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.m >= 2 * c.p - 1,
         _makespan(lambda c: 0.0), "Zero Bubble, section 6",
     ),
     _Form(
-        ("DualPipeV",), "makespan", "m(F+I+W) + (p-1)(F&B + B - 3W)/2, F&B = F+B",
+        ("DualPipeV",), "makespan", "m(F+B) + (p-1)(F&B + B - 3W)/2, F&B = F+B",
         f"{_EQUAL}, F = I = W, overlap = 1",
         lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.overlap == 1,
         _makespan(lambda c: (c.p - 1) * (sum(c.one) + c.one[1] - 2 * c.one[2]) / 2), "DeepSeek-V3, table 2, as a V",
@@ -224,11 +221,10 @@ def closed_forms(
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     check_transfers(transfers)
     table = costs.tables(schedule)
-    times = ("forward", "backward_input", "backward_weight", "comm")
-    forward, backward_input, backward_weight, comm = (table[name] for name in times)
+    names = ("forward", "backward_input", "backward_weight", "comm")
+    forward, back, weight, comm = (table[name] for name in names)
     case = _Case(
-        schedule.ranks, schedule.microbatches, schedule.chunks,
-        forward, backward_input, backward_weight, comm, costs.overlap,
+        schedule.ranks, schedule.microbatches, schedule.chunks, forward, back, weight, comm, costs.overlap
     )  # fmt: skip
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = (
@@ -269,99 +265,3 @@ def _as_made(schedule: Schedule) -> bool:
             kept = False
         schedule.__dict__["_as_made"] = kept
     return kept
-
-
-@dataclass(frozen=True)
-class PipelineBubbleStats:
-    """Bubble and memory of the textbook schedules on equal stages without communication time, transfers buffered.
-
-    Parameters
-    ----------
-    ranks, microbatches : int
-        p and m, at least 1.
-    chunks : int
-        v, stages per rank; read by the interleaved schedule's formula alone.
-
-    Raises
-    ------
-    InvalidValue
-        A number is no positive whole one.
-
-    References
-    ----------
-    `bubble_ratio_interleaved` is of D. Narayanan et al. (Megatron-LM), 2021.
-
-    Examples
-    --------
-    >>> stats = PipelineBubbleStats(ranks=4, microbatches=8)
-    >>> stats.bubble_fraction_1f1b, stats.memory_ratio_1f1b, stats.microbatches_for(0.1)
-    (Fraction(3, 11), Fraction(1, 2), 27)
-    """
-
-    ranks: int
-    microbatches: int
-    chunks: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("ranks", "microbatches", "chunks"):
-            object.__setattr__(
-                self, name, whole_number("PipelineBubbleStats", name, getattr(self, name))
-            )
-
-    @property
-    def bubble_fraction_gpipe(self) -> Fraction:
-        """Idle share of all ranks' time in GPipe: (p-1)/(m+p-1)."""
-        return Fraction(self.ranks - 1, self.microbatches + self.ranks - 1)
-
-    @property
-    def bubble_fraction_1f1b(self) -> Fraction:
-        """The same as GPipe's: 1F1B saves memory, not time."""
-        return self.bubble_fraction_gpipe
-
-    @property
-    def bubble_ratio_interleaved(self) -> Fraction:
-        """(p-1)/(v·m), bubble time over ideal time.
-
-        Raises
-        ------
-        InvalidValue
-            m is not divisible by p.
-        """
-        if self.microbatches % self.ranks:
-            expected = f"the formula needs a multiple of the {self.ranks} ranks; otherwise simulate"
-            raise InvalidValue(
-                "PipelineBubbleStats", [("microbatches", self.microbatches, expected)]
-            )
-        return Fraction(self.ranks - 1, self.chunks * self.microbatches)
-
-    @property
-    def memory_ratio_1f1b(self) -> Fraction:
-        """Most microbatches in flight on rank 0 of 1F1B, as a share of GPipe's m: min(p, m)/m."""
-        return Fraction(min(self.ranks, self.microbatches), self.microbatches)
-
-    def microbatches_for(self, bubble_fraction: float) -> int:
-        """Fewest microbatches whose 1F1B bubble fraction is at most this: m ≥ (p-1)(1-b)/b.
-
-        Parameters
-        ----------
-        bubble_fraction : float
-            b, above 0 and below 1.
-
-        Returns
-        -------
-        int
-            At least 1.
-
-        Raises
-        ------
-        InvalidValue
-            The fraction is no such number.
-        """
-        number = isinstance(bubble_fraction, Real) and not isinstance(bubble_fraction, bool)
-        if not number or not 0 < bubble_fraction < 1:  # nan is not either
-            raise InvalidValue(
-                "microbatches_for",
-                [("bubble_fraction", bubble_fraction, "expected between 0 and 1")],
-            )
-        share = Fraction(str(bubble_fraction))  # 0.1 is meant as a tenth
-        return max(1, ceil((self.ranks - 1) * (1 - share) / share))

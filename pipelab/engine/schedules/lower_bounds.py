@@ -30,8 +30,8 @@ def lower_bound(
     in_flight : int or sequence of int, one per rank, optional
         Most microbatches a rank may hold between forward and backward; without it, all of them.
     split_backward : bool
-        False where the gradient is sent on only after B and W, as in GPipe and 1F1B: a higher bound
-        for these, max over s of Σ_{k<s}(F+B)_k + m·(F+B)_s with B = I + W, and more.
+        False where the gradient is sent on only after I and W, as in GPipe and 1F1B: a higher bound
+        for these, with B = I + W: max over s of Σ_{k<s}(F+B)_k + m·(F+B)_s and more.
 
     Returns
     -------
