@@ -155,6 +155,9 @@ RESULTS = {
         "(equal, as_printed) == (36, 12) and min(kept_waits) > 1",
         "(rule.makespan, other.makespan, possible) == (761, 725, 725)",
         "max(other.peak_memory) > 1.5 * max(rule.peak_memory)",
+        # as the text says of all orders: faster with as many in flight, not within the same memory
+        "pl.best_schedule(profile, 8, 4, max_in_flight=max(rule.peak_in_flight)).makespan == possible",
+        "(least := pl.best_schedule(profile, 8, 4, memory=4)).status == 'optimal' and least.makespan == rule.makespan",
         "[round(x, 2) for x in zbh1.peak_memory] == [4, 3.94, 3.88, 3.82]",
         "best.status == 'optimal' and min(spare) > 5 and gain['cut'] > 2 * gain['schedule'] > 0",
         "gain['both'] > gain['cut'] and steps['even', 'ZBH1'].rate > 0.95 * steps['even', 'ZBH1'].bound",
