@@ -32,6 +32,8 @@ PARTS = {
     "pipelab.course": "course",
     # io/ has three: files of any kind, files that hold what the engine found, and programs.
     "pipelab.io.bandwidth_csv": "files",
+    "pipelab.io.case_config": "files",
+    "pipelab.io.case_saving": "files",
     "pipelab.io.cases_csv": "files",
     "pipelab.io.csv_cells": "files",
     "pipelab.io.jsonschema_import": "files",
