@@ -75,6 +75,8 @@ AGAINST = [
     ("pipelab.hardware.roofline.arrays", "pipelab.engine.layer_runs"),
     ("pipelab.hardware.roofline.cost_model", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.transformer", "pipelab.engine.layer_runs"),
+    # a case in the newest form has real GPUs
+    ("pipelab.io.cases_csv", "pipelab.hardware.newest_cases"),
     # only Roofline knows which stages stay inside a node
     ("pipelab.engine.methods.one_node", "pipelab.hardware.roofline"),
 ]

@@ -38,7 +38,7 @@ def read_config(folder: Path) -> dict[str, Row]:
     Raises
     ------
     InvalidData
-        The file cannot be read, or a parameter stands there twice.
+        The file cannot be read, or it has a parameter twice.
     """
     parameters: dict[str, Row] = {}
     for row in read_rows(folder / "config.csv", ("parameter", "value")):

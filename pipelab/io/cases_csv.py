@@ -61,13 +61,16 @@ def cases() -> tuple[str, ...]:
     return tuple(name for _, name in sorted(sized))
 
 
-def load_case(case: str | Path, **options: Any) -> Problem:
-    """A bundled case by name, or any folder in the write-up's CSV format.
+def load_case(case: str | Path, *, cloud_provider: str | None = None, **options: Any) -> Problem:
+    """A bundled case by name, or a folder in the CSV format of the write-up or of its author's repository.
 
     Parameters
     ----------
     case : str or Path
         `"tiny"`, …, or the path of a folder.
+    cloud_provider : str, optional
+        Of a folder in the newest form: whose prices count in `cloud_instances_specs.csv`, beside the
+        folder or above it, where gpu_pool.csv has none. By default "AWS", as in its author's scripts.
     **options
         Fields of `Problem` to set, such as `max_gpus_per_stage=2`.
 
@@ -76,12 +79,12 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Problem
         Its name is that of the folder. Units and sources of every column are in `data/README.md`.
         The bundled cases, which are the write-up's, set `link_units="transfers"` in their files,
-        and every result says so.
+        and every result says so. A folder in the newest form (see Notes) has `Roofline`.
 
     Raises
     ------
     UnknownName
-        Neither a bundled case nor a folder, or no such field; the message names the nearest one.
+        Neither a bundled case nor a folder, or no such field or provider; the message names the nearest one.
     InvalidData
         A file, column, row or value that does not fit; the message says where.
     InvalidValue
@@ -90,7 +93,18 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Warns
     -----
     UserWarning
-        `config.csv` has an unknown parameter.
+        `config.csv` has an unknown parameter; and once of a folder in the newest form, with all that
+        is not modelled.
+
+    Notes
+    -----
+    The newest form is that of gangmuk/LLM_placement_solver at 1221697: `min_batch_size` and
+    `max_batch_size` instead of `batch_size`. The model is a `Transformer` of the stated dimensions
+    with as many key/value heads as heads; GPUs are the known types nearest in memory. Those of one
+    type that are joined, each to each, at one bandwidth are a node. A stage has GPUs of one type, as
+    many as the largest node and at most 8, which may cut each layer inside a node. The batch is the
+    greatest of the range. Where network_bandwidth.csv is absent, or of another size than the pool,
+    links have the 400 and 200 GB/s that its author's scripts generate.
 
     Examples
     --------
@@ -100,6 +114,13 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     """
     folder = _find(case)
     parameters = read_config(folder)
+    if "min_batch_size" in parameters or "max_batch_size" in parameters:
+        from pipelab.hardware.newest_cases import newest_case
+
+        return _with_options(newest_case(folder, parameters, cloud_provider), options)
+    if cloud_provider is not None:
+        expected = "expected none: the write-up's cases have no list of prices"
+        raise InvalidValue("load_case", [("cloud_provider", cloud_provider, expected)])
     return _with_options(_of_the_write_up(folder, parameters), options)
 
 
