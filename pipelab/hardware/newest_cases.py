@@ -114,10 +114,8 @@ def _model(folder: Path, parameters: Mapping[str, Row]) -> Transformer:
             expected = f"expected a whole number that divides d_model ({_MODEL['heads']})"
             raise parameters[_MODEL["heads"]].error("value", heads, expected)
         width = int(d_model) // int(heads)
-        values: dict[str, Any] = {"d_model": d_model, "heads": heads, **fields}
-        return Transformer(
-            **values, kv_heads=heads, head_dim=width, precision=precision, kv_precision=precision
-        )
+        values: dict[str, Any] = {"d_model": d_model, "heads": heads, "kv_heads": heads, **fields}
+        return Transformer(**values, head_dim=width, precision=precision, kv_precision=precision)
 
     return part_of(make, _MODEL, parameters, {"name": folder.name})
 
