@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.io.engines.deployment import Deployment, deployed
+from pipelab.io.engines.device_map import transformers_launch
 from pipelab.io.engines.launch_script import EngineSettings
 from pipelab.io.engines.llama_cpp import llama_cpp_launch
 from pipelab.io.engines.megatron import megatron_launch
@@ -21,6 +22,7 @@ ENGINES: dict[str, Callable[[Deployment], EngineSettings]] = {
     "SGLang": sglang_launch,
     "Megatron": megatron_launch,
     "TensorRT-LLM": tensorrt_llm_launch,
+    "transformers": transformers_launch,
 }
 
 
@@ -39,7 +41,7 @@ def settings(
         Whose rules and rates count.
     plan : Placement or Result
         Of a result, its placement.
-    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM"}
+    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers"}
         The engine that is to run it.
     hosts : str or sequence of str, optional
         The address of every GPU's host, by GPU id; one text where all are on one host. By default a
