@@ -6,6 +6,7 @@ import pytest
 from newest_folders import CONFIGS, POOLS, PRICES, write_folder
 
 import pipelab as pl
+from pipelab import course
 from pipelab.hardware.newest_cases import NOT_MODELLED
 
 
@@ -158,3 +159,30 @@ def test_other_files_are_refused_as_they_are_elsewhere(tmp_path):
     assert "'max_pipline_stages' is not used by pipelab; did you mean 'max_p" in str(
         caught[0].message
     )
+
+
+def test_the_authors_table_beside_ours_by_arithmetic():
+    """Weights and the keys and values of all layers alone exceed 80 GB in six of eight rows."""
+    table = course.author_results()
+    for row in table.itertuples():
+        # $ per hour over tokens per hour; a cent of rounding in $ per hour
+        usd = {2: 8.19, 4: 16.39, 8: 32.77}[row.A100s]
+        assert usd / row.said_tokens_per_s / 3600 * 1e6 == pytest.approx(
+            row.said_usd_per_million, rel=1e-3
+        )
+        weights = 32 * (4 * 8192**2 + 3 * 8192 * 22016) * 2
+        cached = row.batch * 4096 * 32 * 2 * 8192 * 2
+        flops = row.batch * 4096 * 32 * 2 * (4 * 8192**2 + 3 * 8192 * 22016)
+        assert row.needs_gb > (weights + cached) / row.A100s / 1e9 * 0.99
+        assert row.fits or (weights + cached) / row.A100s / 1e9 + 8 > 80  # a tenth stays free
+        # no faster than the peak of these GPUs, no slower than a third of it
+        peak = row.A100s * 312e12 / flops * row.batch * 4096
+        assert peak / 3 < row.tokens_per_s < peak
+    assert table.groupby("batch")["least_usd_per_million"].nunique().tolist() == [1, 1, 0, 0]
+    least = table["least_usd_per_million"][:4]
+    price = (
+        table["said_usd_per_million"][:4]
+        * table["said_tokens_per_s"][:4]
+        / table["tokens_per_s"][:4]
+    )
+    assert (least < price * 1.2).all()

@@ -38,6 +38,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],
         "course.reading_tables": ["show_table"],
         "course.papers": ["published_bubbles"],
+        "course.published_costs": ["author_results"],
         "display": ["duration"],
         "engine.formulations.ablation": ["leave_out"],
         "engine.formulations.aggregated.classes": ["gpu_classes"],
