@@ -92,6 +92,8 @@ def test_prices_come_from_the_list(tmp_path):
     problem, said = _read(folder, cloud_provider="Lambda")
     usd = {gpu.type: gpu.usd_per_hour for gpu in problem.cluster.gpus}
     assert usd == {"A100-SXM-80": 1.79, "L40": None, "A10": 0.75, "V100-SXM-32": None}
+    problem, _ = _read(folder, cloud_provider="GCP")  # the cheaper of two instances of 80 GB
+    assert problem.cluster.gpus[0].usd_per_hour == 62.70 / 16
     with pytest.raises(pl.UnknownName, match="no provider 'Lamda'; did you mean 'Lambda'"):
         pl.load_case(folder, cloud_provider="Lamda")
     hal, _ = _read(write_folder("hal", tmp_path / "config" / "hal"))
@@ -118,6 +120,7 @@ REFUSED = {
     "no number": ({"max_batch_size": "many"}, "'many': expected a number (max_batch_size)"),
     "no batch": ({"max_batch_size": 0}, "(max_batch_size)"),
     "bytes": ({"bytes_per_element": 3}, "'3': expected 1, 2 or 4 (bytes_per_element)"),
+    "an endless weight": ({"layer_weight_memory_gb": "inf"}, "'inf': expected a number above 0"),
     "phase": ({"workload_phase": "aggregated"}, "expected prefill or decode (workload_phase)"),
     "layers": ({"num_decoder_layers": 0}, "(num_decoder_layers)"),
 }
@@ -147,6 +150,9 @@ def test_other_files_are_refused_as_they_are_elsewhere(tmp_path):
             pl.load_case(folder)
         assert message in str(caught.value)
         assert str(pool) in str(caught.value)
+    pool.write_text("gpu_type,count,memory_gb\nA100,999999,80")
+    with pytest.raises(pl.InvalidData, match="has 4 rows for 999999 GPUs: expected one that fits"):
+        pl.load_case(folder)
     with pytest.raises(pl.InvalidData, match="expected a list of prices beside the case"):
         pl.load_case(write_folder("tiny", folder), cloud_provider="AWS")
     with pytest.raises(pl.InvalidValue, match="cloud_provider = 'AWS': expected none"):

@@ -60,5 +60,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _numbers(row: Row, column: str) -> list[float]:
-    """The numbers in a cell such as "$140-160 (estimated)" or "80 GB HBM2e" (whose 2 is no number)."""
-    return [float(n) for n in _NUMBER.findall(re.sub(r"[A-Za-z]\w*", " ", row.cells[column]))]
+    """The numbers in a cell such as "$140-160 (estimated)" or "80 GB HBM2e"."""
+    return [float(n) for n in _NUMBER.findall(row.cells[column])]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import nearest
+from pipelab.errors import InvalidData, nearest
 from pipelab.fields import python_value
 from pipelab.hardware.cloud_prices import price_list, prices
 from pipelab.hardware.known_gpus import load_gpus
@@ -65,6 +65,7 @@ _PRICES = ("dollar_per_hour", "cost_per_hour", "usd_per_hour")
 _MOST_GPUS = 8
 _PROVIDER = "AWS"
 _WITHIN, _ACROSS = 400.0, 200.0
+_MOST_GENERATED = 4_000  # every two GPUs have a link: 128 MB
 
 
 def is_newest(parameters: Mapping[str, Row]) -> bool:
@@ -177,6 +178,9 @@ def _network(folder: Path, gpus: list[GPU]) -> tuple[np.ndarray, str]:
         if len(rows) == len(rows[0].cells) - 1 == len(gpus):
             return read_bandwidth(folder, len(gpus)), ""
         there = f"has {len(rows)} rows for {len(gpus)} GPUs"
+    if len(gpus) > _MOST_GENERATED:
+        most = f"expected one that fits, as for all pools of more than {_MOST_GENERATED:,} GPUs"
+        raise InvalidData(f"{path} {there}: {most}")
     types = np.array([gpu.type for gpu in gpus])
     generated = (
         f"{path.name} {there}, so links have {_WITHIN:g} GB/s within a type and {_ACROSS:g} across, "
@@ -214,7 +218,10 @@ def _left_out(parameters: Mapping[str, Row]) -> str:
 def _doubts(parameters: Mapping[str, Row], model: Transformer) -> list[str]:
     said = []
     if _WEIGHT in parameters:
-        stated = float(text_of(parameters[_WEIGHT], _WEIGHT))
+        row = parameters[_WEIGHT]
+        stated = float(text_of(row, _WEIGHT))
+        if not 0 < stated < np.inf:
+            raise row.error("value", row.cells["value"], f"expected a number above 0 ({_WEIGHT})")
         said.append(
             f"{_WEIGHT} = {plain(stated)} is not used: the dimensions give {model.layer_weight_gb:.3g} GB"
         )
