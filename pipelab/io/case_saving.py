@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from pipelab.errors import NotApplicable
+from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.io.case_config import COSTS, MODEL, RULES, WORKLOAD
 from pipelab.io.cases_csv import COEFFICIENTS
 from pipelab.io.csv_cells import csv_text, path_of, plain, write_to
 from pipelab.io.layers_csv import write_layers
-from pipelab.linear_rates import LinearThroughput
 from pipelab.problem import Model, Problem
 
 

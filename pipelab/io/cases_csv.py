@@ -17,6 +17,7 @@ from typing import Any
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.hardware.linear_rates import Coefficients, LinearThroughput
 from pipelab.io.bandwidth_csv import read_bandwidth
 from pipelab.io.case_config import (
     COSTS,
@@ -41,7 +42,6 @@ from pipelab.io.csv_cells import (
 from pipelab.io.layers_csv import read_layers
 from pipelab.io.paths import data_dir
 from pipelab.io.whole_files import is_file, is_folder
-from pipelab.linear_rates import Coefficients, LinearThroughput
 from pipelab.problem import Model, Problem, Workload
 
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
