@@ -35,7 +35,7 @@ from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.roofline.arrays import Span
 from pipelab.hardware.roofline.demand import Demand
 from pipelab.hardware.roofline.execution_modes import best_modes
-from pipelab.hardware.roofline.pass_times import hardware_of, slower, stage_seconds
+from pipelab.hardware.roofline.pass_times import hardware_of, moved_bytes, slower, stage_seconds
 from pipelab.hardware.roofline.single_stage import cost_of_stage
 from pipelab.hardware.transformer import Transformer
 from pipelab.io.csv_cells import path_of
@@ -93,15 +93,15 @@ class Roofline:
     -----
     With t GPUs cutting a layer, in seconds:
 
-        T_c = FLOPs / (t · F · η_c)
-        T_m = (weights / t + KV / min(t, K) + activations / t) / (B · η_m)
+        T_c = matrix FLOPs / (t · F · η_c) + attention FLOPs / (t · F₁₆ · η_c)
+        T_m = (weights / (t · η_q) + KV / (min(t, K) · η_kv) + activations / t) / (B · η_m)
         T_tp = 2 · (2(t − 1)/t · b·q·d·2 bytes / (η_l · bandwidth inside the node) + α_ar)
-        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head + τ1
+        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head + τ1(b)
 
-    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`; η_m,
-    η_l, ω, τ0, τ1 and α_ar belong to the `Engine`, and so does a factor of η_c in prefill, where ω
-    = 1. Arithmetic runs at 16 bits whatever the weights are stored in, but for fp8 on GPUs that
-    have it. k GPUs of a stage share the batch
+    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`; the η
+    but η_c, ω, τ0, τ1 and α_ar belong to the `Engine`, and so does a factor of η_c in prefill. F is
+    the peak at 16 bits (F₁₆) whatever the weights are stored in, but for fp8 on GPUs that have it;
+    attention always computes at 16 bits. k GPUs of a stage share the batch
     (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
     what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
     balanced by speed, all finish together.
@@ -114,7 +114,14 @@ class Roofline:
     longer passes, for the rate. Memory is for whole sequences: ⌈b · in flight⌉ in the
     KV cache, ⌈b⌉ at work.
 
-    A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
+    A message occupies its link for α + bytes / bandwidth, and is there after the link's latency. It
+    has as many tensors as the engine sends (`Engine.stage_tensors`).
+
+    Left out: in models with experts and latent attention (DeepSeek-V3), data-parallel attention
+    with expert parallelism, as it is deployed, with an eighth of the KV cache per GPU, all-to-all
+    messages and replicated down-projections. Between stages of several GPUs, all goes over the slowest
+    pair; network cards of their own would carry parts. Chunks of a long prompt read weights and
+    earlier keys once more each, by a few percent.
 
     References
     ----------
@@ -186,6 +193,17 @@ class Roofline:
             This one itself, if it is its engine.
         """
         return self if engine == self.engine else replace(self, engine=engine)
+
+    def for_training(self) -> "Roofline":
+        """The same with stages that send each other one tensor of 16-bit numbers, as in training.
+
+        Returns
+        -------
+        Roofline
+            Some inference engines send the residual apart (`Engine.stage_tensors`).
+        """
+        one = replace(self.constants, stage_tensors=1.0)
+        return replace(self, engines={**self.engines, self.engine: one})
 
     def with_speed(self, gpu_type: str, speed: float) -> "Roofline":
         """The same with one type of GPU that computes, and moves bytes, so many times as fast.
@@ -312,9 +330,9 @@ class Roofline:
         float or numpy.ndarray
             In tokens/s, of the shape of `bandwidth_gb_per_s`.
         """
-        sent = Demand(_known(problem), problem.workload).handed_on_bytes(
-            problem.workload.batch_size
-        )
+        load = problem.workload
+        sent = Demand(_known(problem), load).residual_bytes(load.batch_size)
+        sent *= self.constants.stage_tensors
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
         with np.errstate(divide="ignore"):
             seconds = self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9)
@@ -354,7 +372,8 @@ class Roofline:
             "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes).
         """
         demand, load = Demand(_known(problem), problem.workload), problem.workload
-        parts = demand.kept_gb(problem.model.weight_gb(layers), len(layers), load.batch_size, 1)
+        weights, chunk = problem.model.weight_gb(layers), self.constants.chunk_tokens
+        parts = demand.kept_gb(weights, len(layers), load.batch_size, 1, chunk)
         reserve = (1 - self.memory_share) * gpu.memory_gb
         return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
 
@@ -548,12 +567,11 @@ class Roofline:
             raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, self.gpus)}")
         demand, b = Demand(model, workload), np.array([workload.batch_size])
         hardware = hardware_of(self, demand, [gpu])
-        moved = {
-            "weights": demand.layer_weight_bytes("ordinary", b),
-            "keys and values": demand.kv_bytes(b),
-            "activations": demand.activation_bytes(b),
-        }
-        seconds = {"computing": demand.layer_flops("ordinary", b) / hardware.flops}
+        names = ("weights", "keys and values", "activations")
+        sizes = moved_bytes(self.constants, demand, "ordinary", b, 1)
+        moved = dict(zip(names, sizes, strict=True))
+        matrices = demand.layer_flops("ordinary", b) / hardware.flops
+        seconds = {"computing": matrices + b * demand.attention_flops() / hardware.head_flops}
         seconds |= {name: size / hardware.bandwidth for name, size in moved.items()}
         both = slower(self, demand, seconds["computing"], sum(moved.values()) / hardware.bandwidth)
         scores = demand.score_bytes(self.constants.score_bytes, b) / hardware.bandwidth
