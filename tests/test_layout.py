@@ -71,7 +71,7 @@ AGAINST = [
     ("pipelab.hardware.measured_times", "pipelab.engine.layer_runs"),
     ("pipelab.hardware.measured_times", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.roofline.arrays", "pipelab.engine.layer_runs"),
-    ("pipelab.hardware.roofline.cost_model", "pipelab.engine.stage_arrays"),
+    ("pipelab.hardware.roofline.stage_costs", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.transformer", "pipelab.engine.layer_runs"),
     # only Roofline knows which stages stay inside a node
     ("pipelab.engine.methods.one_node", "pipelab.hardware.roofline"),

@@ -100,7 +100,7 @@ def test_a_single_stage_uses_none_of_the_tables(split, monkeypatch):
     def not_used(*args):
         raise AssertionError("the evaluator went through the tables of the formulations")
 
-    for name in ("cost_model.best_modes", "execution_modes.balanced_batches", "arrays.Table"):
+    for name in ("stage_costs.best_modes", "execution_modes.balanced_batches", "arrays.Table"):
         monkeypatch.setattr(f"pipelab.hardware.roofline.{name}", not_used)
     model, load = pl.load_model("Llama-3-70B"), pl.Workload(1001, 8, "decode")
     gpus = pl.load_cluster("helix-single24").gpus[:6]

@@ -16,11 +16,11 @@ from pipelab.hardware.roofline.demand import Demand
 from pipelab.hardware.roofline.pass_times import hardware_of, stage_seconds
 
 if TYPE_CHECKING:
-    from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
+    from pipelab.hardware.roofline.constants import RooflineConstants
 
 
 def best_modes(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     kinds: Sequence[GPU],
     composition: np.ndarray,
@@ -36,7 +36,7 @@ def best_modes(
 
 
 def _shared(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     kinds: Sequence[GPU],
     composition: np.ndarray,
@@ -58,7 +58,7 @@ def _shared(
 
 
 def _cut(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     kinds: Sequence[GPU],
     composition: np.ndarray,
@@ -82,7 +82,7 @@ def _cut(
 
 
 def _table(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     kinds: Sequence[GPU],
     composition: np.ndarray,

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.errors import InvalidValue, nearest
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.roofline.arrays import Hardware, Span
 from pipelab.hardware.roofline.demand import Demand
+from pipelab.hardware.transformer import Transformer
+from pipelab.problem import Workload
 
 if TYPE_CHECKING:
-    from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
+    from pipelab.hardware.roofline.constants import RooflineConstants
 
 # PCIe 5.0 with 16 lanes has 63 GB/s; NVLink, Infinity Fabric and their kind begin above it.
 PCIE_GB_PER_S = 64.0
 
 
-def hardware_of(costs: "Roofline", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
+def hardware_of(costs: "RooflineConstants", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
     """What these kinds of GPU reach with this engine, one number of each per kind."""
     engine, facts = costs.constants, [costs.gpus[kind.type] for kind in kinds]
     inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
@@ -50,7 +53,10 @@ def _bytes_per_s(engine: Engine, gpu: GPUFacts) -> float:
 
 
 def slower(
-    costs: "Roofline", demand: Demand, compute: np.ndarray | float, move: np.ndarray | float
+    costs: "RooflineConstants",
+    demand: Demand,
+    compute: np.ndarray | float,
+    move: np.ndarray | float,
 ) -> Any:
     """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
     overlap = costs.constants.decode_overlap
@@ -74,7 +80,12 @@ def moved_bytes(
 
 
 def stage_seconds(
-    costs: "Roofline", demand: Demand, gpu: Hardware, span: Span, b: np.ndarray | float, t: int
+    costs: "RooflineConstants",
+    demand: Demand,
+    gpu: Hardware,
+    span: Span,
+    b: np.ndarray | float,
+    t: int,
 ) -> np.ndarray:
     """T_stage for b sequences; all arrays broadcast."""
     engine = costs.constants
@@ -104,3 +115,25 @@ def stage_seconds(
             compute = (demand.layer_flops(kind, b) / gpu.flops + attention) / t
             total = total + number * (slower(costs, demand, compute, move) + extra)
     return total
+
+
+def seconds_of_pass(
+    costs: "RooflineConstants",
+    model: Transformer,
+    workload: Workload,
+    gpu: GPU,
+    layers: range,
+    degree: int = 1,
+) -> float:
+    """T_stage of the whole batch on one GPU, or on so many of its node: see `Roofline.pass_seconds`."""
+    if gpu.type not in costs.gpus:
+        raise InvalidValue("pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, costs.gpus))])
+    if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
+        expected = f"expected consecutive layers among range(0, {model.layers})"
+        raise InvalidValue("pass_seconds", [("layers", layers, expected)])
+    if degree > 1 and not gpu.node:
+        expected = "expected a GPU with a node where it is more than 1"
+        raise InvalidValue("pass_seconds", [("tensor_parallel", degree, expected)])
+    demand, span = Demand(model, workload), Span.of(model, layers)
+    hardware, b = hardware_of(costs, demand, [gpu]), np.array([workload.batch_size])
+    return float(stage_seconds(costs, demand, hardware, span, b, degree)[0])
