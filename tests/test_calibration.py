@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.hardware.roofline.bands import error_bands
 from pipelab.hardware.roofline.calibration import calibrate, predicted_from_others
 from pipelab.hardware.roofline.measurement_rows import measurement_of, read_measurements
-from pipelab.hardware.roofline.measurements import error_bands
 from pipelab.io.paths import data_dir
 
 ROWS = read_measurements(data_dir() / "measured_times.csv")

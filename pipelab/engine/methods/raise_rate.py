@@ -53,7 +53,7 @@ def raise_floor(
         most = _value(pending) * (1 + PROVEN_WITHIN)
         infeasible = answer.status == "infeasible"
         known = np.inf if infeasible else given(answer.objective).bound or 0.0
-        if known <= most and answer.placement is not None and _value(answer) <= most:
+        if known <= most and _found(answer) and _value(answer) <= most:
             return
         point = pending if known > most else _open(pending)
         proven &= point.status == "optimal"
@@ -67,7 +67,7 @@ def raise_floor(
         if answer.status == "infeasible":
             return tuple(points), proven
         if not _goes_on(answer) or deadline.reason is not None:
-            return (*points, *([_open(answer)] if answer.placement is not None else [])), False
+            return (*points, *([_open(answer)] if _found(answer) else [])), False
         pending = answer
         higher = np.searchsorted(
             rates.thresholds, answer.throughput * (1 + ONE_ANSWER), side="right"
@@ -79,6 +79,10 @@ def _goes_on(answer: Result) -> bool:
     """Whether it is the least, if only to a solver's tolerance."""
     claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
     return answer.status in ("optimal", "infeasible") or claimed
+
+
+def _found(answer: Result) -> bool:
+    return answer.objective is not None and answer.objective.value is not None
 
 
 def _value(answer: Result) -> float:

@@ -22,7 +22,9 @@ from pipelab.problem import Problem, Workload
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from pipelab.evaluation import Evaluation
     from pipelab.hardware.roofline.calibration import Calibration
+    from pipelab.hardware.roofline.expected_rates import ExpectedRate
     from pipelab.hardware.what_fits import Capacity
     from pipelab.placement import Placement
 
@@ -298,6 +300,36 @@ class Roofline(RooflineStages):
         from pipelab.hardware.what_fits import capacity
 
         return capacity(problem, placement)
+
+    def expected_rate(self, problem: Problem, evaluation: "Evaluation") -> "ExpectedRate":
+        """How far a plan's rate may be off, by published times that no constant was fitted to.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose phase counts.
+        evaluation : Evaluation
+            Of the plan, such as `result.evaluation`.
+
+        Returns
+        -------
+        ExpectedRate
+            `low` and `high` in tokens/s, between which four of five measured times lie; `within`, a
+            share for `pl.sensitivity`; and a `sentence`.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> cluster, load = pl.Cluster.from_counts({"L4": 2}, 24, 1), pl.Workload(2048, 1, "decode")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, Roofline(), link_units="tokens")
+        >>> result = pl.solve(problem)
+        >>> expected = problem.costs.expected_rate(problem, result.evaluation)
+        >>> expected.low < result.throughput < expected.high
+        True
+        """
+        from pipelab.hardware.roofline.expected_rates import expected_rate
+
+        return expected_rate(problem.workload.phase, evaluation)
 
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
         """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
