@@ -58,7 +58,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "figures.makespans": ["plot_makespans"],
         "figures.search_growth": ["plot_search_growth"],
         "figures.solves": ["plot_growth"],
-        "hardware.roofline.measurements": ["error_bands"],
+        "hardware.roofline.bands": ["error_bands"],
         "io.csv_cells": ["saved_run"],
         "splits": ["count_splits"],
     },
