@@ -203,6 +203,11 @@ class Result:
         html = (
             f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
         )
+        if self.evaluation and hasattr(self.problem.costs, "expected_rate"):
+            expected = self.problem.costs.expected_rate(self.problem, self.evaluation)
+            ask = f"pl.sensitivity(…, within={expected.within:.2f})"
+            change = f"Whether another plan would then be better: <code>{ask}</code>."
+            html += f"<p class='{NO_FORMULAS}'>{escape(expected.sentence)} {change}</p>"
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 

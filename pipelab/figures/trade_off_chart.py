@@ -50,16 +50,24 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
         )  # fmt: skip
         figure.add_trace(
             go.Scatter(
-                x=x, y=y, mode="markers+text", marker={"color": TYPE_COLOURS[0], "size": 11}, showlegend=False,
+                x=x, y=y, mode="markers+text", showlegend=False,
+                marker={"color": TYPE_COLOURS[0], "size": 11, "symbol": [
+                    "circle" if proven else "circle-open" for proven in frame["proven"]]},
                 text=_labels(curve.against, x, y), textposition="top center",
                 customdata=[p.replace(" → ", "<br>") for p in frame["placement"]],
                 hovertemplate=f"%{{x:.6g}} {unit}: %{{y:.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
             )
         )  # fmt: skip
-    note = f"every point proven, {len(x)} in {curve.seconds:.2g} s" + (
-        "" if curve.complete else f"; {STOPPED}, points are missing"
+    proven = sum(point.status == "optimal" for point in curve.points)
+    all_proven = proven == len(x)
+    note = (
+        "every point proven, " if all_proven else f"{proven} of {len(x)} points proven (filled), "
     )
-    note += "; between two points nothing better exists" if x else ""
+    note += f"{len(x)} in {curve.seconds:.2g} s" if all_proven else f"in {curve.seconds:.2g} s"
+    if not curve.complete:
+        note += f"; {STOPPED}, points may be missing"
+    elif x:
+        note += "; between two points nothing better exists"
     figure.update_layout(
         template=template(), height=400, title=f"{_finding(curve, unit, x, y)}<br><sup>{note}</sup>",
         xaxis={"title": {"text": unit}} | ({"rangemode": "tozero"} if curve.against in _ADDING_UP else {}),
