@@ -73,8 +73,8 @@ from .io.cases_csv import (
     cases as cases,
     load_case as load_case,
     load_coefficients as load_coefficients,
-    save_case as save_case,
 )
+from .io.case_saving import save_case as save_case
 from .io.engines.choice import settings as settings
 from .io.loading import load_placement as load_placement
 from .io.saving import save as save

@@ -39,6 +39,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],
         "course.reading_tables": ["show_table"],
         "course.papers": ["published_bubbles"],
+        "course.published_costs": ["author_results"],
         "display": ["duration"],
         "engine.formulations.aggregated.classes": ["gpu_classes"],
         "engine.formulations.candidates": ["enumerate_candidates"],

@@ -83,7 +83,7 @@ def held_out_errors() -> "DataFrame":
     rows, costs = pd.read_csv(data_dir() / "held_out_times.csv"), RooflineConstants()
     errors = [
         _seconds(costs.running(row.engine), row) / row.seconds - 1 for row in rows.itertuples()
-    ]  # type: ignore[arg-type]
+    ]
     return rows.assign(error=errors, phase=rows["phase"].replace("request", "decode"))
 
 
