@@ -64,9 +64,7 @@ def incoming(columns: Columns) -> np.ndarray:
     return np.where(crossing[link], link, no_link)
 
 
-def slots(
-    columns: Columns, graph: Graph, values: np.ndarray, nothing: float
-) -> list[np.ndarray]:
+def slots(columns: Columns, graph: Graph, values: np.ndarray, nothing: float) -> list[np.ndarray]:
     """Values of entries by node: an array for single entries and first halves of pairs, and one for second halves.
 
     The second array is there only if the schedule has pairs.
@@ -147,7 +145,12 @@ def _blocking(columns: Columns) -> Wiring:
     return Wiring(wired, (None, None), held)
 
 
-_WIRED_BY = {"buffered": _buffered, "queued": _buffered, "rendezvous": _rendezvous, "blocking": _blocking}
+_WIRED_BY = {
+    "buffered": _buffered,
+    "queued": _buffered,
+    "rendezvous": _rendezvous,
+    "blocking": _blocking,
+}
 
 
 def _refuse_deadlock(columns: Columns, graph: Graph, transfers: str, data_waits: int) -> None:

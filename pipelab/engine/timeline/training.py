@@ -5,8 +5,8 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import NO_FORMULAS, table
 from pipelab.costs import TrainingCost
+from pipelab.display import NO_FORMULAS, table
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.timeline.costs import StageCosts

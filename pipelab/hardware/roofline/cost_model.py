@@ -20,11 +20,10 @@ from pipelab.io.csv_cells import path_of
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
-    from pipelab.costs import TrainingCost
-    from pipelab.evaluation import StageReport
     from pandas import DataFrame
 
-    from pipelab.evaluation import Evaluation
+    from pipelab.costs import TrainingCost
+    from pipelab.evaluation import Evaluation, StageReport
     from pipelab.hardware.roofline.calibration import Calibration
     from pipelab.hardware.roofline.expected_rates import ExpectedRate
     from pipelab.hardware.what_fits import Capacity

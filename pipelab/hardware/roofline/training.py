@@ -18,6 +18,7 @@ from pipelab.fields import real_number
 from pipelab.hardware.roofline.arrays import Span
 from pipelab.hardware.roofline.demand import Demand
 from pipelab.hardware.roofline.pass_times import hardware_of, layer_collectives, stage_seconds
+from pipelab.hardware.roofline.single_stage import degrees_of
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
     UPDATE_BYTES,
@@ -47,21 +48,30 @@ def training_cost(
     """One stage of a placement; see `Roofline.training_cost`."""
     if real_number("training_cost", "bytes_per_parameter", bytes_per_parameter) < 0:
         expected = "expected at least 0"
-        raise InvalidValue("training_cost", [("bytes_per_parameter", bytes_per_parameter, expected)])
+        raise InvalidValue(
+            "training_cost", [("bytes_per_parameter", bytes_per_parameter, expected)]
+        )
     model, load, layers = problem.model, problem.workload, report.stage.layers
     demand, span = Demand(model, load, every_token=True), Span.of(model, layers)
-    gpus = [problem.cluster.gpus[g] for g in report.stage.gpus]
-    degree = report.degree
+    gpus = tuple(problem.cluster.gpus[g] for g in report.stage.gpus)
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
-    shares = [float(whole_sequences(share)) for share in report.batch]
-    times = [
-        _gradients(costs, demand, gpu, span, share, degree)
-        for gpu, share in dict.fromkeys(zip(gpus, shares, strict=True))
-        if share > 0
-    ]
-    forward, back, weight = (max(column) for column in zip(*times, strict=True))
+    # Serving may prefer to share the batch where training has to cut layers, and so may this.
+    shared = {1: report.batch}
+    for t in degrees_of(costs, model, gpus):
+        shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
+    modes = []
+    for t, batch in shared.items():
+        most = max(float(whole_sequences(share)) for share in batch)
+        times = [
+            _gradients(costs, demand, gpu, span, float(whole_sequences(share)), t)
+            for gpu, share in dict.fromkeys(zip(gpus, batch, strict=True))
+            if share > 0
+        ]
+        slowest = tuple(max(column) for column in zip(*times, strict=True))
+        modes.append((sum(slowest), slowest, t, most))
+    _, (forward, back, weight), degree, sequences = min(modes)
     parameters = model.parameters(layers) / degree
-    most = max(shares) * load.sequence_length
+    most = sequences * load.sequence_length
     one_layer = activation_bytes(
         model, most, sequence=load.sequence_length, recompute=recompute, degree=degree
     )
@@ -79,7 +89,7 @@ def training_cost(
         forward,
         back,
         weight,
-        _step(costs, demand, problem, report, parameters),
+        _step(costs, demand, problem, report, degree, parameters),
         parameters * bytes_per_parameter / 1e9,
         whole / 1e9,
         min(whole, len(layers) * kept + head) / 1e9,
@@ -112,6 +122,7 @@ def _step(
     demand: Demand,
     problem: "Problem",
     report: "StageReport",
+    degree: int,
     parameters: float,
 ) -> float:
     """Seconds to add up the gradients of the stage's replicas in a ring, and to update its weights."""
@@ -121,11 +132,9 @@ def _step(
         parameters * UPDATE_BYTES / float(hardware_of(costs, demand, [gpu]).take(0).bandwidth)
         for gpu in dict.fromkeys(gpus)
     )
-    replicas = len(gpus) // report.degree
+    replicas = len(gpus) // degree
     if replicas == 1:
         return float(update)
-    slowest = min(
-        cluster.bandwidth_between(i, j) for i in stage.gpus for j in stage.gpus if i != j
-    )
+    slowest = min(cluster.bandwidth_between(i, j) for i in stage.gpus for j in stage.gpus if i != j)
     ring = 2 * (replicas - 1) / replicas * parameters * 2 / (slowest * 1e9)
     return float(update + ring) if np.isfinite(ring) else float(update)
