@@ -256,6 +256,7 @@ FIGURES = {
     "00_start_here.ipynb": (
         [
             "819.2 tokens/s: the link from GPU 6 to GPU 7 takes 2,500 ms",
+            "Once the pipeline is full, a prompt leaves every 2,500 ms: the link from GPU 6 to GPU 7",
             "3,413.3 tokens/s: GPUs 7, 8, 9 take 600 ms",
             "5,988.3 tokens/s: GPUs 0, 1 take 342 ms",
             "Llama-3-70B, 11 GPUs: 6,537.36 tokens/s in 11 stages, proven optimal",
