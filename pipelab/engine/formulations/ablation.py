@@ -57,5 +57,5 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
         return LeftOut(name, float(program.value), str(error))
     right = abs(true - program.value) <= NOT_SOLVED * true
     return LeftOut(
-        name, float(program.value), "holds" if right else f"it yields only {true:.6g} tokens/s"
+        name, float(program.value), "holds" if right else f"it yields only {true:,.6g} tokens/s"
     )
