@@ -73,15 +73,15 @@ def check(name: str, value: object) -> Answer:
     exercise = EXERCISES[name]
     if value is ... or (value is None and not exercise.none):
         return verdict("not attempted yet", f"exercise {name}: not attempted yet")
-    failure = None
+    failure, picture = None, None
     if isinstance(exercise, Puzzle) and callable(value):
-        failure = exercise.smallest_failure(value)
+        failure, picture = exercise.smallest_failure(value), exercise.picture
         right, why = exercise.graded(failure)
     else:
         right, why = exercise.grade(value)
     if right:
         return verdict("right", f"exercise {name}: right, {why}")
     answer = verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")
-    if failure is not None and exercise.picture:
-        return DrawnAnswer(answer.text, answer.html, exercise.picture(failure))
+    if failure is not None and picture:
+        return DrawnAnswer(answer.text, answer.html, picture(failure))
     return answer

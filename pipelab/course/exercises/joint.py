@@ -95,7 +95,8 @@ def _claim(case: Case, families: Callable[..., Any]) -> float:
     program.solve(solver=cp.HIGHS)
     if program.status != cp.OPTIMAL:
         raise ValueError("your constraints leave no placement")
-    chosen = Chosen(tuple(np.flatnonzero(z.value > 0.5)), () if e is None else tuple(e.value))
+    used = np.flatnonzero(np.asarray(z.value) > 0.5).tolist()
+    chosen = Chosen(tuple(used), () if e is None else tuple(np.asarray(e.value).tolist()))
     return Claim.of(float(program.value), chosen)
 
 

@@ -119,7 +119,7 @@ def _problem_of(pool: Pool) -> "Problem":
     times = LayerTimes({gpu.type: ms for gpu, ms in zip(gpus, pool.ms, strict=True)})
     ids, megabytes = range(len(gpus)), 1024 * 1024 * 2 / 2**30 * 1000
     gb_per_s = np.array([[megabytes / pool.link_ms(a, b) for b in ids] for a in ids])
-    return Problem(Cluster(gpus, gb_per_s), model, workload, times, 1)
+    return Problem(Cluster(tuple(gpus), gb_per_s), model, workload, times, 1)
 
 
 def _draw_program(failure: Failure) -> "Figure":
