@@ -27,8 +27,8 @@ from pipelab.course.ledger.shared_results import SharedResults
 from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.schedules.formulas import PipelineBubbleStats
 from pipelab.engine.solvers import scip
+from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.io.command_line import app
-from pipelab.linear_rates import LinearThroughput
 
 DESK = SharedResults()  # keeps what the honest ledger asked the solvers
 

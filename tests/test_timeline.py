@@ -17,7 +17,7 @@ from pipelab.course import published_orders as published
 from pipelab.course.papers import published_bubbles, published_interleaved_rate
 from pipelab.course.published_clock import PipelineClock
 from pipelab.course.rust_numbers import Panic
-from pipelab.engine.schedules import RULES, validate
+from pipelab.engine.schedules import RULES, defects, validate, with_communication, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.formulas import PipelineBubbleStats
 from pipelab.io.schedule_files import from_csv, to_csv
@@ -83,7 +83,7 @@ def oracle(schedule, costs, simulator):
 @given(runs())
 def test_messages_that_are_shown_change_no_buffered_time(case):
     schedule, costs = case
-    shown = pl.simulate(pl.with_communication(schedule), costs)
+    shown = pl.simulate(with_communication(schedule), costs)
     assert shown.makespan == pytest.approx(pl.simulate(schedule, costs).makespan, abs=1e-9)
 
 
@@ -370,7 +370,7 @@ def test_rendezvous_refuses_a_fixed_order_of_messages():
     with pytest.raises(
         pl.InvalidSchedule, match="use transfers='blocking' or without_communication"
     ):
-        pl.simulate(pl.with_communication(pl.schedule("1F1B", 2, 2)), ONE, transfers="rendezvous")
+        pl.simulate(with_communication(pl.schedule("1F1B", 2, 2)), ONE, transfers="rendezvous")
 
 
 # published and known numbers
@@ -557,8 +557,8 @@ def test_formulas_claim_nothing_of_an_order_that_only_bears_the_name():
     assert {form.value for form in pl.closed_forms(too_few, ONE)} == {None}
     for same in (
         from_csv(to_csv(gpipe), name="GPipe"),
-        pl.with_communication(gpipe),
-        pl.with_idle(gpipe),
+        with_communication(gpipe),
+        with_idle(gpipe),
     ):
         assert [form.value for form in pl.closed_forms(same, ONE)] == [18, (4, 4, 4)]
 
@@ -839,7 +839,7 @@ def test_scheduler_gpipe_is_right_and_sends_no_gradient():
         "Forward(micro_batch_id=0)",
         "Backward(micro_batch_id=0)",
     ]
-    assert to_csv(pl.with_communication(pl.schedule("GPipe", 2, 1))).count("SEND_B") == 1
+    assert to_csv(with_communication(pl.schedule("GPipe", 2, 1))).count("SEND_B") == 1
 
 
 def test_a_gradient_sent_after_its_backward_deadlocks_as_they_order_it():
@@ -895,10 +895,10 @@ def test_scheduler_counts_steps_by_kind_and_lets_everything_through():
         == counted(pl.schedule("1F1B", 4, 8))
     )
     assert (
-        pl.defects(impossible)[0]
+        defects(impossible)[0]
         == "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank"
     )
-    assert len(pl.defects(impossible)) == 4 * 8
+    assert len(defects(impossible)) == 4 * 8
     assert published.scheduler_1f1b(4, 8) != pl.schedule("1F1B", 4, 8)
 
 
@@ -941,7 +941,7 @@ def test_boostr_emits_no_idle_tick_and_takes_any_number():
         return [sum(action.kind == "IDLE" for action in row) for row in schedule.actions]
 
     assert ticks(published.clock_1f1b(2, 2)) == ticks(published.clock_zero_bubble(2, 2)) == [0, 0]
-    assert ticks(pl.with_idle(pl.schedule("1F1B", 2, 2))) == [2, 1]
+    assert ticks(with_idle(pl.schedule("1F1B", 2, 2))) == [2, 1]
     assert PipelineClock(4, 8, 0).schedule_interleaved(0) == []
     with pytest.raises(pl.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 4, 8, 0)

@@ -10,7 +10,7 @@ from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.engine.layer_runs import runs_of
 from pipelab.errors import NotApplicable
-from pipelab.linear_rates import LinearThroughput
+from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
 
 

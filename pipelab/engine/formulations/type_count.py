@@ -29,7 +29,7 @@ from pipelab.costs import MEMORY_SLACK, LayerTimes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.errors import NotApplicable
-from pipelab.linear_rates import LinearThroughput
+from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.problem import Problem, refuse_unlike_layers
 
 EFFICIENCY = 0.85  # the author's, for stages of several GPUs
