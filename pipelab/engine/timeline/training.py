@@ -112,7 +112,7 @@ class TrainingTimeline:
         """The finding in words."""
         schedule = self.timeline.schedule
         return (
-            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:.6g} tokens/s, "
+            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:,.6g} tokens/s, "
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
