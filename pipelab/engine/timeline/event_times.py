@@ -35,8 +35,9 @@ def simulate(
         Of the schedule's stages and links; of whole ranks, `costs.cut_for(schedule)` makes them.
     transfers : {"buffered", "queued", "rendezvous", "blocking"}
         `"buffered"`: a rank sends and goes on at once, and messages never wait for one another.
-        `"queued"`: the same, but what one rank sends another goes one message at a time. `"rendezvous"`: what a rank sends and
-        receives between two actions is posted together, and it goes on when all of it is through.
+        `"queued"`: the same, but what one rank sends another goes one message at a time.
+        `"rendezvous"`: what a rank sends and receives between two actions is posted together, and
+        it goes on when all of it is through.
         `"blocking"`: every send and receive in its turn, as `with_communication` of
         `pipelab.engine.schedules` lists them; most schedules but GPipe deadlock.
     synchronous_optimizer : bool
