@@ -521,7 +521,7 @@ def test_a_stop_keeps_what_was_found():
         best, stopped = goal(problem).objective.value, goal(problem, stop=stop)
         assert (stopped.status, stopped.stopped_by) == ("unknown", "stop")
         assert 0 < stopped.objective.bound <= best
-        assert f"has less than {stopped.objective.bound:.7g}" in stopped.sentence
+        assert f"has less than {stopped.objective.bound:,.7g}" in stopped.sentence
 
 
 def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):

@@ -24,6 +24,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.figures.cut": ["plot_cut"],
         "course.figures.faults": ["plot_faults"],
         "course.figures.ledger": ["plot_verdicts"],
+        "course.figures.moving": ["plot_moving"],
         "course.figures.predictions": [
             "outcome_of_prediction",
             "plot_fixes",

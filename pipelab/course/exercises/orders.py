@@ -2,24 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.puzzle import Failure, Puzzle
 from pipelab.errors import shown
-
-
-class Tried(NamedTuple):
-    """An input, and the order that a reader's function gave there; None where it gave none."""
-
-    given: Any
-    order: Any
 
 
 @dataclass(frozen=True)
 class Orders(Puzzle):
-    """A function that must give an order of actions.
-
-    Its `target` is a right order, and its `picture` takes what was `Tried`.
+    """A function that must give an order of actions; its `target` is a right one.
 
     Attributes
     ----------
@@ -29,17 +20,8 @@ class Orders(Puzzle):
 
     broken: Callable[[Any, Any], str] = lambda given, order: ""
 
-    def grade(self, mine: object) -> tuple[bool, str]:
-        """Whether the reader's orders are right everywhere, or the smallest input where one is not."""
-        failure = self.smallest_failure(mine) if callable(mine) else None
-        if failure is None:
-            return super().grade(mine)
-        tried, why = failure
-        gives = "" if tried.order is None else f" yours gives {_written(tried.order)}:"
-        return False, f"on {tried.given}{gives} {why}. Hint: {self.hint(tried.given)}"
-
-    def smallest_failure(self, mine: Callable[..., Any]) -> tuple[Tried, str] | None:
-        """The first input on which the reader's order is wrong, with the order, and what is wrong."""
+    def smallest_failure(self, mine: Callable[..., Any]) -> Failure | None:
+        """The first input on which the reader's order is wrong, what is wrong, and the order."""
         for given in self.inputs():
             order = None
             try:
@@ -48,8 +30,14 @@ class Orders(Puzzle):
             except Exception as error:  # whatever a reader's function raises
                 why = f"it ends in {type(error).__name__}: {error}"
             if why:
-                return Tried(given, order), why
+                return Failure(given, why, order)
         return None
+
+    def off(self, failure: Failure) -> str:
+        """What is wrong, in words."""
+        if failure.answer is None:
+            return failure.says
+        return f"yours gives {_written(failure.answer)}: {failure.says}"
 
 
 def _written(order: Any) -> str:

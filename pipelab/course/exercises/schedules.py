@@ -6,8 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.exercises.contest import Contest
-from pipelab.course.exercises.orders import Orders, Tried, missing_or_twice
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.orders import Orders, missing_or_twice
+from pipelab.course.exercises.puzzle import Failure, Puzzle
 from pipelab.errors import InvalidSchedule
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def _gpipe(given: Stages) -> "Timeline":
     return simulate(schedule("GPipe", len(given.forward), given.m), costs)
 
 
-def _draw_gpipe(given: Stages) -> "Figure":
+def _draw_gpipe(failure: Failure) -> "Figure":
     from pipelab.figures.gantt_chart import gantt
 
-    timeline = _gpipe(given)
+    timeline = _gpipe(failure.given)
     text = f"GPipe ends at {timeline.makespan:g}: the black line is what decides it"
     return gantt(timeline, critical_path=True, finding=text)
 
@@ -146,12 +146,12 @@ def _orders_of(mine: Callable[..., Any], given: Rooms) -> list[Any]:
     return [mine(rank, given.m, list(given.room)) for rank in range(len(given.room))]
 
 
-def _draw_room(tried: Tried) -> "Figure":
+def _draw_room(tried: Failure) -> "Figure":
     """In time if it can be run, and otherwise in the order in which it is listed."""
     from pipelab.course.figures.orders import plot_orders
     from pipelab.figures.gantt_chart import gantt
 
-    given, rows = tried.given, tried.order or [[]] * len(tried.given.room)
+    given, rows = tried.given, tried.answer or [[]] * len(tried.given.room)
     rows = [row if isinstance(row, list) else [] for row in rows]
     try:
         timeline = _run(rows, given.m)
@@ -230,10 +230,10 @@ def _off_row(given: Row, row: Any) -> str:
     return "" if first is None else f"{row[first]} could wait: {right[first]} fits before it"
 
 
-def _draw_row(tried: Tried) -> "Figure":
+def _draw_row(tried: Failure) -> "Figure":
     from pipelab.course.figures.orders import plot_orders
 
-    given, row = tried.given, tried.order
+    given, row = tried.given, tried.answer
     known = {f"{kind}{action[1:]}" for action in given.actions for kind in "FIW"}
     yours = list(row) if isinstance(row, list) and known.issuperset(row) else []
     name = "your row" if yours else "the given row"

@@ -5,7 +5,7 @@ import random
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.puzzle import Failure, Puzzle
 from pipelab.display import counted
 
 if TYPE_CHECKING:
@@ -81,9 +81,10 @@ def _crossing(given: Layer) -> float:
     return max(1, -(-given.weights * given.F // gain)) if gain > 0 else math.inf
 
 
-def _draw_layer(given: Layer) -> "Figure":
+def _draw_layer(failure: Failure) -> "Figure":
     from pipelab.course.figures.lines import plot_lines
 
+    given: Layer = failure.given
     cross = _crossing(given)
     most = 12 if math.isinf(cross) else max(4, int(1.6 * cross))
     batches = sorted({1 + round(i * (most - 1) / 24) for i in range(25)})
@@ -129,9 +130,10 @@ def _factor(given: Rows) -> float:
     return math.exp(sum(logs) / MEASURING**2 / (len(logs) / MEASURING**2 + 1 / given.unsure**2))
 
 
-def _draw_rows(given: Rows) -> "Figure":
+def _draw_rows(failure: Failure) -> "Figure":
     from pipelab.course.figures.lines import plot_lines
 
+    given: Rows = failure.given
     numbers = list(range(1, len(given.rows) + 1))
     ratios = [measured / predicted for predicted, measured in given.rows]
     lines = {"measured / predicted": ratios, "the factor": [_factor(given)] * len(numbers)}
@@ -160,9 +162,10 @@ def _needed(given: Times) -> int:
     return -(-sum(given.times) // max(given.times))
 
 
-def _draw_times(given: Times) -> "Figure":
+def _draw_times(failure: Failure) -> "Figure":
     from pipelab.course.figures.lines import plot_lines
 
+    given: Times = failure.given
     needed = _needed(given)
     numbers = list(range(1, needed + 4))
     rates = [min(1 / max(given.times), n / sum(given.times)) for n in numbers]
@@ -201,9 +204,10 @@ def _seconds(given: Request, tokens: int | None = None) -> float:
     return sum(given.prefill) + ((tokens or given.tokens) - 1) * each
 
 
-def _draw_request(given: Request) -> "Figure":
+def _draw_request(failure: Failure) -> "Figure":
     from pipelab.course.figures.lines import plot_lines
 
+    given: Request = failure.given
     numbers = list(range(1, given.tokens + 1))
     ends = [_seconds(given, n) for n in numbers]
     text = f"The first token is there after {ends[0]:g}, all {given.tokens} after {ends[-1]:g}"
