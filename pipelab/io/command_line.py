@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelab.errors import InvalidValue, PipelabError
+from pipelab.errors import InvalidValue, MissingPackage, PipelabError
 from pipelab.io.csv_cells import write_to
 from pipelab.io.streams import heard, say
 from pipelab.io.terminal import print_ledger, print_result
@@ -53,6 +53,8 @@ def _run() -> int | str | None:
         return ended.code
     except PipelabError as error:
         return say(error)
+    except ModuleNotFoundError as error:
+        return say(MissingPackage("this command", error.name or str(error)))
     except KeyboardInterrupt:
         return say("interrupted before there was anything to show", 130)
     except OSError as error:

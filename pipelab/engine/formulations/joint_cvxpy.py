@@ -12,7 +12,7 @@ import numpy as np
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.families import Domain
 from pipelab.engine.formulations.forms import joint_form
-from pipelab.errors import UnknownName, nearest
+from pipelab.errors import UnknownName, nearest, needed_by
 
 
 def state_joint(
@@ -45,7 +45,8 @@ def state_joint(
     ----------
     The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
     """
-    import cvxpy as cp
+    with needed_by("the program in cvxpy", "cvxpy"):
+        import cvxpy as cp
 
     module = joint_form(form)
     unknown = set(without) - {f.name for f in module.FAMILIES}
@@ -68,7 +69,8 @@ def state_joint(
 
 def _variable(name: str, n: int, domain: Domain) -> Any:
     """Binary or non-negative; a constant where a group is empty (one stage has no links)."""
-    import cvxpy as cp
+    with needed_by("the program in cvxpy", "cvxpy"):
+        import cvxpy as cp
 
     if n == 0:
         return cp.Constant(np.zeros(0))
