@@ -42,6 +42,7 @@ PARTS = {
     "pipelab.io.whole_files": "files",
     "pipelab.io": "formats",
     "pipelab.io.command_line": "programs",
+    "pipelab.io.grading": "programs",
     "pipelab.io.health": "programs",
     "pipelab.io.lab": "programs",
     "pipelab.io.static": "programs",

@@ -10,6 +10,7 @@ import typer
 
 from pipelab.errors import InvalidValue, MissingPackage, PipelabError
 from pipelab.io.csv_cells import write_to
+from pipelab.io.grading.command import grade
 from pipelab.io.streams import heard, say
 from pipelab.io.terminal import print_ledger, print_result
 from pipelab.solving import METHODS
@@ -289,6 +290,9 @@ def static(
 
     pages = static_copy(folder, notebooks, progress=True)
     print(f"{len(pages)} pages; begin with {pages[0]}")
+
+
+app.command()(grade)
 
 
 def _load(case: str, **options: Any) -> "Problem":
