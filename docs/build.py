@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ GUIDES = {
 }  # fmt: skip
 _CSS = """
 .doors, .gallery { display: grid; gap: 16px; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); }
+.doors { grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); }
 .doors a, .gallery a { display: block; border: 1px solid var(--color-background-border); border-radius: 6px;
   padding: 10px 12px; text-decoration: none; color: var(--color-foreground-primary); }
 .doors a:hover, .gallery a:hover { border-color: var(--color-link); }
@@ -44,7 +45,7 @@ _CSS = """
 .gallery img { width: 100%; aspect-ratio: 16 / 10; object-fit: contain; object-position: top; background: #fff;
   display: block; margin-bottom: 8px; }
 .gallery small { color: var(--color-foreground-secondary); }
-.content { width: 56em; max-width: 100%; }
+@media (min-width: 82em) { .content { width: auto; flex: 1; min-width: 0; max-width: 60em; } }
 """
 _LEAD = """# Which GPUs should hold which layers?
 
@@ -98,7 +99,7 @@ def build(
         source = scratch / "source"
         verbatim = _verbatim(pages, ledger or pl.reproduce(progress=True))
         for name, text in verbatim.items():
-            _put(source / f"{name}.rst", _indexed(text))
+            _put(source / f"{name}.rst", _indexed(name, text))
         _reference(source)
         _guides(source)
         _start_page(source, pages)
@@ -134,6 +135,7 @@ def _sphinx(source: Path, made: Path, trees: Path, verbatim: dict[str, str]) -> 
         "html_show_search_summary": False,  # it is fetched, which a browser refuses in a folder
         "html_copy_source": False,
         "html_show_sphinx": False,
+        "default_role": "py:obj",  # `solve` in a docstring links to it
         "numpydoc_show_class_members": False,
         "autodoc_member_order": "bysource",
         "autodoc_typehints": "none",
@@ -175,13 +177,16 @@ def _with_way_home(name: str, text: str) -> str:
     return re.sub(r"(<body[^>]*>)", rf"\1<nav>{links}</nav>", text, count=1)
 
 
-def _indexed(text: str) -> str:
+def _indexed(name: str, text: str) -> str:
     """The title and the words of a page, for Sphinx's search and lists."""
     (title,) = re.findall(r"<title>(.*?)</title>", text, flags=re.S)
+    digits = re.fullmatch(r"notebooks/(?:solutions/)?(\d\d)_.*", name)
+    number = f"{digits[1]} " if digits else ""
     body = re.sub(
         r"<(style|script|math|nav)\b.*?</\1>", " ", text.partition("<body")[2], flags=re.S
     )
     words = " ".join(re.sub(r"<[^<>]*>", " ", body.partition(">")[2]).split())
+    title = (number + unescape(title)).replace("*", "\\*").replace("`", "\\`")
     line = "=" * len(title)
     return f"{line}\n{title}\n{line}\n\n.. raw:: html\n\n   <p>{words}</p>\n"
 
