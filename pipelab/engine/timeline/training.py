@@ -80,7 +80,7 @@ class TrainingTimeline:
         """The finding in words."""
         schedule = self.timeline.schedule
         return (
-            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:.6g} tokens/s, "
+            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:,.6g} tokens/s, "
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
@@ -205,7 +205,7 @@ def training_timeline(
         weight_activation=weight_activation,
         unit="s",
     )
-    costs = replace(per_rank.cut_for(order), comm=_hops(problem, placement, order))
+    costs = replace(per_rank.cut_for(order), comm=_hops(_in_training(problem), placement, order))
     return TrainingTimeline(problem, placement, evaluation, simulate(order, costs))
 
 
@@ -214,6 +214,13 @@ def _multiple(field: str, value: Any) -> float:
     if real_number("timeline_of", field, value, expected) < 0:
         raise InvalidValue("timeline_of", [(field, value, expected)])
     return float(value)
+
+
+def _in_training(problem: Problem) -> Problem:
+    """With links that carry what stages send in training, where the cost model tells it from inference."""
+    if hasattr(problem.costs, "for_training"):
+        return replace(problem, costs=problem.costs.for_training())
+    return problem
 
 
 def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
