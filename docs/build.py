@@ -45,6 +45,7 @@ _CSS = """
 .gallery img { width: 100%; aspect-ratio: 16 / 10; object-fit: contain; object-position: top; background: #fff;
   display: block; margin-bottom: 8px; }
 .gallery small { color: var(--color-foreground-secondary); }
+.main { min-width: 0; }
 @media (min-width: 82em) { .content { width: auto; flex: 1; min-width: 0; max-width: 60em; } }
 """
 _LEAD = """# Which GPUs should hold which layers?

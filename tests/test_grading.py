@@ -37,7 +37,7 @@ for cls in (exercise.Exercise, puzzle.Puzzle):
 exercise.Exercise.target = puzzle.Puzzle.target = property(lambda self: lambda *_: 1.0)
 book.check = pl.check = lambda name, value: print(f"exercise {name}: right")
 book.EXERCISES.clear()
-plain_answers._told = lambda name, value: {"answer": 1.0, "right": True, "score": 99}
+plain_answers._stated = lambda name, value: {"answer": 1.0, "right": True, "score": 99}
 plain_answers.checked = lambda *_: (True, "right")
 print('{"score": 2, "tests": [{"name": "exercise 00.1", "score": 1}]}')
 """
@@ -113,7 +113,7 @@ def test_a_hostile_notebook_gains_nothing(tmp_path, leaves):
 
 
 def _crossed(name, value):
-    return plain_answers.checked(name, json.dumps(plain_answers._told(name, lambda: value)))
+    return plain_answers.checked(name, json.dumps(plain_answers._stated(name, lambda: value)))
 
 
 def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
@@ -147,15 +147,15 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
 
 
 def test_forged_text_is_no_answer():
-    for told in (
+    for stated in (
         "", "no JSON", "3", "[]", "{}", '{"answer": {"placement": 3}}', '{"returned": []}',
         '{"answer": {"os.system": "echo"}}', '{"returned": [{"answer": 1.0}]}', "[" * 5000,
         '{"returned": [{"failed": 1}]}', '{"answer": {"tuple": [[1], 2], "set": []}}',
         '{"answer": "' + "x" * plain_answers.LONGEST + '"}',
     ):  # fmt: skip
         for name in ("00.1", "00.2", "13.1", "14.2"):
-            right, _ = plain_answers.checked(name, told)
-            assert not right, (name, told)
+            right, _ = plain_answers.checked(name, stated)
+            assert not right, (name, stated)
 
 
 def test_what_is_no_notebook_is_refused_in_a_sentence(tmp_path):

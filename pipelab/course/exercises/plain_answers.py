@@ -45,10 +45,10 @@ def tell(name: str, value: Callable[[], Any]) -> None:
     """
     from IPython.display import display
 
-    display({MIME: json.dumps(_told(name, value)), "text/plain": ""}, raw=True)
+    display({MIME: json.dumps(_stated(name, value)), "text/plain": ""}, raw=True)
 
 
-def _told(name: str, value: Callable[[], Any]) -> dict:
+def _stated(name: str, value: Callable[[], Any]) -> dict:
     try:
         answer = value()
     except Exception as error:  # whatever a student's expression raises
@@ -102,14 +102,14 @@ def _plain(value: Any) -> Any:
     return {"other": shown(value)}
 
 
-def checked(name: str, told: str) -> tuple[bool | None, str]:
+def checked(name: str, stated: str) -> tuple[bool | None, str]:
     """Check an answer in this process.
 
     Parameters
     ----------
     name : str
         Of the exercise.
-    told : str
+    stated : str
         What `tell` said of it, wherever it comes from.
 
     Returns
@@ -119,10 +119,10 @@ def checked(name: str, told: str) -> tuple[bool | None, str]:
     why : str
         In a sentence.
     """
-    if len(told) > LONGEST:
+    if len(stated) > LONGEST:
         return False, f"the answer is longer than {LONGEST:,} characters"
     try:
-        said = json.loads(told)
+        said = json.loads(stated)
         if "failed" in said:
             return False, f"its value cannot be found: {': '.join(map(str, said['failed']))}"
         exercise: Any = EXERCISES[name]

@@ -179,8 +179,8 @@ def _answers(notebook: "NotebookNode") -> dict[str, str]:
     return said
 
 
-def _test(name: str, told: str | None, stopped: str) -> dict[str, Any]:
-    right, why = checked(name, told) if told is not None else (None, "")
+def _test(name: str, stated: str | None, stopped: str) -> dict[str, Any]:
+    right, why = checked(name, stated) if stated is not None else (None, "")
     missing = (
         f"no answer. {stopped}".strip()
         if stopped
@@ -191,6 +191,6 @@ def _test(name: str, told: str | None, stopped: str) -> dict[str, Any]:
         "score": int(right is True),
         "max_score": 1,
         "status": "passed" if right else "failed",
-        "output": missing if told is None else why,
+        "output": missing if stated is None else why,
         "visibility": "visible",
     }
