@@ -221,7 +221,9 @@ def _entry(name: str) -> str:
     if not isinstance(value, type):
         return f".. autofunction:: pipelab.{name}\n"
     kind = "exception" if issubclass(value, BaseException) else "class"
-    return f".. auto{kind}:: pipelab.{name}\n   :members:\n"
+    fields = ", ".join(getattr(value, "_fields", ()))  # of a named tuple; its docstring has them
+    skipped = f"   :exclude-members: {fields}\n" if fields else ""
+    return f".. auto{kind}:: pipelab.{name}\n   :members:\n{skipped}"
 
 
 def _guides(source: Path) -> None:
