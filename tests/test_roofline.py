@@ -13,7 +13,7 @@ from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.stage_arrays import stage_tables
-from pipelab.figures.layers import plot_layer_times, plot_stage_rates
+from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
@@ -503,9 +503,3 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     assert "only" not in figure.layout.title.text
     alone = plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
     assert alone.layout.title.text == "Reading takes longer than computing throughout"
-
-
-def test_the_figure_of_stage_rates_compares_with_the_first():
-    figure = plot_stage_rates([1, 2, 4], {"up": [100.0, 110.0, 120.0], "down": [8.0, 4.0, 2.0]})
-    assert figure.layout.title.text == "4 layers on a GPU instead of 1: up +20%, down -75%"
-    assert list(figure.data[1].y) == [1, 0.5, 0.25]

@@ -9,11 +9,12 @@ from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
 from pipelab.course.exercises.joint import JOINT
 from pipelab.course.exercises.one_gpu_per_stage import ONE_GPU_PER_STAGE
-from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.course.exercises.refutation import Refutation
 from pipelab.course.exercises.requirement import Requirement
+from pipelab.course.exercises.schedules import SCHEDULES
 from pipelab.course.exercises.search import SEARCH
+from pipelab.course.exercises.serving import SERVING
 from pipelab.course.exercises.splits import SPLITS
 from pipelab.course.exercises.write_up import WRITE_UP
 from pipelab.errors import UnknownName, nearest
@@ -26,7 +27,8 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix | Refutation | Re
     **AVERAGES,
     **JOINT,
     **COUNTS,
-    **PIPELINES,
+    **SCHEDULES,
+    **SERVING,
     **WRITE_UP,
     **AUDITS,
 }

@@ -20,7 +20,7 @@ from pipelab.schedules import Schedule
 
 MIME = "application/vnd.pipelab.answer+json"
 LONGEST = 5_000_000  # characters of an answer
-_LISTS: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_LISTS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 class _Other:

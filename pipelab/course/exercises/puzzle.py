@@ -64,7 +64,7 @@ class Puzzle:
 
     signature: str
     inputs: Callable[[], Sequence[Any]]
-    target: Callable[[Any], float]
+    target: Callable[[Any], Any]
     hint: Callable[[Any], str]
     rel: float = 1e-6
     apply: Callable[[Callable[..., Any], Any], Any] = lambda mine, given: mine(list(given))

@@ -22,7 +22,8 @@ from pipelab.problem import Problem, Workload
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from pipelab.evaluation import Evaluation
+    from pipelab.costs import TrainingCost
+    from pipelab.evaluation import Evaluation, StageReport
     from pipelab.hardware.roofline.calibration import Calibration
     from pipelab.hardware.roofline.expected_rates import ExpectedRate
     from pipelab.hardware.what_fits import Capacity
@@ -264,6 +265,39 @@ class Roofline(RooflineStages):
         from pipelab.hardware.roofline.node_mixes import mixes_of_node
 
         return mixes_of_node(self, model, workload, gpu, gpus)
+
+    def training_cost(
+        self, problem: "Problem", report: "StageReport", **recipe: Any
+    ) -> "TrainingCost":
+        """What one stage of a placement takes and keeps in training.
+
+        Parameters
+        ----------
+        problem : Problem
+            With a prefill workload: one microbatch of whole sequences.
+        report : StageReport
+            Of the stage, from `evaluate`.
+        **recipe
+            `recompute`: "none", "selective" (the same where attention is fused, as here) or "full".
+            `bytes_per_parameter` of weights, gradients and the optimizer's state: 16 with Adam in
+            mixed precision.
+
+        Returns
+        -------
+        TrainingCost
+            Seconds of one microbatch, and gigabytes on the fullest GPU.
+
+        Notes
+        -----
+        B/F = (M + 2.5·A)/(M + A) and W/F = M/(M + A) with the FLOPs M of matrices, the head on all
+        tokens among them, and A of attention; all-reduces of cut layers come with forward and input
+        gradient. A step adds up the gradients of the GPUs that share a stage, over their slowest
+        link, and updates the weights, as fast as memory allows. Memory: see
+        `pipelab.hardware.training_memory`.
+        """
+        from pipelab.hardware.roofline.training import training_cost
+
+        return training_cost(self.for_training(), problem, report, **recipe)
 
     def capacity(self, problem: Problem, placement: "Placement") -> "Capacity":
         """What a placement holds: the longest context, the most sequences, and which stage limits them.

@@ -47,6 +47,7 @@ class Demand:
 
     model: Transformer
     load: Workload
+    every_token: bool = False  # the head is asked for all tokens, as in training
 
     @property
     def new_tokens(self) -> float:
@@ -56,6 +57,8 @@ class Demand:
     @property
     def answers(self) -> float:
         """Tokens per sequence that the head is asked for: the last of a prompt, or each new one."""
+        if self.every_token:
+            return self.new_tokens
         return 1 + 1 / self.load.output_tokens if self.load.phase == "mixed" else 1.0
 
     @property

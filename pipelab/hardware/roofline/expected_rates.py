@@ -94,7 +94,7 @@ def _seconds(costs: RooflineConstants, row: "Series") -> float:
     gpu = GPU(row.gpu_type, memory, None, "measured" if inside else "", inside)
 
     def taken(tokens: float, phase: str) -> float:
-        load = Workload(int(tokens), int(row.batch), phase)  # type: ignore[arg-type]
+        load = Workload(int(tokens), int(row.batch), phase)  # type: ignore[arg-type]  # as the file has it
         layers, degree = range(model.layers), int(row.tensor_parallel)
         return seconds_of_pass(costs, model, load, gpu, layers, degree)
 

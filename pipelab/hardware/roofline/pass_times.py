@@ -79,6 +79,12 @@ def moved_bytes(
     )
 
 
+def layer_collectives(engine: Engine, demand: Demand, gpu: Hardware, b: Any, t: int) -> Any:
+    """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
+    wait = gpu.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
+    return 2 * (2 * (t - 1) / t * demand.residual_bytes(b) / gpu.inside + wait)
+
+
 def stage_seconds(
     costs: "RooflineConstants",
     demand: Demand,
@@ -94,9 +100,7 @@ def stage_seconds(
     if engine.score_bytes:
         extra = extra + demand.score_bytes(engine.score_bytes, b) / (t * gpu.bandwidth)
     if t > 1:
-        # All-reduced once after attention, once after the feed-forward block.
-        wait = gpu.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
-        extra = extra + 2 * (2 * (t - 1) / t * demand.residual_bytes(b) / gpu.inside + wait)
+        extra = extra + layer_collectives(engine, demand, gpu, b, t)
         step = step + engine.tensor_parallel_us
     head = slower(
         costs,

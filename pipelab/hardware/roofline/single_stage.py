@@ -42,7 +42,7 @@ def cost_of_stage(
     """The preferred mode among those that fit; if none fits, the one that lacks least memory."""
     shares = _shares(costs, demand, gpus, span, batch_split)
     modes = [_mode(costs, demand, gpus, span, shares, 1)]
-    for degree in _degrees(costs, demand.model, gpus):
+    for degree in degrees_of(costs, demand.model, gpus):
         share = demand.load.batch_size * degree / len(gpus)  # of every group of GPUs
         modes.append(_mode(costs, demand, gpus, span, (share,) * len(gpus), degree))
     fitting = [mode for mode in modes if mode.shortfall_gb <= 0]
@@ -55,7 +55,7 @@ def cost_of_stage(
     return StageCost(best.rate, best.batch, best.memory_gb, best.degree, best.pass_seconds)
 
 
-def _degrees(costs: "RooflineConstants", model: Transformer, gpus: tuple[GPU, ...]) -> list[int]:
+def degrees_of(costs: "RooflineConstants", model: Transformer, gpus: tuple[GPU, ...]) -> list[int]:
     """How many GPUs may cut each layer among them: equal GPUs of one node, in groups of one size.
 
     Heads, and what is cached, must come out even.
