@@ -32,8 +32,10 @@ from pipelab.engine.deployments.master import (
     whole,
 )
 from pipelab.engine.deployments.pricing import Pricing
+from pipelab.engine.deployments.within_counts import rows_of, within_counts
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.fields import given
 
 _MOST_ROUNDS = 300
 _PER_ROUND = 24  # columns of each offer
@@ -207,25 +209,31 @@ class Generation:
         """New columns from the cheapest pipelines at some rates."""
         new = 0
         found = pricing.pipelines(cost, which, self.deadline) if which else []
-        for stages in found:
-            rows = [row for _, row in stages]
+        for stages, asked in zip(found, which, strict=True):
+            rows = rows_of(stages)
             by_class = pricing.by_class(stages, cost)
             if by_class is None:
-                gpus = pricing.without_limits(rows, cost)
                 rate = pricing.rate_of([(layers, ()) for layers, _ in stages], rows)
-                column = Column(rate, gpus, offer)
-            else:
-                by_class, rows = pricing.ordered(by_class, rows)
-                gpus = tuple(np.sum([g for _, g in by_class], axis=0).tolist())
-                rate = pricing.rate_of(by_class, rows)
-                column = Column(rate, gpus, offer, stages=tuple(by_class))
-            key = column.rate, column.gpus, column.offer
-            if key in self._seen:
-                continue
-            self._seen.add(key)
-            new += 1
-            (self.beyond if by_class is None else self.columns).append(column)
+                beyond = Column(rate, pricing.without_limits(rows, cost), offer)
+                new += self._take(self.beyond, beyond)
+                other = within_counts(pricing, cost, asked, self.deadline)
+                if other is None:
+                    continue
+                by_class, rows = pricing.by_class(other, cost), rows_of(other)
+            by_class, rows = pricing.ordered(given(by_class), rows)
+            gpus = tuple(np.sum([g for _, g in by_class], axis=0).tolist())
+            rate = pricing.rate_of(by_class, rows)
+            new += self._take(self.columns, Column(rate, gpus, offer, stages=tuple(by_class)))
         return new
+
+    def _take(self, columns: list[Column], column: Column) -> int:
+        """Add a column unless it is known; how many were added."""
+        key = column.rate, column.gpus, column.offer
+        if key in self._seen:
+            return 0
+        self._seen.add(key)
+        columns.append(column)
+        return 1
 
     def keep(self, chosen: list[Column]) -> None:
         """Take a deployment for the best if it is better."""

@@ -104,14 +104,18 @@ class Pricing:
             at = start
         return stages[::-1]
 
+    def by_kind(self, prices: np.ndarray) -> np.ndarray:
+        """The price of a GPU of each kind: that of its cheapest class; shape (K,)."""
+        of_kind = np.full(self.rates.composition.shape[1], np.inf)
+        np.minimum.at(of_kind, self.rates.classes.kind, prices)
+        return of_kind
+
     def _stage_prices(
         self, prices: np.ndarray, enough: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The least price of a stage for each kind of span and rate, and the row that has it; shape (U, T) each."""
-        of_kind = np.full(self.rates.composition.shape[1], np.inf)
-        np.minimum.at(of_kind, self.rates.classes.kind, prices)
         order, _ = self._by_rate
-        of_row = (self.rates.composition @ of_kind)[order]
+        of_row = (self.rates.composition @ self.by_kind(prices))[order]
         least = np.minimum.accumulate(of_row, axis=0)
         # the first row with the least price so far
         new = np.vstack([np.ones_like(least[:1], dtype=bool), least[1:] < least[:-1]])
