@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.deployments.available import rows_of, within_counts
 from pipelab.engine.deployments.master import (
     Column,
     Demand,
@@ -32,7 +33,6 @@ from pipelab.engine.deployments.master import (
     whole,
 )
 from pipelab.engine.deployments.pricing import Pricing
-from pipelab.engine.deployments.within_counts import rows_of, within_counts
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.fields import given
