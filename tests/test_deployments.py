@@ -1,6 +1,9 @@
 """Several pipelines on one cluster: `deploy` against every division of small clusters, its bounds, stops and errors."""
 
 import dataclasses
+import json
+import math
+import threading
 
 import numpy as np
 import pytest
@@ -160,3 +163,130 @@ def test_equal_to_the_definition(seed):
     assert len(gpus) == len(set(gpus))
     total = sum(pl.evaluate(problem, placement).throughput for placement in defined)
     check(problem, pl.deploy(problem), total)
+
+
+# Stops, errors, files
+
+
+def heterogeneous(counts=(2, 4, 4), model="Llama-3-8B", **workload):
+    memory = {"A100-SXM-40": 40.0, "L4": 24.0, "T4": 16.0}
+    price = {"A100-SXM-40": 1.5, "L4": 0.7, "T4": 0.35}
+    cluster = pl.Cluster.from_counts(
+        dict(zip(memory, counts, strict=True)), memory, 12.5, usd_per_hour=price
+    )
+    load = pl.Workload(**({"sequence_length": 2048, "batch_size": 16} | workload))
+    return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(), name="mix")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1])
+def test_a_time_limit_keeps_a_valid_deployment_and_a_valid_bound(seconds):
+    problem = heterogeneous((4, 8, 12))
+    best = pl.deploy(problem).throughput
+    found = pl.deploy(problem, time_limit=seconds)
+    if found.pipelines:
+        check_valid(problem, found)
+        assert found.throughput <= best * (1 + 1e-9)
+    assert found.bound is None or found.bound >= best * (1 - 1e-9)
+    assert found.status == "optimal" or found.stopped_by == "time limit"
+
+
+def test_a_stop_ends_it_and_says_so():
+    stop = threading.Event()
+    stop.set()
+    found = pl.deploy(heterogeneous(), stop=stop)
+    assert found.stopped_by == "stop"
+    assert found.status in ("feasible", "unknown")
+    assert "stop" in found.sentence
+
+
+def test_a_gap_is_kept_and_said():
+    problem = heterogeneous((4, 8, 12), "Llama-3-70B")
+    found = pl.deploy(problem, gap=0.2)
+    assert found.gap <= 0.2
+    assert found.bound >= pl.deploy(problem).throughput * (1 - 1e-9)
+
+
+def test_where_only_one_pipeline_fits_it_is_the_best_one():
+    problem = heterogeneous((3, 2, 2), "Llama-3-70B", batch_size=1)
+    one, several = pl.solve(problem), pl.deploy(problem)
+    assert several.count == 1
+    assert several.throughput == pytest.approx(one.throughput, rel=1e-9)
+
+
+def test_a_thousand_gpus_of_eight_types_within_one_percent():
+    memory = pl.gpus()["memory_gb"]
+    types = ["A100-SXM-80", "A100-SXM-40", "H100-SXM", "L4", "T4", "V100-SXM-32", "L40S", "A10"]
+    cluster = pl.Cluster.from_counts(dict.fromkeys(types, 125), memory.to_dict(), 12.5)
+    load = pl.Workload(1000, 8, "decode")
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline())
+    found = pl.deploy(problem, time_limit=30)
+    assert found.gap < 0.01
+    check_valid(problem, found)
+
+
+def test_what_nothing_can_serve_says_why():
+    found = pl.deploy(heterogeneous((0, 1, 1), "Llama-3-70B"))
+    assert found.status == "infeasible"
+    assert "layers" in found.reason
+    assert found.pipelines == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"at_least": -1}, "at_least"),
+        ({"at_least": math.nan}, "at_least"),
+        ({"batches": []}, "expected batch sizes"),
+        ({"batches": [0]}, "batches"),
+        ({"gap": -0.1}, "gap"),
+        ({"time_limit": "soon"}, "time_limit"),
+        ({"stop": True}, "stop"),
+        ({"on_progress": 3}, "on_progress"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, message):
+    with pytest.raises(pl.InvalidValue, match=message):
+        pl.deploy(heterogeneous(), **arguments)
+
+
+def test_a_load_needs_prices():
+    problem = dataclasses.replace(
+        heterogeneous(), cluster=pl.Cluster.from_counts({"L4": 2}, 24, 12.5)
+    )
+    with pytest.raises(pl.InvalidValue, match="usd_per_hour"):
+        pl.deploy(problem, 100.0)
+
+
+def test_the_evaluator_refuses_a_gpu_in_two_pipelines():
+    problem = heterogeneous()
+    found = pl.deploy(problem)
+    first = found.pipelines[0]
+    twice = dataclasses.replace(first, replicas=first.replicas + first.replicas[:1])
+    with pytest.raises(pl.InvalidPlacement, match="is used by 2 pipelines"):
+        pl.evaluate(problem, dataclasses.replace(found, pipelines=(twice,)))
+
+
+def test_saved_and_drawn(tmp_path):
+    problem = heterogeneous()
+    found = pl.deploy(problem)
+    document = json.loads(pl.save(found, tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert document["throughput_tokens_per_s"] == found.throughput
+    assert sum(len(p["replicas"]) for p in document["pipelines"]) == found.count
+    lines = pl.save(found, tmp_path / "plan.csv").read_text(encoding="utf-8").splitlines()
+    stages = sum(len(r) for p in found.pipelines for r in p.replicas)
+    assert len(lines) == 1 + stages
+    figure = pl.plot(found)
+    assert f"{found.count} pipelines, proven best" in figure.layout.title.text
+    assert len(figure.data[0].y) == sum(len(p.placement) for p in found.pipelines)
+    none = pl.deploy(heterogeneous((0, 1, 1), "Llama-3-70B"))
+    with pytest.raises(pl.InvalidValue, match="expected a deployment with a pipeline"):
+        pl.save(none, tmp_path / "none.json")
+
+
+def test_prompts_and_answers_count_in_requests_and_in_dollars():
+    """500 prompt tokens and 100 answer tokens a request: 600 tokens are paid for 100 written."""
+    problem = heterogeneous(sequence_length=500, phase="mixed", output_tokens=100)
+    found = pl.deploy(problem, 1.0)
+    assert found.requests_per_s == pytest.approx(found.throughput / 100)
+    tokens = found.requests_per_s * 600 * 3600
+    assert found.usd_per_million_tokens == pytest.approx(found.usd_per_hour / tokens * 1e6)
