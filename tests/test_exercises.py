@@ -4,6 +4,7 @@ import ast
 import inspect
 import itertools
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -26,9 +27,11 @@ from pipelab.course.exercises import (
     one_gpu_per_stage,
     pipelines,
     search,
+    small_placements,
     splits,
     write_up,
 )
+from pipelab.course.exercises.puzzle import Failure
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Exercise)}
 
@@ -687,36 +690,202 @@ def test_no_target_is_typed_in(module):
             )
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("00.2", lambda cuts: 0.0 * len(cuts)),
-        ("01.2", lambda costs, speeds, ms: -1),
-        ("01.3", lambda costs, speeds: 0.0),
-    ],
-)
-def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, wrong, monkeypatch):
-    puzzle, shown = EXERCISES[name], []
-    given, _ = puzzle.smallest_failure(wrong)
+# One wrong answer to each, with which its picture is drawn.
+WRONG = {
+    "00.2": lambda cuts: 0.0 * len(cuts),
+    "01.2": lambda costs, speeds, ms: -1,
+    "01.3": lambda costs, speeds: 0.0,
+    "02.1": lambda layers, stages: _all_cuts(layers, stages)[:3],
+    "02.2": lambda layers, kinds: _placements(layers, kinds, apart=True),
+    "03.1": _no_rings(add=False),
+    "03.2": lambda *given: _stairs(*given, heads=False),
+    "04.3": lambda stages, links: _best_of_orders(stages, links, as_given=True),
+    "05.3": lambda z, e, connections: [],
+    "05.4": lambda z, allocations, price, most: z >= 0,
+    "06.1": lambda *given: _refutes(*given, rows=False),
+    "06.3": lambda *given: _count_mixes(*given, supply=False),
+}
+
+
+def test_every_function_that_the_first_half_asks_for_has_a_picture():
+    puzzles = {n for n, x in EXERCISES.items() if isinstance(x, Puzzle) and n < "07"}
+    assert puzzles == set(WRONG)
+    assert all(EXERCISES[name].picture for name in puzzles)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypatch):
+    puzzle, wrong, shown = EXERCISES[name], WRONG[name], []
+    failure = puzzle.smallest_failure(wrong)
     answer = pl.check(name, wrong)
-    assert answer.figure == puzzle.picture(given)
-    assert answer.figure.layout.title.text
+    assert answer.figure == puzzle.picture(failure)
+    assert answer.figure.layout.title.text.count("<br>") == 1  # one line, and how to read it
+    assert len(answer.figure.layout.title.text.split("<br>")[0]) < 100
     monkeypatch.setattr("IPython.display.display", lambda *what: shown.extend(what))
     answer._ipython_display_()
     assert [getattr(shown[0], "data", ""), shown[1]] == [answer.html, answer.figure]
-    assert str(answer).startswith(f"exercise {name}: not yet. On {given} yours gives ")
+    assert str(answer).startswith(f"exercise {name}: not yet. On {failure.given} yours ")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_raises_is_drawn_too_and_no_input_is_too_odd_to_draw(name):
+    """Without an answer, the picture is of the right one."""
+    puzzle = EXERCISES[name]
+    failure = puzzle.smallest_failure(lambda *given: 1 / 0)
+    assert "ZeroDivisionError" in failure.says
+    for given in puzzle.inputs()[::59]:
+        title = puzzle.picture(failure._replace(given=given)).layout.title.text
+        assert "None" not in title
+        assert "yours" not in title
+
+
+def _pictures(name, every=10, answer=None, also=()):
+    puzzle = EXERCISES[name]
+    for given in [*puzzle.inputs()[::every], *also]:
+        yield given, puzzle.target(given), puzzle.picture(Failure(given, str(answer), answer))
+
+
+def _rows(figure):
+    """Widths of the blocks of each row."""
+    bars = figure.data[0]
+    rows = [[] for _ in figure.layout.yaxis.tickvals]
+    for place, width in zip(bars.y, bars.x, strict=True):
+        rows[place].append(width)
+    return rows
+
+
+def _lines(figure, **look):
+    return [
+        s for s in figure.layout.shapes if all(s.line[key] == value for key, value in look.items())
+    ]
 
 
 def test_a_drawn_cut_says_what_its_slowest_gpu_takes():
-    """As the exercise's own answer has it, on every input; where a stage has a limit, none is slower."""
-    for line in EXERCISES["01.3"].inputs()[::10]:
-        title = EXERCISES["01.3"].picture(line).layout.title.text
-        assert title.endswith(f"takes {EXERCISES['01.3'].target(line):.4g}")
-    for line in EXERCISES["01.2"].inputs()[::10]:
-        figure = EXERCISES["01.2"].picture(line)
-        assert max(figure.data[0].y) <= line.ms * (1 + 1e-9)
-        white = [s for s in figure.layout.shapes if s.fillcolor == "#FFFFFF"]
-        assert len(white) == len(line.costs) - EXERCISES["01.2"].target(line)
+    """As the exercise's own answer has it; where a stage has a limit, none is slower."""
+    for line, target, figure in _pictures("01.3", 25):
+        title = figure.layout.title.text.split("<br>")[0]
+        assert title.endswith(f"takes {target:.4g}")
+        assert max(map(sum, _rows(figure))) == pytest.approx(target)
+        assert [len(row) for row in _rows(figure)] != [0] * len(line.speeds)
+    for line, target, figure in _pictures("01.2", 25):
+        rows = _rows(figure)
+        assert max(map(sum, rows[: len(line.speeds)])) <= line.ms * (1 + 1e-9)
+        assert sum(map(len, rows[len(line.speeds) :])) == len(line.costs) - target
+        assert figure.layout.shapes[-1].x0 == line.ms
+
+
+def test_drawn_cuts_are_all_cuts_and_what_is_wrong_is_red():
+    for _, wanted, figure in _pictures("02.1", 3, answer=[]):
+        assert _rows(figure)[: len(wanted)] == [list(cut) for cut in wanted][:24]
+        assert not _lines(figure, width=3)
+        assert f"{len(wanted)} cut" in figure.layout.title.text
+    draw, three = EXERCISES["02.1"].picture, search.Cutting(4, 2)
+    many = search.Cutting(8, 5)
+    figure = draw(
+        Failure(many, "", [*map(tuple, _all_cuts(*many)[:-1])])
+    )  # of 35, and the last is missing
+    assert figure.layout.yaxis.ticktext == ("yours",) * 23 + ("<b>missing</b>",)
+    figure = draw(Failure(three, "", [(1, 3), (3, 1), (3, 1), (4,), ("x",)]))
+    assert _rows(figure) == [[1, 3], [2, 2], [3, 1], [4]]
+    assert figure.layout.yaxis.ticktext == (
+        "yours",
+        "<b>missing</b>",
+        "<b>2 times</b>",
+        "<b>yours: no such cut</b>",
+    )
+    assert [shape.y0 for shape in _lines(figure, width=3)] == pytest.approx([0.58, 1.58, 2.58])
+
+
+@pytest.mark.parametrize("name", ["02.2", "06.3"])
+def test_what_is_counted_is_drawn_one_by_one(name):
+    for given, target, figure in _pictures(name, answer=77):
+        rows = _rows(figure)
+        assert len(rows) == min(target, 24)
+        assert len({*map(str, zip(rows, _texts(figure), strict=True))}) == len(rows)
+        title = figure.layout.title.text.split("<br>")[0]
+        assert f" {target:,} " in title
+        assert title.endswith("; yours says 77")
+        if name == "02.2":
+            assert all(sum(row) == given.layers for row in rows)
+
+
+def _texts(figure):
+    rows = [[] for _ in figure.layout.yaxis.tickvals]
+    for place, text in zip(figure.data[0].y, figure.data[0].text, strict=True):
+        rows[place].append(text)
+    return rows
+
+
+def test_drawn_stairs_hold_all_layers_in_the_least_time():
+    for stairs, target, figure in _pictures("03.2", 20):
+        rows, texts = _rows(figure), _texts(figure)
+        assert max(map(sum, rows)) <= target * (1 + 1e-9)
+        assert sum(text != "head" for row in texts for text in row) == stairs.layers
+        assert sum(text == "head" for row in texts for text in row) == (stairs.head > 0)
+        assert figure.layout.shapes[-1].x0 == target
+
+
+def test_a_drawn_order_has_its_bottleneck_framed():
+    for x, target, figure in _pictures("04.3", 20):
+        rows = [row[0] for row in _rows(figure)]
+        assert max(rows) == target
+        assert sorted(rows[::2]) == sorted(ms for _, ms in x.stages)
+        assert len(_lines(figure, width=3)) == rows.count(target)
+
+
+def test_a_program_that_claims_too_much_is_drawn_with_its_ring_and_else_what_it_cut_off():
+    puzzle = EXERCISES["03.1"]
+    for family, said in [
+        (_no_rings(add=False), "Claimed: 6 ms, in a ring; no pipeline takes less than 8 ms"),
+        (_no_rings(big_m=2), "A pipeline of 9 ms, which your rows do not allow; yours says 12"),
+    ]:
+        figure = puzzle.picture(puzzle.smallest_failure(family))
+        assert figure.layout.title.text.split("<br>")[0] == said
+        red = [x for x in figure.layout.annotations if x.arrowcolor == "#D55E00"]
+        assert bool(red) == ("ring" in said)
+    for pool, _, figure in _pictures("03.1", 3):
+        circles = [trace for trace in figure.data if trace.text]
+        assert sum(int(n or 0) for trace in circles for n in trace.text) == pool.layers
+
+
+@pytest.mark.parametrize("name", ["05.3", "05.4"])
+def test_the_placement_that_rows_do_not_allow_is_drawn(name):
+    for _, target, figure in _pictures(name, 4):
+        assert figure.layout.title.text.startswith(
+            f"Your rows do not allow this placement: {target:,.1f} per second<br>"
+        )
+        assert figure.layout.shapes  # a box per stage
+        rates = [float(n.text.replace(",", "")) for n in figure.layout.annotations if n.text]
+        assert min(rates) >= round(target) - 1
+        assert len([n for n in figure.layout.annotations if n.showarrow]) <= len(rates) - 1
+
+
+def test_a_program_that_pays_too_much_is_drawn_with_the_price():
+    puzzle = EXERCISES["05.4"]
+    failure = puzzle.smallest_failure(WRONG["05.4"])
+    said = puzzle.picture(failure).layout.title.text
+    paid = re.match(r"Your program pays (\d+) for this placement; at most (\d+) are", said)
+    assert int(paid[1]) > int(paid[2]) == failure.given.most
+    used = [
+        small_placements.allocations_of(failure.given)[i] for i in failure.answer.chosen.allocations
+    ]
+    assert int(paid[1]) == sum(failure.given.price[g] for stage in used for g in stage.gpus)
+
+
+def test_a_drawn_proof_says_whether_it_is_one():
+    below = [claim for claim in EXERCISES["06.1"].inputs() if min(claim.prices) < 0]
+    for claim, proof, figure in _pictures("06.1", 25, also=below[:8]):
+        assert figure.layout.title.text.startswith("A proof: " if proof else "No proof: ")
+        assert bool(_lines(figure, width=3)) == (not proof)
+        rows = _rows(figure)
+        assert [sum(row) for row in rows[:-1]] == [
+            sum(claim.prices[k] for k in gpus) for gpus, _ in claim.stages
+        ]
+        assert sum(rows[-1]) == pytest.approx(claim.total)
+        ends = {x for s in _lines(figure, width=3)[-1:] for x in (s.x0, s.x1)}
+        assert min(ends, default=0) == (not proof) * sum(u for u in rows[-1] if u < 0)
+        marks = [shape.x0 for shape in _lines(figure, width=4)]
+        assert marks == [*(most for _, most in claim.stages), claim.layers]
 
 
 def test_a_name_that_is_none_is_refused():

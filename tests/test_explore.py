@@ -360,7 +360,7 @@ def test_a_closed_form_that_is_wrong_is_not_ticked():
     html = measures_html(timeline_for(ScheduleValues("1F1B")))
     assert html.count("✓ agree") == 4
     assert "✗" not in html
-    assert "(m+p-1)(F+B+W) (holds: equal stages, no communication time" in html
+    assert "(m+p-1)(F+B) (holds: equal stages, no communication time" in html
 
 
 def test_the_explorer_refuses_what_its_controls_cannot_show():

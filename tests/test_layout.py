@@ -5,6 +5,7 @@ that no longer occurs fails its test, so that the lists only get shorter.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -34,6 +35,8 @@ PARTS = {
     "pipelab.course": "course",
     # io/ has three: files of any kind, files that hold what the engine found, and programs.
     "pipelab.io.bandwidth_csv": "files",
+    "pipelab.io.case_config": "files",
+    "pipelab.io.case_saving": "files",
     "pipelab.io.cases_csv": "files",
     "pipelab.io.csv_cells": "files",
     "pipelab.io.jsonschema_import": "files",
@@ -42,6 +45,7 @@ PARTS = {
     "pipelab.io.whole_files": "files",
     "pipelab.io": "formats",
     "pipelab.io.command_line": "programs",
+    "pipelab.io.commands": "programs",
     "pipelab.io.health": "programs",
     "pipelab.io.lab": "programs",
     "pipelab.io.static": "programs",
@@ -74,8 +78,10 @@ AGAINST = [
     ("pipelab.hardware.measured_times", "pipelab.engine.layer_runs"),
     ("pipelab.hardware.measured_times", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.roofline.arrays", "pipelab.engine.layer_runs"),
-    ("pipelab.hardware.roofline.cost_model", "pipelab.engine.stage_arrays"),
+    ("pipelab.hardware.roofline.stage_costs", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.transformer", "pipelab.engine.layer_runs"),
+    # a case in the newest form has real GPUs
+    ("pipelab.io.cases_csv", "pipelab.hardware.newest_cases"),
     # only Roofline knows which stages stay inside a node
     ("pipelab.engine.methods.one_node", "pipelab.hardware.roofline"),
 ]
@@ -89,11 +95,7 @@ LIBRARIES = {
     # An exercise runs rows that its reader wrote with PySCIPOpt.
     "pyscipopt": ("pipelab.engine.solvers.scip", "pipelab.course.exercises.one_gpu_per_stage"),
     "joblib": ("pipelab.engine.sweeps.workers",),
-    "cvxpy": (
-        "pipelab.engine.formulations.",
-        "pipelab.joint_ilp",
-        "pipelab.course.exercises.joint",
-    ),
+    "cvxpy": ("pipelab.joint_ilp", "pipelab.course.ablation", "pipelab.course.exercises.joint"),
 }
 NOT_WITH_PIPELAB = (*LIBRARIES, "numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets")
 
@@ -161,6 +163,8 @@ def _imported_names(module):
 @cache
 def _modules_in_strings(module):
     """Modules inside pipelab that are named in a string, alone or as "module:function"."""
+    if not re.search(r"""["']pipelab\.""", FILES[module].read_text(encoding="utf-8")):
+        return set()  # most modules: walking through all trees takes a second
     texts = {n.value for n in ast.walk(_tree(module)) if isinstance(n, ast.Constant)}
     inside = set(FILES) - {"pipelab"}
     return {text.partition(":")[0] for text in texts if isinstance(text, str)} & inside

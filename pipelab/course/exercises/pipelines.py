@@ -99,17 +99,17 @@ PIPELINES: dict[str, Exercise | Contest] = {
         ),
     ),
     "08.2": Exercise(
-        lambda: _cheapest(1250),
+        lambda: _cheapest(1172),
         "$",
         "$ per hour / (3600 · tokens/s) · 10^6, for the placements that are fast enough",
         (
-            Mistake(_cheapest, "that is the cheapest of all, which is slower than 1,250 tokens/s"),
+            Mistake(_cheapest, "that is the cheapest of all, which is slower than 1,172 tokens/s"),
             Mistake(
                 lambda: min(usd for _, usd in _prices("fp16")),
                 "that is for weights of two bytes each; take fp8",
             ),
             Mistake(
-                lambda: _cheapest(1250) * 3600, "a second has to become an hour: divide by 3600"
+                lambda: _cheapest(1172) * 3600, "a second has to become an hour: divide by 3600"
             ),
         ),
         rel=2e-3,

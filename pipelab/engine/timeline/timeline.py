@@ -33,7 +33,7 @@ class Timeline:
         What was simulated; with messages as actions, where transfers are blocking.
     costs : StageCosts
         Of its stages and links.
-    transfers : {"buffered", "rendezvous", "blocking"}
+    transfers : {"buffered", "queued", "rendezvous", "blocking"}
         As for `simulate`.
     synchronous_optimizer : bool
         As for `simulate`.
@@ -120,7 +120,7 @@ class Timeline:
 
     @property
     def ideal(self) -> float:
-        """The work of the busiest rank: no order of its actions takes less. m·(F+B+W) on equal stages."""
+        """The work of the busiest rank: no order of its actions takes less. m·(F+B) on equal stages."""
         return float(self.busy.max())
 
     @property
