@@ -57,9 +57,9 @@ def by_family(rates: StageRates, deadline: Deadline) -> StageRates:
         mixtures = _pure(problem)
         spans = rates.rate.shape[1]
         table = rates.rate.reshape(len(family_of), -1, spans)
-        rate = np.zeros((families, *table.shape[1:]))
-        np.maximum.at(rate, np.array(family_of), table)
-        rate = rate.reshape(-1, spans)
+        by_size = np.zeros((families, *table.shape[1:]))
+        np.maximum.at(by_size, np.array(family_of), table)
+        rate = by_size.reshape(-1, spans)
         stages = np.unique(rate[(rate > 0) & _attained(problem, rate, deadline)])
         fastest, parents = rate.reshape(families, -1, spans), mixtures[:0]
     else:
