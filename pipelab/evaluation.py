@@ -179,7 +179,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class DeploymentEvaluation:
-    """Every pipeline of a deployment, and the sum of their throughputs in tokens/s."""
+    """Every pipeline of a deployment.
+
+    Attributes
+    ----------
+    pipelines : tuple of Evaluation
+    throughput : float
+        Their sum, in tokens/s.
+    """
 
     pipelines: tuple[Evaluation, ...]
     throughput: float
@@ -194,13 +201,8 @@ class DeploymentEvaluation:
         """
         import pandas as pd
 
-        frames = [e.to_frame() for e in self.pipelines]
-        for i, frame in enumerate(frames, start=1):
-            frame.insert(0, "pipeline", i)
+        frames = [e.to_frame().assign(pipeline=i) for i, e in enumerate(self.pipelines, 1)]
         return pd.concat(frames, ignore_index=True)
-
-    def _repr_html_(self) -> str:
-        return table(self.to_frame())
 
 
 @overload
@@ -271,8 +273,7 @@ def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluatio
     """Every replica by itself, with its pipeline's workload; no GPU may be in two."""
     replicas = [(r, pipeline.workload) for pipeline in pipelines for r in pipeline.replicas]
     used = Counter(g for replica, _ in replicas for g in set(replica.gpus))
-    shared = [f"GPU {g} is used by {n} pipelines" for g, n in used.items() if n > 1]
-    if shared:
+    if shared := [f"GPU {g} is used by {n} pipelines" for g, n in used.items() if n > 1]:
         raise InvalidPlacement(shared)
     found = tuple(evaluate(replace(problem, workload=load), r) for r, load in replicas)
     return DeploymentEvaluation(found, math.fsum(e.throughput for e in found))
