@@ -10,9 +10,10 @@ import scipy.sparse as sp
 
 from pipelab.engine.formulations.aggregated.counting import Counting
 from pipelab.engine.formulations.aggregated.duals import dual_prices
-from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate, stage_rates
+from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.engine.formulations.aggregated.recipes import Recipes, patterns_at
 from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.formulations.refutation import refute
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.proof import Certificate, program_of, recipes_of
@@ -76,7 +77,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     if result.objective is not None:
         expected = f"expected a result for the greatest throughput; this one has the least {result.objective.unit}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
-    problem, rates = result.problem, stage_rates(result.problem)
+    problem, rates = result.problem, rates_by_nodes(result.problem)
     nothing = (Fraction(0),) * len(problem.cluster.kinds)
     ones = (Fraction(1),) * problem.model.layers
     if not len(rates.thresholds):

@@ -15,9 +15,10 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.display import counted, listed, table
 from pipelab.engine.formulations.aggregated.counting import Counting
 from pipelab.engine.formulations.aggregated.layered import Layered
-from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate, stage_rates
+from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.engine.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, leaves_of
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.solvers.linear_program import LinearProgram
@@ -210,7 +211,7 @@ class Certificate:
         if not self.refutes:
             expected = "expected a certificate that refutes: this one rests on a solver's word"
             raise InvalidValue("certificate", [("by", self.by, expected)])
-        rates = stage_rates(self.problem)
+        rates = rates_by_nodes(self.problem)
         self._check_rate(rates)
         if self.cases is not None:
             leaves = check_refutation(given(program_of(rates, self)), self.cases)

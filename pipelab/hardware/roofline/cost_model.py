@@ -159,6 +159,8 @@ class Roofline:
                 f"there is no engine {self.engine!r}; {nearest(self.engine, engines)}"
             )
 
+    nodes_matter_alone = True  # identical nodes are interchangeable: see `engine.stage_arrays`
+
     def __hash__(self) -> int:
         return self._hash
 
