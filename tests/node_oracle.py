@@ -13,7 +13,16 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 
-NETWORKS = ("uniform", "by sort", "racks", "one link differs", "one way slower", "random")
+NETWORKS = (
+    "uniform",
+    "by sort",
+    "racks",
+    "one link differs",
+    "one way slower",
+    "star",
+    "lopsided",
+    "random",
+)
 
 
 def best(problem):
@@ -129,6 +138,8 @@ def _links(rng, node, sort, network):
     elif network == "racks":
         rack = np.arange(number) // 2
         between = np.where(rack[:, None] == rack, middle, slow)
+    elif network == "star":  # everything goes through the first node
+        between[0, :] = between[:, 0] = fast
     elif network == "one way slower":
         between = np.where(np.arange(number)[:, None] < np.arange(number), slow, middle)
     elif network == "random":
@@ -137,12 +148,15 @@ def _links(rng, node, sort, network):
         i, j = rng.choice(number, 2, replace=False) if number > 1 else (0, 0)
         between[i, j] = fast
     speed = between[np.ix_(node, node)]
-    inside = [slow if rng.random() < 0.1 else levels[3] for _ in range(2)]
+    inside = [slow if rng.random() < 0.2 else levels[3] for _ in range(2)]
     for i in range(number):
         own = np.flatnonzero(node == i)
         speed[np.ix_(own, own)] = inside[sort[i]]
-        if len(own) == 4 and rng.random() < 0.15:  # two pairs
+        if len(own) == 4 and rng.random() < 0.25:  # two pairs
             speed[np.ix_(own[:2], own[2:])] = speed[np.ix_(own[2:], own[:2])] = middle
+        if network == "lopsided" and i:  # half of each node is far from the first node
+            far = np.ix_(own[len(own) // 2 :], np.flatnonzero(node == 0))
+            speed[far], speed.T[far] = slow / 2, slow / 2
     np.fill_diagonal(speed, 1.0)
     return speed
 

@@ -12,6 +12,7 @@ import pipelab as pl
 from pipelab.engine.formulations.aggregated.packing import BinPacking
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
+from pipelab.engine.methods.cost import solve_for_cost
 
 MEMORY = {"H100-SXM": 80, "A100-SXM-40": 40, "L4": 24, "T4": 16}
 
@@ -212,3 +213,64 @@ def test_data_centres_are_proven(nodes):
     assert result.status == "optimal"
     assert len(result.details["subproblems"]) < 30
     assert pl.evaluate(result.problem, result.placement).throughput == result.throughput
+
+
+@pytest.mark.parametrize(("seed", "network"), [(372, "star"), (199, "random"), (333, "lopsided")])
+def test_links_that_join_some_nodes_and_not_others(seed, network):
+    """Each is wrong when one condition for merging classes is left out."""
+    problem = node_oracle.random_problem(seed, gpus=8, layers=4, network=network)
+    result = pl.solve(problem, "aggregated")
+    assert by_nodes(problem)
+    assert (result.status, result.throughput) == (
+        "optimal",
+        pytest.approx(node_oracle.best(problem)),
+    )
+
+
+def test_certificates_hold_for_all_nodes():
+    kinds = Counter()
+    for seed in range(30):
+        problem = node_oracle.random_problem(seed, layers=4)
+        if by_nodes(problem):
+            proof = pl.certificate(pl.solve(problem, "aggregated"))
+            kinds[proof.by] += 1
+            if proof.refutes:
+                assert proof.check() > 0, seed
+    assert kinds["dual prices"] > 0
+    assert kinds["links"] + kinds["whole stages"] + kinds["position"] > 0
+
+
+def test_the_certificate_of_a_data_centre_is_checked_by_kind_and_false_ones_are_found():
+    proof = pl.certificate(pl.solve(data_centre((16, 4, "L4", 32.0)), "aggregated"))
+    assert (proof.by, len(proof.prices)) == ("dual prices", 16)
+    assert "64 × L4 at" in proof.sentence
+    assert proof.check() > 1000
+    lower = tuple(u * 9 / 10 for u in proof.prices)
+    with pytest.raises(pl.PipelabError, match="contradict the certificate"):
+        dataclasses.replace(proof, prices=lower).check()
+
+
+def priced(problem, seed):
+    rng = np.random.default_rng(seed)
+    price = {g.type: float(rng.choice([0.35, 0.5, 1.25])) for g in problem.cluster.kinds}
+    gpus = tuple(dataclasses.replace(g, usd_per_hour=price[g.type]) for g in problem.cluster.gpus)
+    cluster = dataclasses.replace(problem.cluster, gpus=gpus)
+    return dataclasses.replace(problem, cluster=cluster, link_units="tokens")
+
+
+@pytest.mark.parametrize("seed", range(400, 425))
+def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
+    problem = priced(node_oracle.random_problem(seed, gpus=5, layers=3), seed)
+    found = list(oracle.placements(problem))
+    result, cheap = pl.solve(problem, "aggregated"), solve_for_cost(problem)
+    if not found:
+        assert (result.status, cheap.status) == ("infeasible", "infeasible")
+        return
+    best = max(rate for rate, _, _ in found)
+    fewest = min(len(gpus) for rate, gpus, _ in found if rate >= best * (1 - 1e-9))
+    assert result.throughput == pytest.approx(best, rel=1e-9)
+    assert len(result.placement.gpus) == fewest
+    price = [gpu.usd_per_hour for gpu in problem.cluster.gpus]
+    least = min(sum(price[g] for g in gpus) / rate for rate, gpus, _ in found)
+    assert cheap.status == "optimal"
+    assert cheap.objective.value == pytest.approx(least / 3600 * 1e6, rel=1e-9)

@@ -111,6 +111,22 @@ class StageRates:
         """Stages that must lie inside one node and have a rate of their own: here none."""
         return ()
 
+    def local_of_kinds(
+        self, threshold: float
+    ) -> list[tuple[list[tuple[int, np.ndarray]], np.ndarray]]:
+        """The same by kind of GPU, as `recipes.patterns_at` has all others."""
+        return []
+
+    @property
+    def price_of(self) -> np.ndarray:
+        """For each of the cluster's kinds, the kind here that has its price; shape (kinds of the cluster,)."""
+        return np.arange(len(self.kinds))
+
+    @property
+    def in_nodes(self) -> tuple[tuple[GPU, int], ...]:
+        """GPUs whose stages inside one node are not those of `kinds`: an example, and the most in one node."""
+        return ()
+
     @property
     def one_stage(self) -> bool:
         """Whether only placements of one stage are meant: not here."""

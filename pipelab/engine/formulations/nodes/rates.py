@@ -72,6 +72,36 @@ class NodeRates(StageRates):
         """The parts of the cluster that a pipeline of this rate may be in, with the classes left there."""
         return tuple(views_at(self, threshold, links, deadline))
 
+    def local_of_kinds(
+        self, threshold: float
+    ) -> list[tuple[list[tuple[int, np.ndarray]], np.ndarray]]:
+        """Stages inside one node as `recipes.patterns_at` has all others."""
+        unit, most = np.eye(len(self.kinds), dtype=bool), self.most_in_node
+        return [
+            ([(number, unit[k])], spans)
+            for local, k in enumerate(self.of_nodes.plain_of_local)
+            for number, spans in self.local_spans(threshold)[local].items()
+            if number <= most[local]
+        ]
+
+    @property
+    def price_of(self) -> np.ndarray:
+        """Plain kind of each of the cluster's kinds."""
+        return self.of_nodes.plain_of
+
+    @property
+    def most_in_node(self) -> list[int]:
+        """The most GPUs of each local kind in one node."""
+        return [
+            max(len(node.gpus) for node in self.nodes if node.local == local)
+            for local in range(len(self.of_nodes.local))
+        ]
+
+    @property
+    def in_nodes(self) -> tuple[tuple[GPU, int], ...]:
+        """An example of each local kind, and the most of it in one node."""
+        return tuple(zip(self.of_nodes.local, self.most_in_node, strict=True))
+
     def local_spans(self, threshold: float) -> list[dict[int, np.ndarray]]:
         """By local kind and number of GPUs: the spans that only a stage inside one node reaches, and no smaller one."""
         out = []
