@@ -274,3 +274,41 @@ def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
     least = min(sum(price[g] for g in gpus) / rate for rate, gpus, _ in found)
     assert cheap.status == "optimal"
     assert cheap.objective.value == pytest.approx(least / 3600 * 1e6, rel=1e-9)
+
+
+def splits(layers, parts):
+    """All ways to cut so many layers into so many parts."""
+    if parts == 1:
+        yield (layers,)
+        return
+    for n in range(1, layers - parts + 2):
+        yield from ((n, *rest) for rest in splits(layers - n, parts - 1))
+
+
+def rate_of(problem, stages):
+    try:
+        return pl.evaluate(problem, pl.Placement.of(stages)).throughput
+    except pl.InvalidPlacement:
+        return 0.0
+
+
+@pytest.mark.parametrize("seed", range(500, 520))
+def test_stopped_at_once_it_is_no_worse_than_rules_and_one_node_after_another(seed):
+    problem = node_oracle.random_problem(seed, layers=4, gpus=8)
+    problem = dataclasses.replace(problem, max_gpus_per_stage=4, same_type_stages=True)
+    if not by_nodes(problem) or len({g.type for g in problem.cluster.gpus}) > 1:
+        return
+    names = dict.fromkeys(gpu.node for gpu in problem.cluster.gpus)
+    nodes = [[g for g, x in enumerate(problem.cluster.gpus) if x.node == n] for n in names]
+    if "" in names:
+        return
+    chains = [
+        rate_of(problem, zip(sizes, nodes[:k], strict=True))
+        for k in range(1, min(len(nodes), problem.model.layers) + 1)
+        for sizes in splits(problem.model.layers, k)
+    ]
+    rules = [pl.solve(problem, name) for name in ("even", "proportional", "by_flops")]
+    result = pl.solve(problem, "aggregated", time_limit=0)
+    best = max(chains + [rule.throughput or 0.0 for rule in rules])
+    assert (result.throughput or 0.0) >= best * (1 - 1e-12)
+    assert result.bound is None or result.bound >= best * (1 - 1e-12)

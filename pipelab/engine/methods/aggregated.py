@@ -9,10 +9,17 @@ from dataclasses import replace
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.aggregated.rates import StageRates, stage_rates
-from pipelab.engine.formulations.nodes.rates import mixtures_by_nodes, rates_by_nodes
+from pipelab.engine.formulations.nodes.chains import one_node_after_another
+from pipelab.engine.formulations.nodes.rates import NodeRates, mixtures_by_nodes, rates_by_nodes
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.one_node import bound_in_one_node
+from pipelab.engine.methods.rules import (
+    solve_bandwidth_aware,
+    solve_by_flops,
+    solve_even,
+    solve_proportional,
+)
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import status_and_bound
@@ -89,7 +96,27 @@ def solve_aggregated(
             return _bounded(known, bound)
         if first is not None and first.best is not None:
             search.keep(first.best)
+        _keep_simple(search)
         return result_of(search.run())
+
+
+def _keep_simple(search: Search) -> None:
+    """Where nodes repeat: begin with the best of the rules and of one node after the other."""
+    rates = search.subproblems.rates
+    if not isinstance(rates, NodeRates):
+        return
+    rules = (solve_even, solve_proportional, solve_by_flops, solve_bandwidth_aware)
+    for placement in (
+        one_node_after_another(rates),
+        *(rule(rates.problem).placement for rule in rules),
+    ):
+        if placement is None:
+            continue
+        if (
+            search.throughput is None
+            or search.subproblems.throughput(placement) > search.throughput
+        ):
+            search.keep(placement)
 
 
 def rates_in_time(problem: Problem, deadline: Deadline, alone: bool = False) -> StageRates:

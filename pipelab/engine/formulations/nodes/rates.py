@@ -109,7 +109,7 @@ class NodeRates(StageRates):
             known = np.zeros(self.local.shape[2], dtype=bool)
             of_number: dict[int, np.ndarray] = {}
             for number in range(1, self.largest + 1):
-                row = self._alone[k, number - 1]
+                row = self.alone[k, number - 1]
                 known |= (row > 0) & (row >= threshold)
                 here = self.local[local, number - 1]
                 new = (here > 0) & (here >= threshold) & ~known
@@ -120,7 +120,7 @@ class NodeRates(StageRates):
         return out
 
     @cached_property
-    def _alone(self) -> np.ndarray:
+    def alone(self) -> np.ndarray:
         """Rates of 1, 2, … GPUs of one plain kind in no node; shape (K, largest, U)."""
         return alone_in(self)
 
