@@ -241,7 +241,9 @@ def test_certificates_hold_for_all_nodes():
 
 
 def test_the_certificate_of_a_data_centre_is_checked_by_kind_and_false_ones_are_found():
-    proof = pl.certificate(pl.solve(data_centre((16, 4, "L4", 32.0)), "aggregated"))
+    proof = pl.certificate(
+        pl.solve(data_centre((16, 4, "L4", 32.0), max_gpus_per_stage=4), "aggregated")
+    )
     assert (proof.by, len(proof.prices)) == ("dual prices", 16)
     assert "64 × L4 at" in proof.sentence
     assert proof.check() > 1000
