@@ -5,7 +5,10 @@
 from .cluster import Cluster as Cluster, GPU as GPU
 from .problem import Model as Model, Problem as Problem, Workload as Workload
 from .costs import CostModel as CostModel, LayerTimes as LayerTimes
-from .linear_rates import Coefficients as Coefficients, LinearThroughput as LinearThroughput
+from .hardware.linear_rates import (
+    Coefficients as Coefficients,
+    LinearThroughput as LinearThroughput,
+)
 
 # A placement, and what it yields
 from .placement import Placement as Placement, Stage as Stage
@@ -35,11 +38,10 @@ from .engine.sweeps.run import sweep as sweep
 
 # Pipeline schedules, and when each action runs
 from .schedules import Action as Action, Schedule as Schedule
+from .engine.best_schedules.search import best_schedule as best_schedule
 from .engine.schedules.by_name import schedule as schedule
 from .engine.schedules.formulas import closed_forms as closed_forms
 from .engine.schedules.lower_bounds import lower_bound as lower_bound
-from .engine.schedules.validation import defects as defects
-from .engine.schedules.views import with_communication as with_communication, with_idle as with_idle
 from .engine.timeline.costs import StageCosts as StageCosts
 from .engine.timeline.event_times import simulate as simulate
 from .engine.timeline.of_placement import (

@@ -1,8 +1,8 @@
 """What a stage costs: its rate, and the memory it needs on each of its GPUs.
 
 Anything with the four members of `CostModel` can say that. The simplest model is written out here:
-`LayerTimes`, in which the times of layers add up. The write-up's model is in `linear_rates`; models
-of real GPUs are in `pipelab.hardware`.
+`LayerTimes`, in which the times of layers add up. The write-up's model and models of real GPUs are
+in `pipelab.hardware`.
 """
 
 import math

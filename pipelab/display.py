@@ -266,8 +266,7 @@ DOES_NOT_FIT = Outcome("does not fit", "✗", "#D55E00", "x", "x", "#8A3A00")
 # too large, or not applicable
 REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")
 OUTCOMES = (PROVEN, NOT_PROVEN, STOPPED, DOES_NOT_FIT, REFUSED)
-# a sweep's points may have failed
-_BY_STATUS = {"optimal": PROVEN, "infeasible": DOES_NOT_FIT, "failed": REFUSED}
+_BY_STATUS = {"optimal": PROVEN, "infeasible": DOES_NOT_FIT}
 _BY_WORD = {outcome.word: outcome for outcome in OUTCOMES}
 
 
@@ -305,20 +304,9 @@ def outcome_of(result: Any) -> Outcome:
         return REFUSED
     if details.get("misfit"):  # the one placement that a rule makes; others may fit
         return DOES_NOT_FIT
-    return outcome_of_status(result.status, stopped=bool(result.stopped_by))
-
-
-def outcome_of_status(status: str, *, stopped: bool) -> Outcome:
-    """How a solve with this status ended: only "infeasible" says that nothing fits.
-
-    Examples
-    --------
-    >>> [str(outcome_of_status("unknown", stopped=stopped)) for stopped in (True, False)]
-    ['◔ stopped early', '○ not proven']
-    """
-    if status in _BY_STATUS:
-        return _BY_STATUS[status]
-    return STOPPED if stopped else NOT_PROVEN
+    if result.status in _BY_STATUS:  # only "infeasible" says that nothing fits
+        return _BY_STATUS[result.status]
+    return STOPPED if result.stopped_by else NOT_PROVEN
 
 
 def ended(result: Any, *, html: bool = False) -> str:

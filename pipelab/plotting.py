@@ -35,6 +35,7 @@ FIGURES = {
     },
     "TrainingTimeline": {"gantt": "training_charts:training_gantt"},
     "DataFrame": {"against_measured": "predictions:plot_against_measured"},
+    "BestSchedule": {"gantt": "best_schedule_chart:plot_best_schedule"},
     "several Timeline": {"timelines": "makespans:plot_timelines"},
     "several Comparison": {"shares": "comparing:plot_shares"},
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
 
-__all__ = ["Model", "ModelLike", "Problem", "Workload", "refuse_unlike_layers"]
+__all__ = ["Model", "ModelLike", "Problem", "Workload", "require_identical_layers"]
 
 
 @runtime_checkable
@@ -390,7 +390,7 @@ def _members(protocol: type) -> list[str]:
     return [name for name in vars(protocol) if not name.startswith("_")]
 
 
-def refuse_unlike_layers(problem: Problem, method: str) -> None:
+def require_identical_layers(problem: Problem, method: str) -> None:
     """Raise `NotApplicable` for a method that needs identical layers, if they are not."""
     if not problem.model.uniform:
         expected = "expected identical layers; 'aggregated', 'joint' and 'single_gpu' take others"

@@ -138,7 +138,7 @@ class Schedule:
     Raises
     ------
     InvalidValue
-        An attribute is of another type. Whether the schedule can be run, `pl.defects` says.
+        An attribute is of another type. `pl.simulate` says whether the schedule can be run.
 
     Examples
     --------

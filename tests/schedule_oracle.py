@@ -1,6 +1,6 @@
 """Second simulators of what `pipelab.simulator` does not cover: transfers that wait for the other rank.
 
-Slow and unlike the first: every time by recursion over actions as text, or step by step.
+Slow, and written otherwise: every time by recursion over actions as text, or step by step.
 """
 
 import re

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from functools import cache
 
 import nbformat
 import pytest
@@ -154,14 +155,16 @@ def _forms(term):
     return re.compile(rf"(?<![\w-]){stem}(?![\w-])", flags=re.I)
 
 
+@cache
 def _said(path):
     """(heading, line) of a notebook's own text: without its title, links, and 00's table of ways."""
-    heading = ""
+    heading, said = "", []
     for line in _text(path).split("\n"):
         if found := re.match(r"#{1,3} (.*)", line):
             heading = found[1]
         if heading != "Where to go" and not line.startswith("# "):
-            yield heading, LINK.sub("", line)
+            said.append((heading, LINK.sub("", line)))
+    return said
 
 
 def test_the_glossary_has_what_the_field_uses():

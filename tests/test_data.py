@@ -317,7 +317,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
 
 
-def test_prices_and_unlike_layers_come_back(tmp_path):
+def test_prices_and_different_layers_come_back(tmp_path):
     tiny = pl.load_case("tiny")
     pool = tuple(
         dataclasses.replace(g, usd_per_hour=2.5 if g.type == "A100" else 0.75)

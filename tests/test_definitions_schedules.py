@@ -9,7 +9,7 @@ import pytest
 
 import pipelab as pl
 from pipelab import schedules
-from pipelab.engine.schedules import RULES, with_communication, with_idle
+from pipelab.engine.schedules import RULES, defects, with_communication, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidSchedule, NotApplicable
 from pipelab.simulator import action_times
@@ -66,7 +66,7 @@ def test_zb_v_by_its_name_is_the_rule():
     for ranks, microbatches in product(range(1, 7), range(1, 13)):
         made = pl.schedule("ZBV", ranks, microbatches)
         assert made == schedules.zb_v(ranks, microbatches)
-        assert pl.defects(made) == ()
+        assert defects(made) == ()
         assert made.stage_rank == (*range(ranks), *reversed(range(ranks)))
 
 
@@ -152,7 +152,7 @@ def test_times_of_random_schedules_are_the_engines(seed):
     chance, pairs, crossed = random.Random(seed), 0, 0
     for _ in range(500):
         schedule = random_schedule(chance)
-        assert pl.defects(schedule) == ()
+        assert defects(schedule) == ()
         assert_equal_times(
             schedule, random_costs(schedule.stages, chance), chance.choice([1, 0.5, 0.75])
         )
@@ -187,7 +187,7 @@ def test_what_cannot_run_is_refused_by_both():
         known = {"microbatches": whole.microbatches, "stage_rank": whole.stage_rank}
         schedule = pl.Schedule.of("exchanged", rows, **known)
         costs = random_costs(schedule.stages, chance)
-        if pl.defects(schedule):
+        if defects(schedule):
             blocked += 1
             with pytest.raises(InvalidSchedule, match=r"cannot be run: .* waits for the"):
                 action_times(schedule, *costs)

@@ -10,7 +10,7 @@ import pytest
 import pipelab as pl
 from pipelab.course.exercises import EXERCISES
 from pipelab.course.reading_tables import show_table
-from pipelab.engine.schedules import RULES, without_communication
+from pipelab.engine.schedules import RULES, with_communication, with_idle, without_communication
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.figures.gantt_chart import GanttView, gantt_parts
 from pipelab.figures.live import as_json
@@ -93,10 +93,10 @@ def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
         stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)
     ]
     assert order.chunks == max(map(stage_rank.count, stage_rank))
-    assert [
-        len(row) for row in without_communication(pl.with_communication(order)).actions
-    ] == list(map(len, rows))
-    assert from_csv(to_csv(pl.with_idle(order)), stage_rank=stage_rank) == order
+    assert [len(row) for row in without_communication(with_communication(order)).actions] == list(
+        map(len, rows)
+    )
+    assert from_csv(to_csv(with_idle(order)), stage_rank=stage_rank) == order
 
 
 def test_costs_are_not_cut_for_what_cannot_be_run():
@@ -360,7 +360,7 @@ def test_a_closed_form_that_is_wrong_is_not_ticked():
     html = measures_html(timeline_for(ScheduleValues("1F1B")))
     assert html.count("✓ agree") == 4
     assert "✗" not in html
-    assert "(m+p-1)(F+B+W) (holds: equal stages, no communication time" in html
+    assert "(m+p-1)(F+B) (holds: equal stages, no communication time" in html
 
 
 def test_the_explorer_refuses_what_its_controls_cannot_show():

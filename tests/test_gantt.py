@@ -7,6 +7,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.display import KIND_COLOURS
+from pipelab.engine.schedules import with_communication
 from pipelab.figures.gantt_chart import MOST_BARS
 from pipelab.figures.gantt_resample import gantt_widget
 from pipelab.figures.raster import busiest_kind
@@ -157,7 +158,7 @@ def test_messages_that_are_actions_run_from_send_to_receive(name, tmp_path):
     costs = pl.StageCosts(1, 1, 1, comm=0.5)
     schedule = pl.schedule(name, 3, 1)
     plain = pl.simulate(schedule, costs)
-    shown = pl.simulate(pl.with_communication(schedule), costs)
+    shown = pl.simulate(with_communication(schedule), costs)
     held = pl.simulate(schedule, costs, transfers="blocking")
     lines = message_lines(plain)
     assert (1, 1.5, 0, 1) in lines
@@ -178,7 +179,7 @@ def test_a_message_to_an_action_that_takes_no_time_is_drawn():
 
 def test_a_gap_before_a_receive_is_drawn_too():
     costs = pl.StageCosts(1, 1, 1)
-    shown = pl.simulate(pl.with_communication(pl.schedule("1F1B", 2, 2)), costs)
+    shown = pl.simulate(with_communication(pl.schedule("1F1B", 2, 2)), costs)
     assert bars(pl.gantt(shown), "idle") == bars(
         pl.gantt(timeline(ranks=2, microbatches=2)), "idle"
     )

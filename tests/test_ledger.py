@@ -25,10 +25,9 @@ from pipelab.course.ledger.comparisons import (
 from pipelab.course.ledger.documents import DOCUMENTS, section_of
 from pipelab.course.ledger.shared_results import SharedResults
 from pipelab.engine.methods.joint_model import joint_size
-from pipelab.engine.schedules.formulas import PipelineBubbleStats
 from pipelab.engine.solvers import scip
+from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.io.command_line import app
-from pipelab.linear_rates import LinearThroughput
 
 DESK = SharedResults()  # keeps what the honest ledger asked the solvers
 
@@ -200,7 +199,7 @@ def _reversed_pool(monkeypatch):
     _other_cases(monkeypatch, change)
 
 
-def _unlike_links(monkeypatch):
+def _different_links(monkeypatch):
     def change(p):
         i, j = np.indices((len(p.cluster),) * 2)
         return replace(p, cluster=pl.Cluster(p.cluster.gpus, 30 + (i == 0) * j + 1.0))
@@ -269,9 +268,8 @@ def _other_seeds(
 
 
 def _other_schedules(monkeypatch):
-    honest, stats = pl.schedule, PipelineBubbleStats
+    honest = pl.schedule
     monkeypatch.setattr(pl, "schedule", lambda name, p, m, *rest: honest(name, 2 * p, 2 * m, *rest))
-    monkeypatch.setattr(course, "PipelineBubbleStats", lambda p, m, *rest: stats(p, 2 * m, *rest))
 
 
 def _other_cuts(monkeypatch):
@@ -334,7 +332,7 @@ SABOTAGES = [
     _a_joint_ilp_that_is_wrong, _another_solver, _other_sizes, _orders_backwards, _orders_swapped,
     _other_seeds(0), _other_seeds(1), _other_seeds(2), _other_seeds(3), _other_seeds(0, [published_scheduler], PROGRAM),
     _other_seeds(1, [published_scheduler], PROGRAM), _other_seeds(2, [published_scheduler], PROGRAM),
-    _one_layer_more, _faster_gpus, _other_batch_and_factor, _reversed_pool, _unlike_links, _heavy_layers,
+    _one_layer_more, _faster_gpus, _other_batch_and_factor, _reversed_pool, _different_links, _heavy_layers,
     _other_settings, _slow_forwards, _other_schedules, _other_cuts, _other_types,
 ]  # fmt: skip
 

@@ -42,7 +42,7 @@ def priced(problem, seed=0, prices=PRICES):
 
 
 def small(seed, **fixed):
-    """A random problem: unequal links, twins, unlike layers, mixed stages; every fifth a table with gaps."""
+    """A random problem: unequal links, twins, different layers, mixed stages; every fifth a table with gaps."""
     problem = oracle.random_problem(
         seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, **fixed
     )

@@ -184,7 +184,7 @@ def random_placement(rng, problem):
 
 
 def test_random_placements_keep_the_judges_promise():
-    """Several stages, mixed stages, slow links, unlike layers and either cost model."""
+    """Several stages, mixed stages, slow links, different layers and either cost model."""
     checked = several = links = 0
     for seed in range(600):
         rng = np.random.default_rng(seed)

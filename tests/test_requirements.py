@@ -95,7 +95,9 @@ def test_the_lowest_versions_are_the_bounds_of_pyproject():
     }
     for line in TEST:
         wanted = Requirement(line)
-        (bound,) = wanted.specifier
+        bound = next((s for s in wanted.specifier if s.operator == ">="), None)
+        if bound is None:  # an upper bound on what stands there a second time
+            continue
         found = pinned[canonicalize_name(wanted.name)]
         assert found.split(".")[:2] == (bound.version.split(".") + ["0"])[:2], (
             f"{line}, tested with {found}"

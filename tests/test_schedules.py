@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.engine.schedules import RULES, validate, without_communication
+from pipelab.engine.schedules import (
+    RULES,
+    defects,
+    validate,
+    with_communication,
+    with_idle,
+    without_communication,
+)
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.io.schedule_files import from_csv, to_csv
 
@@ -117,7 +124,7 @@ def test_csv_and_text_give_the_schedule_back(name, tmp_path):
     schedule = pl.schedule(name, 3, 6)
     to_csv(schedule, tmp_path / "s.csv")
     assert from_csv(tmp_path / "s.csv") == schedule
-    assert from_csv(to_csv(pl.with_idle(schedule))) == schedule
+    assert from_csv(to_csv(with_idle(schedule))) == schedule
     assert (
         pl.Schedule.of(name, [line.split(": ")[1].split() for line in str(schedule).splitlines()])
         == schedule
@@ -125,7 +132,7 @@ def test_csv_and_text_give_the_schedule_back(name, tmp_path):
 
 
 def test_csv_is_written_as_torch_writes_it():
-    idling = pl.with_idle(pl.schedule("1F1B", 2, 2))
+    idling = with_idle(pl.schedule("1F1B", 2, 2))
     assert to_csv(idling) == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n"
     first = to_csv(pl.schedule("DualPipeV", 2, 4)).splitlines()[0]
     assert first.startswith("0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,")
@@ -141,7 +148,7 @@ def test_actions_are_read_and_written():
 
 
 def test_sends_and_receives_stand_next_to_their_actions():
-    shown = pl.with_communication(pl.schedule("1F1B", 2, 1))
+    shown = with_communication(pl.schedule("1F1B", 2, 1))
     assert rows(shown) == [
         ["0F0", "0SEND_F0", "0RECV_B0", "0B0"],
         ["1RECV_F0", "1F0", "1B0", "1SEND_B0"],
@@ -151,7 +158,7 @@ def test_sends_and_receives_stand_next_to_their_actions():
 
 
 def test_no_message_is_sent_within_a_rank():
-    shown = rows(pl.with_communication(pl.schedule("ZBV", 2, 3)))
+    shown = rows(with_communication(pl.schedule("ZBV", 2, 3)))
     assert not [
         text for text in shown[1] if text.startswith(("1SEND_F", "2RECV_F", "2SEND_B", "1RECV_B"))
     ]
@@ -159,7 +166,7 @@ def test_no_message_is_sent_within_a_rank():
 
 
 def test_a_pairs_messages_stand_before_and_after_it():
-    row = rows(pl.with_communication(pl.schedule("DualPipeV", 2, 4)))[0]
+    row = rows(with_communication(pl.schedule("DualPipeV", 2, 4)))[0]
     at = row.index("(3F2;0B0)OVERLAP_F_B")
     assert set(row[at - 2 : at]) == {"3RECV_F2", "0RECV_B0"}
     assert row[row.index("(0F3;3B1)OVERLAP_F_B") + 1 :][:2] == ["0SEND_F3", "3SEND_B1"]
@@ -218,36 +225,36 @@ def test_a_defect_is_named(lines, defect):
     with pytest.raises(pl.InvalidSchedule) as caught:
         validate(schedule)
     assert defect in caught.value.defects
-    assert pl.defects(schedule) == caught.value.defects
+    assert defects(schedule) == caught.value.defects
 
 
 def test_actions_beyond_the_microbatches_and_stages_are_impossible():
     assert (
-        pl.defects(broken("0F0 0B0 0F5 0B5", microbatches=2))[0]
+        defects(broken("0F0 0B0 0F5 0B5", microbatches=2))[0]
         == "0F5 (rank 0, position 2): microbatches are 0 to 1"
     )
-    assert pl.defects(broken("0F0 0B0 2F0", stage_rank=[0])) == (
+    assert defects(broken("0F0 0B0 2F0", stage_rank=[0])) == (
         "2F0 (rank 0, position 2): stages are 0 to 0",
     )
-    assert pl.defects(broken("0F0 0B0", stage_rank=[3])) == (
+    assert defects(broken("0F0 0B0", stage_rank=[3])) == (
         "stage 0 is on rank 3, but ranks are 0 to 0",
     )
 
 
 def test_a_deadlock_names_the_edges_that_block():
     schedule = broken("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")
-    assert pl.defects(schedule) == (
+    assert defects(schedule) == (
         "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1, which comes after 1F1",
         "1F1 on rank 1 waits for 0F1 on rank 0, which comes after 0B0",
     )
 
 
 def test_a_deadlock_names_the_half_of_a_pair_that_blocks():
-    assert pl.defects(broken("0F0 0B0 0F1 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1")) == (
+    assert defects(broken("0F0 0B0 0F1 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1")) == (
         "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1",
         "1F1 of (1F1;1B0)OVERLAP_F_B on rank 1 waits for 0F1 on rank 0, which comes after 0B0",
     )
-    assert pl.defects(broken("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1F1 1B0 1B1")) == (
+    assert defects(broken("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1F1 1B0 1B1")) == (
         "deadlock: 0B0 of (0F1;0B0)OVERLAP_F_B on rank 0 waits for 1B0 on rank 1, which comes after 1F1",
         "1F1 on rank 1 waits for 0F1 on rank 0",
     )
@@ -257,9 +264,9 @@ def test_a_deadlock_shows_the_circle_and_not_who_waits_for_it():
     schedule = broken(
         "0F0 0B0", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0", stage_rank=[0, 1, 2], microbatches=1
     )
-    assert pl.defects(schedule)[0].startswith("1F1")  # no such microbatch: checked before any order
+    assert defects(schedule)[0].startswith("1F1")  # no such microbatch: checked before any order
     schedule = broken("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0")
-    edges = pl.defects(schedule)
+    edges = defects(schedule)
     assert edges[0] == "deadlock: 1B0 on rank 1 waits for 2B0 on rank 2, which comes after 2F1"
     assert len(edges) == 2
 
@@ -276,11 +283,11 @@ def test_any_lost_or_doubled_action_is_found(data):
     text = str(whole.action(entry))
     known = {"microbatches": 6, "stage_rank": whole.stage_rank}
     lost = whole.select(np.arange(len(whole)) != entry).schedule
-    assert pl.defects(lost) == (f"{text} is missing on rank {whole.rank[entry]}",)
+    assert defects(lost) == (f"{text} is missing on rank {whole.rank[entry]}",)
     lines = rows(schedule)
     lines[int(whole.rank[entry])].append(text)
     assert any(
-        f"{text} is there 2 times" in d for d in pl.defects(pl.Schedule.of("twice", lines, **known))
+        f"{text} is there 2 times" in d for d in defects(pl.Schedule.of("twice", lines, **known))
     )
 
 
@@ -462,7 +469,7 @@ def test_half_a_pair_does_not_take_the_next_action_for_its_other_half():
         match=r"parts = .*: expected a forward and a full backward, as in Action.pair",
     ):
         pl.Schedule.of("mine", [["0F0", half, "0B0", "0B1"]])
-    assert pl.defects(pl.Schedule.of("mine", [["0F0", "( 0F1 ; 0B0 )OVERLAP_F_B", "0B1"]])) == ()
+    assert defects(pl.Schedule.of("mine", [["0F0", "( 0F1 ; 0B0 )OVERLAP_F_B", "0B1"]])) == ()
 
 
 def test_a_schedule_changed_by_hand_is_checked_again():
@@ -507,13 +514,13 @@ def test_one_high_number_is_answered_at_once(number):
 
 
 def test_of_very_many_defects_a_thousand_are_listed():
-    found = pl.defects(pl.Schedule.of("mine", [["0F0", "0B0"]], microbatches=500_000))
+    found = defects(pl.Schedule.of("mine", [["0F0", "0B0"]], microbatches=500_000))
     assert len(found) == 1001
     assert (found[0], found[-1]) == (
         "0F1 is missing on rank 0",
         "and more; the first 1,000 are listed",
     )
-    (doubled,) = pl.defects(pl.Schedule.of("mine", [["0F0"] * 9 + ["0B0"]]))
+    (doubled,) = defects(pl.Schedule.of("mine", [["0F0"] * 9 + ["0B0"]]))
     assert doubled.startswith(
         "0F0 is there 9 times, expected once (rank 0, position 0, rank 0, position 1, "
     )
@@ -580,7 +587,7 @@ def test_no_messages_are_shown_of_an_impossible_schedule():
             pl.InvalidSchedule,
             match=r"schedule 'mine' cannot be run: .*(stages|microbatches) are 0 to",
         ):
-            pl.with_communication(schedule)
+            with_communication(schedule)
 
 
 @pytest.mark.parametrize("name", [[], None, 5, np.array(["1F1B", "GPipe"])])
@@ -598,7 +605,7 @@ def test_an_empty_rank_stays_a_rank_in_a_csv():
 def test_a_schedule_shows_itself():
     schedule = pl.schedule("DualPipeV", 2, 4)
     assert 'title="(0F3;3B1)OVERLAP_F_B">0F3+3B1<' in schedule._repr_html_()
-    assert ">·<" in pl.with_idle(pl.schedule("1F1B", 2, 2))._repr_html_()
+    assert ">·<" in with_idle(pl.schedule("1F1B", 2, 2))._repr_html_()
     assert repr(schedule) == "<Schedule DualPipeV: 2 ranks, 4 microbatches, 31 actions>"
     frame = columns_of(pl.schedule("1F1B", 2, 2)).to_frame()
     assert list(frame["action"]) == ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"]

@@ -401,7 +401,7 @@ def check_under_limits(rng):
         assert memory[part.start : part.stop].sum() <= top
 
 
-def test_a_thousand_layers_over_64_unlike_stages_keep_to_the_lower_bound():
+def test_a_thousand_layers_over_64_different_stages_keep_to_the_lower_bound():
     rng = np.random.default_rng(1)
     cost, speeds = rng.uniform(0.5, 2, 1000), rng.uniform(0.3, 3, 64)
     best = bottleneck(split_minmax(cost, 64, speeds=speeds), cost, speeds)

@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import pipelab as pl
 from lab_session import CHROMIUM
-from pipelab.engine.formulations.readable import joint_formulation, single_gpu_formulation
+from pipelab.engine.formulations.readable import joint_formulation
 from pipelab.io.paths import notebooks_dir
 from pipelab.io.static import client, site, static_copy
 from pipelab.io.static.figures import figure_html, figure_of_state
@@ -71,11 +71,7 @@ def test_every_formula_of_the_notebooks_can_be_typeset():
                 left = re.sub(r"```.*?```|`[^`]*`|<math.*?</math>", "", made, flags=re.S)
                 assert not re.search(r"\\[a-z]", left), (name, left)
     assert count > 100
-    for formulation in (
-        joint_formulation(pl.load_case("tiny")),
-        single_gpu_formulation(pl.load_case("tiny")),
-    ):
-        assert "$" not in typeset_html(formulation._repr_html_())
+    assert "$" not in typeset_html(joint_formulation(pl.load_case("tiny"))._repr_html_())
 
 
 # figures and widgets

@@ -516,38 +516,18 @@ def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
         quiet(make, POINTS, file=tmp_path)
 
 
-def as_an_earlier_version_wrote(file):
-    """Take the columns out of a file that earlier versions did not write; returns its text."""
-    with file.open(newline="") as lines:
-        table = list(csv.DictReader(lines))
-    names = [name for name in table[0] if name not in ("outcome", "proven_among")]
-    with file.open("w", newline="") as lines:
-        writer = csv.DictWriter(lines, names, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-    return file.read_text()
-
-
-def test_a_file_of_an_earlier_version_is_read_and_gets_todays_columns_with_its_next_row(tmp_path):
+def test_a_header_that_a_kill_tore_off_is_written_again(tmp_path):
     file = tmp_path / "sweep.csv"
-    whole, limits = quiet(make, POINTS), {"A100": 2, "V100": 1}
-    part = quiet(make, POINTS[:5], file=file)
-    stood = as_an_earlier_version_wrote(file)
-    assert quiet(pytest.fail, POINTS[:5], file=file).rows == part.rows
-    assert file.read_text() == stood  # who only reads it leaves it as it is
+    whole = quiet(make, POINTS, file=file)
+    file.write_text(file.read_text()[:30])
     assert rows(quiet(make, POINTS, file=file)) == rows(whole)
-    now = file.read_text()
-    assert now.splitlines()[0].startswith("A100,V100,status,outcome,proven_among,")
-    assert quiet(pytest.fail, POINTS, file=file).rows[:5] == part.rows
-    file.write_text(stood[:30])  # torn before its first row
-    assert rows(quiet(make, POINTS, file=file)) == rows(whole)
-    file.unlink()
-    quiet(make, [limits], file=file, time_limit=0)
-    stopped = quiet(pytest.fail, [limits], file=file).rows[0]["outcome"]
-    as_an_earlier_version_wrote(file)
-    assert [stopped, quiet(pytest.fail, [limits], file=file).rows[0]["outcome"]] == [
-        "stopped early"
-    ] * 2
+
+
+def test_what_was_stopped_early_is_so_when_it_is_read(tmp_path):
+    limits = {"A100": 2, "V100": 1}
+    for call in (make, pytest.fail):
+        (row,) = quiet(call, [limits], file=tmp_path / "sweep.csv", time_limit=0).rows
+        assert row["outcome"] == "stopped early"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
@@ -843,7 +823,7 @@ def test_the_picture_joins_what_none_beats():
         in title
     )
     beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
-    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), asked=13)
+    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), requested=13)
     assert pl.plot(with_beaten).data[1].x == front.x
     assert "; 1 not reached" in pl.plot(with_beaten).layout.title.text
     cheap = pl.plot(sweep, "A100", "usd_per_million_tokens")

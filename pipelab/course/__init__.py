@@ -16,6 +16,7 @@ from pipelab.io.paths import notebooks_dir
 __getattr__, _, COURSE_NAMES = lazy_loader.attach(
     "pipelab",
     submod_attrs={
+        "course.ablation": ["leave_out"],
         "course.blocks_problem": ["seven_gpus"],
         "course.figures.choice": ["plot_choice"],
         "course.figures.counting": ["plot_bisection", "plot_mixes", "plot_prices"],
@@ -39,7 +40,6 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.reading_tables": ["show_table"],
         "course.papers": ["published_bubbles"],
         "display": ["duration"],
-        "engine.formulations.ablation": ["leave_out"],
         "engine.formulations.aggregated.classes": ["gpu_classes"],
         "engine.formulations.candidates": ["enumerate_candidates"],
         "engine.formulations.count": ["count_candidates"],
@@ -52,7 +52,6 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "joint_size",
         ],
         "engine.methods.single_gpu": ["single_gpu_size"],
-        "engine.schedules.formulas": ["PipelineBubbleStats"],
         "figures.aggregated": ["plot_run_times"],
         "figures.layers": ["plot_layer_times", "plot_stage_rates"],
         "figures.makespans": ["plot_makespans"],

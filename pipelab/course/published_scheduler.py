@@ -2,7 +2,7 @@
 
 Item by item in the order of the original; its faults are in `published_faults`. Numbers are
 unsigned: where the original would stop with a panic, `Panic` is raised. The right ones are
-`pl.split_even`, `pl.split_by_flops`, `PipelineBubbleStats` and `pl.schedule`.
+`pl.split_even`, `pl.split_by_flops`, `pl.closed_forms` and `pl.schedule`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -79,11 +79,6 @@ class Deadline:
         return max(0.0, self.end - time.perf_counter())
 
     @property
-    def seconds_left(self) -> float | None:
-        """The same as a time limit: None where time is not limited."""
-        return self.left if self.limited else None
-
-    @property
     def called_off(self) -> str | None:
         """ "stop" or "interrupt" where an end is requested, whatever the time."""
         if self.stop is not None and self.stop.is_set():

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from math import inf, isinf
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipelab.display import NO_FORMULAS, ended, ending, table
@@ -41,14 +42,27 @@ def enough_in_flight(evaluation: Evaluation) -> int:
     return max(1, -int(-(passes * (1 - ONE_ANSWER)) // 1))
 
 
+_COLUMNS = (
+    "in_flight_from",
+    "in_flight_to",
+    "solved_for",
+    "bound_tokens_per_s",
+    "best_tokens_per_s",
+)
+
+
 class Round(NamedTuple):
     """One subproblem: the rate that no pair exceeds whose number in flight is from `first` to `last`."""
 
     first: int
     last: float  # infinite: any number from `first` on
-    asked: str  # "throughput", "time of a pass", or "both", which is exact
+    solved_for: str  # "throughput", "end-to-end latency", or "both", which is exact
     bound: float  # tokens/s
     best: float  # tokens/s of the best pair by then; 0 without one
+
+    def to_dict(self) -> dict:
+        """Plain data for JSON; None for what is infinite."""
+        return {k: None if v == inf else v for k, v in zip(_COLUMNS, self, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,28 +174,44 @@ class InFlightResult:
         """What the answer is the most of: another batch size is another problem."""
         return f" of all placements and numbers in flight with a batch of {self.problem.workload.batch_size}"
 
+    def to_dict(self) -> dict:
+        """Plain data for JSON, numbers unrounded.
+
+        Returns
+        -------
+        dict
+            The attributes as `Result.to_dict` names them, with `in_flight` and
+            `steady_rate_tokens_per_s`. `rounds` has a dict per subproblem; None stands for what is
+            infinite: an `in_flight_to` without end, a bound where nothing was proven.
+        """
+        return {
+            "problem": self.problem.name,
+            "status": self.status,
+            "in_flight": self.in_flight,
+            "steady_rate_tokens_per_s": self.steady_rate,
+            "bound_tokens_per_s": self.bound,
+            "gap": self.gap,
+            "stopped_by": self.stopped_by,
+            "reason": self.reason,
+            "seconds": self.seconds,
+            "placement": self.placement.to_dict() if self.placement else None,
+            "rounds": [one.to_dict() for one in self.rounds],
+        }
+
     def to_frame(self) -> "DataFrame":
         """The subproblems as a table, one row each.
 
         Returns
         -------
         pandas.DataFrame
-            Columns `in_flight_from`, `in_flight_to` ("…" where without end), `asked`,
+            Columns `in_flight_from`, `in_flight_to` ("…" where without end), `solved_for`,
             `bound_tokens_per_s` and `best_tokens_per_s`, of the best pair by then.
         """
         import pandas as pd
 
-        rows = [
-            (r.first, "…" if r.last == float("inf") else int(r.last), *r[2:]) for r in self.rounds
-        ]
-        names = [
-            "in_flight_from",
-            "in_flight_to",
-            "asked",
-            "bound_tokens_per_s",
-            "best_tokens_per_s",
-        ]
-        return pd.DataFrame(rows, columns=names)
+        frame = pd.DataFrame([one.to_dict() for one in self.rounds], columns=_COLUMNS)
+        frame["in_flight_to"] = ["…" if isinf(one.last) else one.last for one in self.rounds]
+        return frame
 
     def __str__(self) -> str:
         head = f"{self.problem.name}: {self.sentence}"

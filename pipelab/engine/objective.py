@@ -1,6 +1,7 @@
 """The objective of a result where that is not throughput: its value, and the least that is possible."""
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from pipelab.engine.tolerances import LAST_BITS, PROVEN_WITHIN, SOLVER
 from pipelab.errors import PipelabError
@@ -66,17 +67,11 @@ def status_and_least(value: float | None, bound: float | None) -> tuple[str, flo
     >>> status_and_least(2.0, 1.5), status_and_least(2.0, 2.0), status_and_least(None, 1.5)
     (('feasible', 1.5), ('optimal', 2.0), ('unknown', 1.5))
     """
-    if value is None:
-        return "unknown", bound
-    if bound is None:
-        return "feasible", None
+    if value is None or bound is None:
+        return "unknown" if value is None else "feasible", bound
     if bound > value * (1 + SOLVER):
-        raise PipelabError(
-            f"a least value of {bound} was proved, but a placement has {value}: one of them is wrong"
-        )
-    if bound >= value * (1 - PROVEN_WITHIN):
-        return "optimal", value
-    return "feasible", bound
+        _contradiction(f"a least value of {bound} was proved, but a placement has {value}")
+    return ("optimal", value) if bound >= value * (1 - PROVEN_WITHIN) else ("feasible", bound)
 
 
 def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str, float | None]:
@@ -92,14 +87,13 @@ def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str
     >>> status_and_bound(100.0, 120.0), status_and_bound(100.0, 100.0), status_and_bound(None, 120.0)
     (('feasible', 120.0), ('optimal', 100.0), ('unknown', 120.0))
     """
-    if throughput is None:
-        return "unknown", bound
-    if bound is None:
-        return "feasible", None
+    if throughput is None or bound is None:
+        return "unknown" if throughput is None else "feasible", bound
     if bound < throughput * (1 - SOLVER):
-        raise PipelabError(
-            f"a bound of {bound} was proved, but a placement yields {throughput}: one of them is wrong"
-        )
-    if bound <= throughput * (1 + LAST_BITS):
-        return "optimal", throughput
-    return "feasible", bound
+        _contradiction(f"a bound of {bound} was proved, but a placement yields {throughput}")
+    optimal = bound <= throughput * (1 + LAST_BITS)
+    return ("optimal", throughput) if optimal else ("feasible", bound)
+
+
+def _contradiction(what: str) -> NoReturn:
+    raise PipelabError(f"{what}: one of them is wrong")

@@ -13,7 +13,7 @@ from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK, LayerTimes, answered, pass_time
 from pipelab.engine.layer_runs import runs_of
 from pipelab.errors import InvalidValue
-from pipelab.linear_rates import LinearThroughput, finished
+from pipelab.hardware.linear_rates import LinearThroughput, finished
 from pipelab.problem import ModelLike, Problem, Workload
 
 

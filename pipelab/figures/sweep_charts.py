@@ -128,7 +128,7 @@ def _told(sweep: "Sweep", row: dict) -> str:
 
 def _title(sweep: "Sweep", best: list[dict], y: str) -> str:
     if not best:
-        return f"None of {sweep.asked:,} points has a placement"
+        return f"None of {sweep.requested:,} points has a placement"
     top = (min if y in _LESS_IS_BETTER else max)(best, key=lambda row: row[y])
     least = "at least" if y in _LESS_IS_BETTER else "at most"
     return f"{top[y]:,.4g} {_unit(y)} {least}, with {_told(sweep, top)}"
@@ -148,7 +148,7 @@ def _note(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
         f"{how}: {number:,}"
         for how, number in Counter(filter(None, map(_short_of_proof, sweep.rows))).items()
     ]
-    told += [] if sweep.complete else [f"{sweep.asked - len(sweep.rows):,} not reached"]
+    told += [] if sweep.complete else [f"{sweep.requested - len(sweep.rows):,} not reached"]
     return "; ".join(told)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, NotApplicable, UnknownName, nearest, shown
+from pipelab.hardware.linear_rates import Coefficients, LinearThroughput
 from pipelab.io.bandwidth_csv import read_bandwidth
 from pipelab.io.csv_cells import (
     NUMBER,
@@ -35,7 +36,6 @@ from pipelab.io.csv_cells import (
 from pipelab.io.layers_csv import read_layers, write_layers
 from pipelab.io.paths import data_dir
 from pipelab.io.whole_files import is_file, is_folder
-from pipelab.linear_rates import Coefficients, LinearThroughput
 from pipelab.problem import Model, Problem, Workload
 
 _MODEL = {

@@ -37,8 +37,7 @@ def examine() -> list[Finding]:
     ]
     solvers = {
         "SCIP through PySCIPOpt": _with_scip,
-        "SCIP through cvxpy": lambda: _with_cvxpy("SCIP"),
-        "HiGHS through cvxpy": lambda: _with_cvxpy("HIGHS"),
+        "HiGHS through cvxpy": _with_cvxpy,
     }
     findings += [_solver(name, run) for name, run in solvers.items()]
     chromium = (
@@ -99,11 +98,8 @@ def _with_scip() -> tuple[float, Placement]:
     return result.details["solver_objective"], given(result.placement)
 
 
-def _with_cvxpy(solver: str) -> tuple[float, Placement]:
-    from pipelab.engine.formulations.candidates import enumerate_candidates
-    from pipelab.engine.formulations.joint_cvxpy import state_joint
+def _with_cvxpy() -> tuple[float, Placement]:
+    from pipelab.joint_ilp import solve_by_joint_ilp
 
-    candidates = enumerate_candidates(load_case("tiny", max_gpus_per_stage=2))
-    program, variables = state_joint(candidates)
-    value = program.solve(solver=solver)
-    return value, candidates.placement((variables["z"].value > 0.5).nonzero()[0])
+    optimum = solve_by_joint_ilp(load_case("tiny", max_gpus_per_stage=2))
+    return given(optimum.bound), given(optimum.placement)

@@ -5,9 +5,9 @@ from typing import Any
 
 from pipelab.display import listed
 from pipelab.errors import InvalidValue
+from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.hardware.roofline import Roofline
 from pipelab.io.cases_csv import load_coefficients
-from pipelab.linear_rates import LinearThroughput
 
 # What each named cost model changes in its class's defaults.
 LINEAR: Mapping[str, Mapping[str, Any]] = {

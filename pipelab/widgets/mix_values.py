@@ -10,7 +10,8 @@ import numpy as np
 from pipelab.cluster import Cluster
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Later, Positive, checked, whole_number
-from pipelab.hardware import load_gpus, load_model, models
+from pipelab.hardware.known_gpus import load_gpus
+from pipelab.hardware.known_models import load_model, models
 from pipelab.io.cases_csv import cases, load_case
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload

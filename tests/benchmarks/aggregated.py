@@ -2,7 +2,7 @@
 
 Run on an idle machine: `python tests/benchmarks/aggregated.py` (about a quarter of an hour;
 `--quick` leaves out the joint ILP as written on small; `--series "GPUs, all links different"` measures
-one series again and keeps the others). Every size is solved for three random problems, with unlike
+one series again and keeps the others). Every size is solved for three random problems, with different
 links for five; the table keeps each. A search that has not ended after a minute is stopped.
 """
 
@@ -70,7 +70,7 @@ def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25,
     )
 
 
-def all_unlike(gpus=12, layers=32, per_stage=3, seed=0):
+def all_different(gpus=12, layers=32, per_stage=3, seed=0):
     """Every link of its own speed: every GPU is a class."""
     return by_nodes(gpus, 1, layers, per_stage, seed=seed)
 
@@ -103,7 +103,7 @@ SERIES = {
     "GPUs per stage": (by_types, "per_stage", (1, 2, 4, 8, 16)),
     "classes": (by_types, "classes", (2, 4, 8, 16, 32)),
     "nodes with random links": (by_nodes, "nodes", (4, 8, 12, 16, 20, 24)),
-    "GPUs, all links different": (all_unlike, "gpus", (4, 6, 8, 10, 12, 14, 16, 20, 24, 28)),
+    "GPUs, all links different": (all_different, "gpus", (4, 6, 8, 10, 12, 14, 16, 20, 24, 28)),
     "identical nodes": (identical_nodes, "nodes", (1, 2, 4, 8, 16, 32, 64, 125)),
 }
 SEEDS = {"GPUs, all links different": 5}  # some are easy and some are not: more of them

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from aggregated import all_unlike, by_nodes, by_types
+from aggregated import all_different, by_nodes, by_types
 
 import pipelab as pl
 from pipelab.engine.methods.cost import solve_for_cost
@@ -34,7 +34,7 @@ def priced(problem):
     return dataclasses.replace(problem, cluster=cluster, link_units="tokens")
 
 
-def unlike_layers(problem):
+def different_layers(problem):
     """The same with layers of two weights and two amounts of work."""
     rng, layers = np.random.default_rng(0), problem.model.layers
     factors = {
@@ -49,16 +49,16 @@ def problems():
             yield f"{case}, k={k}", pl.load_case(case, max_gpus_per_stage=k)
     for k in (1, 2):
         yield (
-            f"medium, layers unlike, k={k}",
-            unlike_layers(pl.load_case("medium", max_gpus_per_stage=k)),
+            f"medium, layers different, k={k}",
+            different_layers(pl.load_case("medium", max_gpus_per_stage=k)),
         )
     for k in (4, 8):
         yield f"1,000 GPUs of 8 types, 126 layers, k={k}", by_types(per_stage=k)
     for k in (2, 4):
         yield f"8 nodes of 8 GPUs, random links, k={k}", by_nodes(8, per_stage=k)
     for n in (8, 10, 12):
-        yield f"{n} GPUs, all links different, k=2", all_unlike(n, per_stage=2)
-    yield "12 GPUs, all links different, k=3", all_unlike(12)
+        yield f"{n} GPUs, all links different, k=2", all_different(n, per_stage=2)
+    yield "12 GPUs, all links different, k=3", all_different(12)
 
 
 def rows():

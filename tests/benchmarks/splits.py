@@ -11,7 +11,7 @@ from pipelab.splits import split_minmax
 
 
 def seconds(layers: int, stages: int, repeats: int = 7) -> float:
-    """Median time of one split of random layers over unlike stages."""
+    """Median time of one split of random layers over different stages."""
     rng = np.random.default_rng(layers + stages)
     taken = []
     for _ in range(repeats):

@@ -13,7 +13,7 @@ class Contest:
 
     baseline: str
     microbatches: int
-    times: tuple[float, ...]  # F = B = W of every stage
+    times: tuple[float, ...]  # F = I = W of every stage
     memory: tuple[float, ...]
     weight_activation: float  # of a microbatch's activations, kept until W has run
     none = ""  # None means not attempted, always

@@ -28,7 +28,7 @@ def _message_that_costs_its_lead(name: str) -> float:
 def _sequences_for(factor: float, layers: range = range(1, 2)) -> float:
     """The least batch on which an A100 spends so many times the time of one sequence."""
     from pipelab.cluster import GPU
-    from pipelab.hardware import load_model
+    from pipelab.hardware.known_models import load_model
     from pipelab.hardware.roofline import Roofline
     from pipelab.problem import Workload
 
@@ -44,7 +44,8 @@ def _prices(precision: str) -> tuple[tuple[float, float], ...]:
     """Tokens/s and dollars per million of them, for every compromise between rate and dollars per hour."""
     from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
     from pipelab.engine.methods.trade_offs import trade_off
-    from pipelab.hardware import load_cluster, load_model
+    from pipelab.hardware.known_clusters import load_cluster
+    from pipelab.hardware.known_models import load_model
     from pipelab.hardware.roofline import Roofline
     from pipelab.problem import Problem, Workload
 

@@ -8,6 +8,7 @@ import pipelab as pl
 from pipelab.course import published_orders as published
 from pipelab.course.ledger.claims import FAILS, HOLDS, TRIED, Claim
 from pipelab.course.ledger.comparisons import EQUAL, EVERY, TEXT, Trial, tried
+from pipelab.engine.schedules import with_idle
 
 if TYPE_CHECKING:
     from pipelab.course.ledger.shared_results import SharedResults
@@ -130,7 +131,7 @@ CLAIMS = (
     Claim(
         "pub enum PipelineAction", "No work this tick (pipeline bubble)", "listed where a rank idles",
         lambda shared: (
-            _count(published.clock_1f1b(2, 2), "IDLE", 1), _count(pl.with_idle(pl.schedule("1F1B", 2, 2)), "IDLE", 1),
+            _count(published.clock_1f1b(2, 2), "IDLE", 1), _count(with_idle(pl.schedule("1F1B", 2, 2)), "IDLE", 1),
         ),
         "idle ticks that it lists on rank 1 of 2, and those of its 1F1B", FAILS, EQUAL,
     ),

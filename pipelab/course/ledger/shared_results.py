@@ -88,6 +88,6 @@ class SharedResults:
         ).throughput
 
     def run(self, order: "Schedule", costs: Any = None) -> "Timeline":
-        """A schedule against the clock, F = B = W = 1."""
+        """A schedule against the clock, F = I = W = 1."""
         costs = costs or pl.StageCosts(1, 1, 1)
         return pl.simulate(order, costs.cut_for(order))

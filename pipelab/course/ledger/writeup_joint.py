@@ -27,8 +27,8 @@ from pipelab.engine.methods.memory import gigabytes
 from pipelab.fields import given
 
 if TYPE_CHECKING:
+    from pipelab.course.ablation import LeftOut
     from pipelab.course.ledger.shared_results import SharedResults
-    from pipelab.engine.formulations.ablation import LeftOut
     from pipelab.problem import Problem
 
 IDEA, MATHS = "Key Insight: Pre-Enumerate Valid Allocations", "Mathematical Formulation (Correct)"

@@ -19,7 +19,7 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import stage_tables
 from pipelab.errors import TooLarge
-from pipelab.linear_rates import LinearThroughput
+from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.problem import Problem
 
 _ROWS_AT_ONCE = 10_000  # of a table of compositions, between two looks at the deadline

@@ -1,8 +1,8 @@
-"""The registry of constraint families: a family is explained, counted, stated and built in one place.
+"""The registry of constraint families: a family is explained, counted and built in one place.
 
-A notebook shows a family's sentence, formula, cvxpy line and row count; cvxpy evaluates the line;
-the solver gets the rows. Formula, line and rows are written by hand, side by side. Tests compare
-the rows with the count, and with the cvxpy line at random points.
+A notebook shows a family's sentence, formula and row count; the solver gets the rows. Formula and
+rows are written by hand, side by side. Tests compare the rows with the count, and at random points
+with the cvxpy line of `pipelab.joint_ilp` or of the tests.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,9 +54,6 @@ class Family:
     counted_as : str
         The same count in words.
     rows : function of (Incidence, Columns) to RowBlock
-    cvxpy : str
-        The constraint as a line of cvxpy, over the names of the formulation's matrices (attributes
-        of its `Incidence`) and variables (column groups).
     """
 
     name: str
@@ -66,29 +63,6 @@ class Family:
     counted_as: str
     count: Callable[[Mapping[str, int]], int]
     rows: Callable[[Any, Columns], RowBlock]  # of the formulation's own `Incidence`
-    cvxpy: str
-
-    def state(self, incidence: "Incidence", variables: Mapping[str, Any]) -> Any:
-        """The cvxpy constraint of the line `cvxpy`.
-
-        Parameters
-        ----------
-        incidence : Incidence
-        variables : mapping
-            One cvxpy variable per column group.
-        """
-        return eval(self.cvxpy, {}, _Names(incidence, variables))
-
-
-class _Names(dict):
-    """Variables by name; any other name is an attribute of the incidence, computed when first used."""
-
-    def __init__(self, incidence: "Incidence", variables: Mapping[str, Any]) -> None:
-        super().__init__(variables)
-        self.incidence = incidence
-
-    def __missing__(self, name: str) -> Any:
-        return getattr(self.incidence, name)
 
 
 @dataclass(frozen=True, eq=False)

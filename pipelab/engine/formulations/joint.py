@@ -69,14 +69,12 @@ LAYER_COVERAGE = Family(
     "layer_coverage", "Layer ℓ is in exactly one chosen allocation.",
     r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell", "logic", "M", lambda n: n["layers"],
     rows=lambda i, c: c.rows({"z": i.covers}, lower=1, upper=1),
-    cvxpy="covers @ z == 1",
 )  # fmt: skip
 
 GPU_EXCLUSIVITY = Family(
     "gpu_exclusivity", "GPU g is in at most one chosen allocation.",
     r"\sum_{a \ni g} z_a \le 1 \quad \forall g", "logic", "N", lambda n: n["gpus"],
     rows=lambda i, c: c.rows({"z": i.uses}, upper=1),
-    cvxpy="uses @ z <= 1",
 )  # fmt: skip
 
 FAMILIES = (
@@ -86,51 +84,43 @@ FAMILIES = (
         "pipeline_start", "Some chosen allocation starts at the first layer.",
         r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1", "logic", "1", lambda n: 1,
         rows=lambda i, c: c.rows({"z": i.first}, lower=1),
-        cvxpy="first @ z >= 1",
     ),
     Family(
         "pipeline_end", "Some chosen allocation ends at the last layer.",
         r"\sum_{a:\,\mathrm{last}(a) = M} z_a \ge 1", "logic", "1", lambda n: 1,
         rows=lambda i, c: c.rows({"z": i.last}, lower=1),
-        cvxpy="last @ z >= 1",
     ),
     Family(
         "successor", "A chosen allocation that is not the last is followed by another.",
         r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
         "logic", "allocations with a successor", lambda n: n["with_successor"],
         rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0),
-        cvxpy="leaves[followed] @ e >= pick(followed) @ z",
     ),
     Family(
         "predecessor", "A chosen allocation that is not the first follows another.",
         r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
         "logic", "allocations with a predecessor", lambda n: n["with_predecessor"],
         rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0),
-        cvxpy="enters[preceded] @ e >= pick(preceded) @ z",
     ),
     Family(
         "link_needs_sender", "A used connection has its sender chosen.",
         r"e_{ab} \le z_a \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T}, upper=0),
-        cvxpy="e <= leaves.T @ z",
     ),
     Family(
         "link_needs_receiver", "A used connection has its receiver chosen.",
         r"e_{ab} \le z_b \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.enters.T}, upper=0),
-        cvxpy="e <= enters.T @ z",
     ),
     Family(
         "stage_rate", "τ is the rate of a chosen allocation and 0 otherwise.",
         r"\tau_a = \theta_a z_a \quad \forall a", "throughput", "A", lambda n: n["allocations"],
         rows=lambda i, c: c.rows({"tau": i.each_allocation(), "z": -i.theta}, lower=0, upper=0),
-        cvxpy="tau == theta @ z",
     ),
     Family(
         "link_rate", "ρ is the rate of a used connection and 0 otherwise.",
         r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)", "throughput", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows({"rho": i.each_connection(), "e": -i.nu}, lower=0, upper=0),
-        cvxpy="rho == nu @ e",
     ),
     Family(
         "stage_bottleneck", "t is at most the rate of a chosen allocation; M makes any other row vacuous.",
@@ -140,7 +130,6 @@ FAMILIES = (
             {"t": _ones(c.sizes["z"]), "tau": -i.each_allocation(), "z": i.big_m_stage * i.each_allocation()},
             upper=i.big_m_stage,
         ),
-        cvxpy="t <= tau + big_m_stage * (1 - z)",
     ),
     Family(
         "link_bottleneck", "t is at most the rate of a used connection; a large enough M makes any other row vacuous.",
@@ -150,7 +139,6 @@ FAMILIES = (
             {"t": _ones(c.sizes["e"]), "rho": -i.each_connection(), "e": i.big_m_link * i.each_connection()},
             upper=i.big_m_link,
         ),
-        cvxpy="t <= rho + big_m_link * (1 - e)",
     ),
 )  # fmt: skip
 

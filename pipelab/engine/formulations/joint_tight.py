@@ -33,20 +33,17 @@ FAMILIES = (
         r"\sum_{b} e_{ab} = z_a \quad \forall a \text{ with a successor}",
         "logic", "allocations with a successor", lambda n: n["with_successor"],
         rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0, upper=0),
-        cvxpy="leaves[followed] @ e == pick(followed) @ z",
     ),
     Family(
         "flow_in", "A chosen allocation that is not the first receives exactly once.",
         r"\sum_{a} e_{ab} = z_b \quad \forall b \text{ with a predecessor}",
         "logic", "allocations with a predecessor", lambda n: n["with_predecessor"],
         rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0, upper=0),
-        cvxpy="enters[preceded] @ e == pick(preceded) @ z",
     ),
     Family(
         "layer_rate", "t is at most the rate of whichever allocation holds layer ℓ.",
         r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell", "throughput", "M", lambda n: n["layers"],
         rows=lambda i, c: c.rows({"t": _ones(i.candidates.layers), "z": -(i.covers @ i.theta)}, upper=0),
-        cvxpy="t <= covers @ theta @ z",
     ),
     Family(
         "boundary_rate", "t is at most the rate of the connection that crosses boundary ℓ, if one does.",
@@ -57,7 +54,6 @@ FAMILIES = (
             {"t": _ones(i.candidates.layers - 1), "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
             upper=i.big_m_link,
         ),
-        cvxpy="t <= crosses @ nu @ e + big_m_link * (1 - crosses @ e)",
     ),
 )  # fmt: skip
 

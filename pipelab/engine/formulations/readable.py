@@ -1,15 +1,13 @@
-"""A formulation as a page: symbols, and every family with formula, cvxpy line and row count.
+"""A formulation as a page: symbols, and every family with formula and row count.
 
 All of it is read from the registry and the problem; nothing is typed a second time.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
 from pipelab.display import breakable, table
-from pipelab.engine.formulations import segment_rules, single_gpu
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.families import Family, Symbol
 from pipelab.engine.formulations.forms import joint_form
@@ -57,7 +55,7 @@ class Formulation:
     symbols: Symbols
 
     def to_frame(self) -> "DataFrame":
-        """One row per family: name, group, sentence, formula, cvxpy line, rows."""
+        """One row per family: name, group, sentence, formula, rows."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -66,7 +64,6 @@ class Formulation:
                 "group": [f.group for f in self.families],
                 "one row says": [f.sentence for f in self.families],
                 "formula": [f"$\\displaystyle {f.formula}$" for f in self.families],
-                "in cvxpy": [f.cvxpy for f in self.families],
                 "how many rows": [f.counted_as for f in self.families],
                 "rows here": [f.count(self.counts) for f in self.families],
             }
@@ -74,7 +71,6 @@ class Formulation:
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        frame["in cvxpy"] = [f"<code>{escape(line)}</code>" for line in frame["in cvxpy"]]
         frame["family"] = [f"<code>{breakable(name)}</code>" for name in frame["family"]]
         frame["rows here"] = [f"{n:,}" for n in frame["rows here"]]
         total = f"<p>maximise <b>t</b> subject to {sum(f.count(self.counts) for f in self.families):,} rows:</p>"
@@ -95,7 +91,7 @@ def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
     Returns
     -------
     Formulation
-        Every family with sentence, formula, cvxpy line and number of rows; shows itself in a
+        Every family with sentence, formula and number of rows; shows itself in a
         notebook.
 
     Raises
@@ -109,38 +105,3 @@ def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
     """
     module = joint_form(form)
     return Formulation(module.FAMILIES, module.DOMAINS, count_candidates(problem), Symbols(SYMBOLS))
-
-
-def single_gpu_formulation(problem: Problem, as_run: bool = False) -> Formulation:
-    """The original MILP of a problem, to be read.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its `max_gpus_per_stage` is taken for 1.
-    as_run : bool
-        Count the segments of its author's run.
-
-    Returns
-    -------
-    Formulation
-        As of `joint_formulation`.
-
-    Raises
-    ------
-    NotApplicable
-        `as_run` does not apply where layers differ.
-
-    References
-    ----------
-    The write-up, "Original Solver Analysis"; gangmuk/LLM_placement_solver, `solver_constrained.py`
-    at commit 2efc2c6.
-    """
-    chosen = segment_rules.rules(problem, as_run)
-    domains = (r"z_a, e_{ab}, u_g \in \{0, 1\}", r"\tau_g, \rho_{ab}, t \ge 0")
-    return Formulation(
-        single_gpu.FAMILIES,
-        domains,
-        segment_rules.count_segments(chosen),
-        Symbols(single_gpu.SYMBOLS),
-    )

@@ -10,8 +10,8 @@ from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.engine.layer_runs import runs_of
 from pipelab.errors import NotApplicable
-from pipelab.linear_rates import LinearThroughput
-from pipelab.problem import Problem, refuse_unlike_layers
+from pipelab.hardware.linear_rates import LinearThroughput
+from pipelab.problem import Problem, require_identical_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ def rules(problem: Problem, as_run: bool = False, deadline: Deadline = NEVER) ->
     least one layer allowed on every GPU, whether it fits or not.
     """
     if as_run:
-        refuse_unlike_layers(problem, "single_gpu, segments='as_run'")
+        require_identical_layers(problem, "single_gpu, segments='as_run'")
         if not isinstance(problem.costs, LinearThroughput):
             expected = "expected LinearThroughput: the author's sizes rest on its memory; take segments='all'"
             raise NotApplicable(
@@ -102,24 +102,6 @@ def segments(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
     return list_candidates(
         chosen.problem, sets, chosen.rate, chosen.allowed, chosen.starts, deadline
     )
-
-
-def usable(candidates: Candidates) -> np.ndarray:
-    """Which segments can be part of any pipeline from the first layer to the last; bool, shape (A,).
-
-    A boundary can be reached if some segment from a boundary that can be reached ends
-    there, and the same backwards from the end. GPUs and memory are not looked at.
-    """
-    layers = candidates.layers
-    ahead, back = np.zeros(layers + 1, dtype=bool), np.zeros(layers + 1, dtype=bool)
-    ahead[0], back[layers] = True, True
-    for layer in range(layers):
-        if ahead[layer]:
-            ahead[candidates.stop[candidates.start == layer]] = True
-    for layer in range(layers, 0, -1):
-        if back[layer]:
-            back[candidates.start[candidates.stop == layer]] = True
-    return ahead[candidates.start] & back[candidates.stop]
 
 
 def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | None:

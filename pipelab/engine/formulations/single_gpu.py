@@ -7,6 +7,8 @@ As its author ran it, segments start on a grid only, have at least some length, 
 GPU may hold one layer even where that does not fit; the model is then a restriction of the
 problem, and its optimum no bound on it. `segments` lists both.
 
+A segment is an allocation of one GPU, so families of the joint ILP serve here as they are.
+
 Source: the write-up, "Original Solver Analysis", and the rows counted in its author's code.
 """
 
@@ -18,9 +20,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.formulations.candidates import Candidates
-from pipelab.engine.formulations.families import Domain, Family, Incidence, Symbol, maximise_t
+from pipelab.engine.formulations.families import Domain, Family, Incidence, maximise_t
 from pipelab.engine.formulations.joint import FAMILIES as JOINT_FAMILIES
-from pipelab.engine.formulations.joint import SYMBOLS as JOINT_SYMBOLS
 from pipelab.engine.formulations.joint import fastest
 from pipelab.engine.formulations.segment_rules import twins
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
@@ -66,42 +67,7 @@ def _ones(n: int) -> np.ndarray:
     return np.ones((n, 1))
 
 
-def _segments(text: str) -> str:
-    """A sentence of the joint ILP in this one's words: a segment is an allocation of one GPU."""
-    return text.replace("allocation", "segment").replace(
-        "layers and a GPU set that fits", "layers and one GPU"
-    )
-
-
-_JOINT = {
-    family.name: replace(
-        family, sentence=_segments(family.sentence), counted_as=_segments(family.counted_as)
-    )
-    for family in JOINT_FAMILIES
-}
-_OF_GPUS = {
-    r"M_{\mathrm{stage}}": Symbol(
-        r"M_{\mathrm{stage}}",
-        "big_m_stage",
-        "max θ: switches off the row of a GPU not used",
-        "tokens/s",
-    ),
-    r"M_{\mathrm{link}}": Symbol(
-        r"M_{\mathrm{link}}",
-        "big_m_link",
-        "max θ (the author's original solver: max(1000, 3 · max θ, 2 · max ν), valid too): switches off the row of a "
-        "connection not used",
-        "tokens/s",
-    ),
-    r"\tau_a \ge 0": Symbol(
-        r"\tau_g \ge 0", "tau", "rate of the segment that GPU g holds, or 0", "tokens/s"
-    ),
-}
-SYMBOLS = (
-    *(_OF_GPUS.get(s.letter, replace(s, meaning=_segments(s.meaning))) for s in JOINT_SYMBOLS),
-    Symbol(r"u_g \in \{0, 1\}", "u", "1 when GPU g holds a segment", "–"),
-    Symbol(r"\bar t", "bound", "an upper bound on the rate of any placement", "tokens/s"),
-)
+_JOINT = {family.name: family for family in JOINT_FAMILIES}
 
 FAMILIES = (
     _JOINT["layer_coverage"],
@@ -109,13 +75,11 @@ FAMILIES = (
         "gpu_capacity", "GPU g holds at most one segment.",
         r"\sum_{a \ni g} z_a \le 1 \quad \forall g", "logic", "N", lambda n: n["gpus"],
         rows=lambda i, c: c.rows({"z": i.uses}, upper=1),
-        cvxpy="uses @ z <= 1",
     ),
     Family(
         "gpu_used", "u is 1 when GPU g holds a segment.",
         r"u_g = \sum_{a \ni g} z_a \quad \forall g", "logic", "N", lambda n: n["gpus"],
         rows=lambda i, c: c.rows({"u": i.each_gpu(), "z": -i.uses}, lower=0, upper=0),
-        cvxpy="u == uses @ z",
     ),
     _JOINT["link_needs_sender"],
     _JOINT["link_needs_receiver"],
@@ -123,13 +87,11 @@ FAMILIES = (
         "link_forced", "Two chosen neighbours are linked.",
         r"e_{ab} \ge z_a + z_b - 1 \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
         rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T - i.enters.T}, lower=-1),
-        cvxpy="e >= leaves.T @ z + enters.T @ z - 1",
     ),
     Family(
         "gpu_rate", "τ is the rate of the segment that GPU g holds, or 0.",
         r"\tau_g = \sum_{a \ni g} \theta_a z_a \quad \forall g", "throughput", "N", lambda n: n["gpus"],
         rows=lambda i, c: c.rows({"tau": i.each_gpu(), "z": -(i.uses @ i.theta)}, lower=0, upper=0),
-        cvxpy="tau == uses @ theta @ z",
     ),
     _JOINT["link_rate"],
     Family(
@@ -139,7 +101,6 @@ FAMILIES = (
             {"t": _ones(i.candidates.gpus), "tau": -i.each_gpu(), "u": i.big_m_stage * i.each_gpu()},
             upper=i.big_m_stage,
         ),
-        cvxpy="t <= tau + big_m_stage * (1 - u)",
     ),
     _JOINT["link_bottleneck"],
     _JOINT["pipeline_start"],
@@ -150,20 +111,17 @@ FAMILIES = (
         r"u_g \ge u_{g+1} \quad \forall g \sim g+1", "strengthening", "pairs of twins",
         lambda n: n["twins"],
         rows=lambda i, c: c.rows({"u": i.twin_rows(1.0, -1.0)}, lower=0),
-        cvxpy="twin_rows(1.0, -1.0) @ u >= 0",
     ),
     Family(
         "upper_bound", "t is at most a rate at which the GPUs could still hold all layers.",
         r"t \le \bar t", "strengthening", "1", lambda n: 1,
         rows=lambda i, c: c.rows({"t": _ones(1)}, upper=i.bound),
-        cvxpy="t <= bound",
     ),
     Family(
         "boundary_balance", "As many chosen segments end before a layer as start there.",
         r"\sum_{a:\,\mathrm{first}(a) = \ell + 1} z_a = \sum_{a:\,\mathrm{last}(a) = \ell} z_a",
         "strengthening", "first layers but the first", lambda n: n["inner_starts"],
         rows=lambda i, c: c.rows({"z": i.balance}, lower=0, upper=0),
-        cvxpy="balance @ z == 0",
     ),
 )  # fmt: skip
 
@@ -202,7 +160,9 @@ def build(candidates: Candidates, bound: float, all_links: bool = True) -> Linea
     c = Columns(
         {"z": len(candidates.start), "e": links, "u": gpus, "rho": links, "tau": gpus, "t": 1}
     )
-    big_m = fastest(candidates.throughput)  # valid for both: no placement beats its fastest stage
+    # valid for both: no placement beats its fastest stage. The author's original solver has
+    # max(1000, 3 · max θ, 2 · max ν) for links, which is valid, too.
+    big_m = fastest(candidates.throughput)
     i = GpuIncidence(candidates, big_m, big_m, bound=bound)
     binary, free = Domain(1.0, whole=True), Domain(np.inf, whole=False)
     domains = {group: binary if group in ("z", "e", "u") else free for group in c.sizes}

@@ -29,8 +29,8 @@ from pipelab.costs import MEMORY_SLACK, LayerTimes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.errors import NotApplicable
-from pipelab.linear_rates import LinearThroughput
-from pipelab.problem import Problem, refuse_unlike_layers
+from pipelab.hardware.linear_rates import LinearThroughput
+from pipelab.problem import Problem, require_identical_layers
 
 EFFICIENCY = 0.85  # the author's, for stages of several GPUs
 
@@ -102,7 +102,7 @@ def memory_gb(problem: Problem, layers: Any, batch: Any) -> Any:
 
 def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEVER) -> Options:
     """Every segment with every type and number of GPUs that the heuristic allows."""
-    refuse_unlike_layers(problem, "type_count")
+    require_identical_layers(problem, "type_count")
     if not isinstance(problem.costs, LinearThroughput | LayerTimes):
         expected = "expected LinearThroughput or LayerTimes: other models give no rate for a share of the batch"
         raise NotApplicable("type_count", [("costs", type(problem.costs).__name__, expected)])

@@ -199,7 +199,7 @@ class _PairSearch:
         bound = min(bound, self._most(first))
         if bound > self.rate * _MORE and last < math.inf:
             _, bound = self._least_time(self._at_best(first), self.rate * _MORE, first, last, bound)
-            self._note(first, last, "time of a pass", bound)
+            self._note(first, last, "end-to-end latency", bound)
         if bound <= self.rate * _MORE:
             return
         if self._ended():
@@ -338,8 +338,8 @@ class _PairSearch:
         self.stopped = self.deadline.reason or self.stopped
         return self.stopped in ("stop", "interrupt", "time limit")
 
-    def _note(self, first: int, last: float, asked: str, bound: float) -> None:
-        self.rounds.append(Round(first, last, asked, bound, self.rate))
+    def _note(self, first: int, last: float, solved_for: str, bound: float) -> None:
+        self.rounds.append(Round(first, last, solved_for, bound, self.rate))
 
     def result(self) -> InFlightResult:
         """What is known when the search has ended."""

@@ -1,15 +1,12 @@
 """Formulas for pipeline schedules that say when they hold.
 
-p ranks, m microbatches, v chunks per rank; F, B, W are what one microbatch takes on one *rank*
-(all its chunks), B the input gradient alone. A formula outside its claim has no value here:
-the simulator has.
+p ranks, m microbatches, v chunks per rank. F (forward), I (gradient of the input), W (gradient of
+the weights) and B = I + W are what one microbatch takes on one *rank*, all its chunks together; the
+papers on zero bubbles write B for I. A formula outside its claim has no value here: the simulator
+has.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +15,8 @@ from pipelab.engine.schedules.by_name import schedule as make_schedule
 from pipelab.engine.schedules.views import without_communication
 from pipelab.engine.timeline import StageCosts
 from pipelab.engine.timeline.event_times import check_transfers
-from pipelab.errors import InvalidValue, PipelabError
-from pipelab.fields import instance, whole_number
+from pipelab.errors import PipelabError
+from pipelab.fields import instance
 from pipelab.schedules import Schedule
 
 
@@ -41,7 +38,7 @@ class _Case(NamedTuple):
     m: int
     v: int
     F: np.ndarray  # per stage
-    B: np.ndarray
+    I: np.ndarray  # noqa: E741 - the field's symbol
     W: np.ndarray
     comm: np.ndarray  # per link, 0 within a rank
     overlap: float
@@ -49,7 +46,7 @@ class _Case(NamedTuple):
     @property
     def equal(self) -> bool:
         """All stages cost the same."""
-        return all(len(set(x.tolist())) == 1 for x in (self.F, self.B, self.W))
+        return all(len(set(x.tolist())) == 1 for x in (self.F, self.I, self.W))
 
     @property
     def silent(self) -> bool:
@@ -58,9 +55,9 @@ class _Case(NamedTuple):
 
     @property
     def one(self) -> tuple[float, float, float]:
-        """F, B and W of one microbatch on one rank, where all stages are equal."""
-        F, B, W = (float(x[0]) * self.v for x in (self.F, self.B, self.W))
-        return F, B, W
+        """F, I and W of one microbatch on one rank, where all stages are equal."""
+        forward, back, weight = (float(x[0]) * self.v for x in (self.F, self.I, self.W))
+        return forward, back, weight
 
 
 class _Form(NamedTuple):
@@ -74,13 +71,13 @@ class _Form(NamedTuple):
 
 
 def _gpipe(c: _Case) -> float:
-    back = c.B + c.W
+    back = c.I + c.W
     sums, slowest = c.F.sum() + back.sum(), c.F.max() + back.max()
     return float(sums + (c.m - 1) * slowest + 2 * c.comm.sum())
 
 
 def _makespan(bubble: Callable[[_Case], float]) -> Callable[[_Case], float]:
-    """m(F+B+W), the work of one rank, and a bubble."""
+    """m(F+B), the work of one rank, and a bubble."""
     return lambda c: c.m * sum(c.one) + bubble(c)
 
 
@@ -90,9 +87,9 @@ def _filling(c: _Case) -> bool:
     return c.equal and c.silent and weight <= min(forward, backward)
 
 
-def _bubble(f: float, b: float, w: float) -> Callable[[_Case], float]:
-    """(p-1)(f·F + b·B + w·W)."""
-    return lambda c: (c.p - 1) * (f * c.one[0] + b * c.one[1] + w * c.one[2])
+def _bubble(f: float, i: float, w: float) -> Callable[[_Case], float]:
+    """(p-1)(f·F + i·I + w·W)."""
+    return lambda c: (c.p - 1) * (f * c.one[0] + i * c.one[1] + w * c.one[2])
 
 
 def _per_rank(rule: Callable[[_Case, int], int]) -> Callable[[_Case], tuple[int, ...]]:
@@ -100,51 +97,51 @@ def _per_rank(rule: Callable[[_Case, int], int]) -> Callable[[_Case], tuple[int,
 
 
 _EQUAL = "equal stages, no communication time"
-_SMALL_W = f"{_EQUAL}, W ≤ F and W ≤ B"
+_SMALL_W = f"{_EQUAL}, W ≤ F and W ≤ I"
 _MEGATRON, _TABLE2 = "Megatron-LM", "Zero Bubble, table 2"
 
 # The paper's table names no condition on W; the ones below are where the formulas meet the
 # simulator.
 _FORMS = (
     _Form(
-        ("GPipe",), "makespan", "ΣF + (m-1)·max F + Σ(B+W) + (m-1)·max(B+W) + 2Σc",
+        ("GPipe",), "makespan", "ΣF + (m-1)·max F + ΣB + (m-1)·max B + 2Σc",
         "always", lambda c: True, _gpipe, "two flow shops, one after the other",
     ),
     _Form(
-        ("1F1B",), "makespan", "(m+p-1)(F+B+W)", _EQUAL, lambda c: c.equal and c.silent,
+        ("1F1B",), "makespan", "(m+p-1)(F+B)", _EQUAL, lambda c: c.equal and c.silent,
         _makespan(_bubble(1, 1, 1)), f"{_TABLE2} and appendix H",
     ),
     _Form(
-        ("Interleaved1F1B",), "makespan", "m(F+B+W) + (p-1)(F+B+W)/v", f"{_EQUAL}, m divisible by p",
+        ("Interleaved1F1B",), "makespan", "m(F+B) + (p-1)(F+B)/v", f"{_EQUAL}, m divisible by p",
         lambda c: c.equal and c.silent and c.m % c.p == 0,
         _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v), _MEGATRON,
     ),
     _Form(
-        ("LoopedBFS",), "makespan", "m(F+B+W) + (p-1)(F+B+W)/v", f"{_EQUAL}, m ≥ p",
+        ("LoopedBFS",), "makespan", "m(F+B) + (p-1)(F+B)/v", f"{_EQUAL}, m ≥ p",
         lambda c: c.equal and c.silent and c.m >= c.p,
         _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v), "Breadth-first pipeline parallelism",
     ),
     _Form(
-        ("ZBH1",), "makespan", "m(F+B+W) + (p-1)(F+B-W)", f"{_SMALL_W}, m ≥ p",
+        ("ZBH1",), "makespan", "m(F+B) + (p-1)(F+I-W)", f"{_SMALL_W}, m ≥ p",
         lambda c: _filling(c) and c.m >= c.p, _makespan(_bubble(1, 1, -1)), _TABLE2,
     ),
     _Form(
-        ("ZBH1",), "makespan", "(m+p-1)(F+B) + W", f"{_SMALL_W}, m ≤ p",
+        ("ZBH1",), "makespan", "(m+p-1)(F+I) + W", f"{_SMALL_W}, m ≤ p",
         lambda c: _filling(c) and c.m <= c.p,
         lambda c: (c.m + c.p - 1) * (c.one[0] + c.one[1]) + c.one[2], "Zero Bubble, appendix H",
     ),
     _Form(
-        ("ZBH2",), "span", "m(F+B+W) + (p-1)(F+B-2W)", f"{_SMALL_W}, m ≥ 2p-1",
+        ("ZBH2",), "span", "m(F+B) + (p-1)(F+I-2W)", f"{_SMALL_W}, m ≥ 2p-1",
         lambda c: _filling(c) and c.m >= 2 * c.p - 1, _makespan(_bubble(1, 1, -2)), _TABLE2,
     ),
     _Form(
-        ("ZBV",), "span", "m(F+B+W)", f"{_EQUAL}, F = B = W, m ≥ 2p-1",
+        ("ZBV",), "span", "m(F+B)", f"{_EQUAL}, F = I = W, m ≥ 2p-1",
         lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.m >= 2 * c.p - 1,
         _makespan(lambda c: 0.0), "Zero Bubble, section 6",
     ),
     _Form(
-        ("DualPipeV",), "makespan", "m(F+B+W) + (p-1)(F&B + (B+W) - 3W)/2, F&B = F+B+W",
-        f"{_EQUAL}, F = B = W, overlap = 1",
+        ("DualPipeV",), "makespan", "m(F+B) + (p-1)(F&B + B - 3W)/2, F&B = F+B",
+        f"{_EQUAL}, F = I = W, overlap = 1",
         lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.overlap == 1,
         _makespan(lambda c: (c.p - 1) * (sum(c.one) + c.one[1] - 2 * c.one[2]) / 2), "DeepSeek-V3, table 2, as a V",
     ),
@@ -224,12 +221,11 @@ def closed_forms(
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     check_transfers(transfers)
     table = costs.tables(schedule)
-    F, B, W, comm = (
-        table[name] for name in ("forward", "backward_input", "backward_weight", "comm")
-    )
+    names = ("forward", "backward_input", "backward_weight", "comm")
+    forward, back, weight, comm = (table[name] for name in names)
     case = _Case(
-        schedule.ranks, schedule.microbatches, schedule.chunks, F, B, W, comm, costs.overlap
-    )
+        schedule.ranks, schedule.microbatches, schedule.chunks, forward, back, weight, comm, costs.overlap
+    )  # fmt: skip
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = (
         "ZBH1"
@@ -269,99 +265,3 @@ def _as_made(schedule: Schedule) -> bool:
             kept = False
         schedule.__dict__["_as_made"] = kept
     return kept
-
-
-@dataclass(frozen=True)
-class PipelineBubbleStats:
-    """Bubble and memory of the textbook schedules on equal stages without communication time, transfers buffered.
-
-    Parameters
-    ----------
-    ranks, microbatches : int
-        p and m, at least 1.
-    chunks : int
-        v, stages per rank; read by the interleaved schedule's formula alone.
-
-    Raises
-    ------
-    InvalidValue
-        A number is no positive whole one.
-
-    References
-    ----------
-    `bubble_ratio_interleaved` is of D. Narayanan et al. (Megatron-LM), 2021.
-
-    Examples
-    --------
-    >>> stats = PipelineBubbleStats(ranks=4, microbatches=8)
-    >>> stats.bubble_fraction_1f1b, stats.memory_ratio_1f1b, stats.microbatches_for(0.1)
-    (Fraction(3, 11), Fraction(1, 2), 27)
-    """
-
-    ranks: int
-    microbatches: int
-    chunks: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("ranks", "microbatches", "chunks"):
-            object.__setattr__(
-                self, name, whole_number("PipelineBubbleStats", name, getattr(self, name))
-            )
-
-    @property
-    def bubble_fraction_gpipe(self) -> Fraction:
-        """Idle share of all ranks' time in GPipe: (p-1)/(m+p-1)."""
-        return Fraction(self.ranks - 1, self.microbatches + self.ranks - 1)
-
-    @property
-    def bubble_fraction_1f1b(self) -> Fraction:
-        """The same as GPipe's: 1F1B saves memory, not time."""
-        return self.bubble_fraction_gpipe
-
-    @property
-    def bubble_ratio_interleaved(self) -> Fraction:
-        """(p-1)/(v·m), bubble time over ideal time.
-
-        Raises
-        ------
-        InvalidValue
-            m is not divisible by p.
-        """
-        if self.microbatches % self.ranks:
-            expected = f"the formula needs a multiple of the {self.ranks} ranks; otherwise simulate"
-            raise InvalidValue(
-                "PipelineBubbleStats", [("microbatches", self.microbatches, expected)]
-            )
-        return Fraction(self.ranks - 1, self.chunks * self.microbatches)
-
-    @property
-    def memory_ratio_1f1b(self) -> Fraction:
-        """Most microbatches in flight on rank 0 of 1F1B, as a share of GPipe's m: min(p, m)/m."""
-        return Fraction(min(self.ranks, self.microbatches), self.microbatches)
-
-    def microbatches_for(self, bubble_fraction: float) -> int:
-        """Fewest microbatches whose 1F1B bubble fraction is at most this: m ≥ (p-1)(1-b)/b.
-
-        Parameters
-        ----------
-        bubble_fraction : float
-            b, above 0 and below 1.
-
-        Returns
-        -------
-        int
-            At least 1.
-
-        Raises
-        ------
-        InvalidValue
-            The fraction is no such number.
-        """
-        number = isinstance(bubble_fraction, Real) and not isinstance(bubble_fraction, bool)
-        if not number or not 0 < bubble_fraction < 1:  # nan is not either
-            raise InvalidValue(
-                "microbatches_for",
-                [("bubble_fraction", bubble_fraction, "expected between 0 and 1")],
-            )
-        share = Fraction(str(bubble_fraction))  # 0.1 is meant as a tenth
-        return max(1, ceil((self.ranks - 1) * (1 - share) / share))

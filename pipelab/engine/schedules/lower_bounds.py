@@ -30,8 +30,8 @@ def lower_bound(
     in_flight : int or sequence of int, one per rank, optional
         Most microbatches a rank may hold between forward and backward; without it, all of them.
     split_backward : bool
-        False where the gradient is sent on only after B and W, as in GPipe and 1F1B: a higher bound
-        for these, max over s of Σ_{k<s}(F+B+W)_k + m·(F+B+W)_s and more.
+        False where the gradient is sent on only after I and W, as in GPipe and 1F1B: a higher bound
+        for these, with B = I + W: max over s of Σ_{k<s}(F+B)_k + m·(F+B)_s and more.
 
     Returns
     -------
@@ -46,9 +46,9 @@ def lower_bound(
     Notes
     -----
     Rank s cannot start before its first input arrives, must do all its work, and must wait for the
-    first gradient: F_s + Σ_{k>s}(F_k + B_k) + 2Σ_{k≥s} c_k after its first forward starts, in which
+    first gradient: F_s + Σ_{k>s}(F_k + I_k) + 2Σ_{k≥s} c_k after its first forward starts, in which
     it can run no more forwards than it may hold. Nor can the last gradient reach rank 0 before rank
-    s has run all its F and B. The largest of these, over the ranks, is the bound. Where overlapped
+    s has run all its F and I. The largest of these, over the ranks, is the bound. Where overlapped
     pairs take less than their parts (`overlap` below 1), all work is counted as if it were done in
     pairs.
 

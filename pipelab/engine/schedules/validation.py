@@ -63,7 +63,7 @@ def defects(schedule: Schedule) -> tuple[str, ...]:
     Examples
     --------
     >>> import pipelab as pl
-    >>> pl.defects(pl.Schedule.of("mine", [["0F0", "0B0"], ["1F0"]]))
+    >>> defects(pl.Schedule.of("mine", [["0F0", "0B0"], ["1F0"]]))
     ('1B0 is missing on rank 1',)
     """
     instance(

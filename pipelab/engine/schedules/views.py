@@ -46,7 +46,7 @@ def with_communication(schedule: Schedule) -> Schedule:
     Examples
     --------
     >>> import pipelab as pl
-    >>> print(pl.with_communication(pl.schedule("1F1B", ranks=2, microbatches=1)))
+    >>> print(with_communication(pl.schedule("1F1B", ranks=2, microbatches=1)))
     rank 0: 0F0 0SEND_F0 0RECV_B0 0B0
     rank 1: 1RECV_F0 1F0 1B0 1SEND_B0
     """
@@ -123,7 +123,7 @@ def with_idle(schedule: Schedule) -> Schedule:
     Examples
     --------
     >>> import pipelab as pl
-    >>> print(pl.with_idle(pl.schedule("1F1B", ranks=2, microbatches=2)))
+    >>> print(with_idle(pl.schedule("1F1B", ranks=2, microbatches=2)))
     rank 0: 0F0 0F1 IDLE 0B0 IDLE 0B1
     rank 1: IDLE 1F0 1B0 1F1 1B1
     """

@@ -272,7 +272,6 @@ class _Solving:
         self.model = model
         self.failure: list[BaseException] = []
         self.ended = threading.Event()
-        self._left = threading.Event()
         threading.Thread(target=self._work, name="scip", daemon=True).start()
 
     def _work(self) -> None:

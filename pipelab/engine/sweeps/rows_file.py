@@ -15,14 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipelab.display import outcome_of_status
 from pipelab.engine.sweeps.points import cell, value_of
 from pipelab.engine.sweeps.task import COLUMNS, Answer
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.io.csv_cells import Row, path_of, write_to
 from pipelab.io.whole_files import is_folder, is_special, refused
 
-_ADDED = ("outcome", "proven_among")  # columns that files of earlier versions do not have
 _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
 
@@ -51,8 +49,6 @@ class RowsFile:
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
-        self._earlier = [name for name in self.header if name not in _ADDED]
-        self._is_earlier = False
         self._file: io.BufferedWriter | None = None
         self._begun = False
         self._why_not: InvalidData | None = None
@@ -114,7 +110,7 @@ class RowsFile:
         if self._why_not is not None:
             raise self._why_not
 
-    def read(self, asked: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
+    def read(self, requested: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
         """The rows of the file, by their point's key; the last one where there are several.
 
         Raises
@@ -125,38 +121,22 @@ class RowsFile:
         lines = self._whole_lines()
         if not lines:
             return {}
-        header, self._is_earlier = lines[0], lines[0] == self._earlier
-        if header != self.header and not self._is_earlier:
+        if (header := lines[0]) != self.header:
             raise self._foreign(
                 f"its columns are {', '.join(header)}; expected {', '.join(self.header)}"
             )
         rows = {}
         for number, cells in enumerate(lines[1:], 2):
-            row = self._row(number, cells, header)
+            row = self._row(number, cells)
             rows[tuple(cells[: len(self.names)])] = row
-        unasked = rows.keys() - set(asked)
-        if unasked:
-            first = next(key for key in rows if key in unasked)
+        foreign = rows.keys() - set(requested)
+        if foreign:
+            first = next(key for key in rows if key in foreign)
             shown = ", ".join(f"{n} = {v}" for n, v in zip(self.names, first, strict=True))
             raise self._foreign(
-                f"{len(unasked):,} of its points are not among these, such as {shown}"
+                f"{len(foreign):,} of its points are not among these, such as {shown}"
             )
         return rows
-
-    def add_columns(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rewrite a file of an earlier version with today's columns, so that rows can be added; after `read`.
-
-        Raises
-        ------
-        InvalidData
-            It cannot be written.
-        InvalidValue
-            Another sweep took the file in between.
-        """
-        if self._is_earlier:
-            self.replace(rows)
-            self.close()  # what was held is the file that was replaced
-            self.hold()
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; when this returns, it is on disk.
@@ -216,8 +196,7 @@ class RowsFile:
             return []
         except (OSError, ValueError) as error:
             raise refused(self.path, "read", error) from None
-        headers = (_line(self.header), _line(self._earlier))
-        if data and b"\n" not in data and not any(header.startswith(data) for header in headers):
+        if data and b"\n" not in data and not _line(self.header).startswith(data):
             raise self._foreign("it has no line of a table")
         try:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
@@ -225,22 +204,16 @@ class RowsFile:
         except (csv.Error, UnicodeDecodeError) as error:
             raise self._foreign(f"it cannot be read as CSV ({error})") from None
 
-    def _row(self, number: int, cells: list[str], header: Sequence[str]) -> dict[str, Any]:
-        if len(cells) != len(header):
-            raise InvalidData(
-                f"{self.path}, row {number}: {len(cells)} cells, expected {len(header)}; remove it"
-            )
-        line = Row(self.path, number, dict(zip(header, cells, strict=True)))
+    def _row(self, number: int, cells: list[str]) -> dict[str, Any]:
+        if len(cells) != len(self.header):
+            expected = f"expected {len(self.header)}; remove it"
+            raise InvalidData(f"{self.path}, row {number}: {len(cells)} cells, {expected}")
+        line = Row(self.path, number, dict(zip(self.header, cells, strict=True)))
         for name, own in self.settings.items():
             text = line.cells[name]
             if _without_time(text) != _without_time(own):
                 raise self._foreign(f"row {number} says {name} {text}, this sweep has {own}")
         values = {name: value_of(text) for name, text in line.cells.items() if text}
-        # a file of an earlier version shows what was stopped by its reason, as
-        # `solver_run.ending` has it
-        if self._is_earlier:
-            stopped = str(values.get("reason", "")).startswith("stopped ")
-            values["outcome"] = outcome_of_status(line.cells["status"], stopped=stopped).word
         try:
             answer = Answer(**{name: values[name] for name in COLUMNS if name in values})
         except InvalidValue as error:

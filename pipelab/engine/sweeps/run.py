@@ -47,8 +47,8 @@ class Sweep:
         `Result`, or "failed"; the outcome is "proven", "not proven", "stopped early", "does not
         fit" or "refused". `proven_among` is empty unless the proof is for some placements only,
         such as "one GPU per stage".
-    asked : int
-        Number of points asked for; where it was interrupted, there are fewer rows.
+    requested : int
+        Number of points; a sweep that was interrupted has fewer rows.
     method : str
         Its name.
     seconds : float
@@ -57,23 +57,25 @@ class Sweep:
 
     names: tuple[str, ...]
     rows: tuple[Mapping[str, Any], ...]
-    asked: int
+    requested: int
     method: str
     seconds: float
 
     @property
     def complete(self) -> bool:
         """Whether every point has its row."""
-        return len(self.rows) == self.asked
+        return len(self.rows) == self.requested
 
     @property
     def sentence(self) -> str:
         """How many points ended how."""
         found = Counter(row["status"] for row in self.rows)
         ended = ", ".join(f"{found[status]:,} {status}" for status in STATUSES if found[status])
-        missing = self.asked - len(self.rows)
+        missing = self.requested - len(self.rows)
         open_points = f"; {missing:,} not reached" if missing else ""
-        return f"{self.asked:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
+        return (
+            f"{self.requested:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
+        )
 
     def to_frame(self) -> "DataFrame":
         """The rows as a table.
@@ -184,12 +186,12 @@ def sweep(
     limit = {} if time_limit is None else {"time_limit": time_limit}
     task = Task(make, method, plain({**options, **limit}, "options"))
     again = _statuses(again)
-    names, asked = plain_points(points, COLUMNS)
-    keys = [key_of(point) for point in asked]
+    names, requested = plain_points(points, COLUMNS)
+    keys = [key_of(point) for point in requested]
     store = None if file is None else RowsFile(file, names, task.name, task.options)
     there = _held(store, keys, again) if store else {}
     done = {key: row for key, row in there.items() if row["status"] not in again}
-    waiting = {key: point for key, point in zip(keys, asked, strict=True) if key not in done}
+    waiting = {key: point for key, point in zip(keys, requested, strict=True) if key not in done}
 
     def so_far() -> Sweep:
         rows = tuple(done[key] for key in keys if key in done)
@@ -227,7 +229,6 @@ def _held(
         there = store.read(keys)
         if any(key not in there or there[key]["status"] in again for key in keys):
             store.check()
-            store.add_columns(there.values())
     except BaseException:
         store.close()
         raise
@@ -264,7 +265,7 @@ def _interrupted(partial: Sweep, file: Any) -> SweepInterrupted:
         "they are in this error's .sweep; with file=… a sweep keeps them and goes on where it stopped"
     )  # fmt: skip
     return SweepInterrupted(
-        f"stopped with {len(partial.rows):,} of {partial.asked:,} rows; {kept}", partial
+        f"stopped with {len(partial.rows):,} of {partial.requested:,} rows; {kept}", partial
     )
 
 
@@ -273,7 +274,7 @@ def _keep(write: Callable[[Any], None], rows: Any, so_far: Callable[[], Sweep]) 
         write(rows)
     except InvalidData as error:
         partial = so_far()
-        kept = f"{len(partial.rows):,} of {partial.asked:,} rows are in this error's .sweep"
+        kept = f"{len(partial.rows):,} of {partial.requested:,} rows are in this error's .sweep"
         message = f"{error}. {kept}; the same call goes on from those on disk"
         raise SweepFailed(message, partial) from None
 

@@ -15,6 +15,7 @@ from pipelab.schedules import Schedule
 
 PerStage = float | Sequence[float]
 _UNITS = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
+_OF_STAGES = ("forward", "backward_input", "backward_weight", "activation", "weight_activation")
 _MOST = 1e30  # sums of such times stay far from infinity, in microseconds too
 
 
@@ -115,13 +116,7 @@ class StageCosts:
         if chunks == 1:
             return self
         changed: dict[str, Any] = {}
-        for name in (
-            "forward",
-            "backward_input",
-            "backward_weight",
-            "activation",
-            "weight_activation",
-        ):
+        for name in _OF_STAGES:
             value = getattr(self, name)
             if isinstance(value, tuple):
                 raise InvalidValue(
@@ -168,13 +163,7 @@ class StageCosts:
                 "StageCosts.cut_for", [("comm", self.comm, "expected one number for all links")]
             )
         parts, changed = columns.held[columns.holder], {}
-        for name in (
-            "forward",
-            "backward_input",
-            "backward_weight",
-            "activation",
-            "weight_activation",
-        ):
+        for name in _OF_STAGES:
             value = getattr(self, name)
             if isinstance(value, tuple) or (value is not None and len(set(parts.tolist())) > 1):
                 whole = _spread(name, value, columns.ranks, "ranks")
@@ -236,13 +225,7 @@ class StageCosts:
             Too many or too few numbers, or a backward without a time.
         """
         result = {}
-        for name in (
-            "forward",
-            "backward_input",
-            "backward_weight",
-            "activation",
-            "weight_activation",
-        ):
+        for name in _OF_STAGES:
             value = getattr(self, name)
             if value is None and name == "weight_activation":
                 continue

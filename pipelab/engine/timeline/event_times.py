@@ -35,8 +35,8 @@ def simulate(
     transfers : {"buffered", "rendezvous", "blocking"}
         `"buffered"`: a rank sends and goes on at once. `"rendezvous"`: what a rank sends and
         receives between two actions is posted together, and it goes on when all of it is through.
-        `"blocking"`: every send and receive in its turn, as `pl.with_communication` lists them; most
-        schedules but GPipe deadlock.
+        `"blocking"`: every send and receive in its turn, as `with_communication` of
+        `pipelab.engine.schedules` lists them; most schedules but GPipe deadlock.
     synchronous_optimizer : bool
         Whether every rank's optimizer step waits for the last rank (for a global gradient norm,
         say).

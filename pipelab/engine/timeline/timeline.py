@@ -120,7 +120,7 @@ class Timeline:
 
     @property
     def ideal(self) -> float:
-        """The work of the busiest rank: no order of its actions takes less. m·(F+B+W) on equal stages."""
+        """The work of the busiest rank: no order of its actions takes less. m·(F+B) on equal stages."""
         return float(self.busy.max())
 
     @property

@@ -1,6 +1,7 @@
 """settings(problem, plan, engine): a plan as the settings of the engine that runs it."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.errors import UnknownName, nearest, shown
@@ -15,12 +16,33 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in
 
-ENGINES: dict[str, Callable[[Deployment], EngineSettings]] = {
-    "vLLM": vllm_launch,
-    "llama.cpp": llama_cpp_launch,
-    "SGLang": sglang_launch,
-    "Megatron": megatron_launch,
-    "TensorRT-LLM": tensorrt_llm_launch,
+
+class _Engine(NamedTuple):
+    """What an engine runs on, and how its launch script is made."""
+
+    launch: Callable[[Deployment], EngineSettings]
+    platforms: tuple[str, ...] = ("CUDA", "ROCm")
+    kv: tuple[str, ...] = (
+        "bf16",
+        "fp16",
+        "fp8",
+    )  # precisions of keys and values; none: it has none
+    mixed: bool = False  # GPUs of several makers in one engine
+    host_by_host: bool = True  # it numbers its ranks so
+
+
+ENGINES = {
+    "vLLM": _Engine(vllm_launch),
+    "llama.cpp": _Engine(
+        llama_cpp_launch,
+        ("CUDA", "ROCm", "Metal"),
+        ("bf16", "fp16"),
+        mixed=True,
+        host_by_host=False,
+    ),
+    "SGLang": _Engine(sglang_launch),
+    "Megatron": _Engine(megatron_launch, kv=()),
+    "TensorRT-LLM": _Engine(tensorrt_llm_launch, ("CUDA",), host_by_host=False),
 }
 
 
@@ -85,4 +107,11 @@ def settings(
         raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, ENGINES)}")
     in_flight = plan.in_flight if isinstance(plan, InFlightResult) else None
     placement = placement_in(plan, "settings")
-    return ENGINES[engine](deployed(problem, placement, engine, hosts, in_flight))
+    needs = ENGINES[engine]
+    deployment = deployed(problem, placement, engine, hosts, in_flight)
+    deployment.refuse_platforms(*needs.platforms, mixed=needs.mixed)
+    if needs.kv:
+        deployment.refuse_kv(needs.kv)
+    if needs.host_by_host:
+        deployment.refuse_scattered()
+    return needs.launch(deployment)

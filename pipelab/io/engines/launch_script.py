@@ -63,6 +63,7 @@ def finished(
 
     Over several hosts, they find the host's own number (from 1) in `$number`, all addresses in `${host[i]}`.
     """
+    environment = {**environment, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as the hosts count GPUs
     notes = (*(plan.notes() if serves else ()), *notes)
     name, stages = plan.problem.model.name, counted(len(plan.layers), "stage")
     several = len(plan.hosts) > 1
@@ -86,7 +87,7 @@ def finished(
         *commands,
     ]
     return EngineSettings(
-        plan.engine, plan.layers, plan.hosts, plan.size, dict(environment), tuple(arguments), notes,
+        plan.engine, plan.layers, plan.hosts, plan.size, environment, tuple(arguments), notes,
         "\n".join(lines) + "\n",
     )  # fmt: skip
 

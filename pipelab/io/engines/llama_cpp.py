@@ -22,8 +22,6 @@ def llama_cpp_launch(plan: Deployment) -> EngineSettings:
     host (src/llama.cpp). So the program runs beside the last stage, and what comes before is served
     over RPC, one server per GPU.
     """
-    plan.refuse_platforms("CUDA", "ROCm", "Metal", mixed=True)
-    plan.refuse_kv(("bf16", "fp16"))
     if plan.size > 1:
         expected = (
             "expected one GPU in every stage: it cuts a layer over all GPUs or none; "
@@ -72,7 +70,7 @@ def llama_cpp_launch(plan: Deployment) -> EngineSettings:
         )
     return finished(
         plan,
-        {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        {},
         arguments,
         commands,
         model="MODEL=${MODEL:?set MODEL to the path of a GGUF file}",

@@ -1,20 +1,12 @@
 """Megatron-LM: the pipeline layout as a string, one `torchrun` per host."""
 
+from pipelab.io.engines import launch_script as script
 from pipelab.io.engines.deployment import Deployment
-from pipelab.io.engines.launch_script import (
-    EngineSettings,
-    finished,
-    joined,
-    options,
-    own_gpus,
-    pairs,
-    table,
-)
 
 _PORT = 29500
 
 
-def megatron_launch(plan: Deployment) -> EngineSettings:
+def megatron_launch(plan: Deployment) -> script.EngineSettings:
     """The plan's cuts for training with Megatron-LM.
 
     Notes
@@ -25,9 +17,7 @@ def megatron_launch(plan: Deployment) -> EngineSettings:
     loss, `t*3` for `ttt`. Tensor-parallel ranks are neighbours and stages are not, the default
     order "tp-cp-ep-dp-pp".
     """
-    plan.refuse_platforms("CUDA", "ROCm")
-    plan.refuse_scattered()
-    arguments = options(
+    arguments = script.options(
         num_layers=sum(plan.layers),
         tensor_model_parallel_size=plan.size,
         pipeline_model_parallel_size=len(plan.layers),
@@ -35,21 +25,21 @@ def megatron_launch(plan: Deployment) -> EngineSettings:
     )
     quoted = [*arguments[:-1], f"'{arguments[-1]}'"]  # the shell would take | and *
     own, count = [], str(len(plan.hosts[0].gpus))
-    commands = [own_gpus(plan)]
+    commands = [script.own_gpus(plan)]
     if len(plan.hosts) > 1:
         own = [
             f"--nnodes {len(plan.hosts)}",
             "--node-rank $((number - 1))",
             f'--master-addr "${{host[1]}}" --master-port {_PORT}',
         ]
-        commands.append(table("ranks", [len(host.gpus) for host in plan.hosts]))
+        commands.append(script.table("ranks", [len(host.gpus) for host in plan.hosts]))
         count = "${ranks[$number]}"
     own.append(f"--nproc-per-node {count}")
     program = '"$MEGATRON/pretrain_gpt.py"'
-    commands.append(joined("exec torchrun", *own, program, *pairs(quoted), '"$@"'))
-    return finished(
+    commands.append(script.joined("exec torchrun", *own, program, *script.pairs(quoted), '"$@"'))
+    return script.finished(
         plan,
-        {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        {},
         arguments,
         commands,
         model="MEGATRON=${MEGATRON:?set MEGATRON to the folder of Megatron-LM}",

@@ -1,19 +1,12 @@
 """SGLang: `SGLANG_PP_LAYER_PARTITION`, and as many GPUs on every host."""
 
+from pipelab.io.engines import launch_script as script
 from pipelab.io.engines.deployment import Deployment
-from pipelab.io.engines.launch_script import (
-    EngineSettings,
-    finished,
-    joined,
-    options,
-    own_gpus,
-    pairs,
-)
 
 _PORT = 20000
 
 
-def sglang_launch(plan: Deployment) -> EngineSettings:
+def sglang_launch(plan: Deployment) -> script.EngineSettings:
     """The plan for one SGLang server.
 
     Notes
@@ -23,9 +16,6 @@ def sglang_launch(plan: Deployment) -> EngineSettings:
     ranks: pp // nnodes whole stages, or a stage nnodes // pp hosts; on a host GPU number
     (stage % stages per host) · GPUs per stage and host + tensor rank serves them.
     """
-    plan.refuse_platforms("CUDA", "ROCm")
-    plan.refuse_kv(("bf16", "fp16", "fp8"))
-    plan.refuse_scattered()
     counts = [len(host.gpus) for host in plan.hosts]
     if len(set(counts)) > 1 or (counts[0] % plan.size and plan.size % counts[0]):
         expected = (
@@ -33,7 +23,7 @@ def sglang_launch(plan: Deployment) -> EngineSettings:
             "stages ÷ hosts as the stages of every host"
         )
         raise plan.refuse("GPUs of the hosts", tuple(counts), expected)
-    arguments = options(
+    arguments = script.options(
         tp_size=plan.size,
         pp_size=len(plan.layers),
         pp_max_micro_batch_size=plan.problem.workload.batch_size,
@@ -43,11 +33,8 @@ def sglang_launch(plan: Deployment) -> EngineSettings:
         mem_fraction_static=plan.memory_share,
     )
     if getattr(plan.problem.model, "kv_precision", "") == "fp8":
-        arguments += options(kv_cache_dtype="fp8_e4m3")
-    environment = {
-        "SGLANG_PP_LAYER_PARTITION": ",".join(map(str, plan.layers)),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
+        arguments += script.options(kv_cache_dtype="fp8_e4m3")
+    environment = {"SGLANG_PP_LAYER_PARTITION": ",".join(map(str, plan.layers))}
     several = []
     if len(counts) > 1:
         several = [
@@ -56,5 +43,5 @@ def sglang_launch(plan: Deployment) -> EngineSettings:
             f'--dist-init-addr "${{host[1]}}:{_PORT}"',
         ]
     start = 'exec python3 -m sglang.launch_server --model-path "$MODEL"'
-    command = joined(start, *pairs(arguments), *several, '"$@"')
-    return finished(plan, environment, arguments, [own_gpus(plan), command])
+    command = script.joined(start, *script.pairs(arguments), *several, '"$@"')
+    return script.finished(plan, environment, arguments, [script.own_gpus(plan), command])

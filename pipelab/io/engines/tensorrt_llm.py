@@ -1,13 +1,7 @@
 """TensorRT-LLM: `pp_partition` in the file of options of `trtllm-serve`, on one host."""
 
 from pipelab.io.engines.deployment import Deployment
-from pipelab.io.engines.launch_script import (
-    EngineSettings,
-    finished,
-    joined,
-    own_gpus,
-    pairs,
-)
+from pipelab.io.engines.launch_script import EngineSettings, finished, joined, own_gpus, pairs
 
 
 def tensorrt_llm_launch(plan: Deployment) -> EngineSettings:
@@ -19,8 +13,6 @@ def tensorrt_llm_launch(plan: Deployment) -> EngineSettings:
     of every pipeline rank; `Mapping.pp_layers` (tensorrt_llm/mapping.py) splits the model's layers
     into runs of these lengths. Rank s · tp_size + i is GPU i of stage s.
     """
-    plan.refuse_platforms("CUDA")
-    plan.refuse_kv(("bf16", "fp16", "fp8"))
     if len(plan.hosts) > 1:
         expected = "expected stages on one host; over several, MPI or Slurm starts its ranks, and not this script"
         raise plan.refuse("hosts", len(plan.hosts), expected)
@@ -50,4 +42,4 @@ def tensorrt_llm_launch(plan: Deployment) -> EngineSettings:
         "END",
         command,
     ]
-    return finished(plan, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, arguments, commands)
+    return finished(plan, {}, arguments, commands)

@@ -6,20 +6,13 @@ from itertools import groupby
 import numpy as np
 
 from pipelab.cluster import Cluster
+from pipelab.io.engines import launch_script as script
 from pipelab.io.engines.deployment import Deployment, Host
-from pipelab.io.engines.launch_script import (
-    EngineSettings,
-    finished,
-    joined,
-    options,
-    own_gpus,
-    pairs,
-)
 
 _PORT = 6379
 
 
-def vllm_launch(plan: Deployment) -> EngineSettings:
+def vllm_launch(plan: Deployment) -> script.EngineSettings:
     """The plan for one vLLM engine.
 
     Notes
@@ -33,11 +26,8 @@ def vllm_launch(plan: Deployment) -> EngineSettings:
     of their addresses; within a host by the number of the GPU. Its successor, the default from
     0.25 on, sorts by an id that Ray draws at random: so the script chooses the former.
     """
-    plan.refuse_platforms("CUDA", "ROCm")
-    plan.refuse_kv(("bf16", "fp16", "fp8"))
-    plan.refuse_scattered()
     over_ray = len(plan.hosts) > 1
-    arguments = options(
+    arguments = script.options(
         pipeline_parallel_size=len(plan.layers),
         tensor_parallel_size=plan.size,
         distributed_executor_backend="ray" if over_ray else "mp",
@@ -47,14 +37,11 @@ def vllm_launch(plan: Deployment) -> EngineSettings:
         gpu_memory_utilization=plan.memory_share,
     )
     if getattr(plan.problem.model, "kv_precision", "") == "fp8":
-        arguments += options(kv_cache_dtype="fp8")
-    environment = {
-        "VLLM_PP_LAYER_PARTITION": ",".join(map(str, plan.layers)),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
-    serve = joined('exec vllm serve "$MODEL"', *pairs(arguments), '"$@"')
+        arguments += script.options(kv_cache_dtype="fp8")
+    environment = {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, plan.layers))}
+    serve = script.joined('exec vllm serve "$MODEL"', *script.pairs(arguments), '"$@"')
     if not over_ray:
-        return finished(plan, environment, arguments, [own_gpus(plan), serve])
+        return script.finished(plan, environment, arguments, [script.own_gpus(plan), serve])
     environment["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] = "0"
     hosts = tuple(replace(h, gpus=_in_rays_order(plan, i, h)) for i, h in enumerate(plan.hosts))
     left = [iter(host.gpus) for host in hosts]
@@ -62,7 +49,7 @@ def vllm_launch(plan: Deployment) -> EngineSettings:
     ask = 'import ray; ray.init("auto", logging_level="ERROR"); print(int(ray.cluster_resources().get("GPU", 0)))'
     commands = [
         *_check_of_addresses(plan),
-        own_gpus(plan),
+        script.own_gpus(plan),
         "export VLLM_HOST_IP=${host[$number]}",
         "if [ $number -gt 1 ]; then",
         f'  exec ray start --address="${{host[1]}}:{_PORT}" --node-ip-address="$VLLM_HOST_IP" --block',
@@ -71,7 +58,7 @@ def vllm_launch(plan: Deployment) -> EngineSettings:
         f"until [ \"$(python3 -c '{ask}')\" -ge {len(plan.places)} ]; do sleep 2; done  # all hosts have joined",
         serve,
     ]
-    return finished(plan, environment, arguments, commands)
+    return script.finished(plan, environment, arguments, commands)
 
 
 def _in_rays_order(plan: Deployment, number: int, host: Host) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,6 +26,26 @@ from pipelab.errors import PipelabError
 
 if TYPE_CHECKING:
     from pipelab.engine.formulations.aggregated.recipes import Recipes
+
+
+class LocalPattern(NamedTuple):
+    """A stage that must lie inside one node: so many GPUs out of these classes, for these kinds of span.
+
+    `bins` is an index into `StageRates.bins` where GPUs of several nodes are in the class; None
+    where the classes themselves are inside one node.
+    """
+
+    number: int
+    classes: np.ndarray  # bool, shape (A,)
+    spans: np.ndarray
+    bins: int | None
+
+
+class Bins(NamedTuple):
+    """The nodes that a class's stages inside a node may be in: GPU ids of the class, one array per node."""
+
+    cls: int
+    nodes: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, eq=False)

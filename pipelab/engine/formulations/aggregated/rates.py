@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
+from pipelab.engine.formulations.aggregated.packing import Bins, LocalPattern
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import mixes_as_slowest, stage_tables
@@ -29,26 +30,6 @@ from pipelab.problem import Problem
 
 _MOST_CELLS = 60_000_000  # mixtures × kinds of span; 8 bytes each
 _CELLS_AT_ONCE = 1_000_000  # between two looks at the deadline: a tenth of a second
-
-
-class LocalPattern(NamedTuple):
-    """A stage that must lie inside one node: so many GPUs out of these classes, for these kinds of span.
-
-    `bins` is an index into `StageRates.bins` where GPUs of several nodes are in the class; None
-    where the classes themselves are inside one node.
-    """
-
-    number: int
-    classes: np.ndarray  # bool, shape (A,)
-    spans: np.ndarray
-    bins: int | None
-
-
-class Bins(NamedTuple):
-    """The nodes that a class's stages inside a node may be in: GPU ids of the class, one array per node."""
-
-    cls: int
-    nodes: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, eq=False)

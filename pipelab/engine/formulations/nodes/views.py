@@ -24,7 +24,8 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes
-from pipelab.engine.formulations.aggregated.rates import Bins, LocalPattern, StageRates
+from pipelab.engine.formulations.aggregated.packing import Bins, LocalPattern
+from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.recipes import patterns_at
 from pipelab.engine.layer_runs import runs_of
 

@@ -51,14 +51,14 @@ def test_a_heavy_last_layer_moves_the_cut():
 @pytest.mark.parametrize(
     ("method", "options"), [("single_gpu", {"segments": "as_run"}), ("type_count", {})]
 )
-def test_who_takes_all_layers_for_alike_refuses(method, options):
+def test_methods_for_identical_layers_refuse(method, options):
     tiny = pl.load_case("tiny")
-    unlike = dataclasses.replace(
+    different = dataclasses.replace(
         tiny, model=dataclasses.replace(tiny.model, work_factors=(1, 1, 1, 2))
     )
     with pytest.raises(pl.NotApplicable, match="expected identical layers"):
-        pl.solve(unlike, method, **options)
-    both = pl.compare(unlike, [method, "aggregated"], **{method: options})
+        pl.solve(different, method, **options)
+    both = pl.compare(different, [method, "aggregated"], **{method: options})
     assert "identical layers" in both.refused[method]
     assert both.results["aggregated"].status == "optimal"
 

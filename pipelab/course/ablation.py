@@ -3,13 +3,12 @@
 import warnings
 from typing import NamedTuple
 
-import numpy as np
-
-from pipelab.engine.formulations.candidates import enumerate_candidates
-from pipelab.engine.formulations.joint_cvxpy import state_joint
+from pipelab.candidates import list_allocations, list_connections
 from pipelab.engine.tolerances import NOT_SOLVED
-from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
 from pipelab.evaluation import evaluate
+from pipelab.joint_ilp import state_families
+from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 
 
@@ -29,7 +28,7 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
     problem : Problem
         Small enough to be listed.
     *families : str
-        Names from the registry; none leaves nothing out.
+        Names of `pipelab.joint_ilp.state_families`; none leaves nothing out.
 
     Returns
     -------
@@ -42,20 +41,29 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
     UnknownName
         There is no such family.
     """
-    candidates = enumerate_candidates(problem)
-    program, variables = state_joint(candidates, without=families)
+    import cvxpy as cp
+
+    allocations = list_allocations(problem)
+    connections = list_connections(problem, allocations)
+    stated, variables = state_families(problem, allocations, connections)
+    for family in families:
+        if family not in stated:
+            raise UnknownName(f"there is no family {family!r}; {nearest(family, stated)}")
+    kept = [rows for name, rows in stated.items() if name not in families]
+    program = cp.Problem(cp.Maximize(variables["t"]), kept)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an unbounded program is one of the answers here
-        program.solve(solver="HIGHS")
+        program.solve(solver=cp.HIGHS)
     name = " and ".join(families) or "(nothing)"
     if not program.status.startswith("optimal"):
         return LeftOut(name, None, f"the program is {program.status.replace('_', ' ')}")
-    chosen = np.flatnonzero(variables["z"].value > 0.5)
+    chosen = [a for a, z in zip(allocations, variables["z"].value, strict=True) if z > 0.5]
+    chosen.sort(key=lambda a: a.layers.start)
+    placement = Placement(tuple(Stage(a.layers, a.gpus) for a in chosen))
+    claimed = float(program.value)
     try:
-        true = evaluate(problem, candidates.placement(chosen)).throughput
+        true = evaluate(problem, placement).throughput
     except (InvalidPlacement, InvalidValue) as error:
-        return LeftOut(name, float(program.value), str(error))
-    right = abs(true - program.value) <= NOT_SOLVED * true
-    return LeftOut(
-        name, float(program.value), "holds" if right else f"it yields only {true:.6g} tokens/s"
-    )
+        return LeftOut(name, claimed, str(error))
+    right = abs(true - claimed) <= NOT_SOLVED * true
+    return LeftOut(name, claimed, "holds" if right else f"it yields only {true:.6g} tokens/s")
