@@ -314,3 +314,34 @@ def test_stopped_at_once_it_is_no_worse_than_rules_and_one_node_after_another(se
     best = max(chains + [rule.throughput or 0.0 for rule in rules])
     assert (result.throughput or 0.0) >= best * (1 - 1e-12)
     assert result.bound is None or result.bound >= best * (1 - 1e-12)
+
+
+def test_a_limit_is_kept_where_another_row_differs_in_its_limit_only():
+    """SCIP's presolving dropped columns here, and then returned 114 where 104 are allowed."""
+    from pipelab.engine.solvers.choice import run_program
+    from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+
+    columns, price = Columns({"n": 9}), np.array([[4, 4, 2, 2, 4, 4, 8, 8, 8]])
+    least = np.array([[1, 1, 1, 1, 2, 2, 4, 4, 1]])
+    most = np.array([[1, 1, 1, 1, 3, 3, 5, 5, 2]])
+    first, last = np.array([[0, 1, 0, 1, 0, 1, 0, 1, 0]]), np.array([[0, 0, 0, 0, 0, 0, 0, 0, 1]])
+    rows = [(least, -np.inf, 80), (most, 80, np.inf), (first, 1, 1), (last, 1, 1), (price, -np.inf, 128)]  # fmt: skip
+    for limit, status in ((104, "infeasible"), (114, "optimal")):
+        blocks = {
+            str(i): columns.rows({"n": row.astype(float)}, low, high)
+            for i, (row, low, high) in enumerate([*rows, (price, -np.inf, limit)])
+        }
+        upper = np.array([32.0, 1, 64, 1, 32, 1, 16, 1, 1])
+        objective = -price[0].astype(float)
+        program = LinearProgram(
+            columns, np.zeros(9), upper, np.ones(9, dtype=bool), objective, blocks
+        )
+        for solver in ("scip", "highs"):
+            assert run_program(solver, program).status == status, (solver, limit)
+
+
+def test_the_least_cost_of_a_data_centre():
+    problem = data_centre((16, 8, "A100-SXM-40", 300.0))
+    costs = [solve_for_cost(problem, solver=solver) for solver in ("scip", "highs")]
+    assert [cost.status for cost in costs] == ["optimal", "optimal"]
+    assert costs[0].objective.value == pytest.approx(costs[1].objective.value, rel=1e-9)

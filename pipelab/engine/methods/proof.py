@@ -134,7 +134,7 @@ class Certificate:
 
     def _by_prices(self, layers: int) -> str:
         priced = ", ".join(f"{n} × {t} at {u}" for n, t, u in self._named() if u)
-        idle = ", ".join(dict.fromkeys(self.problem.cluster.kinds[k].type for k in self.idle))
+        idle = ", ".join(dict.fromkeys(self._names[k] for k in self.idle))
         parts = ([priced] if priced else []) + ([f"{idle} can hold none"] if idle else [])
         among = "; ".join(parts)
         if all(v == 1 for v in self.values):
@@ -161,18 +161,22 @@ class Certificate:
         shown = "infeasible" if number == 1 else f"{counted(number, 'case')}, each infeasible"
         return f" ({shown} by a Farkas certificate; verify with .check())"
 
-    def _named(self) -> list[tuple[int, str, Fraction]]:
-        """Number, name and price of every kind, nodes aside; the name has the memory where types are not clear."""
+    @property
+    def _names(self) -> list[str]:
+        """Of every kind its type, with the memory where types are not clear."""
         kinds = self.problem.cluster.kinds
         memory: dict[str, set[float]] = {}
         for kind in kinds:
             memory.setdefault(kind.type, set()).add(kind.memory_gb)
-        names = [
+        return [
             k.type if len(memory[k.type]) == 1 else f"{k.type} ({k.memory_gb:g} GB)" for k in kinds
         ]
+
+    def _named(self) -> list[tuple[int, str, Fraction]]:
+        """Number, name and price of every kind, nodes aside."""
         number: Counter = Counter()
         for i, n in enumerate(self.problem.cluster.kind_count.tolist()):
-            number[names[i], self.prices[i]] += n
+            number[self._names[i], self.prices[i]] += n
         return [(n, name, price) for (name, price), n in number.items()]
 
     def to_frame(self) -> "DataFrame":
