@@ -13,6 +13,8 @@ from pipelab.engine.formulations.aggregated.packing import BinPacking
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
 from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
+from pipelab.engine.methods.latency import solve_for_latency
 
 MEMORY = {"H100-SXM": 80, "A100-SXM-40": 40, "L4": 24, "T4": 16}
 
@@ -345,3 +347,27 @@ def test_the_least_cost_of_a_data_centre():
     costs = [solve_for_cost(problem, solver=solver) for solver in ("scip", "highs")]
     assert [cost.status for cost in costs] == ["optimal", "optimal"]
     assert costs[0].objective.value == pytest.approx(costs[1].objective.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(600, 630))
+def test_lowest_latency_equals_brute_force(seed):
+    """On fewer nodes first, where there are three or more: what is proven there holds for all."""
+    problem = node_oracle.random_problem(seed, gpus=6, layers=2, max_gpus_per_stage=2)
+    problem = dataclasses.replace(problem, link_units="tokens")
+    found = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    floor = float(np.median([rate for rate, _ in found])) if found and seed % 2 else 0.0
+    result = solve_for_latency(problem, at_least=floor)
+    least = min((s for rate, s in found if rate >= floor * (1 - 1e-9)), default=None)
+    if least is None:
+        assert result.status == "infeasible"
+    else:
+        assert result.status == "optimal"
+        assert result.objective.value == pytest.approx(least, rel=1e-8)
+
+
+def test_latency_and_steady_rate_of_a_data_centre():
+    problem = data_centre((16, 8, "A100-SXM-40", 300.0))
+    quick = solve_for_latency(problem, time_limit=60)
+    assert quick.status == "optimal"
+    assert pl.evaluate(problem, quick.placement).seconds_per_pass == quick.objective.value
+    assert solve_for_throughput_in_flight(problem, time_limit=60).status == "optimal"
