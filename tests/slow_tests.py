@@ -19,6 +19,8 @@ SLOW = {
         "test_the_certificate_of_a_data_centre_is_checked_by_kind_and_false_ones_are_found": 0,
         "test_links_that_join_some_nodes_and_not_others": 1,
         "test_least_cost_and_fewest_gpus_equal_brute_force": 5,
+        "test_the_least_cost_of_a_data_centre": 0,
+        "test_latency_and_steady_rate_of_a_data_centre": 0,
     },
     "tests/test_sensitivity.py": {
         "test_a_plan_loses_what_it_loses_against_all_placements": 1,

@@ -9,8 +9,11 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.deadline import NEVER
 from pipelab.engine.formulations.aggregated.packing import BinPacking
 from pipelab.engine.formulations.aggregated.rates import stage_rates
+from pipelab.engine.formulations.latency.times import bound_of_more, pass_times
+from pipelab.engine.formulations.nodes.fewer import fewer_nodes
 from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
@@ -36,12 +39,6 @@ def data_centre(*nodes, between=12.5, racks=None, **changes):
     options = {"max_gpus_per_stage": 8, "same_type_stages": True, "link_units": "tokens"} | changes
     load = options.pop("workload", pl.Workload(2048, 32, "decode"))
     return pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), **options)
-
-
-@pytest.fixture
-def every_node_apart(monkeypatch):
-    """The form in which a GPU's node is part of its class."""
-    monkeypatch.setattr("pipelab.engine.methods.aggregated.rates_by_nodes", stage_rates)
 
 
 @pytest.fixture(autouse=True)
@@ -371,3 +368,15 @@ def test_latency_and_steady_rate_of_a_data_centre():
     assert quick.status == "optimal"
     assert pl.evaluate(problem, quick.placement).seconds_per_pass == quick.objective.value
     assert solve_for_throughput_in_flight(problem, time_limit=60).status == "optimal"
+
+
+def test_the_bound_for_all_nodes_knows_the_links_of_those_left_out():
+    problem = data_centre((4, 2, "L4", 32.0), max_gpus_per_stage=2)
+    links = problem.cluster.bandwidth_gb_per_s.copy()
+    links[2, 3] = links[3, 2] = 1000.0
+    cluster = dataclasses.replace(problem.cluster, bandwidth_gb_per_s=links)
+    problem = dataclasses.replace(problem, cluster=cluster)
+    small, ids = fewer_nodes(problem, 2)
+    assert ids.tolist() == [0, 1, 2, 3]
+    times, every = pass_times(small, 0.0), pass_times(problem, 0.0)
+    assert bound_of_more(times, problem, 0.0, NEVER) == every.bound < times.bound
