@@ -42,6 +42,18 @@ class StageCost(NamedTuple):
     pass_seconds: float | None = None
 
 
+class TrainingCost(NamedTuple):
+    """One stage in training: seconds of one microbatch, and gigabytes on its fullest GPU."""
+
+    forward: float
+    backward_input: float  # gradient of the stage's input
+    backward_weight: float  # gradients of its weights
+    step: float  # once per step: gradients of its replicas added up, weights updated
+    state_gb: float  # weights, gradients and the optimizer's state
+    activation_gb: float  # of one microbatch, from forward to input gradient
+    weight_activation_gb: float  # what of these the weight gradients still need
+
+
 @runtime_checkable
 class CostModel(Protocol):
     """What a cost model must offer; anything that has these four members will do.
@@ -50,7 +62,8 @@ class CostModel(Protocol):
     engine asks once for all stages that agree in these, and refuses a model that answers otherwise
     for the last layers than for the first. Optional members make it faster or its
     reasons richer: `stage_tables`, `mixes_as_slowest`, `memory_parts`, all explained in
-    `pipelab.engine.stage_arrays`.
+    `pipelab.engine.stage_arrays`. For training, `training_cost(problem, report, **recipe)` gives a
+    `TrainingCost`, as that of `Roofline` does.
     """
 
     @property

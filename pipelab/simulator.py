@@ -8,7 +8,7 @@ sender goes on at once meanwhile: transfers are *buffered*. Messages never queue
 
 This is a definition to read. `pl.simulate` runs `engine/timeline/event_times.py` instead: the same
 times (`tests/test_definitions_schedules.py`), for a schedule that it has seen before 3 times faster
-with 128 actions and 100 times with 65,536. It knows two more kinds of transfer.
+with 128 actions and 100 times with 65,536. It knows three more kinds of transfer.
 """
 
 from collections import deque

@@ -110,20 +110,22 @@ class Result:
         if self.status == "infeasible":
             return f"No placement exists: {self.reason}."
         if self.status == "unknown":
-            bound = f"; none can exceed {self.bound:.7g} tokens/s" if self.bound is not None else ""
+            bound = (
+                f"; none can exceed {self.bound:,.7g} tokens/s" if self.bound is not None else ""
+            )
             if self.objective is not None and self.objective.bound:
                 goal = self.objective
-                bound = f"; none{goal.among} has less than {goal.bound:.7g} {goal.unit}"
+                bound = f"; none{goal.among} has less than {goal.bound:,.7g} {goal.unit}"
             before = f" before the {self.stopped_by}" if self.stopped_by else ""
             return f"No placement was found{before}{bound}." + self._remark
         why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
-        rate = f"{self.throughput:.7g} tokens/s"
+        rate = f"{self.throughput:,.7g} tokens/s"
         if self.objective is not None:
             return self._least(rate, why) + self._remark
         if self.status == "optimal":
             return f"{rate}, proven optimal in {self.seconds:.3g} s." + self._remark
         far = (
-            f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:.7g})"
+            f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:,.7g})"
             if self.bound
             else ""
         )
@@ -131,11 +133,11 @@ class Result:
 
     def _least(self, rate: str, why: str) -> str:
         goal = given(self.objective)
-        head = f"{goal.value:.7g} {goal.unit} at {rate}"
+        head = f"{goal.value:,.7g} {goal.unit} at {rate}"
         if self.status == "optimal":
             return f"{head}, proven least{goal.among} in {self.seconds:.3g} s."
         far = (
-            f"; the least may be up to {goal.gap:.2%} lower (bound {goal.bound:.7g})"
+            f"; the least may be up to {goal.gap:.2%} lower (bound {goal.bound:,.7g})"
             if goal.bound
             else ""
         )
@@ -203,6 +205,11 @@ class Result:
         html = (
             f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
         )
+        if self.evaluation and hasattr(self.problem.costs, "expected_rate"):
+            expected = self.problem.costs.expected_rate(self.problem, self.evaluation)
+            ask = f"pl.sensitivity(…, within={expected.within:.2f})"
+            change = f"Whether another plan would then be better: <code>{ask}</code>."
+            html += f"<p class='{NO_FORMULAS}'>{escape(expected.sentence)} {change}</p>"
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 

@@ -79,11 +79,13 @@ def seconds(problem, gpu, span, b, t):
     head_peak = facts.fp16_tflop_per_s
     if engine.accumulate == "fp16":
         head_peak = facts.fp16_accumulate_tflop_per_s or head_peak
-    share = facts.compute_efficiency * (1 if w.phase == "decode" else engine.prefill_efficiency)
+    own = w.phase == "decode" or facts.memory_kind == "unified"
+    share = facts.compute_efficiency * (1 if own else engine.prefill_efficiency)
     flop_rate, head_rate = peak * 1e12 * share * t, head_peak * 1e12 * share * t
     reached = engine.hbm_efficiency if facts.memory_kind == "HBM" else engine.memory_efficiency
     byte_rate = facts.memory_bandwidth_gb_per_s * 1e9 * reached * facts.memory_factor
-    overlap = 1 if w.phase == "prefill" else engine.decode_overlap
+    overlap = engine.decode_overlap
+    quantised = engine.integer_efficiency if m.precision in ("int8", "int4") else 1
     s, o = w.sequence_length, w.output_tokens
     q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
     kv = (
@@ -115,8 +117,9 @@ def seconds(problem, gpu, span, b, t):
         touched = everything
         if expert:
             touched -= m.experts * (1 - m.experts_per_token / m.experts) ** (b * q) * expert
-        compute = b * (2 * q * met + attention) / flop_rate
-        move = touched / t + b * cached * kv / min(t, parts) + 8 * b * q * m.d_model * 2 / t
+        compute = b * 2 * q * met / flop_rate + b * attention / head_rate
+        move = touched / quantised / t + 8 * b * q * m.d_model * 2 / t
+        move += b * cached * kv / min(t, parts) / engine.kv_efficiency
         total += slower(compute, move / byte_rate) + engine.layer_overhead_us / 1e6
         prompt = looked_at(m, 0, s)
         pairs = {"prefill": prompt, "decode": 0, "mixed": prompt / o}[w.phase]
@@ -124,11 +127,14 @@ def seconds(problem, gpu, span, b, t):
         if t > 1:
             inside = gpu.node_gb_per_s * 1e9 * engine.link_efficiency
             wait = engine.pcie_allreduce_us if gpu.node_gb_per_s < 64 else engine.allreduce_us
+            wait += (t - 2) * engine.allreduce_hop_us
             total += 2 * (2 * (t - 1) / t * b * q * m.d_model * 2 / inside + wait / 1e6)
     if m.layers - 1 in span:
         logits = 1 + 1 / o if w.phase == "mixed" else 1
         weights = m.vocab * m.d_model
-        total += engine.step_overhead_us / 1e6 + slower(
+        step = engine.step_overhead_us + b * engine.sequence_overhead_us
+        step += engine.tensor_parallel_us if t > 1 else 0
+        total += step / 1e6 + slower(
             2 * b * logits * weights / head_rate, weights * OTHER[m.precision] / t / byte_rate
         )
     return total
@@ -155,7 +161,11 @@ def memory_gb(problem, gpu, span, b, t):
         if m.experts == 1
         else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
     )
-    activations = whole(b) * q * (2 * m.d_model + 2 * wide) * 2 / t
+    at_once = whole(b) * q
+    chunk = costs.engines[costs.engine].chunk_tokens
+    if chunk is not None and at_once > chunk:
+        at_once = chunk
+    activations = at_once * (2 * m.d_model * 2 + 2 * wide * 2 / t)
     used = (weights / t + cache + activations) / 1e9
     return used + (1 - costs.memory_share) * gpu.memory_gb
 
@@ -238,7 +248,8 @@ def link(problem, bandwidth_gb_per_s):
         "mixed": 1 + w.sequence_length / w.output_tokens,
     }[w.phase]
     tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
-    sent = w.batch_size * q * problem.model.d_model * 2
+    engine = problem.costs.engines[problem.costs.engine]
+    sent = w.batch_size * q * problem.model.d_model * 2 * engine.stage_tensors
     return tokens / (problem.costs.hop_latency_s + sent / (bandwidth_gb_per_s * 1e9))
 
 
@@ -270,12 +281,12 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
         int(rng.choice([256, 2048])), int(rng.choice([1, 4, 16])), phase, int(rng.choice([64, 512])),
         int(rng.integers(1, 5)),
     )  # fmt: skip
-    room = float(model.weight_gb(range(m)))
+    room, own = float(model.weight_gb(range(m))), rng.spawn(1)[0]
     facts = {
         name: GPUFacts(
             room,
             *map(float, (rng.uniform(300, 3000), rng.uniform(30, 900), rng.uniform(0.3, 0.7))),
-            memory_kind=str(rng.choice(["HBM", "GDDR"])),
+            memory_kind=str(rng.choice(["HBM", "GDDR"])) if own.random() < 0.8 else "unified",
             fp16_accumulate_tflop_per_s=float(rng.uniform(30, 900)),
             fp8_tflop_per_s=float(rng.uniform(30, 900)) if rng.random() < 0.5 else None,
             memory_factor=float(rng.uniform(0.8, 1.2)),
@@ -304,6 +315,8 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
     engine = Engine(
         *map(float, rng.uniform(0.4, 1, 4)), 2.0, float(rng.choice([0, 10])), 1.0, 4.0,
         float(rng.uniform(0.3, 1)), float(rng.choice([0, 30])), str(rng.choice(["fp32", "fp16"])),
+        *map(float, own.uniform(0.3, 1, 2)), *map(float, own.uniform(0, 20, 3)),
+        float(own.choice([1, 2])), own.choice([None, 300, 5000]),
     )  # fmt: skip
     costs = pl.Roofline(
         facts,

@@ -28,6 +28,14 @@ def test_solve_prints_the_placement():
     assert done.stderr == ""
 
 
+def test_a_model_on_gpus_needs_no_case():
+    done = run("solve", "--model", "Llama-3-8B", "--gpus", "h100=1,t4=2", "--max-gpus", "1")
+    assert done.returncode == 0, done.stderr
+    assert "proven optimal" in done.stdout.splitlines()[0]
+    assert "1 × H100-SXM" in done.stdout
+    assert done.stderr == "pipelab: h100 is taken for H100-SXM, of H100-SXM, H100-PCIe\n"
+
+
 def test_a_large_case_is_answered_without_naming_a_method():
     """As one joint ILP, medium needs more memory than machines have."""
     done = run("solve", "medium")

@@ -4,6 +4,7 @@ import ast
 import inspect
 import itertools
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -24,11 +25,13 @@ from pipelab.course.exercises import (
     cuts,
     joint,
     one_gpu_per_stage,
-    pipelines,
+    schedules,
     search,
+    small_placements,
     splits,
     write_up,
 )
+from pipelab.course.exercises.puzzle import Failure
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Exercise)}
 
@@ -73,7 +76,7 @@ def test_none_is_an_answer_where_a_reader_arrives_at_it():
         == str(pl.check("00.1", None))
         == "exercise 00.1: not attempted yet"
     )
-    assert str(pl.check("07.2", ...)) == "exercise 07.2: not attempted yet"
+    assert str(pl.check("08.2", ...)) == "exercise 08.2: not attempted yet"
 
 
 def test_a_mix_of_gpus_must_be_a_counterexample_and_none_may_be_smaller():
@@ -217,7 +220,7 @@ def test_a_mistake_that_happens_to_be_right_is_right():
 
 
 def test_a_schedule_that_loses_is_told_why():
-    contest = EXERCISES["07.2"]
+    contest = EXERCISES["08.2"]
     assert isinstance(contest, Contest)
     assert (
         "expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is 54"
@@ -228,7 +231,7 @@ def test_a_schedule_that_loses_is_told_why():
     assert "expected 8 microbatches" in contest.grade(pl.schedule("1F1B", 4, 4))[1]
     assert "Hint: split backwards" in contest.grade(pl.schedule("1F1B", 4, 8))[1]
     assert "at its peak and has room for" in contest.grade(pl.schedule("ZBH2", 4, 8))[1]
-    assert str(pl.check("07.2", 54)).startswith("exercise 07.2: not yet. Expected a schedule")
+    assert str(pl.check("08.2", 54)).startswith("exercise 08.2: not yet. Expected a schedule")
 
 
 def _rate(parts, head=1.1, reserved=2, ends=2.23, skip=True, order=False):
@@ -675,7 +678,7 @@ def test_links_slower_than_the_answer_are_of_no_use_and_break_their_m():
 
 @pytest.mark.parametrize(
     "module",
-    [averages, cuts, splits, search, one_gpu_per_stage, joint, counts, pipelines, write_up, audits],
+    [averages, cuts, splits, search, one_gpu_per_stage, joint, counts, write_up, audits],
 )
 def test_no_target_is_typed_in(module):
     """A target is a call, or made of calls; never a number."""
@@ -687,36 +690,424 @@ def test_no_target_is_typed_in(module):
             )
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("00.2", lambda cuts: 0.0 * len(cuts)),
-        ("01.2", lambda costs, speeds, ms: -1),
-        ("01.3", lambda costs, speeds: 0.0),
-    ],
-)
-def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, wrong, monkeypatch):
-    puzzle, shown = EXERCISES[name], []
-    given, _ = puzzle.smallest_failure(wrong)
+# One wrong answer to each, with which its picture is drawn.
+WRONG = {
+    "00.2": lambda cuts: 0.0 * len(cuts),
+    "01.2": lambda costs, speeds, ms: -1,
+    "01.3": lambda costs, speeds: 0.0,
+    "02.1": lambda layers, stages: _all_cuts(layers, stages)[:3],
+    "02.2": lambda layers, kinds: _placements(layers, kinds, apart=True),
+    "03.1": _no_rings(add=False),
+    "03.2": lambda *given: _stairs(*given, heads=False),
+    "04.3": lambda stages, links: _best_of_orders(stages, links, as_given=True),
+    "05.3": lambda z, e, connections: [],
+    "05.4": lambda z, allocations, price, most: z >= 0,
+    "06.1": lambda *given: _refutes(*given, rows=False),
+    "06.3": lambda *given: _count_mixes(*given, supply=False),
+}
+
+
+def test_every_function_that_the_first_half_asks_for_has_a_picture():
+    puzzles = {n for n, x in EXERCISES.items() if isinstance(x, Puzzle) and n < "07"}
+    assert puzzles == set(WRONG)
+    assert all(EXERCISES[name].picture for name in puzzles)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypatch):
+    puzzle, wrong, shown = EXERCISES[name], WRONG[name], []
+    failure = puzzle.smallest_failure(wrong)
     answer = pl.check(name, wrong)
-    assert answer.figure == puzzle.picture(given)
-    assert answer.figure.layout.title.text
+    assert answer.figure == puzzle.picture(failure)
+    assert answer.figure.layout.title.text.count("<br>") == 1  # one line, and how to read it
+    assert len(answer.figure.layout.title.text.split("<br>")[0]) < 100
     monkeypatch.setattr("IPython.display.display", lambda *what: shown.extend(what))
     answer._ipython_display_()
     assert [getattr(shown[0], "data", ""), shown[1]] == [answer.html, answer.figure]
-    assert str(answer).startswith(f"exercise {name}: not yet. On {given} yours gives ")
+    assert str(answer).startswith(f"exercise {name}: not yet. On {failure.given} yours ")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("07.1", lambda forward, backward, message, m: 0),
+        ("07.2", lambda rank, m, room: ["F0", "B0"] + ["B1", "F1"] * (m > 1)),
+        ("07.2", lambda rank, m, room: 3),
+        ("08.1", lambda row, share, room: row),
+        ("08.1", lambda row, share, room: [1]),
+        ("09.1", lambda weights, cache, flops, B, F: 0),
+        ("09.2", lambda rows, unsure: 1),
+        ("10.1", len),
+        ("10.2", lambda prefill, decode, tokens, n: 0),
+    ],
+)
+def test_the_second_half_draws_them_too(name, wrong):
+    puzzle = EXERCISES[name]
+    failure, answer = puzzle.smallest_failure(wrong), pl.check(name, wrong)
+    assert answer.figure == puzzle.picture(failure)
+    assert answer.figure.layout.title.text
+    assert str(answer).startswith(f"exercise {name}: not yet. On {failure.given} yours gives ")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_raises_is_drawn_too_and_no_input_is_too_odd_to_draw(name):
+    """Without an answer, the picture is of the right one."""
+    puzzle = EXERCISES[name]
+    failure = puzzle.smallest_failure(lambda *given: 1 / 0)
+    assert "ZeroDivisionError" in failure.says
+    for given in puzzle.inputs()[::59]:
+        title = puzzle.picture(failure._replace(given=given)).layout.title.text
+        assert "None" not in title
+        assert "yours" not in title
+
+
+def _pictures(name, every=10, answer=None, also=()):
+    puzzle = EXERCISES[name]
+    for given in [*puzzle.inputs()[::every], *also]:
+        yield given, puzzle.target(given), puzzle.picture(Failure(given, str(answer), answer))
+
+
+def _rows(figure):
+    """Widths of the blocks of each row."""
+    bars = figure.data[0]
+    rows = [[] for _ in figure.layout.yaxis.tickvals]
+    for place, width in zip(bars.y, bars.x, strict=True):
+        rows[place].append(width)
+    return rows
+
+
+def _lines(figure, **look):
+    return [
+        s for s in figure.layout.shapes if all(s.line[key] == value for key, value in look.items())
+    ]
+
+
+def _gpipe_end(forward, backward, message, m, links=True, drain=True, once=False):
+    """When GPipe ends; with other arguments, as a reader may get it wrong."""
+    hops = (len(forward) - 1) * message * (1 if once else 2 * links)
+    if not drain:
+        return m * (max(forward) + max(backward)) + hops
+    slowest = max(forward) + max(backward)
+    return sum(forward) + sum(backward) + (m - 1) * slowest + hops
+
+
+@pytest.mark.parametrize("wrong", [{"links": False}, {"drain": False}, {"once": True}], ids=str)
+def test_the_end_of_gpipe_is_right_or_told_the_smallest_input(wrong):
+    puzzle = EXERCISES["07.1"]
+    assert str(pl.check("07.1", _gpipe_end)) == "exercise 07.1: right, it agrees on all 200 inputs"
+    tried = puzzle.inputs()
+    assert [len(x.forward) + x.m for x in tried] == sorted(len(x.forward) + x.m for x in tried)
+    first = next(x for x in tried if _gpipe_end(*x, **wrong) != _gpipe_end(*x))
+    said = str(pl.check("07.1", lambda *given: _gpipe_end(*given, **wrong)))
+    assert said.startswith(f"exercise 07.1: not yet. On {first} yours gives ")
+    assert len({puzzle.hint(x) for x in tried}) == 4
+
+
+def _in_turns(m, ahead):
+    turns = [(i, kind, i - ahead * (kind == "B")) for i in range(m + ahead) for kind in "FB"]
+    return [f"{kind}{i}" for _, kind, i in turns if 0 <= i < m]
+
+
+def _within_room(rank, m, room, before=True, rooms=True):
+    """1F1B with a shorter lead; with other arguments, as a reader may get it wrong."""
+    least = min(room[: rank + 1] if before else room[rank : rank + 1])
+    ahead = len(room) - 1 - rank
+    return _in_turns(m, min(m, ahead, least - 1 if rooms else ahead))
+
+
+@pytest.mark.parametrize(
+    ("mine", "why"),
+    [
+        (lambda r, m, room: _within_room(r, m, room, before=False), "cannot be run: deadlock"),
+        (lambda r, m, room: _within_room(r, m, room, rooms=False), "microbatches and has room for"),
+        (lambda r, m, room: _in_turns(m, 0), "it ends at 12, and 1F1B with a shorter lead at 9"),
+        (lambda r, m, room: ["F0"], "rank 0 lacks B0"),
+        (lambda r, m, room: ["F0", "B0", "F0"], "rank 0 has F0 2 times"),
+        (lambda r, m, room: ["F0", "B0", "W0"], "rank 0 has 'W0', which it should not"),
+        (lambda r, m, room: 1 / 0, "it ends in ZeroDivisionError"),
+        (lambda r, m, room: 3, "rank 0 is no list of texts such as ['F0', 'B0']"),
+    ],
+)
+def test_an_order_within_the_memory_is_right_or_told_why_not(mine, why):
+    puzzle = EXERCISES["07.2"]
+    assert str(pl.check("07.2", _within_room)).endswith("right, it agrees on all 150 inputs")
+    tried = puzzle.inputs()
+    assert [len(x.room) + x.m for x in tried] == sorted(len(x.room) + x.m for x in tried)
+    assert why in str(pl.check("07.2", mine))
+    assert "itself, as `def order(rank, m, room):` makes it" in str(pl.check("07.2", 3))
+    assert len({puzzle.hint(x) for x in tried}) == 3
+
+
+def _orders(m, most, row=()):
+    """Every order of full backwards on a rank that may hold so many microbatches."""
+    done, back = (sum(action[0] == kind for action in row) for kind in "FB")
+    if back == m:
+        yield row
+    if done < min(m, back + most):
+        yield from _orders(m, most, (*row, f"F{done}"))
+    if back < done:
+        yield from _orders(m, most, (*row, f"B{back}"))
+
+
+@pytest.mark.parametrize(("m", "room"), [(2, (1, 2, 1)), (2, (2, 1)), (3, (2, 3)), (3, (2, 2, 1))])
+def test_on_small_inputs_no_order_within_the_memory_is_faster(m, room):
+    """By trying all; a larger input has a faster one, as 07's solutions say."""
+    off = EXERCISES["07.2"].broken
+    given = EXERCISES["07.2"].inputs()[0]._replace(m=m, room=room)
+    mine = [_within_room(rank, m, list(room)) for rank in range(len(room))]
+    assert off(given, mine) == ""
+    all_orders = itertools.product(*(list(map(list, _orders(m, most))) for most in room))
+    ends = {schedules._run(rows, m).makespan for rows in all_orders if not off(given, list(rows))}
+    assert ends == {schedules._run(mine, m).makespan}
+
+
+def _put_off(row, share, room, early=False, late=False, newest=False):
+    """Weight gradients as late as there is room for; with other arguments, as a reader may get it wrong."""
+    done, waiting, held = [], [], 0
+    for action in row:
+        while action[0] == "F" and waiting and held + 1 > room and not late:
+            done.append("W" + waiting.pop(-1 if newest else 0))
+            held -= share
+        held += 1 if action[0] == "F" else share - 1
+        done.append(action)
+        if action[0] == "I" and early:
+            done.append("W" + action[1:])
+            held -= share
+        elif action[0] == "I":
+            waiting.append(action[1:])
+    return done + ["W" + i for i in waiting]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"early": True}, "could wait: "),
+        ({"late": True}, "and has room for "),
+        ({"newest": True}, "could wait: "),
+    ],
+    ids=str,
+)
+def test_weight_gradients_put_off_are_right_or_told_why_not(wrong, why):
+    puzzle = EXERCISES["08.1"]
+    assert str(pl.check("08.1", _put_off)) == "exercise 08.1: right, it agrees on all 150 inputs"
+    tried = puzzle.inputs()
+    assert [len(x.actions) for x in tried] == sorted(len(x.actions) for x in tried)
+    first = next(x for x in tried if _put_off(*x, **wrong) != _put_off(*x))
+    said = str(pl.check("08.1", lambda *given: _put_off(*given, **wrong)))
+    assert said.startswith(f"exercise 08.1: not yet. On {first} yours gives ")
+    assert why in said
+    for mine, what in [
+        (lambda row, *_: row, "your row lacks W0"),
+        (lambda row, *_: ["W0", *_put_off(row, 1, 9)[:-1]], "W0 comes before I0"),
+        (lambda row, *_: sorted(_put_off(row, 0, 9)), "no longer in the given order"),
+    ]:
+        assert what in str(pl.check("08.1", mine))
+    assert len({puzzle.hint(x) for x in tried}) == 3
+
+
+def _crossing(weights, cache, flops, B, F, kept=True, least=1, never=math.inf):
+    """From how many sequences on; with other arguments, as a reader may get it wrong."""
+    gain = flops / F - kept * cache / B
+    return max(least, math.ceil(weights / B / gain)) if gain > 0 else never
+
+
+def _factor(rows, unsure, prior=True, logs=True):
+    """The factor for all predictions; with other arguments, as a reader may get it wrong."""
+    if not logs:
+        return sum(measured / predicted for predicted, measured in rows) / len(rows)
+    total = sum(math.log(measured / predicted) for predicted, measured in rows)
+    return math.exp(total * 100 / (len(rows) * 100 + prior / unsure**2))
+
+
+def _in_flight(times, up=True, worst=max):
+    """Little's number; with other arguments, as a reader may get it wrong."""
+    return math.ceil(sum(times) / worst(times)) if up else sum(times) // worst(times)
+
+
+def _answer_seconds(prefill, decode, tokens, n, first=1, turns=True):
+    """Prefill, then a round per token; with other arguments, as a reader may get it wrong."""
+    each = max(sum(decode), n * max(decode) if turns else 0)
+    return sum(prefill) + (tokens - first) * each
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "wrong"),
+    [
+        ("09.1", _crossing, {"kept": False}),
+        ("09.1", _crossing, {"never": 0}),
+        ("09.2", _factor, {"prior": False}),
+        ("09.2", _factor, {"logs": False}),
+        ("10.1", _in_flight, {"up": False}),
+        ("10.1", _in_flight, {"worst": min}),
+        ("10.2", _answer_seconds, {"first": 0}),
+        ("10.2", _answer_seconds, {"turns": False}),
+    ],
+)
+def test_functions_of_serving_are_right_or_told_the_smallest_input(name, function, wrong):
+    puzzle = EXERCISES[name]
+    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 200 inputs"
+    tried = puzzle.inputs()
+
+    def mine(*given):
+        return function(*given, **wrong)
+
+    first = next(
+        x for x in tried if not math.isclose(puzzle.apply(mine, x), puzzle.apply(function, x))
+    )
+    said = str(pl.check(name, mine))
+    assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
+    assert len({puzzle.hint(x) for x in tried}) >= 2
+    titles = {puzzle.picture(Failure(x, "")).layout.title.text for x in tried[::20]}
+    assert len(titles) > 3
+
+
+def test_littles_number_is_what_the_timeline_needs():
+    """On stages alone, of whole seconds: one layer each, on GPUs of different speeds."""
+    for given in EXERCISES["10.1"].inputs()[::25]:
+        kinds = [f"G{g}" for g in range(len(given.times))]
+        gpus = pl.Cluster.from_counts(dict.fromkeys(kinds, 1), dict.fromkeys(kinds, 80), 1e15)
+        times = {kind: 1000 * ms for kind, ms in zip(kinds, given.times, strict=True)}
+        model = pl.Model("m", len(kinds), 1024, 1024, 1.0)
+        load = pl.Workload(128, 1, "decode")
+        problem = pl.Problem(gpus, model, load, pl.LayerTimes(times))
+        plan = pl.Placement.of([(1, (g,)) for g in range(len(kinds))])
+        assert pl.timeline_of(problem, plan).in_flight_needed == EXERCISES["10.1"].target(given)
+
+
+def test_what_is_held_in_a_row_is_what_the_simulator_says():
+    for given in EXERCISES["08.1"].inputs()[::5]:
+        row = [[f"0{action}" for action in _put_off(*given)]]
+        costs = pl.StageCosts(1, 1, 1, weight_activation=given.share)
+        (peak,) = pl.simulate(pl.Schedule.of("", row), costs).peak_memory
+        assert peak == max(schedules._held([a[1:] for a in row[0]], given.share)) <= given.room
 
 
 def test_a_drawn_cut_says_what_its_slowest_gpu_takes():
-    """As the exercise's own answer has it, on every input; where a stage has a limit, none is slower."""
-    for line in EXERCISES["01.3"].inputs()[::10]:
-        title = EXERCISES["01.3"].picture(line).layout.title.text
-        assert title.endswith(f"takes {EXERCISES['01.3'].target(line):.4g}")
-    for line in EXERCISES["01.2"].inputs()[::10]:
-        figure = EXERCISES["01.2"].picture(line)
-        assert max(figure.data[0].y) <= line.ms * (1 + 1e-9)
-        white = [s for s in figure.layout.shapes if s.fillcolor == "#FFFFFF"]
-        assert len(white) == len(line.costs) - EXERCISES["01.2"].target(line)
+    """As the exercise's own answer has it; where a stage has a limit, none is slower."""
+    for line, target, figure in _pictures("01.3", 25):
+        title = figure.layout.title.text.split("<br>")[0]
+        assert title.endswith(f"takes {target:.4g}")
+        assert max(map(sum, _rows(figure))) == pytest.approx(target)
+        assert [len(row) for row in _rows(figure)] != [0] * len(line.speeds)
+    for line, target, figure in _pictures("01.2", 25):
+        rows = _rows(figure)
+        assert max(map(sum, rows[: len(line.speeds)])) <= line.ms * (1 + 1e-9)
+        assert sum(map(len, rows[len(line.speeds) :])) == len(line.costs) - target
+        assert figure.layout.shapes[-1].x0 == line.ms
+
+
+def test_drawn_cuts_are_all_cuts_and_what_is_wrong_is_red():
+    for _, wanted, figure in _pictures("02.1", 3, answer=[]):
+        assert _rows(figure)[: len(wanted)] == [list(cut) for cut in wanted][:24]
+        assert not _lines(figure, width=3)
+        assert f"{len(wanted)} cut" in figure.layout.title.text
+    draw, three = EXERCISES["02.1"].picture, search.Cutting(4, 2)
+    many = search.Cutting(8, 5)
+    figure = draw(
+        Failure(many, "", [*map(tuple, _all_cuts(*many)[:-1])])
+    )  # of 35, and the last is missing
+    assert figure.layout.yaxis.ticktext == ("yours",) * 23 + ("<b>missing</b>",)
+    figure = draw(Failure(three, "", [(1, 3), (3, 1), (3, 1), (4,), ("x",)]))
+    assert _rows(figure) == [[1, 3], [2, 2], [3, 1], [4]]
+    assert figure.layout.yaxis.ticktext == (
+        "yours",
+        "<b>missing</b>",
+        "<b>2 times</b>",
+        "<b>yours: no such cut</b>",
+    )
+    assert [shape.y0 for shape in _lines(figure, width=3)] == pytest.approx([0.58, 1.58, 2.58])
+
+
+@pytest.mark.parametrize("name", ["02.2", "06.3"])
+def test_what_is_counted_is_drawn_one_by_one(name):
+    for given, target, figure in _pictures(name, answer=77):
+        rows = _rows(figure)
+        assert len(rows) == min(target, 24)
+        assert len({*map(str, zip(rows, _texts(figure), strict=True))}) == len(rows)
+        title = figure.layout.title.text.split("<br>")[0]
+        assert f" {target:,} " in title
+        assert title.endswith("; yours says 77")
+        if name == "02.2":
+            assert all(sum(row) == given.layers for row in rows)
+
+
+def _texts(figure):
+    rows = [[] for _ in figure.layout.yaxis.tickvals]
+    for place, text in zip(figure.data[0].y, figure.data[0].text, strict=True):
+        rows[place].append(text)
+    return rows
+
+
+def test_drawn_stairs_hold_all_layers_in_the_least_time():
+    for stairs, target, figure in _pictures("03.2", 20):
+        rows, texts = _rows(figure), _texts(figure)
+        assert max(map(sum, rows)) <= target * (1 + 1e-9)
+        assert sum(text != "head" for row in texts for text in row) == stairs.layers
+        assert sum(text == "head" for row in texts for text in row) == (stairs.head > 0)
+        assert figure.layout.shapes[-1].x0 == target
+
+
+def test_a_drawn_order_has_its_bottleneck_framed():
+    for x, target, figure in _pictures("04.3", 20):
+        rows = [row[0] for row in _rows(figure)]
+        assert max(rows) == target
+        assert sorted(rows[::2]) == sorted(ms for _, ms in x.stages)
+        assert len(_lines(figure, width=3)) == rows.count(target)
+
+
+def test_a_program_that_claims_too_much_is_drawn_with_its_ring_and_else_what_it_cut_off():
+    puzzle = EXERCISES["03.1"]
+    for family, said in [
+        (_no_rings(add=False), "Claimed: 6 ms, in a ring; no pipeline takes less than 8 ms"),
+        (_no_rings(big_m=2), "A pipeline of 9 ms, which your rows do not allow; yours says 12"),
+    ]:
+        figure = puzzle.picture(puzzle.smallest_failure(family))
+        assert figure.layout.title.text.split("<br>")[0] == said
+        red = [x for x in figure.layout.annotations if x.arrowcolor == "#D55E00"]
+        assert bool(red) == ("ring" in said)
+    for pool, _, figure in _pictures("03.1", 3):
+        circles = [trace for trace in figure.data if trace.text]
+        assert sum(int(n or 0) for trace in circles for n in trace.text) == pool.layers
+
+
+@pytest.mark.parametrize("name", ["05.3", "05.4"])
+def test_the_placement_that_rows_do_not_allow_is_drawn(name):
+    for _, target, figure in _pictures(name, 4):
+        assert figure.layout.title.text.startswith(
+            f"Your rows do not allow this placement: {target:,.1f} per second<br>"
+        )
+        assert figure.layout.shapes  # a box per stage
+        rates = [float(n.text.replace(",", "")) for n in figure.layout.annotations if n.text]
+        assert min(rates) >= round(target) - 1
+        assert len([n for n in figure.layout.annotations if n.showarrow]) <= len(rates) - 1
+
+
+def test_a_program_that_pays_too_much_is_drawn_with_the_price():
+    puzzle = EXERCISES["05.4"]
+    failure = puzzle.smallest_failure(WRONG["05.4"])
+    said = puzzle.picture(failure).layout.title.text
+    paid = re.match(r"Your program pays (\d+) for this placement; at most (\d+) are", said)
+    assert int(paid[1]) > int(paid[2]) == failure.given.most
+    used = [
+        small_placements.allocations_of(failure.given)[i] for i in failure.answer.chosen.allocations
+    ]
+    assert int(paid[1]) == sum(failure.given.price[g] for stage in used for g in stage.gpus)
+
+
+def test_a_drawn_proof_says_whether_it_is_one():
+    below = [claim for claim in EXERCISES["06.1"].inputs() if min(claim.prices) < 0]
+    for claim, proof, figure in _pictures("06.1", 25, also=below[:8]):
+        assert figure.layout.title.text.startswith("A proof: " if proof else "No proof: ")
+        assert bool(_lines(figure, width=3)) == (not proof)
+        rows = _rows(figure)
+        assert [sum(row) for row in rows[:-1]] == [
+            sum(claim.prices[k] for k in gpus) for gpus, _ in claim.stages
+        ]
+        assert sum(rows[-1]) == pytest.approx(claim.total)
+        ends = {x for s in _lines(figure, width=3)[-1:] for x in (s.x0, s.x1)}
+        assert min(ends, default=0) == (not proof) * sum(u for u in rows[-1] if u < 0)
+        marks = [shape.x0 for shape in _lines(figure, width=4)]
+        assert marks == [*(most for _, most in claim.stages), claim.layers]
 
 
 def test_a_name_that_is_none_is_refused():

@@ -21,6 +21,7 @@ from pipelab.widgets.mix_answer import (
     one_gpu_per_stage,
     one_more,
     own_plan,
+    plan_within,
     stage_gpus,
 )
 from pipelab.widgets.mix_pins import Pinned
@@ -310,7 +311,7 @@ def test_the_bottleneck_is_framed_and_a_slow_link_drawn():
 
 
 def test_baselines_are_compared_with_the_optimum_and_say_why_they_are_missing():
-    found = answer(beginning("Llama-3-70B"))
+    found = answer(beginning("Llama-3-70B", batch=64))
     parts = baseline_parts(rows_of(found), found.result.throughput)
     assert parts["layout"]["title"]["text"] == "No rule of thumb finds a placement that fits"
     assert all("GB" in note for note in parts["data"][5]["hovertext"])
@@ -379,6 +380,34 @@ def test_at_rest_is_only_who_has_shown_everything():
         assert not watched.solving.running
 
     asyncio.run(reader())
+
+
+def test_how_far_the_rate_may_be_off_is_said_and_whether_the_plan_stays_the_best():
+    async def reader():
+        mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 1, "L4": 1, "T4": 0})
+        result = mix.found.result
+        expected = mix.found.problem.costs.expected_rate(mix.found.problem, result.evaluation)
+        assert expected.sentence in mix.text.value
+        await at_rest()
+        within = pl.sensitivity(mix.found.problem, result, expected.within)
+        assert within.sentence in mix.text.value
+        tiny = pl.explore_mix("tiny", gpus_per_stage=2)  # of whose rates nothing is known
+        await at_rest()
+        assert "Expect" not in tiny.text.value
+        assert "Another plan" not in tiny.text.value
+
+    asyncio.run(reader())
+
+
+def test_a_plan_is_not_called_the_best_where_time_ran_out_or_it_was_stopped():
+    found, stop = (
+        answer(beginning("Llama-3-8B", {"A100-SXM-40": 1, "L4": 2, "T4": 2})),
+        threading.Event(),
+    )
+    (late,) = plan_within(found, stop, 0.0)
+    assert "not proven in time" in late
+    stop.set()
+    assert list(plan_within(found, stop, 5.0)) == []
 
 
 # the widget

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from newest_folders import PRICES, write_folder
 
 import pipelab as pl
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
@@ -185,6 +186,18 @@ def _case_files() -> dict[str, str]:
     return files | {"layers.csv": "layer,weight_factor,work_factor\n1,1,1\n2,2,1\n3,1,3\n4,1,1\n"}
 
 
+def _newest_files() -> dict[str, str]:
+    folder = write_folder("tiny", Path(tempfile.mkdtemp()) / "tiny")
+    files = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")}
+    return files | {"cloud_instances_specs.csv": PRICES}
+
+
+def _quietly(load: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load()
+
+
 POINTS = [{"A100": a, "precision": p} for a in (1, 2, 3) for p in ("bf16", "fp8")]
 ANSWERED = {
     "status": "optimal", "outcome": "proven", "proven_among": "", "throughput_tokens_per_s": 12.5,
@@ -237,6 +250,11 @@ DOORS = {
             "network_bandwidth.csv": len(problem.cluster),
             "throughput_coefficients.csv": len(problem.costs.coefficients),
         },
+    ),
+    "load_case, newest form": Door(
+        _newest_files(),
+        lambda folder: _quietly(lambda: pl.load_case(folder)),
+        lambda problem: {},  # links are generated where the matrix does not fit the pool
     ),
     "load_coefficients": Door(
         {"rates.csv": _few("linear_throughput.csv", 3)},
@@ -339,7 +357,7 @@ def test_a_spoilt_file_is_read_whole_or_refused(door, name):
             for other, text in files.items():
                 (folder / other).write_text(text, encoding="utf-8")
             (folder / name).write_bytes(data)
-            found = _outcome(lambda: load(folder), name if door != "load_case" else ".csv")
+            found = _outcome(lambda: load(folder), ".csv" if door.startswith("load_case") else name)
             if found is not None:
                 for counted, number in count(found).items():
                     assert number == _plain_rows(folder / counted), counted

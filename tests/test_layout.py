@@ -35,6 +35,8 @@ PARTS = {
     "pipelab.course": "course",
     # io/ has three: files of any kind, files that hold what the engine found, and programs.
     "pipelab.io.bandwidth_csv": "files",
+    "pipelab.io.case_config": "files",
+    "pipelab.io.case_saving": "files",
     "pipelab.io.cases_csv": "files",
     "pipelab.io.csv_cells": "files",
     "pipelab.io.jsonschema_import": "files",
@@ -43,6 +45,7 @@ PARTS = {
     "pipelab.io.whole_files": "files",
     "pipelab.io": "formats",
     "pipelab.io.command_line": "programs",
+    "pipelab.io.commands": "programs",
     "pipelab.io.health": "programs",
     "pipelab.io.lab": "programs",
     "pipelab.io.static": "programs",
@@ -75,8 +78,10 @@ AGAINST = [
     ("pipelab.hardware.measured_times", "pipelab.engine.layer_runs"),
     ("pipelab.hardware.measured_times", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.roofline.arrays", "pipelab.engine.layer_runs"),
-    ("pipelab.hardware.roofline.cost_model", "pipelab.engine.stage_arrays"),
+    ("pipelab.hardware.roofline.stage_costs", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.transformer", "pipelab.engine.layer_runs"),
+    # a case in the newest form has real GPUs
+    ("pipelab.io.cases_csv", "pipelab.hardware.newest_cases"),
     # only Roofline knows which stages stay inside a node
     ("pipelab.engine.methods.one_node", "pipelab.hardware.roofline"),
 ]

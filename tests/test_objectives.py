@@ -18,7 +18,7 @@ from pipelab.engine.formulations.aggregated.usage import Limits, price_step
 from pipelab.engine.formulations.latency.path import Path
 from pipelab.engine.formulations.latency.sequence import Sequence
 from pipelab.engine.formulations.latency.times import pass_times
-from pipelab.engine.methods import minimum_use
+from pipelab.engine.methods import latency, minimum_use
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.latency import solve_for_latency
@@ -521,7 +521,7 @@ def test_a_stop_keeps_what_was_found():
         best, stopped = goal(problem).objective.value, goal(problem, stop=stop)
         assert (stopped.status, stopped.stopped_by) == ("unknown", "stop")
         assert 0 < stopped.objective.bound <= best
-        assert f"has less than {stopped.objective.bound:.7g}" in stopped.sentence
+        assert f"has less than {stopped.objective.bound:,.7g}" in stopped.sentence
 
 
 def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
@@ -558,9 +558,11 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
     curve = pl.trade_off(problem, against, stop=stop, on_point=end)
     first = whole.points[0 if against == "gpus" else -1]
     assert not curve.complete
-    assert (
-        [p.throughput for p in curve.points] == [p.throughput for p in points] == [first.throughput]
-    )
+    assert [p.throughput for p in points] == [first.throughput]
+    assert points[0] in curve.points
+    for found in curve.points:  # what else was found when it ended is not called proven
+        assert found is points[0] or found.status == "feasible"
+        assert pl.evaluate(problem, found.placement).throughput == found.throughput
     assert pl.trade_off(problem, against, time_limit=0.0).points == ()
 
 
@@ -733,3 +735,41 @@ def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
     result = solve_for_latency(problem)
     assert claims
     assert (result.status, result.objective.value) == ("optimal", pytest.approx(least, rel=1e-10))
+
+
+def _ends(problem, **options):
+    curve = pl.trade_off(problem, "seconds_per_pass", **options)
+    return curve, [(p.throughput, p.objective.value) for p in curve.points]
+
+
+def test_a_front_whose_last_proofs_stay_open_has_all_its_points(monkeypatch):
+    """Each least is then known to a solver's tolerance only: the same points, and none is called proven."""
+    problem = pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens")
+    whole, points = _ends(problem)
+    assert whole.complete
+    assert whole.to_frame()["proven"].all()
+
+    def ended(self, times):
+        self.bound = min(self.bound, self.seconds)
+
+    monkeypatch.setattr(latency._LatencySearch, "_exclude", ended)
+    seen = []
+    open_, found = _ends(problem, on_point=seen.append)
+    assert found == points
+    assert not open_.complete
+    assert not open_.to_frame()["proven"].any()
+    assert seen[::-1] == list(open_.points)
+    assert f"0 of {len(points)} points proven" in pl.plot(open_).layout.title.text
+
+
+def test_a_front_without_time_keeps_the_placement_it_had(monkeypatch):
+    problem = pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens")
+
+    def stops(self, times):
+        self.stopped = "time limit"
+
+    monkeypatch.setattr(latency._LatencySearch, "_improve", stops)
+    curve, points = _ends(problem, time_limit=60)
+    assert len(points) == 1
+    assert (curve.complete, curve.points[0].status) == (False, "feasible")
+    assert pl.evaluate(problem, curve.points[0].placement).throughput == points[0][0]

@@ -181,7 +181,7 @@ def test_the_readme_is_short_and_its_ten_lines_say_what_they_say(tmp_path, monke
     monkeypatch.chdir(tmp_path)  # a plan is written
     space: dict = {}
     exec(ten_lines, space)
-    stated = re.search(r"# ([\d.]+ tokens/s, proven optimal)", ten_lines)[1]
+    stated = re.search(r"# ([\d,.]+ tokens/s, proven optimal)", ten_lines)[1]
     assert space["result"].sentence.startswith(stated)
     assert (tmp_path / "plan.json").exists()
 

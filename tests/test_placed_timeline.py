@@ -9,6 +9,7 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab import course
 from pipelab.engine.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 
 
@@ -554,3 +555,21 @@ def test_training_asks_what_a_weight_gradient_needs_where_memory_is_shown():
         pl.plot(pl.timeline_of(tiny, halves, **options, training=True), memory=True)
     step = pl.timeline_of(tiny, halves, **options, weight_activation=0.5, training=True)
     assert step.timeline.peak_memory == (2, 1.5)
+
+
+def test_identical_stages_are_one_row_with_what_they_take():
+    """Every stage is in one row, and the framed rows are those that set the pace."""
+    problem = course.three_sites()
+    for plan in (pl.solve(problem), pl.solve(problem, "proportional")):
+        placed = pl.timeline_of(problem, plan)
+        (bars,) = course.plot_stage_groups(placed).data
+        *rows, links = zip(bars.y, bars.x, bars.marker.line.width, strict=True)
+        assert sum(int(name.split(" ")[0]) for name, _, _ in rows) == len(placed.placement)
+        slowest = 1000 * max(lane.seconds for lane in placed.lanes)
+        assert [bool(width) for *_, width in (*rows, links)] == [
+            abs(ms - slowest) < 1e-6 for _, ms, _ in (*rows, links)
+        ]
+        assert links[1] == 1000 * max(lane.seconds for lane in placed.lanes if lane.link)
+    assert course.plot_stage_groups(placed).layout.title.text.startswith(
+        "a link sets the pace: 819.2"
+    )

@@ -13,7 +13,7 @@ from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.stage_arrays import stage_tables
-from pipelab.figures.layers import plot_layer_times, plot_stage_rates
+from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
@@ -100,7 +100,7 @@ def test_a_single_stage_uses_none_of_the_tables(split, monkeypatch):
     def not_used(*args):
         raise AssertionError("the evaluator went through the tables of the formulations")
 
-    for name in ("cost_model.best_modes", "execution_modes.balanced_batches", "arrays.Table"):
+    for name in ("stage_costs.best_modes", "execution_modes.balanced_batches", "arrays.Table"):
         monkeypatch.setattr(f"pipelab.hardware.roofline.{name}", not_used)
     model, load = pl.load_model("Llama-3-70B"), pl.Workload(1001, 8, "decode")
     gpus = pl.load_cluster("helix-single24").gpus[:6]
@@ -337,10 +337,10 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
     assert there.latency_s - here.latency_s == pytest.approx(0.1)
     assert there.in_flight_needed > here.in_flight_needed
     assert [lane.wait for lane in there.lanes] == pytest.approx([0, 0.05, 0, 0.05, 0])
-    # By hand: 8 · 4096 · 2 bytes over 0.1 Gbit/s, 10 µs to send, 50 ms on the way.
+    # By hand: hidden state and residual of 8 · 4096 · 2 bytes over 0.1 Gbit/s, 10 µs to send, 50 ms on the way.
     link = there.evaluation.links[0]
-    assert link.seconds == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
-    assert 8 / link.throughput == pytest.approx(8 * 4096 * 2 / 1.25e7 + 1e-5)
+    assert link.seconds == pytest.approx(2 * 8 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
+    assert 8 / link.throughput == pytest.approx(2 * 8 * 4096 * 2 / 1.25e7 + 1e-5)
     assert list(there.evaluation.links_frame()["seconds_per_message"]) == [
         x.seconds for x in there.evaluation.links
     ]
@@ -385,7 +385,7 @@ def test_the_milliseconds_of_the_course_are_near_the_rooflines():
 
 def test_the_figure_marks_what_is_missed():
     figure = plot_against_measured(pl.against_measured())
-    assert "3 of 69 are off by more than 20%" in figure.layout.title.text
+    assert "1 of 69 is off by more than 20%" in figure.layout.title.text
     points = [trace for trace in figure.data if trace.mode == "markers"]
     assert sum(len(trace.x) for trace in points) == 69
     assert {trace.name for trace in points} == {
@@ -475,7 +475,8 @@ def test_cheapest_and_quickest_equal_brute_force(seed):
 
 def test_the_parts_of_a_layers_time_add_up_to_what_a_stage_takes():
     llama, gpu = pl.load_model("Llama-3-70B"), pl.GPU("L4", 24)
-    for load, overlap in ((pl.Workload(2048, 64, "decode"), 0.63), (pl.Workload(700, 1), 1.0)):
+    overlap = 0.63
+    for load in (pl.Workload(2048, 64, "decode"), pl.Workload(700, 1)):
         times = pl.Roofline().layer_times(llama, load, gpu)
         moved = times["weights"] + times["keys and values"] + times["activations"]
         both = max(times["computing"], moved) + (1 - overlap) * min(times["computing"], moved)
@@ -496,15 +497,9 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     )
     assert len(figure.data) == 8
     # Weights of 2 bytes, 2 FLOP each: F·η_c / (B·η_m) tokens, and some more for what else is read.
-    assert 175 < 312e12 * 0.76 * 0.9 / (1555e9 * 0.78) < 176.1
-    assert "overtakes reading at 178 new tokens (prefill)" in figure.layout.title.text
+    assert 177 < 312e12 * 0.77 * 0.92 / (1555e9 * 0.8) < 178
+    assert "overtakes reading at 180 new tokens (prefill)" in figure.layout.title.text
     # with 4,096 tokens of context, decode reads throughout
     assert "only" not in figure.layout.title.text
     alone = plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
     assert alone.layout.title.text == "Reading takes longer than computing throughout"
-
-
-def test_the_figure_of_stage_rates_compares_with_the_first():
-    figure = plot_stage_rates([1, 2, 4], {"up": [100.0, 110.0, 120.0], "down": [8.0, 4.0, 2.0]})
-    assert figure.layout.title.text == "4 layers on a GPU instead of 1: up +20%, down -75%"
-    assert list(figure.data[1].y) == [1, 0.5, 0.25]

@@ -82,3 +82,22 @@ def test_a_share_that_is_none_is_refused(within):
 def test_costs_that_know_no_other_speed_are_named():
     with pytest.raises(pl.InvalidValue, match="with_speed"):
         pl.sensitivity(pl.load_case("tiny"))
+
+
+def test_the_chart_has_the_plan_and_the_best_of_every_scenario():
+    found = pl.sensitivity(course.three_sites(), within=0.1)
+    figure = course.plot_sensitivity(found)
+    best, plan = (
+        next(t for t in figure.data if t.name == name) for name in ("best plan", "the plan")
+    )
+    assert list(plan.x) == [s.throughput for s in found.scenarios]
+    assert list(best.x) == [s.best.bound for s in found.scenarios]
+    lost = [t for t in figure.data if t.mode == "lines+text"]
+    assert [t.text[1].strip() for t in lost] == [f"{s.loss:.1%}" for s in found.scenarios if s.loss]
+    title = figure.layout.title.text
+    assert (
+        title
+        == f"In {len(lost)} of 8 cases another plan is better, by up to {found.worst.loss:.1%}"
+    )
+    never = course.plot_sensitivity(pl.sensitivity(course.three_sites(), within=0.001))
+    assert never.layout.title.text == "None of 8 cases has a better plan"

@@ -1,5 +1,6 @@
 """A plan as the settings of engines, read back by each engine's own rule, and scripts that run."""
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ import pytest
 
 import pipelab as pl
 
-ENGINES = ("vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM")
+ENGINES = ("vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers")
 
 
 def _vllms_rule(text, layers, ranks):
@@ -47,6 +48,27 @@ def _megatrons_rule(text):
     return text.split("|")
 
 
+def _transformers_rules(placed, names):
+    """`expand_device_map`, and the one expression of `convert_and_load_state_dict_in_model` since version 5."""
+    old = {
+        p: device
+        for module, device in placed.items()
+        for p in names
+        if p == module or p.startswith(f"{module}.")
+    }
+    keys = sorted(placed, key=lambda k: (k.count("."), len(k)), reverse=True)
+    each = re.compile("|".join(f"({key})" for key in keys))
+    assert old == {p: placed[each.match(p)[0]] for p in names}
+    return old
+
+
+def _device_of(placed, name):
+    """The same by the dots of a name, from the right."""
+    while name not in placed:
+        name = name.rpartition(".")[0]
+    return placed[name]
+
+
 def _after(arguments, name):
     return arguments[arguments.index(name) + 1]
 
@@ -75,7 +97,7 @@ def _cut(rng, most=16):
 
 
 def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
-    rng = np.random.default_rng(0)
+    rng, scripts = np.random.default_rng(0), []
     for _ in range(1000):
         layers, sizes, gpus = _cut(rng)
         problem = _free(layers, len(sizes))
@@ -99,16 +121,33 @@ def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
         assert [stage.strip("EL") for stage in stages] == ["t" * n for n in sizes]
         (text,) = re.findall(r"^pp_partition: \[(.*)\]$", found["TensorRT-LLM"].script, re.M)
         assert _vllms_rule(text, layers, len(sizes)) == cuts
+        names = [
+            "model.embed_tokens.weight",
+            *(f"model.layers.{i}.mlp.up_proj.weight" for i in range(layers)),
+        ]
+        placed = json.loads(_after(found["transformers"].arguments, "device_map"))
+        names += ["model.norm.weight", "lm_head.weight"]
+        devices = {name: _device_of(placed, name) for name in names}
+        assert list(devices.values()) == [0, *owner, len(sizes) - 1, len(sizes) - 1]
+        if layers < 20:  # both rules look at every pair of an entry and a name
+            assert _transformers_rules(placed, names) == devices
+        scripts += [one.script for one in found.values()]
+    # all of them are bash; an exec ends nothing where nothing is run
+    every = "\n".join(scripts[:: len(scripts) // 300])
+    bash = shutil.which("bash")
+    if bash:
+        done = subprocess.run([bash, "-n"], input=every, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 PROGRAMS = ("vllm", "ray", "python3", "torchrun", "trtllm-serve", "llama-server", "rpc-server")
 STUB = """#!{bash}
-[ "${{1:-}}" = -c ] && {{ echo 99; exit; }}  # the question how many GPUs have joined
+[ "${{1:-}}" = -c ] && [ $# -eq 2 ] && {{ echo 99; exit; }}  # the question how many GPUs have joined
 [ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
 {{
   echo "${{0##*/}} $CUDA_VISIBLE_DEVICES"
   printf '  %s\\n' "$@"
-  for each; do case "$each" in *.yaml) cat "$each" ;; esac; done
+  for each; do case "$each" in *.yaml | *.json) cat "$each" ;; esac; done
 }} > "$(mktemp -p "$LOG")"
 """
 
@@ -310,6 +349,27 @@ def test_tensorrt_llm_reads_its_options_from_a_file(run, three):
         pl.settings(problem, plan, "TensorRT-LLM")
 
 
+def test_transformers_takes_its_map_from_a_file(run, three):
+    problem, plan = three
+    with pytest.raises(
+        pl.NotApplicable, match="hosts = 3: transformers: expected stages on one host"
+    ):
+        pl.settings(problem, plan, "transformers")
+    found = pl.settings(problem, plan, "transformers", hosts="h")
+    done, ((name, arguments),) = run(found, "Who are you?", "And I?")
+    assert done.returncode == 0, done.stderr
+    assert name == "python3 0,1,2,3,5,4,6"
+    assert [found.arguments[1], "my model"] == [arguments[-1], arguments[-5]]
+    assert arguments[-3:-1] == ["Who are you?", "And I?"]
+    program = "\n".join(arguments[1:-5])
+    compile(program, "program", "exec")
+    assert 'torch_dtype="float16"' in program  # a T4 among them
+    pair = _free(4, 2)
+    cut = replace(pair, max_gpus_per_stage=2)
+    with pytest.raises(pl.NotApplicable, match="hold 2 copies"):
+        pl.settings(cut, pl.Placement.of([(4, (0, 1))]), "transformers")
+
+
 def test_data_types_follow_the_oldest_gpu_and_the_model(three):
     problem, _ = three
     whole = {"L40S": pl.Placement.of([(16, (1,)), (16, (2,))])}
@@ -390,8 +450,8 @@ def test_other_makers_gpus(three):
     problem, _ = three
     links = np.full((2, 2), 5.0)
     for types, refused in (
-        (("M3-Max-40c", "RTX4090"), {"vLLM", "SGLang", "Megatron", "TensorRT-LLM"}),
-        (("MI300X", "RTX4090"), {"vLLM", "SGLang", "Megatron", "TensorRT-LLM"}),
+        (("M3-Max-40c", "RTX4090"), set(ENGINES) - {"llama.cpp"}),
+        (("MI300X", "RTX4090"), set(ENGINES) - {"llama.cpp"}),
         (("MI300X", "MI300X"), {"TensorRT-LLM"}),
     ):
         cluster = pl.Cluster(tuple(pl.GPU(t, 24) for t in types), links)

@@ -1132,7 +1132,7 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
     for transfers in ([], None, np.array([1, 2])):
         with pytest.raises(
             pl.UnknownName,
-            match=r"transfers .* is not known; Known: buffered, rendezvous, blocking",
+            match=r"transfers .* is not known; Known: buffered, queued, rendezvous, blocking",
         ):
             pl.simulate(schedule, ONE, transfers=transfers)
     with pytest.raises(pl.InvalidValue, match=r"expected a Schedule; make one with pl.schedule"):

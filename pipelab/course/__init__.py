@@ -24,6 +24,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.figures.cut": ["plot_cut"],
         "course.figures.faults": ["plot_faults"],
         "course.figures.ledger": ["plot_verdicts"],
+        "course.figures.moving": ["plot_moving"],
         "course.figures.predictions": [
             "outcome_of_prediction",
             "plot_fixes",
@@ -32,13 +33,16 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "plot_speedup",
         ],
         "course.figures.rates": ["plot_rates"],
+        "course.figures.sensitivity": ["plot_sensitivity"],
         "course.figures.sites": ["plot_answer"],
+        "course.figures.stage_groups": ["plot_stage_groups"],
         "course.figures.splits": ["plot_split_table", "plot_splits"],
         "course.figures.staircase": ["plot_staircase"],
         "course.figures.tree": ["plot_closing", "plot_tree"],
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],
         "course.reading_tables": ["show_table"],
         "course.papers": ["published_bubbles"],
+        "course.published_costs": ["author_results"],
         "display": ["duration"],
         "engine.formulations.aggregated.classes": ["gpu_classes"],
         "engine.formulations.candidates": ["enumerate_candidates"],
@@ -53,11 +57,11 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         ],
         "engine.methods.single_gpu": ["single_gpu_size"],
         "figures.aggregated": ["plot_run_times"],
-        "figures.layers": ["plot_layer_times", "plot_stage_rates"],
+        "figures.layers": ["plot_layer_times"],
         "figures.makespans": ["plot_makespans"],
         "figures.search_growth": ["plot_search_growth"],
         "figures.solves": ["plot_growth"],
-        "hardware.roofline.measurements": ["error_bands"],
+        "hardware.roofline.bands": ["error_bands"],
         "io.csv_cells": ["saved_run"],
         "splits": ["count_splits"],
     },
@@ -92,14 +96,14 @@ class Way:
 WAYS = {
     "learner": Way(
         "to see how the problem evolved, idea by idea",
-        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "13", "14"),
+        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "13", "14"),
     ),
     "researcher": Way(
         "the write-up's numbers, and its mistakes",
-        ("00", "03", "04", "06", "07", "13", "14"),
-        ("05", "08"),
+        ("00", "03", "04", "06", "08", "13", "14"),
+        ("05", "09"),
     ),
-    "engineer": Way("a placement for GPUs of your own", ("00", "08"), ("06",)),
+    "engineer": Way("a placement for GPUs of your own", ("00", "09", "10"), ("06",)),
 }
 
 

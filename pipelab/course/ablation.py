@@ -66,4 +66,4 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
     except (InvalidPlacement, InvalidValue) as error:
         return LeftOut(name, claimed, str(error))
     right = abs(true - claimed) <= NOT_SOLVED * true
-    return LeftOut(name, claimed, "holds" if right else f"it yields only {true:.6g} tokens/s")
+    return LeftOut(name, claimed, "holds" if right else f"it yields only {true:,.6g} tokens/s")

@@ -153,16 +153,16 @@ class InFlightResult:
         why = f" before the {self.stopped_by}" if self.stopped_by else ""
         evaluation = self.evaluation
         if evaluation is None or self.in_flight is None or self.steady_rate is None:
-            return f"No placement was found{why}{f'; none exceeds {self.bound:.7g} tokens/s' if self.bound else ''}."
+            return f"No placement was found{why}{f'; none exceeds {self.bound:,.7g} tokens/s' if self.bound else ''}."
         several = "microbatches" if self.in_flight > 1 else "microbatch"
-        text = f"{self.steady_rate:.7g} tokens/s with {self.in_flight} {several} in flight, all of which fit"
+        text = f"{self.steady_rate:,.7g} tokens/s with {self.in_flight} {several} in flight, all of which fit"
         if self.steady_rate < evaluation.throughput * (1 - SOLVER):
             share, enough = self.steady_rate / evaluation.throughput, enough_in_flight(evaluation)
             text += f" ({share:.1%} of what {enough} would yield)"
         if self.status == "optimal":
             return f"{text}; proven the most{self._among}, in {self.seconds:.3g} s."
         far = (
-            f"; there may be up to {self.gap:.2%} more (bound {self.bound:.7g})"
+            f"; there may be up to {self.gap:.2%} more (bound {self.bound:,.7g})"
             if self.bound
             else ""
         )

@@ -42,7 +42,7 @@ class Objective:
     def among(self) -> str:
         """Of which placements a proof speaks; empty where of all."""
         return (
-            f" among placements of at least {self.at_least:.7g} tokens/s" if self.at_least else ""
+            f" among placements of at least {self.at_least:,.7g} tokens/s" if self.at_least else ""
         )
 
     def to_dict(self) -> dict:

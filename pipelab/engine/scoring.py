@@ -130,14 +130,14 @@ class Score:
             if others
             else ""
         )
-        text = f"{self.throughput:.7g} tokens/s, limited by {first}{more}"
+        text = f"{self.throughput:,.7g} tokens/s, limited by {first}{more}"
         if self.share is None:
             return f"{text}; nothing is proven about the optimum."
         if self.best.status != "optimal":
-            return f"{text}: at least {self.share:.1%} of the optimum, which is not above {self.best.bound:.7g}."
+            return f"{text}: at least {self.share:.1%} of the optimum, which is not above {self.best.bound:,.7g}."
         if self.share >= 1 - ONE_ANSWER:
             return f"{text}: the proven optimum."
-        return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:.7g}."
+        return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:,.7g}."
 
     def to_frame(self) -> "DataFrame":
         """One row per stage (`Evaluation.to_frame`) of a valid placement; otherwise one per overloaded stage.
@@ -251,11 +251,11 @@ def _refuse_other_problem(evaluation: Evaluation, best: Result) -> None:
         claim = (
             "that there is no placement"
             if best.status == "infeasible"
-            else f"at most {best.bound:.7g} tokens/s"
+            else f"at most {best.bound:,.7g} tokens/s"
         )
         expected = (
             f"expected a result of this problem: it claims {claim}, yet this one yields "
-            f"{evaluation.throughput:.7g}"
+            f"{evaluation.throughput:,.7g}"
         )
         raise InvalidValue("score", [("best", best.problem.name, expected)])
 

@@ -123,7 +123,7 @@ def plot_search(result: "Result") -> "Figure":
                     x=[i for i, _ in shown], y=[s.rate for _, s in shown], mode="markers", name=answer,
                     marker={"color": colour, "symbol": symbol, "size": 13, "line": {"width": 2}},
                     customdata=[(s.kind, s.variables, s.rows, 1000 * s.seconds) for _, s in shown],
-                    hovertemplate="%{y:.6g} tokens/s, %{customdata[0]}: " + answer
+                    hovertemplate="%{y:,.6g} tokens/s, %{customdata[0]}: " + answer
                     + "<br>%{customdata[1]} variables, %{customdata[2]} rows, %{customdata[3]:.0f} ms<extra></extra>",
                 )
             )  # fmt: skip
@@ -131,7 +131,7 @@ def plot_search(result: "Result") -> "Figure":
     if result.throughput is not None:
         figure.add_hline(
             y=result.throughput, line={"color": BOTTLENECK, "dash": "dash", "width": 1.5},
-            annotation_text=f"{outcome_of(result)}: {result.throughput:.6g}", annotation_position="bottom left",
+            annotation_text=f"{outcome_of(result)}: {result.throughput:,.6g}", annotation_position="bottom left",
         )  # fmt: skip
     spent = sum(s.seconds for s in solved)
     figure.update_layout(
@@ -205,7 +205,7 @@ def plot_proof(proof: "Certificate") -> "Figure":
         why += "; a layer that comes with more work counts for more"
     figure.update_layout(
         template=template(), barmode="stack", height=260, showlegend=False,
-        title=f"At {proof.rate:.6g} tokens/s all GPUs are good for {there:g} of {needed:g} layers: {found}"
+        title=f"At {proof.rate:,.6g} tokens/s all GPUs are good for {there:g} of {needed:g} layers: {found}"
         f"<br><sup>{why}</sup>",
         xaxis={"title": {"text": "layers"}, "range": [0, 1.12 * max(needed, there)]},
         yaxis={"showticklabels": False},

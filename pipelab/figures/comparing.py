@@ -96,8 +96,8 @@ def _comparison_title(comparison: "Comparison") -> str:
     lost = {m: f"{1 - rate / best:.0%}" for m, rate in rates.items()}
     slowest = min(rates, key=rates.__getitem__)
     if lost[slowest] == "0%":
-        return f"{name}: every method reaches the proven optimum of {best:.6g} tokens/s"
-    note = f"the proven optimum is {best:.6g} tokens/s (dotted)"
+        return f"{name}: every method reaches the proven optimum of {best:,.6g} tokens/s"
+    note = f"the proven optimum is {best:,.6g} tokens/s (dotted)"
     who = named([m for m in rates if lost[m] == lost[slowest]])
     return f"{name}: {who} {lost[slowest]} against the optimum<br><sup>{note}</sup>"
 

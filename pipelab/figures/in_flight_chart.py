@@ -50,7 +50,7 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
         go.Scatter(
             name="simulated", mode="markers", x=counts, y=rates,
             marker={"color": TYPE_COLOURS[0], "size": 10, "line": {"color": "white", "width": 1}},
-            hovertext=[f"{n} in flight: {rate:.7g} tokens/s, {rate / placed.predicted_rate:.1%} of the predicted rate"
+            hovertext=[f"{n} in flight: {rate:,.7g} tokens/s, {rate / placed.predicted_rate:.1%} of the predicted rate"
                        for n, rate in zip(counts, rates, strict=True)], hoverinfo="text",
         )
     )  # fmt: skip

@@ -1,7 +1,6 @@
-"""Layers in time: what one takes by what it does, and what a stage of many yields."""
+"""Layers in time: what one takes, by what it does."""
 
-from collections.abc import Mapping, Sequence
-from itertools import cycle
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,48 +126,3 @@ def _who_crosses(crossings: Mapping[str, float | None]) -> str:
     first, last = min(some, key=some.__getitem__), max(some, key=some.__getitem__)
     text = f"Computing overtakes reading at {some[first]:,.0f} new tokens ({first})"
     return text if first == last else f"{text} or only at {some[last]:,.0f} ({last})"
-
-
-def plot_stage_rates(layers: Sequence[int], rates: Mapping[str, Sequence[float]]) -> "Figure":
-    """How the rate of one GPU changes with the layers it holds, for several cost models.
-
-    Parameters
-    ----------
-    layers : sequence of int
-        On the GPU, ascending.
-    rates : mapping of name to sequence of float
-        Tokens/s for each number of layers. Shown as multiples of the first, since the models count
-        different things.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        A line per cost model; hover gives tokens/s.
-    """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    rates = {plain(name): values for name, values in rates.items()}
-    share = {name: np.asarray(values) / values[0] for name, values in rates.items()}
-    looks = zip(
-        cycle((WRONG, *TYPE_COLOURS)),
-        cycle(("dash", "solid", "dot", "dashdot", "longdash")),
-        strict=False,
-    )
-    # both looks go round without end
-    for (name, values), (colour, dash) in zip(share.items(), looks, strict=False):
-        figure.add_trace(
-            go.Scatter(
-                x=list(layers), y=values, name=name, mode="lines+markers", line={"color": colour, "dash": dash},
-                customdata=rates[name],
-                hovertemplate="%{x} layers: %{customdata:.4g} tokens/s<extra>" + name + "</extra>",
-            )
-        )  # fmt: skip
-    ends = [f"{name} {values[-1] - 1:+.0%}" for name, values in share.items()]
-    figure.update_layout(
-        template=template(), height=380,
-        title=f"{layers[-1]} layers on a GPU instead of {layers[0]}: {', '.join(ends)}",
-        xaxis={"title": {"text": "layers on the GPU"}, "gridcolor": GRID, "zeroline": False},
-        yaxis={"title": {"text": f"rate ÷ rate with {layers[0]}"}, "rangemode": "tozero", "gridcolor": GRID},
-    )  # fmt: skip
-    return figure

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import listed
+from pipelab.engine.schedules import RULES
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, real_number
@@ -217,10 +218,10 @@ def plot_makespans(
         raise InvalidValue(
             "plot_makespans", [("makespans", lines, "expected at least one line that is no bound")]
         )
-    looks = dict(zip(runners, zip(_LINES, _SYMBOLS, strict=True), strict=False))
-    if len(runners) > len(looks):
-        expected = f"expected at most {len(looks)} lines"
+    if len(runners) > len(_LINES):
+        expected = f"expected at most {len(_LINES)} lines"
         raise InvalidValue("plot_makespans", [("makespans", f"{len(runners)} schedules", expected)])
+    looks = _looks(list(runners))
     # The legend is beside the right end, in its order; a line that others cover is the
     # wider one.
     ordered = sorted(runners, key=lambda name: -runners[name][-1])
@@ -254,6 +255,13 @@ def plot_makespans(
         legend={"orientation": "v", "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top"},
     )  # fmt: skip
     return figure
+
+
+def _looks(names: list[str]) -> dict[str, tuple[str, str]]:
+    """Colour and symbol of each line: a schedule's own, and for other names what is left."""
+    free = dict(zip(RULES, zip(_LINES, _SYMBOLS, strict=True), strict=False))
+    own = {name: free.pop(name) for name in names if name in free}
+    return own | dict(zip((n for n in names if n not in own), free.values(), strict=False))
 
 
 def _lines(values: Any, makespans: Any) -> tuple[list, dict[str, list[float]]]:

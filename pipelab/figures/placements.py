@@ -132,7 +132,7 @@ def _block_hover(i: int, report: "StageReport", j: int) -> str:
     return (
         f"<b>stage {i + 1}: layers {show_layers(report.stage.layers)}</b><br>"
         f"GPU {report.stage.gpus[j]} ({plain(report.gpu_types[j])}), {len(report.stage.gpus)} in this stage<br>"
-        f"stage rate {report.throughput:.6g} tokens/s<br>"
+        f"stage rate {report.throughput:,.6g} tokens/s<br>"
         f"batch share {report.batch[j]:.4g} sequences<br>"
         f"memory {report.memory_gb[j]:.4g} of {report.memory_limit_gb[j]:g} GB"
     )
@@ -159,7 +159,7 @@ def _mark_bottlenecks(figure: "Figure", evaluation: Evaluation, row: Mapping[int
         xs += [boundary, boundary, None]
         ys += [row[link.sender], row[link.receiver], None]
         texts += [
-            f"slowest link {i + 1}→{i + 2}: {link.throughput:.6g} {evaluation.link_unit}/s"
+            f"slowest link {i + 1}→{i + 2}: {link.throughput:,.6g} {evaluation.link_unit}/s"
         ] * 2 + [""]
     figure.add_trace(
         go.Scatter(
@@ -179,7 +179,7 @@ def _placement_title(problem: Problem, evaluation: Evaluation | None) -> str:
     links_only = all(name.startswith("link") for name in evaluation.bottlenecks)
     unit = f"{evaluation.link_unit}/s" if links_only else "tokens/s"
     return (
-        f"{name}: {evaluation.throughput:.6g} {unit} in {stages}"
+        f"{name}: {evaluation.throughput:,.6g} {unit} in {stages}"
         f"<br><sup>{limited_by(evaluation.bottlenecks)}; hover for rates, shares and memory</sup>"
     )
 

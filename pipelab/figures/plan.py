@@ -112,7 +112,7 @@ def _blocks(problem: Problem | None, blocks: "Sequence[tuple[int, Stage, int]]")
         text.append(f"{DOES_NOT_FIT.symbol} {name}" if over else name)
         hover.append(
             f"<b>stage {i + 1}: {named_layers(stage.layers)}</b>"
-            f"<br>GPU {g} ({plain(gpu.type)}), {len(gpus)} in this stage<br>stage rate {cost.throughput:.6g} tokens/s"
+            f"<br>GPU {g} ({plain(gpu.type)}), {len(gpus)} in this stage<br>stage rate {cost.throughput:,.6g} tokens/s"
             f"<br>memory {need:.4g} of {gpu.memory_gb:g} GB"
             + (f": {need - gpu.memory_gb:.3g} GB too much" if over else "")
         )
@@ -157,7 +157,7 @@ def _slow_links(
             xs += [edge, edge, None]
             ys += [row[link.sender], row[link.receiver], None]
             texts += [
-                f"slowest link {i + 1}→{i + 2}: {link.throughput:.6g} {evaluation.link_unit}/s"
+                f"slowest link {i + 1}→{i + 2}: {link.throughput:,.6g} {evaluation.link_unit}/s"
             ] * 2 + [""]
     return {
         "type": "scatter", "name": "slowest link", "mode": "lines+markers", "x": xs, "y": ys,

@@ -55,7 +55,7 @@ def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note
                 "type": "scatter", "x": [x for x, _ in known], "y": [y for _, y in known], "name": name,
                 "mode": "lines+markers" if field == "incumbent" else "lines", "marker": {"size": 9},
                 "line": {"color": colour, "dash": dash, "width": 3, "shape": "hv"},
-                "hovertemplate": "%{x:.2f} s: %{y:.6g} tokens/s<extra>" + name + "</extra>",
+                "hovertemplate": "%{x:.2f} s: %{y:,.6g} tokens/s<extra>" + name + "</extra>",
             }
         )  # fmt: skip
     layout = {

@@ -102,7 +102,7 @@ def plot_progress(result: Result) -> "Figure":
         figure.add_trace(
             go.Scatter(
                 x=seconds, y=values, name=name, mode="lines+markers", line={"color": colour, "dash": dash, "width": 3},
-                line_shape="hv", hovertemplate="%{x:.2f} s: %{y:.6g} tokens/s<extra>" + name + "</extra>",
+                line_shape="hv", hovertemplate="%{x:.2f} s: %{y:,.6g} tokens/s<extra>" + name + "</extra>",
             )
         )  # fmt: skip
     known = [p for p in moments if p.bound is not None and p.incumbent is not None]
@@ -114,7 +114,7 @@ def plot_progress(result: Result) -> "Figure":
                 fillcolor="rgba(86,180,233,0.25)", showlegend=False, hoverinfo="skip",
             )
         )  # fmt: skip
-    last = f"{result.throughput:.6g} tokens/s" if result.throughput is not None else "no placement"
+    last = f"{result.throughput:,.6g} tokens/s" if result.throughput is not None else "no placement"
     gap = f", gap {result.gap:.2%}" if result.gap is not None else ""
     title = f"{plain(result.problem.name)}: {last} after {result.seconds:.3g} s{gap}"
     nodes = f"{result.details.get('nodes', 0):,} nodes of {result.solver}"

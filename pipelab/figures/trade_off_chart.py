@@ -50,20 +50,29 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
         )  # fmt: skip
         figure.add_trace(
             go.Scatter(
-                x=x, y=y, mode="markers+text", marker={"color": TYPE_COLOURS[0], "size": 11}, showlegend=False,
+                x=x, y=y, mode="markers+text", showlegend=False,
+                marker={"color": TYPE_COLOURS[0], "size": 11, "symbol": [
+                    "circle" if proven else "circle-open" for proven in frame["proven"]]},
                 text=_labels(curve.against, x, y), textposition="top center",
                 customdata=[p.replace(" → ", "<br>") for p in frame["placement"]],
-                hovertemplate=f"%{{x:.6g}} {unit}: %{{y:.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
+                hovertemplate=f"%{{x:,.6g}} {unit}: %{{y:,.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
             )
         )  # fmt: skip
-    note = f"every point proven, {len(x)} in {curve.seconds:.2g} s" + (
-        "" if curve.complete else f"; {STOPPED}, points are missing"
+    proven = sum(point.status == "optimal" for point in curve.points)
+    all_proven = proven == len(x)
+    note = (
+        "every point proven, " if all_proven else f"{proven} of {len(x)} points proven (filled), "
     )
-    note += "; between two points nothing better exists" if x else ""
+    note += f"{len(x)} in {curve.seconds:.2g} s" if all_proven else f"in {curve.seconds:.2g} s"
+    if not curve.complete:
+        note += f"; {STOPPED}, points may be missing"
+    elif x:
+        note += "; between two points nothing better exists"
     figure.update_layout(
         template=template(), height=400, title=f"{_finding(curve, unit, x, y)}<br><sup>{note}</sup>",
         xaxis={"title": {"text": unit}} | ({"rangemode": "tozero"} if curve.against in _ADDING_UP else {}),
-        yaxis={"title": {"text": "tokens/s"}, "rangemode": "tozero", "range": [0, 1.15 * max(y, default=1)]},
+        yaxis={"title": {"text": "tokens/s"}, "tickformat": ",", "rangemode": "tozero",
+               "range": [0, 1.15 * max(y, default=1)]},
     )  # fmt: skip
     return figure
 
@@ -83,14 +92,23 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> st
         )
     if curve.against in _ADDING_UP:
         best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
-        return f"{name}: {y[-1]:.4g} tokens/s at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
+        return f"{name}: {_rate(y[-1])} tokens/s at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
     if len(x) == 1:
-        return f"{name}: one placement is best in both, {y[0]:.4g} tokens/s at {x[0]:.4g} {unit}"
+        return f"{name}: one placement is best in both, {_rate(y[0])} tokens/s at {x[0]:.4g} {unit}"
     least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "lowest-latency"}[
         curve.against
     ]
     more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
     return f"{name}: the fastest has {more} more tokens/s than the {least}, at {dearer} more {unit}"
+
+
+def _rate(tokens_per_s: float) -> str:
+    """Four digits or more, and thousands set apart.
+
+    >>> _rate(82.56289), _rate(6320.98), _rate(1234567.8)
+    ('82.56', '6,321', '1,234,568')
+    """
+    return f"{tokens_per_s:,.0f}" if tokens_per_s >= 1e4 else f"{tokens_per_s:,.4g}"
 
 
 def _percent(share: float) -> str:
@@ -104,7 +122,7 @@ def _percent(share: float) -> str:
 
 def _labels(against: str, x: list[float], y: list[float]) -> list[str]:
     """Throughput beside each point, unless the next one leaves no room."""
-    labels = [f"{v:.4g}" for v in y]
+    labels = [_rate(v) for v in y]
     if against in _ADDING_UP:
         return labels
     room = 0.07 * (x[-1] - x[0])

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Le
 
-from pipelab.fields import NotNegative, Positive, Share, checked, described
+from pipelab.fields import Count, NotNegative, Positive, Share, checked, described
 from pipelab.hardware.fact_rows import facts_from
 from pipelab.io.csv_cells import path_of
 from pipelab.io.paths import data_dir
@@ -43,6 +43,24 @@ class Engine:
         Bytes that attention moves per pair of tokens and head in prefill; 0 for fused attention.
     accumulate : {"fp32", "fp16"}
         In how many bits matrix products add up; GeForce cards are twice as fast in 16.
+    kv_efficiency : float
+        Share of the reached memory bandwidth at which attention reads keys and values.
+    integer_efficiency : float
+        Share of the reached memory bandwidth at which weights of 8-bit and 4-bit integers are read,
+        as they are converted on the way.
+    sequence_overhead_us : float
+        Per sequence of the batch and traversal, on the stage with the head: preparing and sampling.
+    tensor_parallel_us : float
+        Once per traversal where GPUs cut layers: telling all processes what comes.
+    allreduce_hop_us : float
+        What each GPU beyond two adds to the wait of an all-reduce: next to nothing with CUDA
+        graphs; without, launches hide behind less and less work.
+    stage_tensors : float
+        Tensors with a 16-bit number per token and model dimension that a stage sends to the next: 2
+        where hidden state and residual travel apart, or one in 32 bits.
+    chunk_tokens : int, optional
+        Tokens that pass at once: longer prompts pass in chunks, and memory for activations is for one
+        chunk. None where prompts pass whole.
     basis : str
         Where these numbers come from.
 
@@ -63,6 +81,13 @@ class Engine:
     link_efficiency: Share = 0.35
     score_bytes: NotNegative = 0.0
     accumulate: Literal["fp32", "fp16"] = "fp32"
+    kv_efficiency: Share = 0.6
+    integer_efficiency: Share = 0.8
+    sequence_overhead_us: NotNegative = 10.0
+    tensor_parallel_us: NotNegative = 0.0
+    allreduce_hop_us: NotNegative = 0.0
+    stage_tensors: Positive = 1.0
+    chunk_tokens: Count | None = None
     basis: str = ""
 
 

@@ -145,10 +145,32 @@ def load_cluster(
     made: list[_Node] = []
     for row in table[name]:
         made += _nodes(path, name, row, facts, network_gbit_per_s, nodes, len(made))
-    group = np.repeat(np.arange(len(made)), [n.count for n in made])
-    return Cluster(
-        tuple(g for n in made for g in (n.gpu,) * n.count), _bandwidth(made), group, _latency(made)
-    )
+    return _joined(made)
+
+
+def cluster_of_counts(
+    counts: Mapping[str, int], gpus_per_node: int, network_gbit_per_s: float
+) -> Cluster:
+    """So many known GPUs of each type, on nodes of one type each; inside a node their own links count.
+
+    Raises
+    ------
+    UnknownName
+        A type is not known.
+    InvalidValue, InvalidData
+        A number does not fit.
+    """
+    facts, made, where = load_gpus(), list[_Node](), Path("--gpus")
+    for kind, count in counts.items():
+        row = _Nodes(kind, count, gpus_per_node, network_gbit_per_s=network_gbit_per_s)
+        made += _nodes(where, kind, row, facts, None, True, len(made))
+    return _joined(made)
+
+
+def _joined(nodes: list[_Node]) -> Cluster:
+    group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
+    gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
+    return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))
 
 
 def _read(path: Path) -> dict[str, list[_Nodes]]:

@@ -9,58 +9,43 @@ usd_per_hour. `data/README.md` gives unit and source of every column.
 
 import dataclasses
 import os
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, InvalidValue, NotApplicable, UnknownName, nearest, shown
+from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.hardware.linear_rates import Coefficients, LinearThroughput
 from pipelab.io.bandwidth_csv import read_bandwidth
+from pipelab.io.case_config import (
+    COSTS,
+    KNOWN,
+    MODEL,
+    REQUIRED,
+    RULES,
+    WORKLOAD,
+    check_names,
+    flag_of,
+    part_of,
+    read_config,
+    text_of,
+)
 from pipelab.io.csv_cells import (
-    NUMBER,
     Row,
-    csv_text,
     number,
     path_of,
     place,
-    plain,
     read_rows,
-    write_to,
 )
-from pipelab.io.layers_csv import read_layers, write_layers
+from pipelab.io.layers_csv import read_layers
 from pipelab.io.paths import data_dir
 from pipelab.io.whole_files import is_file, is_folder
 from pipelab.problem import Model, Problem, Workload
 
-_MODEL = {
-    "name": "model_name",
-    "layers": "num_decoder_layers",
-    "d_model": "d_model",
-    "d_hidden": "d_hidden",
-    "layer_weight_gb": "layer_weight_memory_gb",
-    "bytes_per_element": "bytes_per_element",
-}
-_WORKLOAD = {"sequence_length": "sequence_length", "batch_size": "batch_size"}
-_RULES = {n: n for n in ("max_gpus_per_stage", "same_type_stages", "batch_split", "link_units")}
-_COSTS = {"efficiency": "stage_efficiency", "activation_overhead": "activation_overhead"}
-_REQUIRED = (
-    "sequence_length",
-    "batch_size",
-    "num_decoder_layers",
-    "d_model",
-    "d_hidden",
-    "layer_weight_memory_gb",
-)
-# The write-up's files carry these too; no stage or link depends on them; see `author_settings`.
-_UNUSED = ("vocab_size", "num_attention_heads", "time_limit_seconds", "optimality_gap")
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
-_COEFFICIENTS = ("per_token", "per_sequence", "per_layer", "constant")
+COEFFICIENTS = ("per_token", "per_sequence", "per_layer", "constant")
 
 
 def cases() -> tuple[str, ...]:
@@ -76,13 +61,16 @@ def cases() -> tuple[str, ...]:
     return tuple(name for _, name in sorted(sized))
 
 
-def load_case(case: str | Path, **options: Any) -> Problem:
-    """A bundled case by name, or any folder in the write-up's CSV format.
+def load_case(case: str | Path, *, cloud_provider: str | None = None, **options: Any) -> Problem:
+    """A bundled case by name, or a folder in the CSV format of the write-up or of its author's repository.
 
     Parameters
     ----------
     case : str or Path
         `"tiny"`, …, or the path of a folder.
+    cloud_provider : str, optional
+        Of a folder in the newest form: whose prices count in `cloud_instances_specs.csv`, beside the
+        folder or above it, where gpu_pool.csv has none. By default "AWS", as in its author's scripts.
     **options
         Fields of `Problem` to set, such as `max_gpus_per_stage=2`.
 
@@ -91,12 +79,12 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Problem
         Its name is that of the folder. Units and sources of every column are in `data/README.md`.
         The bundled cases, which are the write-up's, set `link_units="transfers"` in their files,
-        and every result says so.
+        and every result says so. A folder in the newest form (see Notes) has `Roofline`.
 
     Raises
     ------
     UnknownName
-        Neither a bundled case nor a folder, or no such field; the message names the nearest one.
+        Neither a bundled case nor a folder, or no such field or provider; the message names the nearest one.
     InvalidData
         A file, column, row or value that does not fit; the message says where.
     InvalidValue
@@ -105,7 +93,18 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Warns
     -----
     UserWarning
-        `config.csv` has an unknown parameter.
+        `config.csv` has an unknown parameter; and once of a folder in the newest form, with all that
+        is not modelled.
+
+    Notes
+    -----
+    The newest form is that of gangmuk/LLM_placement_solver at 1221697: `min_batch_size` and
+    `max_batch_size` instead of `batch_size`. The model is a `Transformer` of the stated dimensions
+    with as many key/value heads as heads; GPUs are the known types nearest in memory. Those of one
+    type that are joined, each to each, at one bandwidth are a node. A stage has GPUs of one type, as
+    many as the largest node and at most 8, which may cut each layer inside a node. The batch is the
+    greatest of the range. Where network_bandwidth.csv is absent, or of another size than the pool,
+    links have the 400 and 200 GB/s that its author's scripts generate.
 
     Examples
     --------
@@ -114,10 +113,22 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     (4, 4)
     """
     folder = _find(case)
-    parameters = _read_config(folder)
+    parameters = read_config(folder)
+    if "min_batch_size" in parameters or "max_batch_size" in parameters:
+        from pipelab.hardware.newest_cases import newest_case
+
+        return _with_options(newest_case(folder, parameters, cloud_provider), options)
+    if cloud_provider is not None:
+        expected = "expected none: the write-up's cases have no list of prices"
+        raise InvalidValue("load_case", [("cloud_provider", cloud_provider, expected)])
+    return _with_options(_of_the_write_up(folder, parameters), options)
+
+
+def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
+    check_names(folder / "config.csv", parameters, REQUIRED, KNOWN)
     rows, gpus = _read_pool(folder)
-    costs = _part(
-        replace, _COSTS, parameters, {"obj": load_coefficients(_coefficients_file(folder))}
+    costs = part_of(
+        replace, COSTS, parameters, {"obj": load_coefficients(_coefficients_file(folder))}
     )
     for row in rows:
         if row.cells["gpu_type"] not in costs.gpu_types:
@@ -128,24 +139,20 @@ def load_case(case: str | Path, **options: Any) -> Problem:
                 f"is not a GPU type the cost model knows; {known}. {_OWN_RATES}",
             )
     cluster = Cluster(gpus, read_bandwidth(folder, len(gpus)))
-    model = _part(Model, _MODEL, parameters, {"name": folder.name})
+    model = part_of(Model, MODEL, parameters, {"name": folder.name})
     model = dataclasses.replace(model, **read_layers(folder, model.layers))
-    workload = _part(Workload, _WORKLOAD, parameters)
-    rules: dict[str, Any] = {n: parameters[n].cells["value"] for n in _RULES if n in parameters}
+    workload = part_of(Workload, WORKLOAD, parameters)
+    rules: dict[str, Any] = {n: parameters[n].cells["value"] for n in RULES if n in parameters}
     if "same_type_stages" in rules:
-        rules["same_type_stages"] = _flag(parameters["same_type_stages"])
-
-    def make() -> Problem:
-        return Problem(cluster, model, workload, costs, name=folder.name, **rules)
+        rules["same_type_stages"] = flag_of(parameters["same_type_stages"])
 
     try:
-        problem = make()
+        return Problem(cluster, model, workload, costs, name=folder.name, **rules)
     except InvalidValue as error:
         field, value, expected = error.problems[0]
         if field not in parameters:
             raise
         raise parameters[field].error("value", value, f"{expected} ({field})") from None
-    return _with_options(problem, options)
 
 
 def _with_options(problem: Problem, options: Mapping) -> Problem:
@@ -164,10 +171,10 @@ def author_settings(case: str | Path) -> dict[str, float]:
     >>> author_settings("tiny")
     {'gap': 0.01, 'seconds': 60.0}
     """
-    parameters = _read_config(_find(case))
+    parameters = read_config(_find(case))
     columns = {"gap": "optimality_gap", "seconds": "time_limit_seconds"}
     return {
-        name: float(_value(parameters[c], name)) for name, c in columns.items() if c in parameters
+        name: float(text_of(parameters[c], name)) for name, c in columns.items() if c in parameters
     }
 
 
@@ -201,110 +208,13 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
         data_dir() / "linear_throughput.csv" if path is None else path_of("load_coefficients", path)
     )
     coefficients = {}
-    for row in read_rows(path, ("gpu_type", *_COEFFICIENTS)):
+    for row in read_rows(path, ("gpu_type", *COEFFICIENTS)):
         name = row.cells["gpu_type"]
         if not name or name in coefficients:
             raise row.error("gpu_type", name, "expected a name that no other row has")
-        values: dict[str, Any] = {c: number(row, c) for c in _COEFFICIENTS}
+        values: dict[str, Any] = {c: number(row, c) for c in COEFFICIENTS}
         coefficients[name] = place(row, {}, partial(Coefficients, **values))
     return LinearThroughput(coefficients)
-
-
-def save_case(problem: Problem, folder: str | Path) -> Path:
-    """Write a problem in the write-up's CSV format, so that `load_case` gives it back.
-
-    Every file is replaced whole. The coefficients are written beside the three files, so
-    that the folder is complete. The problem's name becomes that of the folder.
-
-    Parameters
-    ----------
-    problem : Problem
-        With `LinearThroughput` and a `Model`.
-    folder : str or Path
-        Made where it is not there.
-
-    Returns
-    -------
-    Path
-        The folder.
-
-    Raises
-    ------
-    NotApplicable
-        The format cannot hold this cost model, this model, or a cluster's latencies.
-    InvalidData
-        The folder cannot be written.
-    InvalidValue
-        `folder` is not a path.
-
-    Notes
-    -----
-    The format has no place for nodes of GPUs, nor for `Workload.in_flight` and `output_tokens`;
-    `LinearThroughput` reads none of them, and `load_case` gives their defaults.
-    """
-    folder = path_of("save_case", folder, "folder")
-    if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):
-        expected = "expected LinearThroughput and a Model: the write-up's format knows no others; see save_placement"
-        raise NotApplicable("save_case", [("costs", type(problem.costs).__name__, expected)])
-    if problem.cluster.latency_ms.any():
-        remedy = "dataclasses.replace(cluster, latency_ms=0)"
-        expected = f"expected none: the write-up's format has no place for them; {remedy}"
-        raise NotApplicable(
-            "save_case", [("latency_ms", float(problem.cluster.latency_ms.max()), expected)]
-        )
-    parts = (
-        (_MODEL, problem.model),
-        (_WORKLOAD, problem.workload),
-        (_COSTS, problem.costs),
-        (_RULES, problem),
-    )
-    config = [
-        (column, getattr(part, field)) for names, part in parts for field, column in names.items()
-    ]
-    pool: list[list[Any]] = []
-    previous = None
-    for gpu in problem.cluster.gpus:  # runs of equal GPUs, ids consecutive in pool order
-        if gpu == previous:
-            pool[-1][1] += 1
-        else:
-            pool.append(
-                [
-                    gpu.type,
-                    1,
-                    plain(gpu.memory_gb),
-                    "" if gpu.usd_per_hour is None else plain(gpu.usd_per_hour),
-                ]
-            )
-        previous = gpu
-    labels = [f"gpu_{i}" for i in range(len(problem.cluster))]
-    matrix = problem.cluster.bandwidth_matrix()
-    own = np.diagonal(matrix)  # never used; what the format cannot hold becomes 0
-    np.fill_diagonal(matrix, np.where(np.isfinite(own) & (own >= 0), own, 0))
-    bandwidth = [[label, *map(plain, row)] for label, row in zip(labels, matrix, strict=True)]
-    rates = [
-        [t, *(plain(getattr(c, n)) for n in _COEFFICIENTS)]
-        for t, c in problem.costs.coefficients.items()
-    ]
-    write_to(
-        "save_case",
-        folder / "config.csv",
-        csv_text(["parameter", "value"], [[n, plain(v)] for n, v in config]),
-    )
-    priced = 4 if any(row[3] for row in pool) else 3
-    header = ["gpu_type", "count", "memory_gb", "usd_per_hour"]
-    write_to(
-        "save_case",
-        folder / "gpu_pool.csv",
-        csv_text(header[:priced], [row[:priced] for row in pool]),
-    )
-    write_to("save_case", folder / "network_bandwidth.csv", csv_text(["", *labels], bandwidth))
-    write_to(
-        "save_case",
-        folder / "throughput_coefficients.csv",
-        csv_text(["gpu_type", *_COEFFICIENTS], rates),
-    )
-    write_layers(folder / "layers.csv", problem.model)
-    return folder
 
 
 def _find(case: str | Path) -> Path:
@@ -319,60 +229,6 @@ def _find(case: str | Path) -> Path:
     raise UnknownName(
         f"{shown(str(case))} is neither a bundled case nor a folder; {nearest(str(case), cases())}"
     )
-
-
-def _coefficients_file(folder: Path) -> Path | None:
-    own = folder / "throughput_coefficients.csv"
-    return own if os.path.lexists(own) else None  # a link that dangles is named when it is read
-
-
-def _read_config(folder: Path) -> dict[str, Row]:
-    """The rows of config.csv by parameter name."""
-    path = folder / "config.csv"
-    known = [*_MODEL.values(), *_WORKLOAD.values(), *_COSTS.values(), *_RULES, *_UNUSED]
-    parameters: dict[str, Row] = {}
-    for row in read_rows(path, ("parameter", "value")):
-        name = row.cells["parameter"]
-        if name in parameters:
-            raise row.error("parameter", name, f"is already in row {parameters[name].number}")
-        parameters[name] = row
-    for name in _REQUIRED:
-        if name not in parameters:
-            raise InvalidData(f"{path}: parameter {name!r} is missing; {nearest(name, parameters)}")
-    for name, row in parameters.items():
-        if name not in known:
-            place_text = f"{path}, row {row.number}: parameter {name!r} is not used by pipelab"
-            warnings.warn(f"{place_text}; {nearest(name, known)}", stacklevel=4)
-    return parameters
-
-
-def _part(
-    make: Callable,
-    columns: Mapping[str, str],
-    parameters: Mapping[str, Row],
-    defaults: Mapping = {},
-) -> Any:
-    """Make a Model, a Workload or costs; a refused value is reported at its row of config.csv."""
-    values = {
-        field: _value(parameters[c], field) for field, c in columns.items() if c in parameters
-    }
-    defaults = dict(defaults)
-    first = [defaults.pop("obj")] if "obj" in defaults else []
-    try:
-        return make(*first, **{**defaults, **values})
-    except InvalidValue as error:
-        field, value, expected = error.problems[0]
-        raise parameters[columns[field]].error(
-            "value", value, f"{expected} ({columns[field]})"
-        ) from None
-
-
-def _value(row: Row, field: str) -> str:
-    """The text of a parameter; of all but the model's name, text that reads as a number."""
-    text = row.cells["value"]
-    if field != "name" and not NUMBER.fullmatch(text):
-        raise row.error("value", text, f"expected a number ({row.cells['parameter']})")
-    return text
 
 
 def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
@@ -402,8 +258,6 @@ def _count(row: Row) -> int:
     return int(text)
 
 
-def _flag(row: Row) -> bool:
-    text = row.cells["value"].lower()
-    if text not in ("true", "false"):
-        raise row.error("value", row.cells["value"], "expected true or false (same_type_stages)")
-    return text == "true"
+def _coefficients_file(folder: Path) -> Path | None:
+    own = folder / "throughput_coefficients.csv"
+    return own if os.path.lexists(own) else None  # a link that dangles is named when it is read

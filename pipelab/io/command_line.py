@@ -1,42 +1,28 @@
 """The command line: `pipelab` opens the lab; the other commands do without it."""
 
-import json
 import sys
 import warnings
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pipelab.errors import InvalidValue, PipelabError
-from pipelab.io.csv_cells import write_to
+from pipelab.io.commands.plans import evaluate, settings, solve, write
+from pipelab.io.commands.tables import compare, count, node, sweep
 from pipelab.io.streams import heard, say
-from pipelab.io.terminal import print_ledger, print_result
-from pipelab.solving import METHODS
-
-if TYPE_CHECKING:
-    from pipelab.placement import Placement
-    from pipelab.problem import Problem
-    from pipelab.solving import Result
+from pipelab.io.terminal import print_ledger
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=False,
     pretty_exceptions_enable=False,
-    help="Which GPUs should hold which layers of a large language model? Without a command: open the notebooks.",
+    help="Which GPUs should hold which layers of a large language model?\n\n"
+    "A problem is a case (pipelab cases), a folder of CSV files, or a model on GPUs: "
+    "--model Llama-3-70B --gpus a100=4,l4=8. Without a command: open the notebooks.\n\n"
+    "Exit status: 0, 1 where there is no placement, 2 where something is refused.",
 )
+_PLAN, _FACTS, _COURSE = "Place a model", "What is known", "The course"
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-Case = Annotated[
-    str, typer.Argument(help="A bundled case, or a folder in the write-up's CSV format.")
-]
-MaxGpus = Annotated[int | None, typer.Option("--max-gpus", help="GPUs per stage, at most.")]
-SameType = Annotated[
-    bool | None, typer.Option("--same-type/--mixed", help="Only stages of one GPU type.")
-]
-BatchSplit = Annotated[str | None, typer.Option(help="even or balanced.")]
-LinkUnits = Annotated[str | None, typer.Option(help="transfers (as the write-up) or tokens.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def main() -> None:
@@ -74,7 +60,11 @@ def _open(context: typer.Context) -> None:
         open_lab([])
 
 
-@app.command(context_settings=_PASS_ON)
+for _command in (solve, evaluate, settings, compare, sweep, node, count):
+    app.command(rich_help_panel=_PLAN)(_command)
+
+
+@app.command(context_settings=_PASS_ON, rich_help_panel=_COURSE)
 def lab(context: typer.Context) -> None:
     """Open JupyterLab on the notebooks; further arguments go to JupyterLab."""
     from pipelab.io.lab import open_lab
@@ -82,7 +72,7 @@ def lab(context: typer.Context) -> None:
     open_lab(context.args)
 
 
-@app.command()
+@app.command(rich_help_panel=_FACTS)
 def doctor() -> None:
     """Say what is installed and which solvers answer; each solves tiny. Exit status 1 if one does not."""
     from pipelab.io.health import examine
@@ -95,7 +85,7 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=_FACTS)
 def cases() -> None:
     """List the bundled cases."""
     from pipelab.io.cases_csv import cases as names
@@ -111,122 +101,26 @@ def cases() -> None:
         )
 
 
-@app.command()
-def count(
-    case: Case,
-    max_gpus: MaxGpus = None,
-    same_type: SameType = None,
-    form: Annotated[str, typer.Option(help="written or tight.")] = "written",
-    as_json: Json = False,
-) -> None:
-    """Count the joint ILP of a case, without building it."""
-    from pipelab.engine.methods.joint_model import joint_size
+@app.command(rich_help_panel=_FACTS)
+def models() -> None:
+    """List the bundled models."""
+    from pipelab.hardware.known_models import models as known
 
-    problem = _load(case, max_gpus_per_stage=max_gpus, same_type_stages=same_type)
-    size = joint_size(problem, form)
-    if as_json:
-        print(json.dumps(size))
-        return
-    for name, number in size.items():
-        print(f"{name:<12} {number:>20,}")
+    for name, row in known().iterrows():
+        print(f"{name:<24} {row['layers']:>4} layers, {row['parameters'] / 1e9:>8.2f}e9 parameters")
 
 
-@app.command()
-def solve(
-    case: Case,
-    max_gpus: MaxGpus = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
-    form: Annotated[str | None, typer.Option(help="With --method joint: written or tight.")] = None,
-    same_type: SameType = None,
-    batch_split: BatchSplit = None,
-    link_units: LinkUnits = None,
-    time_limit: Annotated[
-        float | None, typer.Option(min=0, help="Seconds; the best placement by then is kept.")
-    ] = None,
-    gap: Annotated[
-        float | None, typer.Option(min=0, help="Stop when at most this share below the best.")
-    ] = None,
-    as_json: Json = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            help="Write the whole plan, rates of stages and links included: .json or .csv."
-        ),
-    ] = None,
-) -> None:
-    """Find the best placement of a case; exit status 1 where none is found.
+@app.command(rich_help_panel=_FACTS)
+def gpus() -> None:
+    """List the known types of GPU."""
+    from pipelab.hardware.known_gpus import load_gpus
 
-    Ctrl-C ends the search and prints the best so far.
-    """
-    from pipelab.io.saving import save
-    from pipelab.solving import solve as run
-
-    rules = {"max_gpus_per_stage": max_gpus, "same_type_stages": same_type}
-    problem = _load(case, **rules, batch_split=batch_split, link_units=link_units)
-    options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
-    result = run(problem, method, **{k: v for k, v in options.items() if v is not None})
-    if as_json:
-        print(json.dumps(result.to_dict(), allow_nan=False))
-    else:
-        print_result(result)
-    if result.placement is None:
-        raise typer.Exit(1)
-    if output is not None:
-        save(result, output)
+    for name, gpu in load_gpus().items():
+        moves, computes = gpu.memory_bandwidth_gb_per_s, gpu.fp16_tflop_per_s
+        print(f"{name:<14} {gpu.memory_gb:>6.1f} GB, {moves:>5.0f} GB/s, {computes:>6.1f} TFLOP/s")
 
 
-@app.command()
-def settings(
-    case_or_plan: Annotated[
-        str, typer.Argument(help="A case to solve, or a plan written by solve --output.")
-    ],
-    engine: Annotated[str, typer.Option(help="vLLM, llama.cpp, SGLang, Megatron or TensorRT-LLM.")],
-    case: Annotated[
-        str | None, typer.Option(help="Of a plan: its case, if the plan does not name it.")
-    ] = None,
-    max_gpus: MaxGpus = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option(help="Address of all GPUs, or of each by its id, with commas between."),
-    ] = None,
-    output: Annotated[str | None, typer.Option(help="Write the script to this file.")] = None,
-) -> None:
-    """Print the launch script of an engine for a case's best placement, or for a plan."""
-    from pipelab.io.engines.choice import settings as translated
-
-    problem, plan = _planned(case_or_plan, case, max_gpus)
-    if plan is None:
-        raise typer.Exit(1)
-    addresses = hosts.split(",") if hosts and "," in hosts else hosts
-    found = translated(problem, plan, engine, hosts=addresses)
-    for note in found.notes:
-        say(note)
-    _write(output or "-", found.script, "settings")
-
-
-def _planned(
-    case_or_plan: str, case: str | None, max_gpus: int | None
-) -> tuple["Problem", "Placement | Result | None"]:
-    """The problem and its plan: from a file, or solved; None, and said, where no placement exists."""
-    from pipelab.io.loading import load_placement, problem_of
-    from pipelab.solving import solve as run
-
-    if case_or_plan.endswith((".json", ".csv")):
-        problem = problem_of(case_or_plan, case)
-        if max_gpus is not None:
-            problem = replace(problem, max_gpus_per_stage=max_gpus)
-        return problem, load_placement(case_or_plan, problem)
-    if case is not None:
-        expected = "expected it beside a plan (.json or .csv) only"
-        raise InvalidValue("settings", [("--case", case, expected)])
-    problem = _load(case_or_plan, max_gpus_per_stage=max_gpus)
-    result = run(problem)
-    if result.placement is None:
-        print(result.sentence)
-    return problem, result if result.placement else None
-
-
-@app.command()
+@app.command(rich_help_panel=_COURSE)
 def reproduce(
     documents: Annotated[
         list[str] | None, typer.Argument(help="pmetal, scheduler, boostr, write-up; or all.")
@@ -248,20 +142,13 @@ def reproduce(
     ledger = run(documents or None, progress=True)
     for target, text in ((csv, ledger.csv), (html, ledger.html)):
         if target is not None:
-            _write(target, text(), "reproduce")
+            write(target, text(), "reproduce")
     print_ledger(ledger, sys.stderr if "-" in (csv, html) else sys.stdout)
     if ledger.changed:
         raise typer.Exit(1)
 
 
-def _write(target: str, text: str, command: str) -> None:
-    if target == "-":
-        print(text, end="")
-    else:
-        write_to(command, target, text)
-
-
-@app.command()
+@app.command(rich_help_panel=_COURSE)
 def copy(folder: Annotated[str, typer.Argument(help="Where the notebooks go.")]) -> None:
     """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
     from pipelab.io.lab import copy_notebooks
@@ -273,7 +160,7 @@ def copy(folder: Annotated[str, typer.Argument(help="Where the notebooks go.")])
         print(f"every notebook is in {folder} already; nothing was changed")
 
 
-@app.command()
+@app.command(rich_help_panel=_COURSE)
 def static(
     folder: Annotated[
         str, typer.Argument(help="Where the pages go: new, empty, or an earlier copy.")
@@ -287,12 +174,6 @@ def static(
 
     pages = static_copy(folder, notebooks, progress=True)
     print(f"{len(pages)} pages; begin with {pages[0]}")
-
-
-def _load(case: str, **options: Any) -> "Problem":
-    from pipelab.io.cases_csv import load_case
-
-    return load_case(case, **{k: v for k, v in options.items() if v is not None})
 
 
 if __name__ == "__main__":

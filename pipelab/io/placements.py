@@ -92,6 +92,11 @@ def save_placement(
     return path
 
 
+def document_of(problem: Problem, placement: Placement) -> dict:
+    """What JSON holds of a placement: conditions, and every stage and link with its rate."""
+    return _document(problem, evaluate(problem, placement), None)
+
+
 def _json(document: dict) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

@@ -7,19 +7,45 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from pipelab.course.ledger.book import Ledger
+    from pipelab.evaluation import Evaluation
+    from pipelab.hardware.what_fits import Capacity
+    from pipelab.placement import Placement
+    from pipelab.problem import Problem
     from pipelab.solving import Result
 
 
 def print_result(result: "Result") -> None:
     """The answer, its stages and its links."""
     print(result.sentence)
-    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
+    method = getattr(result, "method", "")  # a result with microbatches in flight has none
+    if method:
+        print(f"Method: {method}{', ' if result.solver else ''}{result.solver}")
     if result.evaluation:
+        _print_stages(result.evaluation)
+
+
+def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
+    """A placement's rate, what it holds, its stages and its links."""
+    from pipelab.evaluation import evaluate
+
+    found = evaluate(problem, placement)
+    print(f"{found.throughput:.7g} tokens/s; slowest: {', '.join(found.bottlenecks)}")
+    load, unlimited = problem.workload, "any number of"
+    context = unlimited if held.context is None else f"{held.context:,}"
+    sequences = unlimited if held.sequences is None else f"{held.sequences:,}"
+    print(
+        f"It holds {load.batch_size * load.in_flight:,} sequences of {context} tokens, "
+        f"or {sequences} sequences of {load.sequence_length:,} tokens"
+    )
+    _print_stages(found)
+
+
+def _print_stages(evaluation: "Evaluation") -> None:
+    print()
+    print(table_text(evaluation.to_frame()))
+    if evaluation.links:
         print()
-        print(_table(result.evaluation.to_frame()))
-    if result.evaluation and result.evaluation.links:
-        print()
-        print(_table(result.evaluation.links_frame()))
+        print(table_text(evaluation.links_frame()))
 
 
 def print_ledger(ledger: "Ledger", stream: TextIO) -> None:
@@ -52,6 +78,6 @@ def _short(value: object, most: int = 48) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _table(frame: "DataFrame") -> str:
+def table_text(frame: "DataFrame") -> str:
     """A data frame as plain text, columns named by their units."""
     return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")

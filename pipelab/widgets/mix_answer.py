@@ -4,11 +4,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from pipelab.display import outcome_of
 from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
-from pipelab.evaluation import evaluate
+from pipelab.engine.speed_scenarios import sensitivity
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.figures.baselines import Row
 from pipelab.placement import Placement
@@ -116,6 +118,34 @@ def one_more(
             return
         proven = result.status in ("optimal", "infeasible")
         yield gpu_type, (result.throughput or 0.0) if proven else None
+
+
+def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterator[str]:
+    """Whether another plan is better where GPU types are off by as much as predictions are; nothing if stopped.
+
+    Parameters
+    ----------
+    budget_s : float
+        Seconds for every type of GPU, faster or slower.
+    """
+    band = expected_of(found.problem, found.result.evaluation)
+    if band is None or found.result.status != "optimal" or not band.within or stop.is_set():
+        return
+    plan, within = found.result.placement, min(band.within, 0.99)
+    tried = sensitivity(found.problem, plan, within, stop=stop, time_limit=budget_s)
+    if stop.is_set():
+        return
+    if any(scenario.best.status != "optimal" for scenario in tried.scenarios):
+        yield f"Whether another plan is better within ±{within:.0%} was not proven in time."
+    else:
+        yield tried.sentence
+
+
+def expected_of(problem: Problem, evaluation: Evaluation | None) -> Any:
+    """How far the rate may be off, if the cost model knows; else None."""
+    if evaluation is None or not hasattr(problem.costs, "expected_rate"):
+        return None
+    return problem.costs.expected_rate(problem, evaluation)
 
 
 def money(problem: Problem, placement: Placement | None, throughput: float | None) -> Money:

@@ -13,7 +13,15 @@ from pipelab.placement import Placement
 from pipelab.widgets import mix_sentences as words
 from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.mix_answer import Answer, answer, answered, one_gpu_per_stage, one_more
+from pipelab.widgets.mix_answer import (
+    Answer,
+    answer,
+    answered,
+    expected_of,
+    one_gpu_per_stage,
+    one_more,
+    plan_within,
+)
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_in_flight import in_flight_of
 from pipelab.widgets.mix_own import OwnPlan
@@ -44,6 +52,7 @@ class MixExplorer(widgets.VBox):
         self._listeners: list[Callable[[Answer | None], None]] = []
         self._gains: dict[str, float | None] = {}
         self._single: Row | None = None
+        self._within = ""
         self.busy = widgets.HTML()
         self.controls = MixControls(mix, self._changed, simple, self.busy)
         self.panel = self.controls.panel
@@ -102,11 +111,8 @@ class MixExplorer(widgets.VBox):
         self._notify()
 
     def _show(self, found: Answer) -> None:
-        self.found, self._gains, self._single = (
-            found,
-            {},
-            Row("one GPU per stage", None, None, "being solved …"),
-        )
+        self.found, self._gains, self._within = found, {}, ""
+        self._single = Row("one GPU per stage", None, None, "being solved …")
         if found.in_flight is not None:
             self.controls.reach(found.in_flight.needed)
         self.refusal.value = ""
@@ -116,18 +122,22 @@ class MixExplorer(widgets.VBox):
         self._beside.later(self._looked_further, self._learned, _IDLE_S)
 
     def _looked_further(self, stop: "threading.Event") -> Iterator:
-        """What is solved while no control changes: one GPU per stage, and one more GPU of each type."""
-        mix = given(self.found).mix
-        yield one_gpu_per_stage(mix, stop)
-        yield from one_more(mix, stop, _BUDGET_S)
+        """What is solved while no control changes: one GPU per stage, one more GPU of each type, other speeds."""
+        found = given(self.found)
+        yield one_gpu_per_stage(found.mix, stop)
+        yield from one_more(found.mix, stop, _BUDGET_S)
+        yield from plan_within(found, stop, _BUDGET_S)
 
     def _learned(self, item: Any) -> None:
         if isinstance(item, Row):
             self._single = item
             self._draw_baselines()
+            return
+        if isinstance(item, str):
+            self._within = item
         else:
             self._gains[item[0]] = item[1]
-            self._say()
+        self._say()
 
     def _own_changed(self) -> None:
         """The reader moved a boundary, went back, or pinned a plan."""
@@ -166,11 +176,14 @@ class MixExplorer(widgets.VBox):
             )
             return
         placement, evaluation = (own or result).placement, given((own or result).evaluation)
+        expected = expected_of(found.problem, evaluation)
         self.text.say(
             in_flight_of(found.problem, given(placement), evaluation).sentence,
             words.costs_line(found.mix),
             words.facts_line(found.problem, given(placement), evaluation.throughput),
             words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
+            expected.sentence if expected else "",
+            self._within if own is None else "",
         )
 
     def _show_busy(self, on: bool) -> None:

@@ -153,9 +153,9 @@ class WatchedSolve(widgets.VBox):
         if last is None or last.bound is None:
             return "gap: not known before the first bound"
         if last.incumbent is None:
-            return f"gap: infinite, since there is no placement yet; bound {last.bound:.6g}"
+            return f"gap: infinite, since there is no placement yet; bound {last.bound:,.6g}"
         gap = (last.bound - last.incumbent) / last.incumbent
-        numbers = f"({last.bound:.6g} − {last.incumbent:.6g}) / {last.incumbent:.6g}"
+        numbers = f"({last.bound:,.6g} − {last.incumbent:,.6g}) / {last.incumbent:,.6g}"
         return f"gap = (bound − best) / best = {numbers} = {gap:.2%}"
 
     def _news(self, moments: "Sequence[Progress]", elapsed: float) -> str:
@@ -163,11 +163,11 @@ class WatchedSolve(widgets.VBox):
             return f"… {elapsed:.1f} s: the model is being built and presolved …"
         last = moments[-1]
         best = (
-            f"best {last.incumbent:.6g} tokens/s"
+            f"best {last.incumbent:,.6g} tokens/s"
             if last.incumbent is not None
             else "no placement yet"
         )
-        bound = f"bound {last.bound:.6g}" if last.bound is not None else "no bound yet"
+        bound = f"bound {last.bound:,.6g}" if last.bound is not None else "no bound yet"
         return f"… {elapsed:.1f} s: {best}, {bound}, {last.nodes:,} nodes when that was found."
 
     def _draw_placement(self, moments: "Sequence[Progress]") -> None:
@@ -180,7 +180,7 @@ class WatchedSolve(widgets.VBox):
             return
         self._drawn = (placement, proof)
         slow = evaluate(self.problem, placement).bottlenecks
-        title = f"{throughput:.6g} tokens/s in {counted(len(placement), 'stage')}, {proof}"
+        title = f"{throughput:,.6g} tokens/s in {counted(len(placement), 'stage')}, {proof}"
         self.chart.put(plan_parts(self.problem, placement, title, limited_by(slow)))
 
 

@@ -1,18 +1,20 @@
 """Exercises of notebook 04: what a heuristic of counts and averages predicts, and what is true."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.puzzle import Failure, Puzzle
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from pipelab.problem import Model, Problem
 
 Mix = tuple[int, ...]  # how many A100, L4 and T4
@@ -126,12 +128,13 @@ class Stages(NamedTuple):
         return f"stages={list(self.stages)}, links={dict(self.links)}"
 
 
-def _best_of_orders(x: Stages, links: Mapping[tuple[str, str], float] | None = None) -> float:
-    between = dict(x.links) if links is None else links
-    return min(
-        max([ms for _, ms in order] + [between[a, b] for (a, _), (b, _) in pairwise(order)])
-        for order in permutations(x.stages)
-    )
+def _best_of_orders(x: Stages) -> float:
+    return min(max(_times(order, dict(x.links))) for order in permutations(x.stages))
+
+
+def _times(order: Sequence[tuple[str, int]], links: Mapping[tuple[str, str], int]) -> list[int]:
+    """Of the stages, and of the links between them."""
+    return [ms for _, ms in order] + [links[a, b] for (a, _), (b, _) in pairwise(order)]
 
 
 @cache
@@ -146,6 +149,26 @@ def _pipelines() -> tuple[Stages, ...]:
         links = tuple(((a, b), chance.randint(1, 30)) for a, b in product(sites, repeat=2))
         found.add(Stages(stages, links))
     return tuple(sorted(found, key=lambda x: (len(x.stages), len(x.links), repr(x))))
+
+
+def _drawn(failure: Failure) -> "Figure":
+    """The best order, stage after link after stage, the slowest framed."""
+    from pipelab.course.figures.rows import Block, Row, colour_of, plot_rows
+    from pipelab.figures.theme import NEUTRAL_LIGHT
+
+    x: Stages = failure.given
+    links, best = dict(x.links), _best_of_orders(x)
+    order = min(permutations(x.stages), key=lambda order: max(_times(order, links)))
+    parts = []
+    for before, (site, ms) in zip([None, *order], order, strict=False):
+        if before:
+            parts.append((f"link {before[0]} → {site}", links[before[0], site], NEUTRAL_LIGHT))
+        parts.append((f"stage at {site}", ms, colour_of("ABC".index(site))))
+    rows = [
+        Row(name, [Block(ms, colour, f"{ms}")], framed=ms == best) for name, ms, colour in parts
+    ]
+    title = f"The best order is {' → '.join(site for site, _ in order)}: its slowest part takes {best} ms"
+    return plot_rows(rows, title + failure.yours, "ms", "framed: the slowest part")
 
 
 def _look_at(x: Stages) -> str:
@@ -181,6 +204,11 @@ AVERAGES: dict[str, Exercise | Puzzle | SmallestMix] = {
     ),
     "04.2": SmallestMix(),
     "04.3": Puzzle(
-        "best_of_orders(stages, links)", _pipelines, _best_of_orders, _look_at, apply=_with_copies
+        "best_of_orders(stages, links)",
+        _pipelines,
+        _best_of_orders,
+        _look_at,
+        apply=_with_copies,
+        picture=_drawn,
     ),
 }

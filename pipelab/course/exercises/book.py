@@ -9,11 +9,12 @@ from pipelab.course.exercises.cuts import CUTS
 from pipelab.course.exercises.exercise import Exercise
 from pipelab.course.exercises.joint import JOINT
 from pipelab.course.exercises.one_gpu_per_stage import ONE_GPU_PER_STAGE
-from pipelab.course.exercises.pipelines import PIPELINES
 from pipelab.course.exercises.puzzle import Puzzle
 from pipelab.course.exercises.refutation import Refutation
 from pipelab.course.exercises.requirement import Requirement
+from pipelab.course.exercises.schedules import SCHEDULES
 from pipelab.course.exercises.search import SEARCH
+from pipelab.course.exercises.serving import SERVING
 from pipelab.course.exercises.splits import SPLITS
 from pipelab.course.exercises.write_up import WRITE_UP
 from pipelab.errors import UnknownName, nearest
@@ -26,7 +27,8 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix | Refutation | Re
     **AVERAGES,
     **JOINT,
     **COUNTS,
-    **PIPELINES,
+    **SCHEDULES,
+    **SERVING,
     **WRITE_UP,
     **AUDITS,
 }
@@ -63,9 +65,9 @@ def check(name: str, value: object) -> Answer:
     >>> print(check("00.1", None))
     exercise 00.1: not attempted yet
     >>> print(check("00.1", 5688.8889))
-    exercise 00.1: right, 5688.889 tokens/s
+    exercise 00.1: right, 5,688.889 tokens/s
     >>> print(check("00.1", 3413.3333))
-    exercise 00.1: not yet. Yours is 3413.333 tokens/s, too low. Hint: that is by memory; the
+    exercise 00.1: not yet. Yours is 3,413.333 tokens/s, too low. Hint: that is by memory; the
     weights asked for are speeds
     """
     if name not in EXERCISES:
@@ -73,12 +75,15 @@ def check(name: str, value: object) -> Answer:
     exercise = EXERCISES[name]
     if value is ... or (value is None and not exercise.none):
         return verdict("not attempted yet", f"exercise {name}: not attempted yet")
-    right, why = exercise.grade(value)
+    failure, picture = None, None
+    if isinstance(exercise, Puzzle) and callable(value):
+        failure, picture = exercise.smallest_failure(value), exercise.picture
+        right, why = exercise.graded(failure)
+    else:
+        right, why = exercise.grade(value)
     if right:
         return verdict("right", f"exercise {name}: right, {why}")
     answer = verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}")
-    if isinstance(exercise, Puzzle) and exercise.picture and callable(value):
-        failure = exercise.smallest_failure(value)
-        if failure is not None:
-            return DrawnAnswer(answer.text, answer.html, exercise.picture(failure[0]))
+    if failure is not None and picture:
+        return DrawnAnswer(answer.text, answer.html, picture(failure))
     return answer

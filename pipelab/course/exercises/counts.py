@@ -2,13 +2,17 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.puzzle import Failure, Puzzle
+from pipelab.display import counted
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 _INPUTS = 300
 _RATE = 6400.0  # tokens/s: the lowest rate that no placement of two GPUs per stage reaches
@@ -86,10 +90,61 @@ def _look_at_claim(claim: Prices) -> str:
     )
 
 
-def _mixes_by_name(pool: Pool) -> int:
+def _draw_claim(failure: Failure) -> "Figure":
+    """What every stage's GPUs cost, beside what it holds; and what all GPUs cost, beside the model."""
+    from pipelab.course.figures.rows import Block, Row, colour_of, plot_rows
+
+    claim: Prices = failure.given
+
+    def row(name: str, gpus: Iterable[int], mark: float, wrong: bool) -> Row:
+        prices = claim.prices
+        return Row(
+            name,
+            [Block(prices[k], colour_of(k), f"{prices[k]:g}") for k in gpus],
+            mark,
+            wrong=wrong,
+        )
+
+    rows = []
+    for gpus, most in claim.stages:
+        short = most > sum(claim.prices[k] for k in gpus)
+        rows.append(row(f"a stage of {' + '.join(map(str, gpus))} holds {most}", gpus, most, short))
+    everything = [k for k, count in enumerate(claim.counts) for _ in range(count)]
+    enough = claim.total >= claim.layers or min(claim.prices) < 0
+    rows.append(
+        row(f"all GPUs; {counted(claim.layers, 'layer')}", everything, claim.layers, enough)
+    )
+    if min(claim.prices) < 0:
+        title = f"No proof: a GPU of class {claim.prices.index(min(claim.prices))} costs less than nothing"
+    elif claim.holds_too_much:
+        title = "No proof: a stage holds more layers than its GPUs cost"
+    elif claim.total >= claim.layers:
+        title = f"No proof: all GPUs cost {claim.total:g} layers, and the model has {claim.layers}"
+    else:
+        title = f"A proof: every stage is paid for, and all GPUs cost {claim.total:g} of {claim.layers} layers"
+    note = "a block: the price of a GPU; black line: layers held, last of all the model's; red: why it is no proof"
+    return plot_rows(rows, title, "layers", note)
+
+
+def _mixes_by_name(pool: Pool) -> set[tuple[int, ...]]:
     """By naming every GPU, as far as the pool is small."""
     names = [k for k, count in enumerate(pool.counts) for _ in range(count)]
-    return len({mix for size in range(1, pool.most + 1) for mix in combinations(names, size)})
+    return {mix for size in range(1, pool.most + 1) for mix in combinations(names, size)}
+
+
+def _draw_pool(failure: Failure) -> "Figure":
+    """A row per mix."""
+    from pipelab.course.figures.rows import Block, Row, colour_of, plot_rows
+
+    mixes = sorted(_mixes_by_name(failure.given), key=lambda mix: (len(mix), mix))
+    rows = [Row("", [Block(1, colour_of(k), f"{k}") for k in mix]) for mix in mixes]
+    counts, most = failure.given
+    gpus = f"{' + '.join(map(str, counts))} GPU{'s' * (sum(counts) > 1)}"
+    pool = f"{gpus}, at most {most} in a mix"
+    title = f"{pool}: {len(rows)} mix{'es' * (len(rows) != 1)}"
+    return plot_rows(
+        rows, title + failure.yours, "GPUs", "a row: a mix; a block: a GPU, with its class"
+    )
 
 
 @cache
@@ -142,6 +197,7 @@ COUNTS: dict[str, Exercise | Puzzle] = {
         _refutes,
         _look_at_claim,
         apply=_with_lists,
+        picture=_draw_claim,
     ),
     "06.2": Exercise(
         lambda: _least_price(3),
@@ -160,8 +216,9 @@ COUNTS: dict[str, Exercise | Puzzle] = {
     "06.3": Puzzle(
         "count_mixes(counts, most)",
         _pools,
-        _mixes_by_name,
+        lambda pool: len(_mixes_by_name(pool)),
         _look_at_pool,
         apply=lambda mine, pool: mine(list(pool.counts), pool.most),
+        picture=_draw_pool,
     ),
 }

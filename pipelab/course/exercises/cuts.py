@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.puzzle import Failure, Puzzle
 from pipelab.fields import given
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ def _look_at(cuts: Cuts) -> str:
     return "the slowest stage or link sets the pace; which one is it here, and what does it take?"
 
 
-def _drawn(cuts: Cuts) -> "Figure":
+def _drawn(failure: Failure) -> "Figure":
     from pipelab.course.figures.cut import plot_cut
     from pipelab.placement import Placement
 
-    return plot_cut(_problem(), Placement.of([(n, (gpu,)) for n, gpu in cuts if n]))
+    return plot_cut(_problem(), Placement.of([(n, (gpu,)) for n, gpu in failure.given if n]))
 
 
 CUTS: dict[str, Exercise | Puzzle] = {

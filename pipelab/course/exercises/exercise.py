@@ -110,7 +110,7 @@ def _no_number(value: object) -> str:
 
 def _written(number: float) -> str:
     """Whole numbers in full, others with seven digits."""
-    return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:.7g}"
+    return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:,.7g}"
 
 
 def _off(number: float, target: float) -> str:

@@ -1,17 +1,27 @@
 """Exercises of notebook 05: the joint integer program, with families of constraints to write."""
 
-import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from itertools import combinations
-from typing import Any, NamedTuple
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelab.candidates import Allocation, Connection
 from pipelab.course.exercises.exercise import Exercise, Mistake
-from pipelab.course.exercises.puzzle import Puzzle
-from pipelab.display import counted
+from pipelab.course.exercises.puzzle import Claim, Failure, Puzzle
+from pipelab.course.exercises.small_placements import (
+    Case,
+    allocations_of,
+    allowed,
+    best_rate,
+    connections_of,
+    cost_of,
+    placements_of,
+    problem_of,
+)  # fmt: skip
 from pipelab.fields import given
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 _INPUTS = 40
 _MARGIN = 1.1  # the author's code: M of an unused connection is this times the fastest link
@@ -45,83 +55,6 @@ def _without_links() -> float:
     return _optimum(gbps=(1e-3, 1e-3, 1e-3))
 
 
-class Case(NamedTuple):
-    """A small placement problem: a stage takes layers × the slowest GPU's ms, over its GPUs."""
-
-    layers: int
-    ms: tuple[int, ...]  # per layer, of each GPU
-    link_ms: tuple[int, ...]  # of every pair of GPUs: 0–1, 0–2, …, 1–2, …
-    price: tuple[int, ...] = ()
-    most: int = 0
-
-    def __repr__(self) -> str:
-        gpus = range(len(self.ms))
-        links = ", ".join(
-            f"{a}–{b} {ms}" for (a, b), ms in zip(combinations(gpus, 2), self.link_ms, strict=True)
-        )
-        said = f"{counted(self.layers, 'layer')}, GPUs with {list(self.ms)} ms per layer"
-        said += f", links of {links} ms" if links else ""
-        return said + (f", prices {list(self.price)}, most={self.most}" if self.price else "")
-
-
-def _allocations(case: Case) -> list[Allocation]:
-    """Every run of layers on every set of one or two GPUs; rates in microbatches per second."""
-    gpus = range(len(case.ms))
-    sets = [ids for size in (1, 2) for ids in combinations(gpus, size)]
-    runs = [range(a, b) for a, b in combinations(range(case.layers + 1), 2)]
-    return [
-        Allocation(run, ids, 1000 * len(ids) / (len(run) * max(case.ms[g] for g in ids)))
-        for run in runs
-        for ids in sets
-    ]
-
-
-def _connections(case: Case, allocations: Sequence[Allocation]) -> list[Connection]:
-    pairs = combinations(range(len(case.ms)), 2)
-    link = {frozenset(pair): ms for pair, ms in zip(pairs, case.link_ms, strict=True)}
-    return [
-        Connection(i, j, 1000 / max(link[frozenset((g, h))] for g in a.gpus for h in b.gpus))
-        for i, a in enumerate(allocations)
-        for j, b in enumerate(allocations)
-        if a.layers.stop == b.layers.start and not {*a.gpus} & {*b.gpus}
-    ]
-
-
-def _placements(case: Case) -> list[tuple[float, tuple[Allocation, ...]]]:
-    """Rate and stages of every placement, by trying all."""
-    allocations = _allocations(case)
-    rate_of = {
-        (allocations[c.sender], allocations[c.receiver]): c.rate
-        for c in _connections(case, allocations)
-    }
-
-    def extend(stages: tuple[Allocation, ...], rate: float) -> list[Any]:
-        at = stages[-1].layers.stop if stages else 0
-        if at == case.layers:
-            return [(rate, stages)]
-        used = {g for stage in stages for g in stage.gpus}
-        found = []
-        for a in allocations:
-            if a.layers.start == at and not used & {*a.gpus}:
-                link = rate_of[stages[-1], a] if stages else math.inf
-                found += extend((*stages, a), min(rate, a.rate, link))
-        return found
-
-    return extend((), math.inf)
-
-
-def _cost(case: Case, stages: Sequence[Allocation]) -> int:
-    return sum(case.price[g] for stage in stages for g in stage.gpus)
-
-
-def _allowed(case: Case) -> list[tuple[float, tuple[Allocation, ...]]]:
-    return [p for p in _placements(case) if not case.price or _cost(case, p[1]) <= case.most]
-
-
-def _best(case: Case) -> float:
-    return max(rate for rate, _ in _allowed(case))
-
-
 def _cases(priced: bool) -> Callable[[], tuple[Case, ...]]:
     @cache
     def cases() -> tuple[Case, ...]:
@@ -144,8 +77,8 @@ def _claim(case: Case, families: Callable[..., Any]) -> float:
     import cvxpy as cp
     import numpy as np
 
-    allocations = _allocations(case)
-    connections = _connections(case, allocations)
+    allocations = allocations_of(case)
+    connections = connections_of(case, allocations)
     z, t = cp.Variable(len(allocations), boolean=True), cp.Variable()
     e = cp.Variable(len(connections), boolean=True) if connections else None
     covers = np.array([[layer in a.layers for a in allocations] for layer in range(case.layers)])
@@ -162,7 +95,50 @@ def _claim(case: Case, families: Callable[..., Any]) -> float:
     program.solve(solver=cp.HIGHS)
     if program.status != cp.OPTIMAL:
         raise ValueError("your constraints leave no placement")
-    return float(program.value)
+    used = np.flatnonzero(np.asarray(z.value) > 0.5).tolist()
+    chosen = Chosen(tuple(used), () if e is None else tuple(np.asarray(e.value).tolist()))
+    return Claim.of(float(program.value), chosen)
+
+
+class Chosen(NamedTuple):
+    """What a program answers: indices of allocations, and a value for every connection."""
+
+    allocations: tuple[int, ...]
+    e: tuple[float, ...]
+
+
+def _plot(case: Case, chosen: Chosen, claim: float, title: str) -> "Figure":
+    from pipelab.course.figures.choice import plot_choice
+
+    allocations = allocations_of(case)
+    connections = connections_of(case, allocations) if chosen.e else []
+    z = [i in chosen.allocations for i in range(len(allocations))]
+    figure = plot_choice(problem_of(case), allocations, z, claim, connections, chosen.e)
+    note = "boxes: stages, with their rates per second; arrows: chosen links; dotted: not chosen"
+    return figure.update_layout(title={"text": f"{title}<br><sup>{note}</sup>"})
+
+
+def _best_choice(case: Case) -> Chosen:
+    """The best placement that is allowed, as a program should have chosen it."""
+    allocations = allocations_of(case)
+    _, stages = max(allowed(case), key=lambda p: (p[0], -len(p[1])))
+    picked = [allocations.index(stage) for stage in stages]
+    links = set(pairwise(picked))
+    e = tuple(float(c[:2] in links) for c in connections_of(case, allocations))
+    return Chosen(tuple(picked), e)
+
+
+def _drawn(failure: Failure) -> "Figure":
+    """What the reader's program chooses where it claims too much, else what it does not allow."""
+    case, claim, best = failure.given, failure.answer, best_rate(failure.given)
+    if not isinstance(claim, Claim) or claim < best:
+        title = f"Your rows do not allow this placement: {best:,.1f} per second"
+        return _plot(case, _best_choice(case), best, title + failure.yours)
+    title = f"Your program claims {claim:,.1f} per second; no placement has more than {best:,.1f}"
+    if case.price:
+        used = [allocations_of(case)[i] for i in claim.chosen.allocations]
+        title = f"Your program pays {cost_of(case, used)} for this placement; at most {case.most} are allowed"
+    return _plot(case, claim.chosen, claim, title)
 
 
 def _with_links(mine: Callable[..., Any], case: Case) -> float:
@@ -181,14 +157,14 @@ def _with_budget(mine: Callable[..., Any], case: Case) -> float:
 
 
 def _look_at_links(case: Case) -> str:
-    best = max(_placements(case), key=lambda p: (p[0], -len(p[1])))
+    best = max(placements_of(case), key=lambda p: (p[0], -len(p[1])))
     if len(best[1]) == 1:
         return "here one stage is best: it needs no link, and all others must pay for theirs"
     return "here the best placement has a link: which two stages does it join, and can the program avoid it?"
 
 
 def _look_at_budget(case: Case) -> str:
-    best = max(_allowed(case), key=lambda p: (p[0], -_cost(case, p[1])))
+    best = max(allowed(case), key=lambda p: (p[0], -cost_of(case, p[1])))
     if any(len(stage.gpus) > 1 for stage in best[1]):
         return "here two GPUs share a stage; which of them does your sum pay for?"
     return "write down which GPUs are paid for when this placement is chosen"
@@ -236,13 +212,19 @@ JOINT: dict[str, Exercise | Puzzle] = {
         rel=1e-3,
     ),
     "05.3": Puzzle(
-        "linked(z, e, connections)", _cases(False), _best, _look_at_links, apply=_with_links
+        "linked(z, e, connections)",
+        _cases(False),
+        best_rate,
+        _look_at_links,
+        apply=_with_links,
+        picture=_drawn,
     ),
     "05.4": Puzzle(
         "budget(z, allocations, price, most)",
         _cases(True),
-        _best,
+        best_rate,
         _look_at_budget,
         apply=_with_budget,
+        picture=_drawn,
     ),
 }

@@ -6,11 +6,17 @@ from collections.abc import Callable
 from functools import cache
 from itertools import combinations, pairwise, permutations
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.puzzle import Claim, Failure, Puzzle
+from pipelab.display import counted
 from pipelab.fields import given
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from pipelab.problem import Problem
 
 _PROGRAMS, _LINES = 40, 300
 
@@ -35,9 +41,16 @@ class Pool(NamedTuple):
         return f"{self.layers} layers, {where}{far}"
 
 
-def _pipeline_ms(pool: Pool) -> float:
-    """The shortest time of the slowest stage or link, by trying all sets of GPUs in all orders."""
-    least = math.inf
+class Pipeline(NamedTuple):
+    """GPU ids in order, and the time of the slowest stage or link."""
+
+    ms: float
+    order: tuple[int, ...]
+
+
+def _best_pipeline(pool: Pool) -> Pipeline:
+    """The one with the shortest time of the slowest part, by trying all sets of GPUs in all orders."""
+    found = []
     for size in range(1, min(len(pool.ms), pool.layers) + 1):
         for used in combinations(range(len(pool.ms)), size):
             stages = next(
@@ -46,12 +59,14 @@ def _pipeline_ms(pool: Pool) -> float:
                 if all(ms >= pool.ms[g] for g in used)
                 and sum(ms // pool.ms[g] for g in used) >= pool.layers
             )
-            links = min(
-                max((pool.link_ms(a, b) for a, b in pairwise(order)), default=0)
-                for order in permutations(used)
-            )
-            least = min(least, max(stages, links))
-    return least
+            for order in permutations(used):
+                links = max((pool.link_ms(a, b) for a, b in pairwise(order)), default=0)
+                found.append(Pipeline(max(stages, links), order))
+    return min(found)
+
+
+def _pipeline_ms(pool: Pool) -> float:
+    return _best_pipeline(pool).ms
 
 
 def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
@@ -84,7 +99,49 @@ def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
     family(scip, v, SimpleNamespace(G=gpus, ms=list(pool.ms), link=link, layers=pool.layers))
     scip.setObjective(v.T)
     scip.optimize()
-    return scip.getObjVal() if scip.getNSols() else math.inf
+    if not scip.getNSols():
+        return math.inf
+    layers = [round(scip.getVal(v.n[g])) for g in gpus]
+    links = [pair for pair, x in v.x.items() if scip.getVal(x) > 0.5]
+    return Claim.of(scip.getObjVal(), (layers, links))
+
+
+def _problem_of(pool: Pool) -> "Problem":
+    """With links of these times, and more memory than anything needs."""
+    import numpy as np
+
+    from pipelab.cluster import GPU, Cluster
+    from pipelab.costs import LayerTimes
+    from pipelab.problem import Model, Problem, Workload
+
+    gpus = [GPU(f"{ms} ms per layer", 1.0) for ms in pool.ms]
+    model, workload = Model("a model", pool.layers, 1024, 1024, 1e-3), Workload(1024, 1)
+    times = LayerTimes({gpu.type: ms for gpu, ms in zip(gpus, pool.ms, strict=True)})
+    ids, megabytes = range(len(gpus)), 1024 * 1024 * 2 / 2**30 * 1000
+    gb_per_s = np.array([[megabytes / pool.link_ms(a, b) for b in ids] for a in ids])
+    return Problem(Cluster(tuple(gpus), gb_per_s), model, workload, times, 1)
+
+
+def _draw_program(failure: Failure) -> "Figure":
+    """What the reader's program answers, rings and all; or the pipeline that it cuts off."""
+    from pipelab.course.figures.sites import plot_answer
+
+    pool: Pool = failure.given
+    best = _best_pipeline(pool)
+    claim = failure.answer
+    if isinstance(claim, Claim) and claim < best.ms:
+        layers, links = claim.chosen
+        title = f"Claimed: {claim:.4g} ms, in a ring; no pipeline takes less than {best.ms:.4g} ms"
+    else:
+        claim, left = best.ms, pool.layers
+        layers, links = [0] * len(pool.ms), list(pairwise(best.order))
+        for place, g in enumerate(best.order, start=1):
+            layers[g] = min(int(best.ms // pool.ms[g]), left - (len(best.order) - place))
+            left -= layers[g]
+        title = f"A pipeline of {best.ms:.4g} ms, which your rows do not allow{failure.yours}"
+    figure = plot_answer(_problem_of(pool), claim, layers, links)
+    note = figure.layout.title.text.split("<br>")[1]
+    return figure.update_layout(title={"text": f"{title}<br>{note}"})
 
 
 @cache
@@ -116,20 +173,50 @@ class Stairs(NamedTuple):
         return f"ms={list(self.ms)}, most={list(self.most)}, layers={self.layers}, head={self.head}"
 
 
+def _held(stairs: Stairs, ms: float, last: int) -> list[int]:
+    """The most layers of every GPU within this time, if one of them has the head as well."""
+    return [
+        min(top, math.floor(ms / each - (stairs.head if g == last else 0) + 1e-9))
+        for g, (each, top) in enumerate(zip(stairs.ms, stairs.most, strict=True))
+    ]
+
+
+def _holds(stairs: Stairs, ms: float, last: int) -> bool:
+    held = _held(stairs, ms, last)
+    return held[last] >= 1 and sum(held) >= stairs.layers
+
+
 def _bound(stairs: Stairs) -> float:
     """By trying every number of layers on every GPU, and every GPU as the last."""
     least = math.inf
     for last, tau in enumerate(stairs.ms):
         times: set[float] = {n * ms for ms in stairs.ms for n in range(stairs.layers + 1)}
         times |= {(n + stairs.head) * tau for n in range(1, stairs.layers + 1)}
-        for ms in times:
-            held = [
-                min(top, math.floor(ms / each - (stairs.head if g == last else 0) + 1e-9))
-                for g, (each, top) in enumerate(zip(stairs.ms, stairs.most, strict=True))
-            ]
-            if held[last] >= 1 and sum(held) >= stairs.layers:
-                least = min(least, ms)
+        least = min([least, *(ms for ms in times if _holds(stairs, ms, last))])
     return least
+
+
+def _draw_stairs(failure: Failure) -> "Figure":
+    """What every GPU holds in the least time, and where the head is."""
+    from pipelab.course.figures.rows import Block, Row, colour_of, plot_rows
+    from pipelab.figures.theme import NEUTRAL
+
+    stairs: Stairs = failure.given
+    bound, left = _bound(stairs), stairs.layers
+    last = next(g for g in range(len(stairs.ms)) if _holds(stairs, bound, g))
+    rows = {}
+    for g in sorted(range(len(stairs.ms)), key=lambda g: g != last):  # the head needs a layer
+        held = min(_held(stairs, bound, last)[g], left)
+        left -= held
+        blocks = [Block(stairs.ms[g], colour_of(g), f"{stairs.ms[g]}")] * held
+        if g == last and stairs.head:
+            blocks = [*blocks, Block(stairs.head * stairs.ms[g], NEUTRAL, "head")]
+        rows[g] = Row(f"GPU {g}, at most {counted(stairs.most[g], 'layer')}", blocks)
+    title = (
+        f"{counted(stairs.layers, 'layer')} and the head take {bound:g} ms at least{failure.yours}"
+    )
+    note = "a block: a layer, with its ms; dashed: the least time in which all layers fit"
+    return plot_rows([rows[g] for g in sorted(rows)], title, "ms", note, limit=bound)
 
 
 @cache
@@ -173,11 +260,11 @@ _A100, _L4, _T4 = "A100-SXM-40", "L4", "T4"
 
 ONE_GPU_PER_STAGE: dict[str, Exercise | Puzzle] = {
     "03.1": Puzzle(
-        "no_rings(scip, v, d)", _pools, _pipeline_ms, _look_at_program, apply=_program_ms
+        "no_rings(scip, v, d)", _pools, _pipeline_ms, _look_at_program, apply=_program_ms, picture=_draw_program
     ),
     "03.2": Puzzle(
         "sharper(ms, most, layers, head)", _stairs, _bound, _look_at_bound,
-        apply=lambda mine, x: mine(list(x.ms), list(x.most), x.layers, x.head),
+        apply=lambda mine, x: mine(list(x.ms), list(x.most), x.layers, x.head), picture=_draw_stairs,
     ),
     "03.3": Exercise(
         lambda: _rate({_A100: 4, _L4: 4, _T4: 4}),

@@ -5,13 +5,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 from math import comb, factorial, perm, prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.puzzle import Failure, Puzzle
+from pipelab.display import counted
 from pipelab.errors import shown
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 _INPUTS = 200
 _KINDS = (3, 4, 4)  # GPUs of `three_sites`, by type
@@ -42,20 +46,21 @@ class Pool(NamedTuple):
 class Listing(Puzzle):
     """A function that must list everything once; the check says what is wrong with a list."""
 
-    def grade(self, mine: object) -> tuple[bool, str]:
-        """Whether the reader's lists are right everywhere, or the smallest input where one is not."""
-        if not callable(mine):
-            return super().grade(mine)
-        inputs = self.inputs()
-        for given in inputs:
+    def smallest_failure(self, mine: Callable[..., Any]) -> Failure | None:
+        """The first input on which the reader's list is wrong, and what is wrong with it."""
+        for given in self.inputs():
             try:
                 found = [tuple(one) for one in self.apply(mine, given)]
                 off = _off(found, self.target(given))
             except Exception as error:  # whatever a reader's function raises
-                off = f"yours gives {type(error).__name__}: {error}"
+                return Failure(given, f"yours gives {type(error).__name__}: {error}", [])
             if off:
-                return False, f"on {given} {off}. Hint: {self.hint(given)}"
-        return True, f"it agrees on all {len(inputs)} inputs"
+                return Failure(given, off, found)
+        return None
+
+    def off(self, failure: Failure) -> str:
+        """What is wrong, in words."""
+        return failure.says
 
 
 def _off(found: Sequence[tuple[Any, ...]], wanted: Any) -> str:
@@ -90,6 +95,32 @@ def _look_at_cuts(given: Cutting) -> str:
     return (
         "the first stage takes 1, 2, … layers; what is left is a smaller problem of the same kind"
     )
+
+
+def _draw_cuts(failure: Failure) -> "Figure":
+    """A row per cut, and what is wrong with the reader's: red."""
+    from pipelab.course.figures.rows import EMPTY, Block, Row, colour_of, plot_rows
+
+    wanted, found = _cuts(failure.given), failure.answer
+    often = Counter(found)
+
+    def row(name: str, cut: Sequence[int], wrong: bool = False) -> Row:
+        blocks = [Block(n, colour_of(stage), f"{n}") for stage, n in enumerate(cut)]
+        return Row(name, blocks, wrong=wrong)
+
+    rows = []
+    for cut in wanted:
+        # of a function that raises, no list is known
+        name = {0: "missing", 1: "yours"}.get(often[cut], f"{often[cut]} times") if found else ""
+        rows.append(row(name, cut, name not in ("", "yours")))
+    for cut in often:
+        if cut not in wanted and all(type(n) is int and 0 < n < 99 for n in cut):
+            rows.append(row("yours: no such cut", cut, True))
+    uncut = [Row("uncut", [Block(1, EMPTY)] * failure.given.layers)]
+    layers, stages = failure.given
+    cuts = f"{len(wanted)} cut{'s' * (len(wanted) != 1)}"
+    title = f"{counted(layers, 'layer')} and {counted(stages, 'stage')} have {cuts}"
+    return plot_rows(rows or uncut, title, "layers", "a row: a cut; a block: the layers of a stage")
 
 
 def _orders(kinds: Sequence[int], stages: int) -> int:
@@ -130,6 +161,24 @@ def _look_at_pool(given: Pool) -> str:
     return "fix how many GPUs of each type are used; in how many distinct orders can they stand?"
 
 
+def _draw_pool(failure: Failure) -> "Figure":
+    """A row per placement that differs in more than identical GPUs."""
+    from pipelab.course.figures.rows import Block, Row, colour_of, plot_rows
+
+    layers, kinds = failure.given
+    gpus = [kind for kind, n in enumerate(kinds) for _ in range(n)]
+    rows = [
+        Row("", [Block(n, colour_of(kind), f"{'ABCD'[kind]}: {n}") for kind, n in zip(order, cut, strict=True)])
+        for stages in range(1, min(layers, len(gpus)) + 1)
+        for order in sorted(set(permutations(gpus, stages)))
+        for cut in _cuts(Cutting(layers, stages))
+    ]  # fmt: skip
+    pool = " + ".join(f"{n} {'ABCD'[kind]}" for kind, n in enumerate(kinds))
+    title = f"{counted(layers, 'layer')} on {pool}: {counted(len(rows), 'placement')}"
+    note = "a row: a placement; a block: a stage, its type of GPU and its layers"
+    return plot_rows(rows, title + failure.yours, "layers", note)
+
+
 def _with_list(mine: Callable[..., Any], given: Pool) -> Any:
     return mine(given.layers, list(given.kinds))
 
@@ -141,8 +190,16 @@ SEARCH: dict[str, Exercise | Puzzle] = {
         _cuts,
         _look_at_cuts,
         apply=lambda mine, given: mine(given.layers, given.stages),
+        picture=_draw_cuts,
     ),
-    "02.2": Puzzle("distinct(layers, kinds)", _pools, _distinct, _look_at_pool, apply=_with_list),
+    "02.2": Puzzle(
+        "distinct(layers, kinds)",
+        _pools,
+        _distinct,
+        _look_at_pool,
+        apply=_with_list,
+        picture=_draw_pool,
+    ),
     "02.3": Exercise(
         lambda: _distinct(Pool(_BLOCKS, _KINDS)),
         "placements",

@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.exercises.exercise import Exercise, Mistake
-from pipelab.course.exercises.puzzle import Puzzle
+from pipelab.course.exercises.puzzle import Failure, Puzzle
 from pipelab.fields import given
 
 if TYPE_CHECKING:
@@ -111,17 +111,35 @@ def _look_at_split(line: Line) -> str:
     return "one stage takes the layers after i, the stages before it the others; which of the two is slower?"
 
 
-def _drawn(line: Line) -> "Figure":
-    """The best cut; where a stage has a limit, of as many layers as keep it."""
-    from pipelab.course.figures.line import plot_line
+def _drawn(failure: Failure) -> "Figure":
+    """A row per GPU in the best cut; where a stage has a limit, of as many layers as keep it."""
+    from pipelab.course.figures.rows import EMPTY, Block, Row, colour_of, plot_rows
 
+    line: Line = failure.given
     layers = len(line.costs) if line.ms is None else int(_reach(line))
     cuts = combinations_with_replacement(range(layers + 1), len(line.speeds) - 1)
-    return plot_line(
-        line.costs,
-        line.speeds,
-        min(cuts, key=lambda cut: _slowest(line, [0, *cut, layers])),
-        layers,
+    cut = min(cuts, key=lambda inner: _slowest(line, [0, *inner, layers]))
+    rows = [
+        Row(
+            f"GPU {gpu}, speed {speed}",
+            [Block(cost / speed, colour_of(gpu), f"{cost}") for cost in line.costs[a:b]],
+        )
+        for gpu, (speed, (a, b)) in enumerate(
+            zip(line.speeds, pairwise([0, *cut, layers]), strict=True)
+        )
+    ]
+    if line.costs[layers:]:
+        rows.append(Row("not held", [Block(c, EMPTY, f"{c}") for c in line.costs[layers:]]))
+    slowest = _slowest(line, [0, *cut, layers])
+    title = f"The best cut of all layers: the slowest GPU takes {slowest:.4g}"
+    if line.ms is not None:
+        title = f"Layers that fit in {line.ms} ms per stage: {layers} of {len(line.costs)}"
+    note = "a block: a layer, with its cost; dashed: the most time that a GPU may take"
+    return plot_rows(
+        rows,
+        title + failure.yours,
+        "time: cost / speed",
+        note if line.ms else note.split(";")[0],
         line.ms,
     )
 

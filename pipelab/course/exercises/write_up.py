@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.course.exercises.bisection import where_it_turns
 from pipelab.course.exercises.exercise import Exercise, Mistake
@@ -19,7 +19,7 @@ _INPUTS = 200
 
 
 @cache
-def _demo(**rules: str | int) -> "Problem":
+def _demo(**rules: Any) -> "Problem":
     from pipelab.io.cases_csv import load_case
 
     return load_case("demo", **{"max_gpus_per_stage": 3, **rules})

@@ -68,7 +68,7 @@ def plot_course() -> "go.Figure":
         template=template(), title=_title(books), height=410, barmode="overlay", bargap=0.3, annotations=names,
         xaxis={"title": {"text": "minutes from the beginning"}, "range": [0, sum(b.minutes for b in books)]},
         yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
-        legend={"y": -0.28, "yanchor": "top", "x": 0, "xanchor": "left"}, margin={"t": 196, "r": 150, "b": 90},
+        legend={"y": -0.28, "yanchor": "top", "x": 0, "xanchor": "left"}, margin={"t": 196, "r": 180, "b": 90},
     )  # fmt: skip
     return figure
 

@@ -73,7 +73,7 @@ def plot_cut(problem: Problem, placement: Placement) -> "go.Figure":
         yaxis={"visible": False, "range": [-0.5, 0.5]},
         xaxis2={"tickvals": list(range(len(parts))), "ticktext": [p.label for p in parts], "showgrid": False,
                 "tickangle": 0, "range": [-0.6, len(parts) - 0.4], "tickfont": {"size": 11}},
-        yaxis2={"title": {"text": "ms per batch"}, "gridcolor": GRID, "range": [0, 1.14 * longest]},
+        yaxis2={"title": {"text": "ms per batch"}, "tickformat": ",", "gridcolor": GRID, "range": [0, 1.14 * longest]},
         legend={"y": 1.0}, margin={"t": 92, "b": 40},
     )  # fmt: skip
     return figure

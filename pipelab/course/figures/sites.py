@@ -93,6 +93,9 @@ def _positions(
     if linked:
         path = _path([pair for pair in links if pair[0] not in in_ring])
         rest = [g for g in range(len(layers)) if g not in in_ring and g not in path]
+        if not path:  # a pipeline of one GPU has no link
+            path = [g for g in rest if layers[g]]
+            rest = [g for g in rest if not layers[g]]
     else:
         path, rest = list(range(len(layers))), []
     at: dict[int, tuple[float, float]] = {g: (x, 0.0) for x, g in enumerate(path)}

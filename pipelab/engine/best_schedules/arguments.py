@@ -1,6 +1,7 @@
 """What `best_schedule` is given, checked, as a `Question`."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from pipelab.engine.best_schedules.question import MEMORY_SLACK, Question
 from pipelab.engine.timeline.costs import StageCosts
@@ -78,7 +79,7 @@ def _ranks(costs: StageCosts, ranks: int | None) -> int:
 
 def _limits(memory: float | Sequence[float], ranks: int) -> tuple[float, ...]:
     if is_list(memory):
-        return tuple(amounts(_WHAT, "memory", memory, ranks))  # type: ignore[arg-type]
+        return tuple(amounts(_WHAT, "memory", cast(Sequence[float], memory), ranks))
     most = real_number(_WHAT, "memory", memory, "expected a number, or one per rank")
     return tuple(amounts(_WHAT, "memory", [most] * ranks, ranks))
 

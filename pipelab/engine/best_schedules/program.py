@@ -193,7 +193,7 @@ class Program:
         if deadline.limited:
             solver.parameters.max_time_in_seconds = max(0.01, deadline.left)
 
-        class Found(library.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        class Found(library.CpSolverSolutionCallback):  # type: ignore[name-defined]  # imported when first used
             def on_solution_callback(self) -> None:
                 found(round(self.objective_value), round(self.best_objective_bound))
 

@@ -110,7 +110,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
                 )
             return _with_cases(replace(proof, by=by, most_layers=most, loose=loose), rates)
     raise PipelabError(
-        f"a placement of {rate:.7g} tokens/s exists, so {result.throughput} is not the best"
+        f"a placement of {rate:,.7g} tokens/s exists, so {result.throughput} is not the best"
     )
 
 
@@ -137,7 +137,7 @@ def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certi
     reached = Search(Subproblems(rates, solver)).reach(index)
     if reached:
         raise PipelabError(
-            f"a placement of {proof.rate:.7g} tokens/s exists, so the result is not the best"
+            f"a placement of {proof.rate:,.7g} tokens/s exists, so the result is not the best"
         )
     if reached is None:
         raise TooLarge(

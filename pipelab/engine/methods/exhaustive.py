@@ -171,7 +171,7 @@ def _how_many(search: "_Search", number: int, proven: bool) -> str:
         return f"all {search.tried:,} placements that fit were tried, of {number:,}"
     tried = f"{search.tried:,} of {number:,} placements were tried"
     if proven:
-        return f"{tried}: none can be faster than the fastest stage, {search.top:.7g} tokens/s"
+        return f"{tried}: none can be faster than the fastest stage, {search.top:,.7g} tokens/s"
     return tried
 
 

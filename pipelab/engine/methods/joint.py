@@ -165,7 +165,7 @@ class _Listed:
             found = self.candidates.placement(chosen_rows(run.x[chosen]))
             rate = evaluate(self.problem, found).throughput
             if rate < given(run.objective) * (1 - NOT_SOLVED):
-                reason = f"SCIP's tolerance is too coarse for rates so far apart: it predicted {run.objective:.7g}"
+                reason = f"SCIP's tolerance is too coarse for rates so far apart: it predicted {run.objective:,.7g}"
             if not self.valid or throughput is None or rate >= throughput:
                 placement, throughput = found, rate
         bound = run.bound if self.valid and not self.clash else None
@@ -317,7 +317,7 @@ def _greedy(candidates: Candidates, keys: tuple[np.ndarray, ...]) -> list[int] |
 
 def _not_trusted(run: "SolverRun") -> str:
     claim = (
-        f"SCIP calls {run.objective:.7g} {run.status} for this model"
+        f"SCIP calls {run.objective:,.7g} {run.status} for this model"
         if run.objective
         else "SCIP finds nothing"
     )

@@ -54,8 +54,10 @@ def why_out_of_reach(
     best = result_of(search)
     if best.status == "infeasible":
         return best.reason
-    floor = f"none reaches {at_least:.7g} tokens/s"
+    floor = f"none reaches {at_least:,.7g} tokens/s"
     if best.status == "optimal":
-        return f"{floor}, the greatest throughput there is being {best.throughput:.7g} tokens/s"
-    found = f"the fastest found has {best.throughput:.7g} tokens/s, and " if best.throughput else ""
-    return f"{floor}; {found}the greatest throughput is at most {min(given(best.bound), at_least):.7g} tokens/s"
+        return f"{floor}, the greatest throughput there is being {best.throughput:,.7g} tokens/s"
+    found = (
+        f"the fastest found has {best.throughput:,.7g} tokens/s, and " if best.throughput else ""
+    )
+    return f"{floor}; {found}the greatest throughput is at most {min(given(best.bound), at_least):,.7g} tokens/s"

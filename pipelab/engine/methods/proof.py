@@ -114,11 +114,11 @@ class Certificate:
         if self.by == "no stage":
             return f"No stage fits anywhere: {why_no_layer_fits(self.problem)}."
         if self.rate is None:
-            return f"No stage is faster than {self.throughput:.7g} tokens/s, so no placement is."
+            return f"No stage is faster than {self.throughput:,.7g} tokens/s, so no placement is."
         layers = self.problem.model.layers
-        head = f"The next higher rate is {self.rate:.7g} tokens/s. "
+        head = f"The next higher rate is {self.rate:,.7g} tokens/s. "
         if self.throughput is None:
-            head = f"Even at the lowest rate, {self.rate:.7g} tokens/s, there is no placement. "
+            head = f"Even at the lowest rate, {self.rate:,.7g} tokens/s, there is no placement. "
         if self.by == "dual prices":
             return head + self._by_prices(layers)
         if self.by == "whole stages":

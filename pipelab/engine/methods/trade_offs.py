@@ -37,12 +37,15 @@ class TradeOff:
     ----------
     against : "gpus", "usd_per_hour", "usd_per_million_tokens" or "seconds_per_pass"
     points : tuple of Result
-        Fastest first. Each is proven: nothing as cheap is faster, nothing as fast is cheaper.
+        Fastest first. One with status "optimal" is proven: nothing as cheap is faster, nothing as
+        fast is cheaper. One with "feasible" (against seconds or dollars per token) was found, and
+        not proven.
         Against GPUs or dollars per hour, status and bound hold from the second point on for
         placements cheaper than the point before (`reason`); otherwise for placements above a floor
         of throughput (`objective`).
     complete : bool
-        False where time ran out or it was stopped: points are missing.
+        False where time ran out, it was stopped or a proof stayed open: points are missing or not
+        proven.
     """
 
     problem: Problem
@@ -52,7 +55,7 @@ class TradeOff:
     seconds: float
 
     def to_frame(self) -> "DataFrame":
-        """One row per point: GPUs, price, throughput, stages, bottleneck, placement."""
+        """One row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement."""
         import pandas as pd
 
         rows: list[dict[str, Any]] = [
@@ -63,6 +66,7 @@ class TradeOff:
                 "throughput_tokens_per_s": r.throughput,
                 "stages": len(given(r.placement)),
                 "bottleneck": ", ".join(given(r.evaluation).bottlenecks[:2]),
+                "proven": r.status == "optimal",
                 "placement": str(r.placement),
             }
             for r in self.points
@@ -117,7 +121,8 @@ def trade_off(
     solver : {"scip", "highs"}
         Who answers the small programs.
     time_limit : float, optional
-        Seconds; the points found by then are kept, and `complete` says so.
+        Seconds; what was found by then is kept, with status "feasible" where no proof is, and
+        `complete` says so.
     stop : threading.Event, optional
         Set it to end the search, to the same effect.
     on_point : function of Result, optional

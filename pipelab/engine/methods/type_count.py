@@ -150,5 +150,5 @@ def _reason(
         return "the heuristic was stopped before it found anything"
     parts = [f"layers {show_layers(s.layers)} on {s.number} × {s.gpu_type}" for s in stages]
     return (
-        f"the heuristic predicts {predicted:.6g} tokens/s for {', '.join(parts)}, but names no GPU"
+        f"the heuristic predicts {predicted:,.6g} tokens/s for {', '.join(parts)}, but names no GPU"
     )

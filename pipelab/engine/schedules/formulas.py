@@ -185,7 +185,7 @@ def closed_forms(
         only bears the name they claim nothing.
     costs : StageCosts
         Of its stages and links; values are in their unit.
-    transfers : {"buffered", "rendezvous", "blocking"}
+    transfers : {"buffered", "queued", "rendezvous", "blocking"}
         As for `pl.simulate`. Times are claimed for buffered transfers, or where one rank sends
         nothing; what a rank holds follows from the order alone.
 

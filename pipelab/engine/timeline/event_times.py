@@ -9,7 +9,8 @@ from pipelab.engine.schedules.columns import B, Columns, F, I, W, columns_of
 from pipelab.engine.schedules.compiled import Graph
 from pipelab.engine.schedules.views import with_communication
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.graphs import TRANSFER_MODES, wire
+from pipelab.engine.timeline.graphs import TRANSFER_MODES, incoming, slots, wire
+from pipelab.engine.timeline.queued import queued_delays
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import instance, true_or_false
@@ -32,9 +33,11 @@ def simulate(
         time.
     costs : StageCosts
         Of the schedule's stages and links; of whole ranks, `costs.cut_for(schedule)` makes them.
-    transfers : {"buffered", "rendezvous", "blocking"}
-        `"buffered"`: a rank sends and goes on at once. `"rendezvous"`: what a rank sends and
-        receives between two actions is posted together, and it goes on when all of it is through.
+    transfers : {"buffered", "queued", "rendezvous", "blocking"}
+        `"buffered"`: a rank sends and goes on at once, and messages never wait for one another.
+        `"queued"`: the same, but what one rank sends another goes one message at a time.
+        `"rendezvous"`: what a rank sends and receives between two actions is posted together, and
+        it goes on when all of it is through.
         `"blocking"`: every send and receive in its turn, as `with_communication` of
         `pipelab.engine.schedules` lists them; most schedules but GPipe deadlock.
     synchronous_optimizer : bool
@@ -83,7 +86,11 @@ def simulate(
     duration = _node_durations(columns, costs, table, graph)
     if wiring.held is not None:
         duration = duration + comm[wiring.held]
-    delays = tuple(_slowest(comm, link) for link in wiring.links)
+    if transfers == "queued":
+        late = queued_delays(columns, graph, incoming(columns), comm, duration)
+        delays = (None, *slots(columns, graph, late, 0.0))
+    else:
+        delays = tuple(_slowest(comm, link) for link in wiring.links)
     return timed(schedule, costs, graph, delays, duration, transfers, synchronous_optimizer)
 
 

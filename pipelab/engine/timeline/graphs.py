@@ -1,6 +1,7 @@
-"""What waits for what once transfers cost time: three modes in which one rank sends to another.
+"""What waits for what once transfers cost time: four modes in which one rank sends to another.
 
 buffered    the sender goes on at once; the message arrives `comm` later
+queued      the same, but messages from one rank to another go one at a time (`queued.py`)
 rendezvous  all that a rank sends and receives between two actions is posted together; the rank goes
             on when all of it has arrived, and each message needs both ranks to be there
 blocking    sends and receives one after the other, in their order; each holds both ranks
@@ -16,7 +17,7 @@ from pipelab.engine.schedules.dependencies import crossings, makers, where
 from pipelab.engine.schedules.validation import blocked_edges, compiled
 from pipelab.errors import InvalidSchedule
 
-TRANSFER_MODES = ("buffered", "rendezvous", "blocking")
+TRANSFER_MODES = ("buffered", "queued", "rendezvous", "blocking")
 
 
 class Wiring(NamedTuple):
@@ -50,7 +51,7 @@ def wire(columns: Columns, transfers: str) -> Wiring:
     return kept[transfers]
 
 
-def _incoming(columns: Columns) -> np.ndarray:
+def incoming(columns: Columns) -> np.ndarray:
     """The link over which each entry's data arrives, shape (n,); the number of links for none."""
     no_link = columns.stages - 1
     link = np.full(len(columns), no_link)
@@ -63,24 +64,24 @@ def _incoming(columns: Columns) -> np.ndarray:
     return np.where(crossing[link], link, no_link)
 
 
-def _slots(columns: Columns, graph: Graph, values: np.ndarray, nothing: int) -> list[np.ndarray]:
+def slots(columns: Columns, graph: Graph, values: np.ndarray, nothing: float) -> list[np.ndarray]:
     """Values of entries by node: an array for single entries and first halves of pairs, and one for second halves.
 
     The second array is there only if the schedule has pairs.
     """
     second = columns.second
-    slots = [values[~second]]
+    found = [values[~second]]
     if second.any():
         other = np.full(len(graph), nothing)
         other[graph.node[second]] = values[second]
-        slots.append(other)
-    return slots
+        found.append(other)
+    return found
 
 
 def _buffered(columns: Columns) -> Wiring:
     graph = compiled(columns)
-    incoming = _slots(columns, graph, _incoming(columns), columns.stages - 1)
-    return Wiring(graph, (None, *incoming))
+    arriving = slots(columns, graph, incoming(columns), columns.stages - 1)
+    return Wiring(graph, (None, *arriving))
 
 
 def _rendezvous(columns: Columns) -> Wiring:
@@ -107,22 +108,22 @@ def _rendezvous(columns: Columns) -> Wiring:
     # seen from x: y is the receiver of what p made, and q is the node before y
     q = [np.append(before, no_node)[of_node_before(y, no_node)] for y in receivers]
     outgoing = [of_node_before(link, no_link) for link in outgoing]
-    incoming = _slots(columns, graph, _incoming(columns), no_link)
+    arriving = slots(columns, graph, incoming(columns), no_link)
     wired = Graph(graph.first, graph.node, (*graph.waits, *q), graph.meant)
     _refuse_deadlock(columns, wired, "rendezvous", len(graph.waits))
-    after_own_rank = np.stack([*incoming, *outgoing], axis=1)  # after p: all that was posted
-    return Wiring(wired, (after_own_rank, *incoming, *outgoing))
+    after_own_rank = np.stack([*arriving, *outgoing], axis=1)  # after p: all that was posted
+    return Wiring(wired, (after_own_rank, *arriving, *outgoing))
 
 
 def _messages(columns: Columns, graph: Graph) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """For every node that sends: the node that receives it, and over which link; as `_slots`."""
+    """For every node that sends: the node that receives it, and over which link; as `slots`."""
     no_link, no_node = columns.stages - 1, len(graph)
-    link, maker = _incoming(columns), makers(columns)
+    link, maker = incoming(columns), makers(columns)
     received = np.flatnonzero(link < no_link)  # entries whose data comes over a link
     receiver, over = np.full(len(columns), no_node), np.full(len(columns), no_link)
     receiver[maker[received]] = graph.node[received]
     over[maker[received]] = link[received]
-    return _slots(columns, graph, receiver, no_node), _slots(columns, graph, over, no_link)
+    return slots(columns, graph, receiver, no_node), slots(columns, graph, over, no_link)
 
 
 def _blocking(columns: Columns) -> Wiring:
@@ -144,7 +145,12 @@ def _blocking(columns: Columns) -> Wiring:
     return Wiring(wired, (None, None), held)
 
 
-_WIRED_BY = {"buffered": _buffered, "rendezvous": _rendezvous, "blocking": _blocking}
+_WIRED_BY = {
+    "buffered": _buffered,
+    "queued": _buffered,
+    "rendezvous": _rendezvous,
+    "blocking": _blocking,
+}
 
 
 def _refuse_deadlock(columns: Columns, graph: Graph, transfers: str, data_waits: int) -> None:

@@ -177,12 +177,12 @@ class PlacedTimeline:
     def sentence(self) -> str:
         """The finding in words."""
         several = "microbatches" if self.in_flight > 1 else "microbatch"
-        rate = f"{self.in_flight} {several} in flight: {self.steady_rate:.7g} tokens/s"
+        rate = f"{self.in_flight} {several} in flight: {self.steady_rate:,.7g} tokens/s"
         if self.reaches_predicted_rate:
             text = f"{rate}, as predicted; {self.in_flight_needed} are needed for that."
         else:
             share = self.steady_rate / self.predicted_rate
-            predicted = f"the predicted {self.predicted_rate:.7g}, which {self.in_flight_needed} would reach"
+            predicted = f"the predicted {self.predicted_rate:,.7g}, which {self.in_flight_needed} would reach"
             text = f"{rate}, {share:.1%} of {predicted}."
         counted = self.problem.workload.in_flight
         if self.in_flight > counted:

@@ -33,7 +33,7 @@ class Timeline:
         What was simulated; with messages as actions, where transfers are blocking.
     costs : StageCosts
         Of its stages and links.
-    transfers : {"buffered", "rendezvous", "blocking"}
+    transfers : {"buffered", "queued", "rendezvous", "blocking"}
         As for `simulate`.
     synchronous_optimizer : bool
         As for `simulate`.

@@ -5,6 +5,7 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from pipelab.costs import TrainingCost
 from pipelab.display import NO_FORMULAS, table
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import columns_of
@@ -37,7 +38,10 @@ class TrainingTimeline:
     evaluation : Evaluation
         The evaluated placement.
     timeline : Timeline
-        In seconds; its ranks are the placement's stages. `pl.gantt` and every measure take it.
+        In seconds; its ranks are the placement's stages. `pl.gantt` and every measure take it. Its
+        memory is in GB, where the cost model says what training keeps.
+    stages : tuple of TrainingCost or None
+        What each stage takes and keeps; None where the cost model does not say.
 
     Examples
     --------
@@ -53,6 +57,34 @@ class TrainingTimeline:
     placement: Placement
     evaluation: Evaluation
     timeline: Timeline
+    stages: tuple[TrainingCost, ...] | None = None
+
+    @property
+    def memory_gb(self) -> tuple[float, ...] | None:
+        """What each rank's fullest GPU needs: state of its parameters, activations in flight.
+
+        None where the cost model does not say.
+        """
+        if self.stages is None:
+            return None
+        peaks = self.timeline.peak_memory
+        return tuple(s.state_gb + peak for s, peak in zip(self.stages, peaks, strict=True))
+
+    @property
+    def shortfall(self) -> str:
+        """Which rank lacks memory, and how much; empty where all fits or the cost model does not say."""
+        lacking = [
+            f"{label} needs {need:.1f} GB of {limit:.1f}"
+            for label, need, limit in zip(
+                self.labels, self.memory_gb or (), self._limits_gb, strict=False
+            )
+            if need > limit
+        ]
+        return "; ".join(lacking)
+
+    @property
+    def _limits_gb(self) -> tuple[float, ...]:
+        return tuple(min(report.memory_limit_gb) for report in self.evaluation.stages)
 
     @property
     def rate(self) -> float:
@@ -80,7 +112,7 @@ class TrainingTimeline:
         """The finding in words."""
         schedule = self.timeline.schedule
         return (
-            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:.6g} tokens/s, "
+            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:,.6g} tokens/s, "
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
@@ -91,7 +123,9 @@ class TrainingTimeline:
         -------
         pandas.DataFrame
             Columns `rank` (what it holds, in words), `forward_s` and `backward_s` of one
-            microbatch, and `busy`, the share of the makespan that it works.
+            microbatch, and `busy`, the share of the makespan that it works. Where the cost model
+            says what training keeps: `state_gb`, `activations_gb` at their peak, and `memory_gb`,
+            what the GPU has.
         """
         import pandas as pd
 
@@ -104,14 +138,17 @@ class TrainingTimeline:
                 table_of["backward_input"] + table_of["backward_weight"],
             )
         )
-        return pd.DataFrame(
-            {
-                "rank": self.labels,
-                "forward_s": forward,
-                "backward_s": backward,
-                "busy": timeline.busy / timeline.makespan,
-            }
-        )
+        columns = {
+            "rank": self.labels,
+            "forward_s": forward,
+            "backward_s": backward,
+            "busy": timeline.busy / timeline.makespan,
+        }
+        if self.stages is not None:
+            columns["state_gb"] = [stage.state_gb for stage in self.stages]
+            columns["activations_gb"] = timeline.peak_memory
+            columns["memory_gb"] = self._limits_gb
+        return pd.DataFrame(columns)
 
     def __repr__(self) -> str:
         return f"<TrainingTimeline {self.problem.name}: {self.sentence}>"
@@ -119,6 +156,7 @@ class TrainingTimeline:
     def _repr_html_(self) -> str:
         return (
             f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}.</p>"
+            + (f"<p>It does not fit: {escape(self.shortfall)}.</p>" if self.shortfall else "")
             + table(self.to_frame())
         )
 
@@ -129,14 +167,18 @@ def training_timeline(
     microbatches: int | None = None,
     *,
     schedule: str = "1F1B",
-    backward_input: float = 1.0,
-    backward_weight: float = 1.0,
+    backward_input: float | None = None,
+    backward_weight: float | None = None,
     weight_activation: float | None = None,
+    transfers: str = "queued",
+    recompute: str | None = None,
+    bytes_per_parameter: float | None = None,
 ) -> TrainingTimeline:
     """Run one training step of a placement: forward and backward over its stages, simulated.
 
-    Links are delays and carry any number of messages at a time, at the speed of their slower
-    direction. Whether gradients and optimizer state fit in memory is not checked.
+    With `Roofline` the times of both gradients, of the step at the end and what is kept in memory
+    come from `Roofline.training_cost`. Other cost models give the forward alone. The placement must
+    fit in memory for inference; for training, `TrainingTimeline.to_frame` shows what it needs.
 
     Parameters
     ----------
@@ -149,19 +191,26 @@ def training_timeline(
     schedule : str
         Any name that `pl.schedule` knows. With several chunks per rank, every stage's work is cut
         into equal ones.
-    backward_input, backward_weight : float
-        As multiples of the forward. A matrix product y = xW has two products of the same size in
-        its backward, one for the gradient of x and one for that of W: hence 1 and 1. Attention's
-        own products have no weights, and recomputation would add one more forward: measured shares
-        are better.
+    backward_input, backward_weight : float, optional
+        As multiples of the forward, instead of what the cost model says; 1 and 1 where it says
+        nothing. A matrix product y = xW has two products of the same size in its backward, one for
+        the gradient of x and one for that of W.
     weight_activation : float, optional
         Share of a microbatch's activations that its weight gradient still needs. Only the memory of
         a schedule with a split backward depends on it; see `pl.StageCosts`.
+    transfers : str
+        As for `pl.simulate`: by default messages between two ranks go one at a time, at the speed
+        of the slower direction.
+    recompute : {"none", "selective", "full"}, optional
+        Which activations are computed a second time instead of kept, as for
+        `Roofline.training_cost`; none by default.
+    bytes_per_parameter : float, optional
+        Of weights, gradients and the optimizer's state; by default 16, as Adam in mixed precision.
 
     Returns
     -------
     TrainingTimeline
-        Times in seconds, rates in tokens/s.
+        Times in seconds, rates in tokens/s, memory in GB.
 
     Raises
     ------
@@ -197,16 +246,69 @@ def training_timeline(
     if columns_of(order).forward_only:
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
         raise InvalidValue(what, [("schedule", schedule, expected)])
-    forward = [problem.workload.tokens / report.throughput for report in evaluation.stages]
-    per_rank = StageCosts(
+    stated = {"recompute": recompute, "bytes_per_parameter": bytes_per_parameter}
+    recipe = {name: value for name, value in stated.items() if value is not None}
+    multiples = backward_input, backward_weight
+    if hasattr(problem.costs, "training_cost"):
+        stages = tuple(
+            problem.costs.training_cost(problem, report, **recipe) for report in evaluation.stages
+        )
+        per_rank = _by_cost_model(stages, *multiples, weight_activation)
+    elif recipe:
+        name = next(iter(recipe))
+        expected = "expected a cost model that knows what training keeps, such as Roofline"
+        raise InvalidValue(what, [(name, recipe[name], expected)])
+    else:
+        stages = None
+        per_rank = _by_multiples(problem, evaluation, *multiples, weight_activation)
+    costs = replace(per_rank.cut_for(order), comm=_hops(_in_training(problem), placement, order))
+    timeline = simulate(order, costs, transfers=transfers)
+    return TrainingTimeline(problem, placement, evaluation, timeline, stages)
+
+
+def _by_cost_model(
+    stages: tuple[TrainingCost, ...],
+    backward_input: float | None,
+    backward_weight: float | None,
+    weight_activation: float | None,
+) -> StageCosts:
+    """Seconds and gigabytes of every rank, as the cost model has them but for what the user states."""
+    forward, back, weight, step, _, held, kept = map(list, zip(*stages, strict=True))
+    if backward_input is not None:
+        back = [_multiple("backward_input", backward_input) * time for time in forward]
+    if backward_weight is not None:
+        weight = [_multiple("backward_weight", backward_weight) * time for time in forward]
+    if weight_activation is not None:
+        kept = [_multiple("weight_activation", weight_activation) * gb for gb in held]
+    return StageCosts(
         forward,
-        [_multiple("backward_input", backward_input) * time for time in forward],
-        [_multiple("backward_weight", backward_weight) * time for time in forward],
+        back,
+        weight,
+        activation=held,
+        weight_activation=kept,
+        optimizer=max(step),
+        unit="s",
+    )
+
+
+def _by_multiples(
+    problem: Problem,
+    evaluation: Evaluation,
+    backward_input: float | None,
+    backward_weight: float | None,
+    weight_activation: float | None,
+) -> StageCosts:
+    """The forward of inference, and backwards as multiples of it."""
+    forward = [problem.workload.tokens / report.throughput for report in evaluation.stages]
+    back = 1.0 if backward_input is None else _multiple("backward_input", backward_input)
+    weight = 1.0 if backward_weight is None else _multiple("backward_weight", backward_weight)
+    return StageCosts(
+        forward,
+        [back * time for time in forward],
+        [weight * time for time in forward],
         weight_activation=weight_activation,
         unit="s",
     )
-    costs = replace(per_rank.cut_for(order), comm=_hops(problem, placement, order))
-    return TrainingTimeline(problem, placement, evaluation, simulate(order, costs))
 
 
 def _multiple(field: str, value: Any) -> float:
@@ -214,6 +316,13 @@ def _multiple(field: str, value: Any) -> float:
     if real_number("timeline_of", field, value, expected) < 0:
         raise InvalidValue("timeline_of", [(field, value, expected)])
     return float(value)
+
+
+def _in_training(problem: Problem) -> Problem:
+    """With links that carry what stages send in training, where the cost model tells it from inference."""
+    if hasattr(problem.costs, "for_training"):
+        return replace(problem, costs=problem.costs.for_training())
+    return problem
 
 
 def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:

@@ -86,6 +86,15 @@ class Table:
             np.where(take_other[:, None, :], other.memory_gb, self.memory_gb),
         )
 
+    def take(self, rows: np.ndarray) -> "Table":
+        """The stages of these compositions."""
+        return Table(self.rate[rows], self.seconds[rows], self.memory_gb[rows])
+
+    def put(self, rows: np.ndarray, other: "Table") -> None:
+        """Replace the stages of these compositions by others."""
+        for f in fields(self):
+            getattr(self, f.name)[rows] = getattr(other, f.name)
+
     def shortfall(self, limit: np.ndarray) -> np.ndarray:
         """GB missing on the GPU that lacks most; 0 or less where all fits; shape (C, U)."""
         return np.where(self.memory_gb > 0, self.memory_gb - limit, -np.inf).max(axis=1)

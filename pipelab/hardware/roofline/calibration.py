@@ -32,8 +32,12 @@ PRIORS = {
     "allreduce_us": 0.5,  # and pcie_allreduce_us with it
     "link_efficiency": 0.5,
     "score_bytes": 0.5,
+    "kv_efficiency": 0.3,
+    "sequence_overhead_us": 0.5,
+    "tensor_parallel_us": 0.5,
+    "allreduce_hop_us": 0.5,
 }
-SHARES = {"memory_efficiency", "hbm_efficiency", "link_efficiency"}
+SHARES = {"memory_efficiency", "hbm_efficiency", "link_efficiency", "kv_efficiency"}
 GPU_FIELDS = {"compute": "compute_efficiency", "memory": "memory_factor"}
 TOGETHER = {"memory_efficiency": "hbm_efficiency", "allreduce_us": "pcie_allreduce_us"}
 FOLDS = 10  # parts that are left out in turn; up to ten rows, that is each row
@@ -128,7 +132,8 @@ class _Fit:
             soft = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
             return np.concatenate([soft, theta / self.sigma])
 
-        return least_squares(residuals, self.zero, jac_sparsity=self._depends_on(picked)).x
+        sparse = self._depends_on(picked)
+        return least_squares(residuals, self.zero, jac_sparsity=sparse, ftol=1e-5, xtol=1e-5).x
 
     def _depends_on(self, picked: Sequence[int]) -> np.ndarray:
         """Which residual depends on which constant: rows on those of their engine and GPU."""

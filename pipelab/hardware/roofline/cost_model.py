@@ -5,38 +5,16 @@ overlap (Williams, Waterman and Patterson, 2009). The constants are few and name
 value per type of GPU or one for all.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-from annotated_types import MinLen
 from pydantic import InstanceOf
 
 from pipelab.cluster import GPU
-from pipelab.costs import StageCost
-from pipelab.engine.stage_arrays import StageTables
-from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.fields import (
-    Count,
-    Flag,
-    Later,
-    NotNegative,
-    Share,
-    checked,
-    checked_arguments,
-    described,
-    python_value,
-)
-from pipelab.hardware.engines import Engine, load_engines
-from pipelab.hardware.known_gpus import GPUFacts, load_gpus
-from pipelab.hardware.roofline.arrays import Span
-from pipelab.hardware.roofline.demand import Demand
-from pipelab.hardware.roofline.execution_modes import best_modes
-from pipelab.hardware.roofline.pass_times import hardware_of, slower, stage_seconds
-from pipelab.hardware.roofline.single_stage import cost_of_stage
+from pipelab.fields import Count, checked, checked_arguments, described
+from pipelab.hardware.roofline.pass_times import seconds_of_pass
+from pipelab.hardware.roofline.stage_costs import RooflineStages
+from pipelab.hardware.roofline.time_parts import layer_times
 from pipelab.hardware.transformer import Transformer
 from pipelab.io.csv_cells import path_of
 from pipelab.problem import Problem, Workload
@@ -44,7 +22,10 @@ from pipelab.problem import Problem, Workload
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from pipelab.costs import TrainingCost
+    from pipelab.evaluation import Evaluation, StageReport
     from pipelab.hardware.roofline.calibration import Calibration
+    from pipelab.hardware.roofline.expected_rates import ExpectedRate
     from pipelab.hardware.what_fits import Capacity
     from pipelab.placement import Placement
 
@@ -54,7 +35,7 @@ _WithDimensions = Annotated[
 
 
 @checked
-class Roofline:
+class Roofline(RooflineStages):
     """The physical cost model.
 
     Parameters
@@ -93,15 +74,15 @@ class Roofline:
     -----
     With t GPUs cutting a layer, in seconds:
 
-        T_c = FLOPs / (t · F · η_c)
-        T_m = (weights / t + KV / min(t, K) + activations / t) / (B · η_m)
+        T_c = matrix FLOPs / (t · F · η_c) + attention FLOPs / (t · F₁₆ · η_c)
+        T_m = (weights / (t · η_q) + KV / (min(t, K) · η_kv) + activations / t) / (B · η_m)
         T_tp = 2 · (2(t − 1)/t · b·q·d·2 bytes / (η_l · bandwidth inside the node) + α_ar)
-        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head + τ1
+        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head + τ1(b)
 
-    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`; η_m,
-    η_l, ω, τ0, τ1 and α_ar belong to the `Engine`, and so does a factor of η_c in prefill, where ω
-    = 1. Arithmetic runs at 16 bits whatever the weights are stored in, but for fp8 on GPUs that
-    have it. k GPUs of a stage share the batch
+    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`; the η
+    but η_c, ω, τ0, τ1 and α_ar belong to the `Engine`, and so does a factor of η_c in prefill. F is
+    the peak at 16 bits (F₁₆) whatever the weights are stored in, but for fp8 on GPUs that have it;
+    attention always computes at 16 bits. k GPUs of a stage share the batch
     (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
     what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
     balanced by speed, all finish together.
@@ -114,7 +95,14 @@ class Roofline:
     longer passes, for the rate. Memory is for whole sequences: ⌈b · in flight⌉ in the
     KV cache, ⌈b⌉ at work.
 
-    A message occupies its link for α + bytes / bandwidth, and is there after the link's latency.
+    A message occupies its link for α + bytes / bandwidth, and is there after the link's latency. It
+    has as many tensors as the engine sends (`Engine.stage_tensors`).
+
+    Left out: in models with experts and latent attention (DeepSeek-V3), data-parallel attention
+    with expert parallelism, as it is deployed, with an eighth of the KV cache per GPU, all-to-all
+    messages and replicated down-projections. Between stages of several GPUs, all goes over the slowest
+    pair; network cards of their own would carry parts. Chunks of a long prompt read weights and
+    earlier keys once more each, by a few percent.
 
     References
     ----------
@@ -132,87 +120,9 @@ class Roofline:
     7.94
     """
 
-    gpus: Annotated[
-        Mapping[str, GPUFacts],
-        MinLen(1),
-        described("at least one type of GPU, or None for all known"),
-        Later,
-    ] = cast(Mapping[str, GPUFacts], None)
-    engine: str = "vLLM"
-    engines: Annotated[
-        Mapping[str, Engine],
-        MinLen(1),
-        described("at least one engine, or None for all known"),
-        Later,
-    ] = cast(Mapping[str, Engine], None)
-    hop_latency_s: NotNegative = 1e-5
-    memory_share: Share = 0.9
-    tensor_parallel: Flag = True
-    prefer: Literal["rate", "time"] = "rate"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
-        engines = load_engines() if self.engines is None else dict(self.engines)
-        object.__setattr__(self, "engines", engines)
-        if self.engine not in engines:
-            raise UnknownName(
-                f"there is no engine {self.engine!r}; {nearest(self.engine, engines)}"
-            )
-
     nodes_matter_alone = True  # identical nodes are interchangeable: see `engine.stage_arrays`
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        numbers = [getattr(self, f.name) for f in fields(self) if f.name not in ("gpus", "engines")]
-        return hash((tuple(self.gpus.items()), self.constants, *numbers))
-
-    @property
-    def constants(self) -> Engine:
-        """Those of the engine that runs."""
-        return self.engines[self.engine]
-
-    def running(self, engine: str) -> "Roofline":
-        """The same with another of its engines.
-
-        Parameters
-        ----------
-        engine : str
-            One of `engines`.
-
-        Returns
-        -------
-        Roofline
-            This one itself, if it is its engine.
-        """
-        return self if engine == self.engine else replace(self, engine=engine)
-
-    def with_speed(self, gpu_type: str, speed: float) -> "Roofline":
-        """The same with one type of GPU that computes, and moves bytes, so many times as fast.
-
-        Parameters
-        ----------
-        gpu_type : str
-            One of `gpu_types`.
-        speed : float
-            Above 0.
-
-        Returns
-        -------
-        Roofline
-            What the engine adds to every layer and step stays.
-        """
-        facts = self.gpus[gpu_type]
-        changed = replace(
-            facts,
-            fp16_tflop_per_s=facts.fp16_tflop_per_s * speed,
-            fp16_accumulate_tflop_per_s=_times(facts.fp16_accumulate_tflop_per_s, speed),
-            fp8_tflop_per_s=_times(facts.fp8_tflop_per_s, speed),
-            memory_bandwidth_gb_per_s=facts.memory_bandwidth_gb_per_s * speed,
-        )
-        return replace(self, gpus={**self.gpus, gpu_type: changed})
+    __hash__ = RooflineStages.__hash__  # else it would be made anew, of fields without one
 
     def calibrated(self, file: str | Path, **stated: Any) -> "Calibration":
         """Fit the constants of engines and GPUs to measured times; today's are the priors.
@@ -261,105 +171,6 @@ class Roofline:
         refuse_stated("calibrated", path, stated)
         return calibrate(self, [measurement_of(row) for row in read_measurements(path)])
 
-    @property
-    def gpu_types(self) -> tuple[str, ...]:
-        """Names of the GPU types this model knows."""
-        return tuple(self.gpus)
-
-    def check(self, problem: Problem) -> None:
-        """Refuse what has no meaning here; called by `Problem` when it is made.
-
-        Parameters
-        ----------
-        problem : Problem
-            What this model is to serve.
-
-        Raises
-        ------
-        InvalidValue
-            The model is no `Transformer`, links are not counted in tokens, or a rate is not between
-            1e-9 and 1e15 tokens/s, beyond which solvers do not compute.
-        """
-        if not isinstance(problem.model, Transformer):
-            expected = "expected a Transformer, such as load_model('Llama-3-70B'): Roofline needs its dimensions"
-            raise InvalidValue("Problem", [("model", problem.model.name, expected)])
-        if problem.link_units != "tokens":
-            expected = (
-                "expected 'tokens': Roofline's stages count tokens, and links must count the same"
-            )
-            raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
-        load, spans = problem.workload, (range(1), range(problem.model.layers))
-        for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
-            with np.errstate(all="ignore"):
-                rates = load.tokens / np.array(
-                    [self.pass_seconds(problem.model, load, gpu, x) for x in spans]
-                )
-            # no GPU's, and beyond what solvers compute with
-            if not 1e-9 < rates.min() <= rates.max() < 1e15:
-                expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
-                raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
-
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
-        """Rate of links that carry one microbatch after the other.
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose model and workload count.
-        bandwidth_gb_per_s : float or array of float
-            In GB/s.
-
-        Returns
-        -------
-        float or numpy.ndarray
-            In tokens/s, of the shape of `bandwidth_gb_per_s`.
-        """
-        sent = Demand(_known(problem), problem.workload).handed_on_bytes(
-            problem.workload.batch_size
-        )
-        # A GPU's link to itself may be infinite; without latency that takes no time at all.
-        with np.errstate(divide="ignore"):
-            seconds = self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9)
-            return python_value(problem.workload.tokens / seconds)
-
-    def mixes_as_slowest(self, problem: Problem) -> bool:
-        """Whether a mixed stage is exactly as fast as the slowest pure one of its size (see `LinearThroughput`).
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose batch split and nodes count.
-
-        Returns
-        -------
-        bool
-            True for an even split where no layer can be cut.
-        """
-        cut = self.tensor_parallel and any(kind.node for kind in problem.cluster.kinds)
-        return problem.batch_split == "even" and not cut
-
-    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
-        """What these layers need on one GPU alone, by what it is for.
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose model and workload count.
-        gpu : GPU
-            Of whose memory `memory_share` may be used.
-        layers : range
-            Numbered from 0.
-
-        Returns
-        -------
-        dict of str to float
-            "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes).
-        """
-        demand, load = Demand(_known(problem), problem.workload), problem.workload
-        parts = demand.kept_gb(problem.model.weight_gb(layers), len(layers), load.batch_size, 1)
-        reserve = (1 - self.memory_share) * gpu.memory_gb
-        return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
-
     @checked_arguments
     def pass_seconds(
         self,
@@ -404,28 +215,7 @@ class Roofline:
         >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 45  # tokens/s
         True
         """
-        if gpu.type not in self.gpus:
-            raise InvalidValue(
-                "pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, self.gpus))]
-            )
-        if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
-            expected = f"expected consecutive layers among range(0, {model.layers})"
-            raise InvalidValue("pass_seconds", [("layers", layers, expected)])
-        degree = tensor_parallel
-        if degree > 1 and not gpu.node:
-            expected = "expected a GPU with a node where it is more than 1"
-            raise InvalidValue("pass_seconds", [("tensor_parallel", degree, expected)])
-        demand, span = Demand(model, workload), Span.of(model, layers)
-        return float(
-            stage_seconds(
-                self,
-                demand,
-                hardware_of(self, demand, [gpu]),
-                span,
-                np.array([workload.batch_size]),
-                degree,
-            )[0]
-        )
+        return seconds_of_pass(self, model, workload, gpu, layers, tensor_parallel)
 
     @checked_arguments
     def node_mixes(
@@ -478,6 +268,39 @@ class Roofline:
 
         return mixes_of_node(self, model, workload, gpu, gpus)
 
+    def training_cost(
+        self, problem: "Problem", report: "StageReport", **recipe: Any
+    ) -> "TrainingCost":
+        """What one stage of a placement takes and keeps in training.
+
+        Parameters
+        ----------
+        problem : Problem
+            With a prefill workload: one microbatch of whole sequences.
+        report : StageReport
+            Of the stage, from `evaluate`.
+        **recipe
+            `recompute`: "none", "selective" (the same where attention is fused, as here) or "full".
+            `bytes_per_parameter` of weights, gradients and the optimizer's state: 16 with Adam in
+            mixed precision.
+
+        Returns
+        -------
+        TrainingCost
+            Seconds of one microbatch, and gigabytes on the fullest GPU.
+
+        Notes
+        -----
+        B/F = (M + 2.5·A)/(M + A) and W/F = M/(M + A) with the FLOPs M of matrices, the head on all
+        tokens among them, and A of attention; all-reduces of cut layers come with forward and input
+        gradient. A step adds up the gradients of the GPUs that share a stage, over their slowest
+        link, and updates the weights, as fast as memory allows. Memory: see
+        `pipelab.hardware.training_memory`.
+        """
+        from pipelab.hardware.roofline.training import training_cost
+
+        return training_cost(self.for_training(), problem, report, **recipe)
+
     def capacity(self, problem: Problem, placement: "Placement") -> "Capacity":
         """What a placement holds: the longest context, the most sequences, and which stage limits them.
 
@@ -514,6 +337,36 @@ class Roofline:
 
         return capacity(problem, placement)
 
+    def expected_rate(self, problem: Problem, evaluation: "Evaluation") -> "ExpectedRate":
+        """How far a plan's rate may be off, by published times that no constant was fitted to.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose phase counts.
+        evaluation : Evaluation
+            Of the plan, such as `result.evaluation`.
+
+        Returns
+        -------
+        ExpectedRate
+            `low` and `high` in tokens/s, between which four of five measured times lie; `within`, a
+            share for `pl.sensitivity`; and a `sentence`.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> cluster, load = pl.Cluster.from_counts({"L4": 2}, 24, 1), pl.Workload(2048, 1, "decode")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, Roofline(), link_units="tokens")
+        >>> result = pl.solve(problem)
+        >>> expected = problem.costs.expected_rate(problem, result.evaluation)
+        >>> expected.low < result.throughput < expected.high
+        True
+        """
+        from pipelab.hardware.roofline.expected_rates import expected_rate
+
+        return expected_rate(problem.workload.phase, evaluation)
+
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
         """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
 
@@ -546,98 +399,4 @@ class Roofline:
         >>> max(times, key=times.get), times["weights"] > 100 * times["computing"]
         ('layer', True)
         """
-        if gpu.type not in self.gpus:
-            raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, self.gpus)}")
-        demand, b = Demand(model, workload), np.array([workload.batch_size])
-        hardware = hardware_of(self, demand, [gpu])
-        moved = {
-            "weights": demand.layer_weight_bytes("ordinary", b),
-            "keys and values": demand.kv_bytes(b),
-            "activations": demand.activation_bytes(b),
-        }
-        seconds = {"computing": demand.layer_flops("ordinary", b) / hardware.flops}
-        seconds |= {name: size / hardware.bandwidth for name, size in moved.items()}
-        both = slower(self, demand, seconds["computing"], sum(moved.values()) / hardware.bandwidth)
-        scores = demand.score_bytes(self.constants.score_bytes, b) / hardware.bandwidth
-        overhead = self.constants.layer_overhead_us * 1e-6 + scores[0]
-        seconds |= {
-            "overhead": np.array([overhead]),
-            "layer": both + overhead,
-        }
-        return {name: float(value[0]) for name, value in seconds.items()}
-
-    def stage(
-        self,
-        model: Transformer,
-        workload: Workload,
-        gpus: Sequence[GPU],
-        layers: range | int,
-        batch_split: str,
-    ) -> StageCost:
-        """Rate, batch shares and memory of one stage.
-
-        Parameters
-        ----------
-        model : Transformer
-            Whose layers these are.
-        workload : Workload
-            What passes through them.
-        gpus : sequence of GPU
-            Those of the stage.
-        layers : range or int
-            Numbered from 0; a number stands for so many layers from the first.
-        batch_split : {"even", "balanced"}
-            As in `Problem`.
-
-        Returns
-        -------
-        StageCost
-            `throughput` in tokens/s, `batch` in sequences and `memory_gb` in GB (both one number
-            per GPU), `degree`, the GPUs that cut each layer among them, and `pass_seconds`.
-        """
-        layers = range(layers) if isinstance(layers, int) else layers
-        return cost_of_stage(
-            self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split
-        )
-
-    def stage_tables(
-        self,
-        model: Transformer,
-        workload: Workload,
-        kinds: Sequence[GPU],
-        composition: np.ndarray,
-        batch_split: str,
-    ) -> StageTables:
-        """`stage` for every composition and every kind of span (`model.spans`) at once.
-
-        Parameters
-        ----------
-        model : Transformer
-            With U kinds of span.
-        workload : Workload
-            What passes through them.
-        kinds : sequence of GPU
-            The K different GPUs.
-        composition : array of int, shape (C, K)
-            How many GPUs of each kind a candidate stage has; every row has at least one.
-        batch_split : {"even", "balanced"}
-            As in `Problem`.
-
-        Returns
-        -------
-        StageTables
-            `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
-        """
-        best = best_modes(
-            self, Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split
-        )
-        return StageTables(best.rate, best.memory_gb, best.seconds)
-
-
-def _times(peak: float | None, speed: float) -> float | None:
-    return None if peak is None else peak * speed
-
-
-def _known(problem: Problem) -> Transformer:
-    """The model, which `check` has found to have dimensions."""
-    return cast(Transformer, problem.model)
+        return layer_times(self, model, workload, gpu)

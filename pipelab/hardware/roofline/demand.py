@@ -16,7 +16,7 @@ E_a/E)^(b·q));
   and routers keep 16 bits where the layers' matrices have fewer.
 - bytes to keep on a GPU: weights, keys and values of every microbatch in flight, and the
 activations
-  of the widest operator, b·q·(2d + 2f)·2.
+  of the widest operator, n·(2d + 2f/t)·2 for n = b·q tokens, or for those of one chunk of prompts.
 
 With a window of w tokens, a token looks back at min(w, position) of them: b·min(s, w) pairs in decode,
 b·(s·w − w²/2) in prefill where s > w; as many keys and values are read, and no more than w are kept.
@@ -47,6 +47,7 @@ class Demand:
 
     model: Transformer
     load: Workload
+    every_token: bool = False  # the head is asked for all tokens, as in training
 
     @property
     def new_tokens(self) -> float:
@@ -56,6 +57,8 @@ class Demand:
     @property
     def answers(self) -> float:
         """Tokens per sequence that the head is asked for: the last of a prompt, or each new one."""
+        if self.every_token:
+            return self.new_tokens
         return 1 + 1 / self.load.output_tokens if self.load.phase == "mixed" else 1.0
 
     @property
@@ -112,11 +115,8 @@ class Demand:
         return writing * self._answer_pairs + reading * self._prompt_pairs
 
     def layer_flops(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
-        """FLOPs of one layer, "ordinary" or "dense", for b sequences."""
-        return b * (
-            2 * self.new_tokens * self.model.layer_parameters(kind, active=True)
-            + self.attention_flops()
-        )
+        """FLOPs of the matrices of one layer, "ordinary" or "dense", for b sequences."""
+        return b * 2 * self.new_tokens * self.model.layer_parameters(kind, active=True)
 
     def layer_weight_bytes(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
         """Weights of one layer that a pass with b sequences reads."""
@@ -141,8 +141,8 @@ class Demand:
         """Attention scores of prompts that one layer moves, where attention is not fused."""
         return b * per_pair * self.model.heads * self._prompt_pairs
 
-    def handed_on_bytes(self, b: Any) -> Any:
-        """The residual stream of b sequences: what stages send to each other, and what tensor parallelism adds up."""
+    def residual_bytes(self, b: Any) -> Any:
+        """The residual stream of b sequences: what tensor parallelism adds up, and stages send to each other."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
     def head_flops(self, b: Any) -> Any:
@@ -155,7 +155,12 @@ class Demand:
         return self.model.vocab * self.model.d_model * self.model.kept_bytes
 
     def kept_gb(
-        self, weight_gb: np.ndarray | float, layers: np.ndarray | float, b: Any, t: int
+        self,
+        weight_gb: np.ndarray | float,
+        layers: np.ndarray | float,
+        b: Any,
+        t: int,
+        chunk: int | None,
     ) -> dict[str, np.ndarray]:
         """Memory on one GPU, in 10^9 bytes, by what it is for.
 
@@ -166,6 +171,8 @@ class Demand:
         b, t
             Sequences that this GPU works on (a share may be a fraction; memory is for whole ones),
             and with how many others it cuts each layer.
+        chunk
+            Tokens that pass at once, None for all.
         """
         m = self.model
         # Half a sequence has no cache of its own: its keys and values lie on one GPU or another.
@@ -176,11 +183,13 @@ class Demand:
             if not m.has_experts
             else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
         )
-        widest = (
-            whole_sequences(b) * self.new_tokens * (2 * m.d_model + 2 * width) * ACTIVATION_BYTES
-        )
+        at_once = whole_sequences(b) * self.new_tokens
+        if chunk is not None:
+            at_once = np.minimum(at_once, chunk)
+        # Every GPU has the whole residual stream, and its own part of the feed-forward block.
+        widest = at_once * (2 * m.d_model + 2 * width / t) * ACTIVATION_BYTES
         return {
             "weights": weight_gb / t,
             "KV cache": cache / np.minimum(t, m.kv_parts) / 1e9,
-            "activations": widest / t / 1e9,
+            "activations": widest / 1e9,
         }

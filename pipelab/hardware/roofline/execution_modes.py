@@ -16,11 +16,11 @@ from pipelab.hardware.roofline.demand import Demand
 from pipelab.hardware.roofline.pass_times import hardware_of, stage_seconds
 
 if TYPE_CHECKING:
-    from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
+    from pipelab.hardware.roofline.constants import RooflineConstants
 
 
 def best_modes(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     kinds: Sequence[GPU],
     composition: np.ndarray,
@@ -31,12 +31,14 @@ def best_modes(
     best = _shared(costs, demand, kinds, composition, span, batch_split)
     limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
     for t in degrees(demand.model, kinds, composition) if costs.tensor_parallel else ():
-        best = best.or_better(_cut(costs, demand, kinds, composition, span, t), limit, costs.prefer)
+        rows = _can_cut(kinds, composition, t)
+        cut = _cut(costs, demand, kinds, composition[rows], span, t)
+        best.put(rows, best.take(rows).or_better(cut, limit, costs.prefer))
     return best
 
 
 def _shared(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     kinds: Sequence[GPU],
     composition: np.ndarray,
@@ -51,38 +53,35 @@ def _shared(
         return stage_seconds(costs, demand, hardware.take(kind), span.take(which), b, 1)
 
     if batch_split == "even" or (size == 1).all():
-        batch = np.broadcast_to((whole / size)[:, None, None], (*composition.shape, len(span)))
+        batch = (whole / size)[:, None, None]
     else:
         batch = balanced_batches(taken, composition, len(span), whole)
     return _table(costs, demand, kinds, composition, span, batch, 1)
 
 
+def _can_cut(kinds: Sequence[GPU], composition: np.ndarray, t: int) -> np.ndarray:
+    """Numbers of the compositions whose GPUs are of one node, and come in groups of t."""
+    size = composition.sum(axis=1)
+    in_a_node = [bool(kind.node) for kind in kinds]
+    one_node = ((composition == size[:, None]) & in_a_node).any(axis=1)
+    return np.flatnonzero(one_node & (size % t == 0))
+
+
 def _cut(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     kinds: Sequence[GPU],
     composition: np.ndarray,
     span: Span,
     t: int,
 ) -> Table:
-    """Groups of t GPUs of one node cut each layer; groups share the batch evenly. Rate 0 where that cannot be."""
-    size = composition.sum(axis=1)
-    in_a_node = [bool(kind.node) for kind in kinds]
-    one_node = ((composition == size[:, None]) & in_a_node).any(axis=1)
-    possible = (one_node & (size % t == 0))[:, None]
-    shape = (*composition.shape, len(span))
-    batch = np.broadcast_to((demand.load.batch_size * t / size)[:, None, None], shape)
-    table = _table(costs, demand, kinds, composition, span, batch, t)
-    does_not_fit = np.where(composition > 0, np.inf, 0.0)[:, :, None]
-    return Table(
-        np.where(possible, table.rate, 0.0),
-        np.where(possible, table.seconds, np.inf),
-        np.where(possible[:, None], table.memory_gb, does_not_fit),
-    )
+    """Groups of t GPUs of one node cut each layer; groups share the batch evenly."""
+    batch = (demand.load.batch_size * t / composition.sum(axis=1))[:, None, None]
+    return _table(costs, demand, kinds, composition, span, batch, t)
 
 
 def _table(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     kinds: Sequence[GPU],
     composition: np.ndarray,
@@ -90,7 +89,7 @@ def _table(
     batch: np.ndarray,
     t: int,
 ) -> Table:
-    """Rate and memory where a GPU of each kind works on `batch` sequences, shape (C, K, U)."""
+    """Rate and memory where a GPU of each kind works on `batch` sequences: (C, K, U), or 1 where all are equal."""
     there, hardware = (
         (composition > 0)[:, :, None],
         hardware_of(costs, demand, kinds).take(np.s_[:, None]),
@@ -104,5 +103,7 @@ def _table(
     interval, whole = longest(batch), whole_sequences(batch)
     passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
     reserve = np.array([(1 - costs.memory_share) * kind.memory_gb for kind in kinds])[:, None]
-    memory = sum(demand.kept_gb(span.weight_gb, span.layers, batch, t).values()) + reserve
+    chunk = costs.constants.chunk_tokens
+    kept = demand.kept_gb(span.weight_gb, span.layers, batch, t, chunk)
+    memory = sum(kept.values()) + reserve
     return Table(demand.load.tokens / interval, passes, np.where(there, memory, 0.0))

@@ -63,15 +63,15 @@ def _row(
     assert split is not None  # there are no limits
     seconds = [sum(each[i] for i in layers) for layers in split]
     demand = Demand(model, load)
-    link = costs.hop_latency_s + demand.handed_on_bytes(batch) / (
-        (gpu.node_gb_per_s or np.inf) * 1e9
-    )
+    sent = demand.residual_bytes(batch) * costs.constants.stage_tensors
+    link = costs.hop_latency_s + sent / ((gpu.node_gb_per_s or np.inf) * 1e9)
     # A microbatch is back when it has been everywhere, and not before the slowest part has served all.
     slowest = max(*seconds, link) if stages > 1 else seconds[0]
     turn = max(sum(seconds) + (stages - 1) * link, stages * slowest)
     reserve = (1 - costs.memory_share) * gpu.memory_gb
     spans = [Span.of(model, layers) for layers in split]
-    kept = [sum(demand.kept_gb(s.weight_gb, s.layers, batch, cut).values()) for s in spans]
+    chunk = costs.constants.chunk_tokens
+    kept = [sum(demand.kept_gb(s.weight_gb, s.layers, batch, cut, chunk).values()) for s in spans]
     needed = float(max(kept)) + reserve
     return {
         "tensor_parallel": cut,

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.errors import InvalidValue, nearest
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.roofline.arrays import Hardware, Span
 from pipelab.hardware.roofline.demand import Demand
+from pipelab.hardware.transformer import Transformer
+from pipelab.problem import Workload
 
 if TYPE_CHECKING:
-    from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
+    from pipelab.hardware.roofline.constants import RooflineConstants
 
 # PCIe 5.0 with 16 lanes has 63 GB/s; NVLink, Infinity Fabric and their kind begin above it.
 PCIE_GB_PER_S = 64.0
 
 
-def hardware_of(costs: "Roofline", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
+def hardware_of(costs: "RooflineConstants", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
     """What these kinds of GPU reach with this engine, one number of each per kind."""
     engine, facts = costs.constants, [costs.gpus[kind.type] for kind in kinds]
     inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
@@ -38,7 +41,9 @@ def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -
         peak = gpu.fp8_tflop_per_s or peak
     elif engine.accumulate == "fp16":
         peak = gpu.fp16_accumulate_tflop_per_s or peak
-    share = 1.0 if demand.load.phase == "decode" else engine.prefill_efficiency
+    # Unified memory has one engine only, whose efficiency the GPU's is.
+    own = demand.load.phase == "decode" or gpu.memory_kind == "unified"
+    share = 1.0 if own else engine.prefill_efficiency
     return peak * gpu.compute_efficiency * share * 1e12
 
 
@@ -48,35 +53,91 @@ def _bytes_per_s(engine: Engine, gpu: GPUFacts) -> float:
 
 
 def slower(
-    costs: "Roofline", demand: Demand, compute: np.ndarray | float, move: np.ndarray | float
+    costs: "RooflineConstants",
+    demand: Demand,
+    compute: np.ndarray | float,
+    move: np.ndarray | float,
 ) -> Any:
     """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
-    overlap = 1.0 if demand.load.phase == "prefill" else costs.constants.decode_overlap
+    overlap = costs.constants.decode_overlap
     return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
 
 
+def moved_bytes(
+    engine: Engine, demand: Demand, kind: Literal["ordinary", "dense"], b: Any, t: int
+) -> tuple[Any, Any, Any]:
+    """Weights, keys and values, and activations of a layer on one of t GPUs, as if all were read at one speed.
+
+    Integers, and keys and values, are read more slowly, and so count for more.
+    """
+    model = demand.model
+    integers = engine.integer_efficiency if model.precision in ("int8", "int4") else 1.0
+    return (
+        demand.layer_weight_bytes(kind, b) / (t * integers),
+        demand.kv_bytes(b) / (min(t, model.kv_parts) * engine.kv_efficiency),
+        demand.activation_bytes(b) / t,
+    )
+
+
+def layer_collectives(engine: Engine, demand: Demand, gpu: Hardware, b: Any, t: int) -> Any:
+    """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
+    wait = gpu.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
+    return 2 * (2 * (t - 1) / t * demand.residual_bytes(b) / gpu.inside + wait)
+
+
 def stage_seconds(
-    costs: "Roofline", demand: Demand, gpu: Hardware, span: Span, b: np.ndarray | float, t: int
+    costs: "RooflineConstants",
+    demand: Demand,
+    gpu: Hardware,
+    span: Span,
+    b: np.ndarray | float,
+    t: int,
 ) -> np.ndarray:
     """T_stage for b sequences; all arrays broadcast."""
     engine = costs.constants
-    reduced = 2 * (t - 1) / t * demand.handed_on_bytes(b) / gpu.inside + (t > 1) * gpu.allreduce
-    scores = demand.score_bytes(engine.score_bytes, b) / (t * gpu.bandwidth)
-    # All-reduced once after attention, once after the feed-forward block.
-    extra = engine.layer_overhead_us * 1e-6 + scores + 2 * reduced
-    cache = demand.kv_bytes(b) / min(t, demand.model.kv_parts) + demand.activation_bytes(b) / t
+    extra = engine.layer_overhead_us * 1e-6
+    step = engine.step_overhead_us + engine.sequence_overhead_us * b
+    if engine.score_bytes:
+        extra = extra + demand.score_bytes(engine.score_bytes, b) / (t * gpu.bandwidth)
+    if t > 1:
+        extra = extra + layer_collectives(engine, demand, gpu, b, t)
+        step = step + engine.tensor_parallel_us
     head = slower(
         costs,
         demand,
         demand.head_flops(b) / (t * gpu.head_flops),
         demand.head_bytes / (t * gpu.bandwidth),
     )
-    total = span.last * (head + engine.step_overhead_us * 1e-6)
+    total = span.last * (head + step * 1e-6)
+    # Attention computes in 16 bits, whatever the weights are stored in.
+    attention = b * demand.attention_flops() / gpu.head_flops
     numbers: dict[Literal["ordinary", "dense"], np.ndarray | float]
     numbers = {"ordinary": span.layers - span.dense, "dense": span.dense}
     for kind, number in numbers.items():
         if np.any(number):
-            move = (demand.layer_weight_bytes(kind, b) / t + cache) / gpu.bandwidth
-            compute = demand.layer_flops(kind, b) / (t * gpu.flops)
+            move = sum(moved_bytes(engine, demand, kind, b, t)) / gpu.bandwidth
+            compute = (demand.layer_flops(kind, b) / gpu.flops + attention) / t
             total = total + number * (slower(costs, demand, compute, move) + extra)
     return total
+
+
+def seconds_of_pass(
+    costs: "RooflineConstants",
+    model: Transformer,
+    workload: Workload,
+    gpu: GPU,
+    layers: range,
+    degree: int = 1,
+) -> float:
+    """T_stage of the whole batch on one GPU, or on so many of its node: see `Roofline.pass_seconds`."""
+    if gpu.type not in costs.gpus:
+        raise InvalidValue("pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, costs.gpus))])
+    if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
+        expected = f"expected consecutive layers among range(0, {model.layers})"
+        raise InvalidValue("pass_seconds", [("layers", layers, expected)])
+    if degree > 1 and not gpu.node:
+        expected = "expected a GPU with a node where it is more than 1"
+        raise InvalidValue("pass_seconds", [("tensor_parallel", degree, expected)])
+    demand, span = Demand(model, workload), Span.of(model, layers)
+    hardware, b = hardware_of(costs, demand, [gpu]), np.array([workload.batch_size])
+    return float(stage_seconds(costs, demand, hardware, span, b, degree)[0])

@@ -18,7 +18,7 @@ from pipelab.hardware.roofline.pass_times import hardware_of, stage_seconds
 from pipelab.hardware.transformer import Transformer
 
 if TYPE_CHECKING:
-    from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
+    from pipelab.hardware.roofline.constants import RooflineConstants
 
 _EXACT = {"xtol": 1e-300, "rtol": 1e-15, "maxiter": 2000}  # of a root: as far as doubles go
 
@@ -37,12 +37,12 @@ class _Mode:
 
 @lru_cache(maxsize=10_000)  # many placements have the same stages
 def cost_of_stage(
-    costs: "Roofline", demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str
+    costs: "RooflineConstants", demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str
 ) -> StageCost:
     """The preferred mode among those that fit; if none fits, the one that lacks least memory."""
     shares = _shares(costs, demand, gpus, span, batch_split)
     modes = [_mode(costs, demand, gpus, span, shares, 1)]
-    for degree in _degrees(costs, demand.model, gpus):
+    for degree in degrees_of(costs, demand.model, gpus):
         share = demand.load.batch_size * degree / len(gpus)  # of every group of GPUs
         modes.append(_mode(costs, demand, gpus, span, (share,) * len(gpus), degree))
     fitting = [mode for mode in modes if mode.shortfall_gb <= 0]
@@ -55,7 +55,7 @@ def cost_of_stage(
     return StageCost(best.rate, best.batch, best.memory_gb, best.degree, best.pass_seconds)
 
 
-def _degrees(costs: "Roofline", model: Transformer, gpus: tuple[GPU, ...]) -> list[int]:
+def degrees_of(costs: "RooflineConstants", model: Transformer, gpus: tuple[GPU, ...]) -> list[int]:
     """How many GPUs may cut each layer among them: equal GPUs of one node, in groups of one size.
 
     Heads, and what is cached, must come out even.
@@ -71,7 +71,7 @@ def _degrees(costs: "Roofline", model: Transformer, gpus: tuple[GPU, ...]) -> li
 
 
 def _mode(
-    costs: "Roofline",
+    costs: "RooflineConstants",
     demand: Demand,
     gpus: tuple[GPU, ...],
     span: Span,
@@ -86,7 +86,8 @@ def _mode(
             seconds = _seconds(costs, demand, gpu, span, degree)
             interval = max(interval, seconds(share))
             turn = max(turn, seconds(float(whole_sequences(share))))
-        kept = demand.kept_gb(span.weight_gb, span.layers, share, degree)
+        chunk = costs.constants.chunk_tokens
+        kept = demand.kept_gb(span.weight_gb, span.layers, share, degree, chunk)
         reserve = (1 - costs.memory_share) * gpu.memory_gb
         need[gpu, share] = float(sum(kept.values()) + reserve)
     shortfall = max(gb - gpu.memory_gb * MEMORY_SLACK for (gpu, _), gb in need.items())
@@ -96,7 +97,7 @@ def _mode(
 
 
 def _seconds(
-    costs: "Roofline", demand: Demand, gpu: GPU, span: Span, degree: int
+    costs: "RooflineConstants", demand: Demand, gpu: GPU, span: Span, degree: int
 ) -> Callable[[float], float]:
     """T_stage of this GPU as a function of its sequences."""
     hardware = hardware_of(costs, demand, [gpu]).take(0)
@@ -104,7 +105,7 @@ def _seconds(
 
 
 def _shares(
-    costs: "Roofline", demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str
+    costs: "RooflineConstants", demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str
 ) -> tuple[float, ...]:
     """Sequences for every GPU: equal shares, or by speed, so that all finish at the same time.
 

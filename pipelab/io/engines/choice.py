@@ -6,6 +6,7 @@ from typing import NamedTuple
 from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.io.engines.deployment import Deployment, deployed
+from pipelab.io.engines.device_map import transformers_launch
 from pipelab.io.engines.launch_script import EngineSettings
 from pipelab.io.engines.llama_cpp import llama_cpp_launch
 from pipelab.io.engines.megatron import megatron_launch
@@ -43,6 +44,7 @@ ENGINES = {
     "SGLang": _Engine(sglang_launch),
     "Megatron": _Engine(megatron_launch, kv=()),
     "TensorRT-LLM": _Engine(tensorrt_llm_launch, ("CUDA",), host_by_host=False),
+    "transformers": _Engine(transformers_launch, kv=("bf16", "fp16"), host_by_host=False),
 }
 
 
@@ -61,7 +63,7 @@ def settings(
         Whose rules and rates count.
     plan : Placement or Result
         Of a result, its placement.
-    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM"}
+    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers"}
         The engine that is to run it.
     hosts : str or sequence of str, optional
         The address of every GPU's host, by GPU id; one text where all are on one host. By default a

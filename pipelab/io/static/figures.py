@@ -11,14 +11,17 @@ _CONFIG = {"responsive": True, "displaylogo": False}
 
 
 def figure_html(figure: Mapping) -> str:
-    """The `data` and `layout` of a figure as a box and the script that draws into it."""
+    """The `data`, `layout` and `frames` of a figure as a box and the script that draws into it."""
     box = f"figure-{next(_numbers)}"
     layout = dict(figure.get("layout", {}))
     height = layout.get("height", 450)
     layout.pop("width", None)  # as wide as the page
-    shown = ", ".join(_script_safe(part) for part in (figure.get("data", []), layout, _CONFIG))
+    whole = {"data": figure.get("data", []), "layout": layout, "config": _CONFIG}
+    if figure.get("frames"):
+        whole["frames"] = figure["frames"]
     style = f"width:100%;min-height:{height}px"
-    return f'<div id="{box}" class="figure" style="{style}"></div>\n<script>Plotly.newPlot("{box}", {shown});</script>'
+    script = f'Plotly.newPlot("{box}", {_script_safe(whole)});'
+    return f'<div id="{box}" class="figure" style="{style}"></div>\n<script>{script}</script>'
 
 
 def _script_safe(value: Any) -> str:

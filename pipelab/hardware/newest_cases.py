@@ -1,0 +1,233 @@
+"""A case in the newest form of its author's repository: batch ranges, tensor parallelism, prices, limits.
+
+gangmuk/LLM_placement_solver at 1221697. Its rates come from the dimensions of model and GPU, so the
+problem has pipelab's `Roofline`; what `Problem` has no place for is named in one warning.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelab.cluster import GPU, Cluster
+from pipelab.errors import InvalidData, nearest
+from pipelab.fields import python_value
+from pipelab.hardware.cloud_prices import price_list, prices
+from pipelab.hardware.known_gpus import load_gpus
+from pipelab.hardware.roofline.cost_model import Roofline
+from pipelab.hardware.transformer import Transformer
+from pipelab.io.bandwidth_csv import read_bandwidth
+from pipelab.io.case_config import check_names, part_of, text_of
+from pipelab.io.csv_cells import Row, number, place, plain, read_rows
+from pipelab.io.whole_files import is_file
+from pipelab.problem import Problem, Workload
+
+_MODEL = {
+    "name": "model_name",
+    "layers": "num_decoder_layers",
+    "d_model": "d_model",
+    "d_ff": "d_hidden",
+    "heads": "num_attention_heads",
+    "vocab": "vocab_size",
+}
+_WORKLOAD = {
+    "sequence_length": "sequence_length",
+    "batch_size": "max_batch_size",
+    "output_tokens": "output_length",
+}
+_WEIGHT, _LEAST, _BYTES = "layer_weight_memory_gb", "min_batch_size", "bytes_per_element"
+_PHASE = "workload_phase"
+_REQUIRED = (
+    *(_WORKLOAD["sequence_length"], _LEAST, _WORKLOAD["batch_size"]),
+    *(v for v in _MODEL.values() if v != "model_name"),
+)
+_AS_SETTINGS = ("time_limit_seconds", "optimality_gap")  # see `author_settings`
+# Limits, goals and shortcuts of its search.
+NOT_MODELLED = (
+    *("enable_segment_quantization", "max_pipeline_stages", "min_layers_per_stage"),
+    *("min_memory_utilization", "network_bandwidth_percentile_threshold"),
+    *("optimization_priority", "cost_throughput_weight", "max_hourly_cost"),
+    *("max_cost_per_million_token", "max_cost_per_token", "max_total_cost"),
+    *("max_total_runtime_hours", "throughput_normalization", "cost_normalization"),
+    *("total_tokens_to_process", "storage_bandwidth_gbps"),
+)
+_KNOWN = (*_MODEL.values(), *_WORKLOAD.values(), _WEIGHT, _LEAST, _BYTES, _PHASE, *_AS_SETTINGS)
+_PRECISIONS = {4.0: "fp32", 2.0: "fp16", 1.0: "fp8"}
+_PRICES = ("dollar_per_hour", "cost_per_hour", "usd_per_hour")
+# Of its code and its scripts: GPUs that cut a layer, at most, all of one type; whose prices; and the
+# GB/s within and across types that `--generate-network 400 200` gives.
+_MOST_GPUS = 8
+_PROVIDER = "AWS"
+_WITHIN, _ACROSS = 400.0, 200.0
+_MOST_GENERATED = 4_000  # every two GPUs have a link: 128 MB
+
+
+def is_newest(parameters: Mapping[str, Row]) -> bool:
+    """Whether a config.csv is in the newest form: it has a range of batches instead of one."""
+    return _LEAST in parameters or _WORKLOAD["batch_size"] in parameters
+
+
+def newest_case(folder: Path, parameters: Mapping[str, Row], provider: str | None) -> Problem:
+    """The problem that such a folder describes; warns once of what it leaves out.
+
+    Raises
+    ------
+    InvalidData
+        A file, column, row or value does not fit.
+    UnknownName
+        There is no such provider.
+    """
+    check_names(folder / "config.csv", parameters, _REQUIRED, (*_KNOWN, *NOT_MODELLED))
+    model, workload = _model(folder, parameters), _workload(parameters)
+    gpus, unpriced = _gpus(folder, provider)
+    matrix, generated = _network(folder, gpus)
+    joined = _in_nodes(gpus, matrix)
+    most = max(Counter(gpu.node for gpu in joined if gpu.node).values(), default=1)
+    problem = Problem(
+        Cluster(tuple(joined), matrix), model, workload, Roofline(),
+        max_gpus_per_stage=min(_MOST_GPUS, most), same_type_stages=True, name=folder.name,
+    )  # fmt: skip
+    notes = [_left_out(parameters), *_doubts(parameters, model), generated, unpriced]
+    said = "; ".join(note for note in notes if note)
+    told = f"{folder}: read with pl.Roofline in place of its author's rates"
+    warnings.warn(f"{told}{'; ' if said else ''}{said}", stacklevel=3)
+    return problem
+
+
+def _model(folder: Path, parameters: Mapping[str, Row]) -> Transformer:
+    row = parameters.get(_BYTES)
+    precision = "fp16"
+    if row is not None:
+        known = _PRECISIONS.get(float(text_of(row, _BYTES)))
+        if known is None:
+            raise row.error("value", row.cells["value"], f"expected 1, 2 or 4 ({_BYTES})")
+        precision = known
+
+    def make(d_model: str, heads: str, **fields: str) -> Transformer:
+        whole = heads.isascii() and heads.isdigit() and int(heads) and d_model.isdigit()
+        if not whole or int(d_model) % int(heads):
+            expected = f"expected a whole number that divides d_model ({_MODEL['heads']})"
+            raise parameters[_MODEL["heads"]].error("value", heads, expected)
+        width = int(d_model) // int(heads)
+        values: dict[str, Any] = {"d_model": d_model, "heads": heads, "kv_heads": heads, **fields}
+        return Transformer(**values, head_dim=width, precision=precision, kv_precision=precision)
+
+    return part_of(make, _MODEL, parameters, {"name": folder.name})
+
+
+def _workload(parameters: Mapping[str, Row]) -> Workload:
+    phase = parameters.get(_PHASE)
+    kind = "prefill" if phase is None else phase.cells["value"].lower()
+    if phase is not None and kind not in ("prefill", "decode"):
+        raise phase.error("value", phase.cells["value"], f"expected prefill or decode ({_PHASE})")
+    return part_of(Workload, _WORKLOAD, parameters, {"phase": kind})
+
+
+def _gpus(folder: Path, provider: str | None) -> tuple[list[GPU], str]:
+    """The GPUs in the order of their ids, and what to say of types without a price."""
+    path = folder / "gpu_pool.csv"
+    rows, known = read_rows(path, ("gpu_type", "count", "memory_gb")), load_gpus()
+    listed = price_list(folder)
+    if provider is not None and listed is None:
+        raise rows[0].error("cloud_provider", provider, "expected a list of prices beside the case")
+    offers = {} if listed is None else prices(listed, provider or _PROVIDER)
+    gpus: list[GPU] = []
+    unpriced = []
+    for row in rows:
+        kind = row.cells["gpu_type"]
+        memory = float(number(row, "memory_gb"))
+        usd: Any = next((number(row, c) for c in _PRICES if row.cells.get(c)), None)
+        usd = offers.get((kind, memory)) if usd is None else usd
+        gpu = place(
+            row, {"type": "gpu_type"},
+            partial(GPU, _nearest_type(row, kind, memory, list(known)), memory, usd),
+        )  # fmt: skip
+        text = row.cells["count"]
+        if not (text.isascii() and text.isdigit() and len(text) <= 6):
+            raise row.error("count", text, "expected a whole number from 0 to 999999")
+        gpus += [gpu] * int(text)
+        if gpu.usd_per_hour is None:
+            unpriced.append(f"{kind} ({memory:g} GB)")
+    if not gpus:
+        raise rows[0].error("count", rows[0].cells["count"], "expected at least one GPU")
+    where = "the pool" if listed is None else f"{listed.name} for {provider or _PROVIDER}"
+    return gpus, f"no price in {where}: {', '.join(unpriced)}" if unpriced else ""
+
+
+def _nearest_type(row: Row, kind: str, memory: float, known: list[str]) -> str:
+    """The known type of this name, of several the one whose memory is nearest; "A100" means an A100-SXM-80."""
+    facts = load_gpus()
+    named = [t for t in known if t == kind or t.startswith(f"{kind}-")] if kind else []
+    if not named:
+        raise row.error("gpu_type", kind, f"is no known GPU; {nearest(kind, known)}")
+    return min(named, key=lambda t: abs(facts[t].memory_gb - memory))
+
+
+def _network(folder: Path, gpus: list[GPU]) -> tuple[np.ndarray, str]:
+    """The links in GB/s, and what to say where the folder has none for this pool."""
+    path = folder / "network_bandwidth.csv"
+    there = "is not there"
+    if is_file(path):
+        rows = read_rows(path, ())
+        if len(rows) == len(rows[0].cells) - 1 == len(gpus):
+            return read_bandwidth(folder, len(gpus)), ""
+        there = f"has {len(rows)} rows for {len(gpus)} GPUs"
+    if len(gpus) > _MOST_GENERATED:
+        most = f"expected one that fits, as for all pools of more than {_MOST_GENERATED:,} GPUs"
+        raise InvalidData(f"{path} {there}: {most}")
+    types = np.array([gpu.type for gpu in gpus])
+    generated = (
+        f"{path.name} {there}, so links have {_WITHIN:g} GB/s within a type and {_ACROSS:g} across, "
+        "as its author's scripts generate them (give cluster=… for others)"
+    )
+    return np.where(types[:, None] == types, _WITHIN, _ACROSS), generated
+
+
+def _in_nodes(gpus: list[GPU], matrix: np.ndarray) -> list[GPU]:
+    """GPUs that may cut a layer: runs of equal ones, each to each with the same bandwidth both ways."""
+    both = np.minimum(matrix, matrix.T)
+    starts = [0]
+    for i in range(1, len(gpus)):
+        run = range(starts[-1], i)
+        speed = both[i, run[0]] if len(run) == 1 else both[run[0], run[1]]
+        if gpus[i] != gpus[run[0]] or (both[i, list(run)] != speed).any():
+            starts.append(i)
+    made = list(gpus)
+    for start, end in pairwise([*starts, len(gpus)]):
+        if end - start > 1:
+            speed = python_value(both[start, start + 1])
+            node = replace(gpus[start], node=f"GPUs {start} to {end - 1}", node_gb_per_s=speed)
+            made[start:end] = [node] * (end - start)
+    return made
+
+
+def _left_out(parameters: Mapping[str, Row]) -> str:
+    given = [f"{n} = {parameters[n].cells['value']}" for n in NOT_MODELLED if n in parameters]
+    if not given:
+        return ""
+    instead = "pl.trade_off shows throughput against $ per hour, objective='cost' the least $"
+    return f"not modelled: {', '.join(given)} ({instead})"
+
+
+def _doubts(parameters: Mapping[str, Row], model: Transformer) -> list[str]:
+    said = []
+    if _WEIGHT in parameters:
+        row = parameters[_WEIGHT]
+        stated = float(text_of(row, _WEIGHT))
+        if not 0 < stated < np.inf:
+            raise row.error("value", row.cells["value"], f"expected a number above 0 ({_WEIGHT})")
+        said.append(
+            f"{_WEIGHT} = {plain(stated)} is not used: the dimensions give {model.layer_weight_gb:.3g} GB"
+        )
+    least, most = (parameters[n] for n in (_LEAST, _WORKLOAD["batch_size"]))
+    if float(text_of(least, _LEAST)) != float(text_of(most, "batch_size")):
+        said.append(
+            f"the batch is max_batch_size = {most.cells['value']}, of a range from {least.cells['value']}"
+        )
+    return said

@@ -1,0 +1,138 @@
+"""How far a predicted rate may be off: errors on published times that no constant was fitted to."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipelab.cluster import GPU
+from pipelab.display import listed
+from pipelab.evaluation import Evaluation, StageReport
+from pipelab.hardware.known_models import load_model
+from pipelab.hardware.roofline.bands import error_bands
+from pipelab.hardware.roofline.constants import RooflineConstants
+from pipelab.hardware.roofline.pass_times import seconds_of_pass
+from pipelab.io.paths import data_dir
+from pipelab.problem import Workload
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+LEAST_ROWS = 20  # of a kind; quantiles of fewer say little
+_CUT = {"1": "one GPU per layer", "2": "two GPUs per layer", "4 or more": "four and more per layer"}
+
+
+@dataclass(frozen=True)
+class ExpectedRate:
+    """Where the rate of a plan lies in four of five cases.
+
+    Attributes
+    ----------
+    low, high : float
+        In tokens/s.
+    within : float
+        The greater of both distances from the prediction, as a share of it: what to ask
+        `pl.sensitivity` about.
+    sentence : str
+        Both, what they rest on, and which GPU types of the bottleneck were never compared.
+    """
+
+    low: float
+    high: float
+    within: float
+    sentence: str
+
+
+def expected_rate(phase: str, evaluation: Evaluation) -> ExpectedRate:
+    """The band of this plan's rate: every stage is off as its kind is, links are not.
+
+    Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase alone.
+    """
+    kinds = [_kind(phase, stage) for stage in evaluation.stages]
+    # Time is off by the error, so the true rate is the predicted times 1 + error.
+    low, high = (
+        min(
+            *(s.throughput * (1 + band[side]) for s, band in zip(evaluation.stages, kinds, strict=True)),
+            *(link.throughput for link in evaluation.links if evaluation.link_unit == "tokens"),
+            np.inf,
+        )
+        for side in ("low", "high")
+    )  # fmt: skip
+    slowest = min(range(len(kinds)), key=lambda i: evaluation.stages[i].throughput)
+    band, now = kinds[slowest], evaluation.throughput
+    sentence = (
+        f"Expect {_three_digits(low)} to {_three_digits(high)} tokens/s: of {band['rows']:.0f} published times of this "
+        f"kind ({_words(band)}), four in five were off by {band['low']:+.0%} to {band['high']:+.0%}."
+    )
+    never = [t for t in dict.fromkeys(evaluation.stages[slowest].gpu_types) if t not in _compared()]
+    if never:
+        sentence += f" No published time of {listed(never)} was compared."
+    within = max(abs(low / now - 1), abs(high / now - 1))
+    return ExpectedRate(float(low), float(high), float(within), sentence)
+
+
+def held_out_errors() -> "DataFrame":
+    """The rows of `data/held_out_times.csv` with their `error` by the bundled constants.
+
+    A request is predicted as its prompt and then token by token, with half its answer in context;
+    nearly all of its time is decoding, so that is its phase.
+    """
+    import pandas as pd
+
+    rows, costs = pd.read_csv(data_dir() / "held_out_times.csv"), RooflineConstants()
+    errors = [
+        _seconds(costs.running(row.engine), row) / row.seconds - 1 for row in rows.itertuples()
+    ]
+    return rows.assign(error=errors, phase=rows["phase"].replace("request", "decode"))
+
+
+def _seconds(costs: RooflineConstants, row: "Series") -> float:
+    model = load_model(row.model, precision=row.precision)
+    inside = None if np.isnan(row.node_gb_per_s) else row.node_gb_per_s
+    memory = costs.gpus[row.gpu_type].memory_gb
+    gpu = GPU(row.gpu_type, memory, None, "measured" if inside else "", inside)
+
+    def taken(tokens: float, phase: str) -> float:
+        load = Workload(int(tokens), int(row.batch), phase)  # type: ignore[arg-type]  # as the file has it
+        layers, degree = range(model.layers), int(row.tensor_parallel)
+        return seconds_of_pass(costs, model, load, gpu, layers, degree)
+
+    if row.phase != "request":
+        return taken(row.prompt, row.phase)
+    steps = row.output - 1
+    return taken(row.prompt, "prefill") + steps * taken(row.prompt + row.output // 2, "decode")
+
+
+@cache
+def _bands() -> "DataFrame":
+    return error_bands(held_out_errors())
+
+
+@cache
+def _compared() -> frozenset[str]:
+    """Types of GPU with a published time, fitted to or not."""
+    import pandas as pd
+
+    files = ("held_out_times.csv", "measured_times.csv")
+    return frozenset(t for f in files for t in pd.read_csv(data_dir() / f)["gpu_type"])
+
+
+def _kind(phase: str, stage: StageReport) -> "Series":
+    cut = "1" if stage.degree == 1 else "2" if stage.degree < 4 else "4 or more"
+    bands = _bands()
+    for key in ((phase, cut, "all"), (phase, "all", "all")):
+        if key in bands.index and bands.loc[key, "rows"] >= LEAST_ROWS:
+            return bands.loc[key]
+    return bands.loc[("all", "all", "all")]
+
+
+def _three_digits(rate: float) -> str:
+    return f"{float(f'{rate:.3g}'):,.12g}"
+
+
+def _words(band: "Series") -> str:
+    phase, cut, _ = band.name
+    if phase == "all":
+        return "prefill and decode"
+    return f"{phase}, {_CUT[cut]}" if cut != "all" else phase

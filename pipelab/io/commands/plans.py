@@ -1,0 +1,184 @@
+"""One plan: find it, evaluate it, hand it to an engine."""
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelab.engine.in_flight_result import InFlightResult
+from pipelab.errors import InvalidValue
+from pipelab.io.commands.wanted import Case, Json, Wanted, about_a_problem
+from pipelab.io.csv_cells import write_to
+from pipelab.io.streams import say
+from pipelab.io.terminal import print_evaluation, print_result
+from pipelab.solving import METHODS, OBJECTIVES
+
+if TYPE_CHECKING:
+    from pipelab.placement import Placement
+    from pipelab.problem import Problem
+    from pipelab.solving import Result
+
+_PLAN = (".json", ".csv")
+CaseOfPlan = Annotated[
+    str | None, typer.Option("--case", help="Of a plan: its case, if the plan does not name it.")
+]
+
+
+@about_a_problem
+def solve(
+    wanted: Wanted,
+    case: Case = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
+    objective: Annotated[str, typer.Option(help=f"One of {', '.join(OBJECTIVES)}.")] = "throughput",
+    at_least: Annotated[
+        float | None, typer.Option(help="With latency or cost: a floor in tokens/s.")
+    ] = None,
+    form: Annotated[str | None, typer.Option(help="With --method joint: written or tight.")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0, help="Seconds; the best placement by then is kept.")
+    ] = None,
+    gap: Annotated[
+        float | None, typer.Option(min=0, help="Stop when at most this share below the best.")
+    ] = None,
+    as_json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the whole plan, rates of stages and links included: .json or .csv."
+        ),
+    ] = None,
+) -> None:
+    """Find the best placement; exit status 1 where none is found.
+
+    Of a case: pipelab solve tiny. Of a model: pipelab solve --model Llama-3-70B --gpus a100=4,l4=8.
+    Ctrl-C ends the search and prints the best so far.
+    """
+    from pipelab.io.saving import save
+    from pipelab.solving import solve as run
+
+    options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
+    options = {k: v for k, v in (options | {"at_least": at_least}).items() if v is not None}
+    result = run(wanted.problem(case), method, objective, **options)
+    if as_json:
+        print(json.dumps(_plain(result), allow_nan=False))
+    else:
+        print_result(result)
+    if result.placement is None:
+        raise typer.Exit(1)
+    if output is not None:
+        save(result, output)
+
+
+def _plain(result: Any) -> dict:
+    """A result for programs; one with microbatches in flight has other numbers."""
+    if not isinstance(result, InFlightResult):
+        return result.to_dict()
+    return {
+        "problem": result.problem.name,
+        "status": result.status,
+        "microbatches_in_flight": result.in_flight,
+        "steady_rate_tokens_per_s": result.steady_rate,
+        "bound_tokens_per_s": result.bound,
+        "stopped_by": result.stopped_by,
+        "reason": result.reason,
+        "seconds": result.seconds,
+        "placement": result.placement.to_dict() if result.placement else None,
+    }
+
+
+@about_a_problem
+def evaluate(
+    wanted: Wanted,
+    plan: Annotated[str, typer.Argument(help="A plan: .json or .csv, as of solve --output.")],
+    case: CaseOfPlan = None,
+    as_json: Json = False,
+    output: Annotated[
+        str | None, typer.Option(help="Write the whole plan, rates included: .json or .csv.")
+    ] = None,
+) -> None:
+    """Compute a plan's rate, its stages, its links and what it holds.
+
+    A plan of your own has the columns first_layer, last_layer and gpus (their ids, with spaces
+    between). Its problem is the case that it names, --case, or the same --model and --gpus as before.
+    """
+    from pipelab.hardware.what_fits import capacity
+    from pipelab.io.placements import document_of, save_placement
+
+    problem, placement = _read(plan, wanted, case)
+    if as_json:
+        print(json.dumps(document_of(problem, placement), allow_nan=False))
+    else:
+        print_evaluation(problem, placement, capacity(problem, placement))
+    if output is not None:
+        save_placement(problem, placement, output)
+
+
+@about_a_problem
+def settings(
+    wanted: Wanted,
+    engine: Annotated[
+        str, typer.Option(help="vLLM, llama.cpp, SGLang, Megatron, TensorRT-LLM or transformers.")
+    ],
+    case_or_plan: Annotated[
+        str | None, typer.Argument(help="A case to solve, or a plan written by solve --output.")
+    ] = None,
+    case: CaseOfPlan = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="Address of all GPUs, or of each by its id, with commas between."),
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Write the script to this file.")] = None,
+) -> None:
+    """Print the launch script of an engine for a plan, or for the best one of a case or a model."""
+    from pipelab.io.engines.choice import settings as translated
+
+    problem, plan = _planned(case_or_plan, wanted, case)
+    if plan is None:
+        raise typer.Exit(1)
+    addresses = hosts.split(",") if hosts and "," in hosts else hosts
+    found = translated(problem, plan, engine, hosts=addresses)
+    for note in found.notes:
+        say(note)
+    write(output or "-", found.script, "settings")
+
+
+def _planned(
+    given: str | None, wanted: Wanted, case: str | None
+) -> tuple["Problem", "Placement | Result | None"]:
+    """The problem and its plan: from a file, or solved; None, and said, where no placement exists."""
+    from pipelab.solving import solve as run
+
+    if given is not None and given.endswith(_PLAN):
+        return _read(given, wanted, case)
+    if case is not None:
+        expected = "expected it beside a plan (.json or .csv) only"
+        raise InvalidValue("settings", [("--case", case, expected)])
+    problem = wanted.problem(given)
+    result = run(problem)
+    if result.placement is None:
+        print(result.sentence)
+    return problem, result if result.placement else None
+
+
+def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Placement"]:
+    """A plan's problem, and the plan, which must be of that problem."""
+    from pipelab.io.loading import load_placement, problem_of
+
+    if wanted.own:
+        if case is not None:
+            raise InvalidValue("options", [("--case", case, "expected none beside --model")])
+        problem = wanted.problem(None)
+    else:
+        problem = problem_of(plan, case)
+        if wanted.max_gpus is not None:
+            problem = replace(problem, max_gpus_per_stage=wanted.max_gpus)
+    return problem, load_placement(plan, problem)
+
+
+def write(target: str, text: str, command: str) -> None:
+    """To a file, or to standard output ("-")."""
+    if target == "-":
+        print(text, end="")
+    else:
+        write_to(command, target, text)

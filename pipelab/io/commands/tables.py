@@ -1,0 +1,165 @@
+"""Several answers in one table: methods, points of a sweep, mixes of one node, sizes."""
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelab.errors import InvalidValue, nearest
+from pipelab.io.commands.wanted import (
+    VARIED,
+    Case,
+    Json,
+    Wanted,
+    about_a_problem,
+    changed,
+    gpu_type,
+)
+from pipelab.io.terminal import table_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from pipelab.problem import Problem
+
+Table = Annotated[str | None, typer.Option(help="Write the table to this CSV file, too.")]
+
+
+@about_a_problem
+def compare(
+    wanted: Wanted,
+    case: Case = None,
+    methods: Annotated[
+        str | None, typer.Option(help="With commas between; all of them by default.")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(min=0, help="Seconds for each method.")] = 30.0,
+    as_json: Json = False,
+    output: Table = None,
+) -> None:
+    """Solve with several methods, side by side; exit status 1 where none finds a placement."""
+    from pipelab.engine.comparison import EVERY_METHOD
+    from pipelab.engine.comparison import compare as run
+
+    names = EVERY_METHOD if methods is None else [name.strip() for name in methods.split(",")]
+    found = run(wanted.problem(case), names, time_limit=time_limit)
+    _show(found.to_frame(), as_json, output, "compare")
+    if not any(result.placement for result in found.results.values()):
+        raise typer.Exit(1)
+
+
+@about_a_problem
+def sweep(
+    wanted: Wanted,
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            help=f"NAME=VALUES with commas between, such as batch=8,16: {', '.join(VARIED)}, or with "
+            "--gpus a GPU type for its count. Several are combined."
+        ),
+    ],
+    case: Case = None,
+    method: Annotated[str, typer.Option(help="As of solve.")] = "aggregated",
+    time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds for each point.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core.")] = None,
+    as_json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(help="Keep rows in this CSV file as they are solved; the same call goes on."),
+    ] = None,
+) -> None:
+    """Solve many problems that differ in some options; exit status 1 where none has a placement.
+
+    Such as: pipelab sweep --model Llama-3-70B --gpus h100=4,l4=0 --vary l4=0,4,8 --vary batch=8,32
+    """
+    from pipelab.engine.sweeps.points import grid
+    from pipelab.engine.sweeps.run import sweep as run
+
+    axes: dict[str, list[float]] = {}
+    for text in vary:
+        name, values = _axis(text, wanted)
+        axes[name] = values
+    wanted.problem(case)  # what does not fit is refused here, and not by every point
+    make = partial(_point, wanted, case)
+    limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
+    # By this column a file is known to be that of another problem, and refused.
+    asked = {} if output is None else {"problem": (wanted.said(case),)}
+    found = run(
+        make, grid(**asked, **axes), method, file=output, jobs=jobs, progress=not as_json, **limit
+    )
+    if not as_json:
+        print(found.sentence)
+    _show(found.to_frame(), as_json, None, "sweep")
+    if not any(row["placement"] for row in found.rows):
+        raise typer.Exit(1)
+
+
+def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
+    """A name and its values."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    plain = name.replace("-", "_")
+    if plain not in VARIED:
+        if not wanted.gpus:
+            expected = f"expected one of these, or with --gpus a type; {nearest(name, VARIED)}"
+            raise InvalidValue("sweep", [("--vary", name, expected)])
+        plain = gpu_type(name)
+    try:
+        numbers = [float(v) if plain == "network_gbit" else int(v) for v in values.split(",")]
+    except ValueError:
+        numbers = []
+    if not equals or not numbers:
+        raise InvalidValue("sweep", [("--vary", text, "expected NAME=NUMBER,NUMBER,…")])
+    return plain, numbers
+
+
+def _point(wanted: Wanted, case: str | None, problem: str = "", **point: Any) -> "Problem":
+    return changed(wanted, point).problem(case)
+
+
+@about_a_problem
+def node(
+    wanted: Wanted,
+    as_json: Json = False,
+    output: Table = None,
+) -> None:
+    """Every mix of tensor parallelism, stages and replicas on one node, such as --gpus h100=8.
+
+    Needs --model and --gpus with one type, all on one node.
+    """
+    problem = wanted.problem(None)
+    kinds = set(problem.cluster.gpus)
+    if len(kinds) > 1 or not problem.cluster.gpus[0].node:
+        expected = "expected one type of GPU, at least two of them, all on one node (--per-node)"
+        raise InvalidValue("node", [("--gpus", wanted.gpus or wanted.cluster, expected)])
+    count = len(problem.cluster)
+    gpu = problem.cluster.gpus[0]
+    mixes = problem.costs.node_mixes(problem.model, problem.workload, gpu, count)
+    _show(mixes, as_json, output, "node")
+    if not mixes["fits"].any():
+        raise typer.Exit(1)
+
+
+@about_a_problem
+def count(
+    wanted: Wanted,
+    case: Case = None,
+    form: Annotated[str, typer.Option(help="written or tight.")] = "written",
+    as_json: Json = False,
+) -> None:
+    """Count the joint ILP's variables and rows, without building it."""
+    from pipelab.engine.methods.joint_model import joint_size
+
+    size = joint_size(wanted.problem(case), form)
+    if as_json:
+        print(json.dumps(size))
+        return
+    for name, number in size.items():
+        print(f"{name:<12} {number:>20,}")
+
+
+def _show(frame: "DataFrame", as_json: bool, output: str | None, command: str) -> None:
+    from pipelab.io.csv_cells import write_to
+
+    print(frame.to_json(orient="records", force_ascii=False) if as_json else table_text(frame))
+    if output is not None:
+        write_to(command, output, frame.to_csv(index=False))

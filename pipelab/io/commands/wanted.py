@@ -1,0 +1,271 @@
+"""The problem that a command is about: a case, or a model on GPUs, from the options of the command line."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelab.errors import InvalidValue, nearest
+from pipelab.io.streams import say
+
+if TYPE_CHECKING:
+    from pipelab.cluster import Cluster
+    from pipelab.problem import Problem
+
+_MODEL, _LOAD, _RULES = "A model on GPUs, instead of a case", "Workload", "Rules"
+_NODE, _NETWORK_GBIT = 8, 100.0  # where nothing else is said
+# What a model on GPUs has where nothing is said; a case has its own.
+_LENGTH, _BATCH, _PHASE = 2048, 8, "decode"
+
+Case = Annotated[
+    str | None,
+    typer.Argument(help="A bundled case, or a folder of CSV files; or else give --model."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def _option(panel: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=panel, **more)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options that describe a problem, as the command line has them; None where not given."""
+
+    model: Annotated[
+        str | None, _option(_MODEL, help="A name of pipelab models, or a Hugging Face config.json.")
+    ] = None
+    gpus: Annotated[str | None, _option(_MODEL, help="Types and counts, such as a100=4,l4=8.")] = (
+        None
+    )
+    cluster: Annotated[
+        str | None,
+        _option(_MODEL, help="Or a known cluster, or a folder with nvidia-smi listings."),
+    ] = None
+    precision: Annotated[str | None, _option(_MODEL, help="Of weights: bf16, fp8, int4, …")] = None
+    kv_precision: Annotated[str | None, _option(_MODEL, help="Of keys and values.")] = None
+    per_node: Annotated[
+        int | None, _option(_MODEL, min=1, help=f"GPUs of a type per node; {_NODE} by default.")
+    ] = None
+    network_gbit: Annotated[
+        float | None,
+        _option(_MODEL, help=f"Between nodes, in Gbit/s; {_NETWORK_GBIT:g} by default."),
+    ] = None
+    rates: Annotated[
+        str | None,
+        _option(_MODEL, help="The inference engine whose speed counts; vLLM by default."),
+    ] = None
+    batch: Annotated[
+        int | None, _option(_LOAD, help=f"Sequences per microbatch; {_BATCH} without a case.")
+    ] = None
+    length: Annotated[
+        int | None, _option(_LOAD, help=f"Tokens per sequence; {_LENGTH} without a case.")
+    ] = None
+    phase: Annotated[
+        str | None, _option(_LOAD, help=f"prefill, decode or mixed; {_PHASE} without a case.")
+    ] = None
+    output_tokens: Annotated[
+        int | None, _option(_LOAD, help="Written per sequence, with --phase mixed.")
+    ] = None
+    in_flight: Annotated[
+        int | None, _option(_LOAD, help="Microbatches in the pipeline at a time.")
+    ] = None
+    max_gpus: Annotated[
+        int | None,
+        _option(_RULES, help="GPUs per stage, at most; without a case those of a node."),
+    ] = None
+    same_type: Annotated[
+        bool | None,
+        _option(_RULES, "--same-type/--mixed", help="Only stages of one GPU type, or any."),
+    ] = None
+    batch_split: Annotated[str | None, _option(_RULES, help="even or balanced.")] = None
+    link_units: Annotated[
+        str | None, _option(_RULES, help="transfers (as the write-up) or tokens.")
+    ] = None
+
+    @property
+    def own(self) -> bool:
+        """Whether a model on GPUs is described, and not a case."""
+        return bool(self.model or self.gpus or self.cluster)
+
+    def said(self, case: str | None) -> str:
+        """What was asked, as it is given on the command line."""
+        given = {n: getattr(self, n) for n in _NAMES if getattr(self, n) is not None}
+        return " ".join([*([case] if case else []), *(f"{_flag(n)} {v}" for n, v in given.items())])
+
+    def problem(self, case: str | None) -> "Problem":
+        """The problem of a case, or of a model on GPUs.
+
+        Raises
+        ------
+        InvalidValue
+            Neither is given, or both, or an option that does not fit.
+        """
+        if case is None and not self.own:
+            raise _refused(
+                "a case", None, "expected a case (see pipelab cases), or --model and --gpus"
+            )
+        return self._of_case(case) if case is not None else self._of_model()
+
+    @property
+    def _rules(self) -> dict[str, Any]:
+        names = {"max_gpus": "max_gpus_per_stage", "same_type": "same_type_stages"}
+        names |= {n: n for n in ("batch_split", "link_units")}
+        return {to: getattr(self, n) for n, to in names.items() if getattr(self, n) is not None}
+
+    @property
+    def _workload(self) -> dict[str, Any]:
+        names = {"batch": "batch_size", "length": "sequence_length"}
+        names |= {n: n for n in ("phase", "output_tokens", "in_flight")}
+        return {to: getattr(self, n) for n, to in names.items() if getattr(self, n) is not None}
+
+    def _of_case(self, case: str) -> "Problem":
+        from pipelab.io.cases_csv import load_case
+
+        for name in _NAMES[: _NAMES.index("batch")]:
+            if getattr(self, name) is not None:
+                expected = "expected it without a case, which has a model and GPUs"
+                raise _refused(_flag(name), getattr(self, name), expected)
+        problem = load_case(case, **self._rules)
+        if not self._workload:
+            return problem
+        return replace(problem, workload=replace(problem.workload, **self._workload))
+
+    def _of_model(self) -> "Problem":
+        from pipelab.hardware.known_models import load_model
+        from pipelab.hardware.roofline.cost_model import Roofline
+        from pipelab.problem import Problem, Workload
+
+        if not self.model:
+            raise _refused("--model", None, "expected a model beside --gpus or --cluster")
+        kinds = {"precision": self.precision, "kv_precision": self.kv_precision}
+        model = load_model(self.model, **{k: v for k, v in kinds.items() if v is not None})
+        load: dict[str, Any] = {"sequence_length": _LENGTH, "batch_size": _BATCH, "phase": _PHASE}
+        load |= self._workload
+        cluster = self._cluster()
+        nodes = [gpu.node for gpu in cluster.gpus if gpu.node]
+        most = max((nodes.count(node) for node in dict.fromkeys(nodes)), default=1)
+        rules = {"max_gpus_per_stage": most, "same_type_stages": True} | self._rules
+        costs = Roofline() if self.rates is None else Roofline(engine=self.rates)
+        pool = ", ".join(f"{n} × {t}" for t, n in _counted(cluster).items())
+        name = f"{model.name} on {pool}"
+        return Problem(cluster, model, Workload(**load), costs, name=name, **rules)
+
+    def _cluster(self) -> "Cluster":
+        from pipelab.hardware.known_clusters import cluster_of_counts, load_cluster
+
+        if bool(self.gpus) == bool(self.cluster):
+            expected = "expected --gpus or --cluster beside --model, and not both"
+            raise _refused("--cluster", self.cluster, expected)
+        if self.gpus:
+            counts = counts_of(self.gpus)
+            network = _NETWORK_GBIT if self.network_gbit is None else self.network_gbit
+            return cluster_of_counts(counts, self.per_node or _NODE, network)
+        if self.per_node is not None:
+            raise _refused("--per-node", self.per_node, "expected it beside --gpus")
+        return load_cluster(str(self.cluster), network_gbit_per_s=self.network_gbit)
+
+
+_NAMES = [field.name for field in fields(Wanted)]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _refused(option: str, value: object, expected: str) -> InvalidValue:
+    return InvalidValue("options", [(option, value, expected)])
+
+
+def _counted(cluster: "Cluster") -> dict[str, int]:
+    types = [gpu.type for gpu in cluster.gpus]
+    return {kind: types.count(kind) for kind in dict.fromkeys(types)}
+
+
+def counts_of(text: str) -> dict[str, int]:
+    """GPUs by type: "a100=4,l4=8" is four A100-SXM-80 (the first of those with most memory) and eight L4."""
+    counts: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, number = (piece.strip() for piece in part.partition("="))
+        if not equals or not (number.isascii() and number.isdigit() and len(number) <= 6):
+            raise _refused("--gpus", part, "expected TYPE=COUNT, such as a100=4,l4=8")
+        kind = gpu_type(name)
+        counts[kind] = counts.get(kind, 0) + int(number)
+    if not any(counts.values()):
+        raise _refused("--gpus", text, "expected at least one GPU")
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def gpu_type(name: str) -> str:
+    """A type of `data/gpus.csv` by its name, a driver's, or the beginning that several share; that is said."""
+    from pipelab.hardware.known_gpus import load_gpus, type_of
+
+    known, wanted = load_gpus(), name.lower()
+    exact = next((t for t in known if t.lower() == wanted), None) or type_of(name, known)
+    if exact:
+        return exact
+    family = [t for t in known if wanted and t.lower().startswith(f"{wanted}-")]
+    if not family:
+        raise _refused("--gpus", name, f"expected a known GPU; {nearest(name, known)}")
+    chosen = max(family, key=lambda t: known[t].memory_gb)
+    if len(family) > 1:
+        _say_once(f"{name} is taken for {chosen}, of {', '.join(family)}")
+    return chosen
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    say(message)
+
+
+def about_a_problem(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Wanted`, after its own; it gets them as `wanted`."""
+    own = inspect.signature(command, eval_str=True).parameters
+    hints = inspect.get_annotations(Wanted, eval_str=True)
+    shared = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]
+        )
+        for name in _NAMES
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(wanted=Wanted(**{name: given.pop(name) for name in _NAMES}), **given)
+
+    kept = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in own.items()
+        if name != "wanted"
+    ]
+    set_signature(run, [*kept, *shared])
+    return run
+
+
+def set_signature(run: Any, parameters: list[inspect.Parameter]) -> None:
+    """What typer reads of a function."""
+    run.__signature__ = inspect.Signature(parameters)
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+
+
+def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
+    """With other values of some options; the name of a GPU type stands for its count.
+
+    Raises
+    ------
+    InvalidValue
+        There is no such option, or a type's count is to change and no --gpus are given.
+    """
+    options = {name: value for name, value in point.items() if name in VARIED}
+    counts = {name: value for name, value in point.items() if name not in VARIED}
+    if counts:
+        before = {} if not wanted.gpus else counts_of(wanted.gpus)
+        pool = before | {gpu_type(name): count for name, count in counts.items()}
+        options["gpus"] = ",".join(f"{kind}={count}" for kind, count in pool.items())
+    return replace(wanted, **options)
+
+
+VARIED = ("batch", "length", "in_flight", "output_tokens", "max_gpus", "network_gbit", "per_node")

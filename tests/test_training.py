@@ -1,0 +1,249 @@
+"""Training: messages that queue, gradients counted in FLOPs, memory as Korthikanti et al. count it."""
+
+import random
+from collections import deque
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+import pipelab as pl
+from pipelab.hardware.training_memory import activation_bytes, weight_share
+
+# Messages that queue, against a simulator of its own
+
+
+def queued_times(schedule, forward, back, weight, comm):
+    """Start and end of every action; what one rank sends another goes one at a time."""
+    rows, holder = [deque(row) for row in schedule.actions], schedule.stage_rank
+    last, free, lane = len(holder) - 1, [0.0] * len(rows), {}
+    made, arrives, times = {}, {}, {}
+    while any(rows):
+        moved = False
+        for rank, row in enumerate(rows):
+            while row:
+                parts = row[0].parts or (row[0],)
+                needs = []
+                for stage, kind, j, _ in parts:
+                    if kind == "W":
+                        needs.append((stage, "I", j, stage))
+                    elif kind == "F" and stage:
+                        needs.append((stage - 1, "F", j, stage))
+                    elif kind != "F":
+                        source = (stage + 1, "I") if stage < last else (stage, "F")
+                        needs.append((*source, j, stage))
+                if any(need[:3] not in made for need in needs):
+                    break
+                action, moved = row.popleft(), True
+                ready = [arrives.get(need, made[need[:3]]) for need in needs]
+                start = max([free[rank], *ready])
+                for stage, kind, _, _ in parts:
+                    ends = {"F": forward, "I": back, "W": weight}
+                    length = back[stage] + weight[stage] if kind == "B" else ends[kind][stage]
+                    free[rank] = max(free[rank], start) + length
+                times[action] = start, free[rank]
+                for stage, kind, j, _ in parts:
+                    output = "I" if kind == "B" else kind
+                    made[stage, output, j] = free[rank]
+                    to = stage + {"F": 1, "I": -1}.get(output, 0)
+                    if to != stage and 0 <= to <= last and holder[to] != rank:
+                        link = min(stage, to)
+                        ways = rank, holder[to]
+                        lane[ways] = max(lane.get(ways, 0.0), free[rank]) + comm[link]
+                        arrives[stage, output, j, to] = lane[ways]
+        assert moved
+    return times
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_messages_queue_as_in_a_simulator_of_its_own(seed):
+    rnd = random.Random(seed)
+    names = ["GPipe", "1F1B", "ZBH1", "ZBH2", "Interleaved1F1B", "ZBV", "DualPipeV", "LoopedBFS"]
+    ranks = rnd.randint(1, 5)
+    schedule = pl.schedule(rnd.choice(names), ranks, rnd.choice([2, 3]) * ranks)
+    stages = schedule.stages
+    forward, back, weight = ([rnd.uniform(0, 2) for _ in range(stages)] for _ in range(3))
+    comm = [rnd.uniform(0, 3) for _ in range(stages - 1)]
+    costs = pl.StageCosts(forward, back, weight, comm=comm or 0.0)
+    timeline = pl.simulate(schedule, costs, transfers="queued")
+    starts = zip(timeline.node_start.tolist(), timeline.node_end.tolist(), strict=True)
+    got = dict(zip((a for row in schedule.actions for a in row), starts, strict=True))
+    expected = queued_times(schedule, forward, back, weight, comm)
+    assert got.keys() == expected.keys()
+    for action, when in expected.items():
+        assert got[action] == pytest.approx(when, abs=1e-9)
+
+
+def test_a_link_carries_no_more_than_it_can():
+    """64 microbatches over a link that takes longer than the stages: their messages fill it."""
+    schedule, costs = pl.schedule("GPipe", 2, 64), pl.StageCosts(1, 1, 1, comm=5)
+    assert pl.simulate(schedule, costs).makespan < 64 * 5
+    assert pl.simulate(schedule, costs, transfers="queued").makespan >= 64 * 5
+
+
+# What training takes
+
+
+def _problem(model="Llama-3-8B", sequence=4096, batch=1, gpus=("A100-SXM-80", 2), node=None):
+    kind, count = gpus
+    memory = float(pl.gpus().loc[kind, "memory_gb"])
+    facts = {"node": node, "node_gb_per_s": 300.0} if node else {}
+    gpu = pl.GPU(kind, memory, **facts)
+    bandwidth = [[12.5] * count for _ in range(count)]
+    cluster = pl.Cluster([gpu] * count, bandwidth)
+    load = pl.Workload(sequence, batch)
+    return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(engine="kernels"), count)
+
+
+def _stage(problem, layers, gpus):
+    total = problem.model.layers
+    other = next(g for g in range(len(problem.cluster)) if g not in gpus)
+    stages = [(layers, gpus), (total - layers, (other,))]
+    return pl.evaluate(problem, pl.Placement.of(stages)).stages[0]
+
+
+@pytest.mark.parametrize("sequence", [512, 4096, 32768])
+def test_gradients_are_forwards_scaled_by_flops(sequence):
+    """FLOPs by hand: 2 per parameter and token, 4·H·h·s²/2 in causal attention, 2.5 times that backwards."""
+    problem = _problem(sequence=sequence)
+    report = _stage(problem, 16, (0,))
+    cost = problem.costs.training_cost(problem, report)
+    d, f, heads, keys = 4096, 14336, 32 * 128, 8 * 128
+    parameters = d * (heads + 2 * keys) + heads * d + 3 * d * f + 2 * d
+    matrices, attention = 2 * sequence * parameters, 4 * heads * sequence**2 / 2
+    assert cost.backward_input / cost.forward == pytest.approx(
+        (matrices + 2.5 * attention) / (matrices + attention), rel=1e-3
+    )
+    assert cost.backward_weight / cost.forward == pytest.approx(
+        matrices / (matrices + attention), rel=1e-3
+    )
+
+
+def test_the_head_reads_every_token():
+    problem = _problem()
+    last = pl.evaluate(problem, pl.Placement.of([(16, (0,)), (16, (1,))])).stages[1]
+    trained = problem.costs.training_cost(problem, last).forward
+    served = problem.costs.pass_seconds(
+        problem.model, problem.workload, problem.cluster.gpus[1], range(16, 32)
+    )
+    facts = problem.costs.gpus["A100-SXM-80"]
+    flops = 2 * 4095 * 4096 * 128256  # all tokens but the last, which is served as well
+    by_hand = flops / (facts.fp16_tflop_per_s * facts.compute_efficiency * 1e12)
+    assert trained - served == pytest.approx(by_hand, rel=0.05)
+
+
+def test_no_sequence_is_shared_by_two_gpus():
+    one, two = _problem(gpus=("A100-SXM-80", 3)), _problem(batch=2, gpus=("A100-SXM-80", 3))
+    shared = one.costs.training_cost(one, _stage(one, 16, (0, 1)))
+    alone = one.costs.training_cost(one, _stage(one, 16, (0,)))
+    assert shared.forward == alone.forward
+    both = two.costs.training_cost(two, _stage(two, 16, (0, 1)))
+    assert both.forward == alone.forward
+    # Replicas add their gradients up: 2·(k − 1)/k of 2 bytes per parameter over 12.5 GB/s.
+    parameters = one.model.parameters(range(16))
+    assert shared.step - alone.step == pytest.approx(2 * parameters * 2 / 2 / 12.5e9)
+
+
+def test_weight_gradients_need_no_all_reduce():
+    problem = _problem(gpus=("A100-SXM-80", 5), node="n")
+    cost = problem.costs.training_cost(problem, _stage(problem, 16, (0, 1, 2, 3)))
+    apart = _problem(gpus=("A100-SXM-80", 5))
+    whole = apart.costs.training_cost(apart, _stage(apart, 16, (0,)))
+    # One sequence, four GPUs of a node: they cut its layers.
+    assert 4 * cost.backward_weight == pytest.approx(whole.backward_weight, rel=0.02)
+    ring = 16 * 2 * 2 * 3 / 4 * 4096 * 4096 * 2 / (300e9 * problem.costs.constants.link_efficiency)
+    assert cost.forward - whole.forward / 4 == pytest.approx(ring, rel=0.1)
+    assert cost.state_gb == pytest.approx(whole.state_gb / 4)
+
+
+# Memory
+
+GPT = [  # Korthikanti et al., table 1: name, heads, width, layers; sequences of 2,048, vocabulary of 51,200
+    ("22B", 64, 6144, 48),
+    ("GPT-3", 96, 12288, 96),
+    ("530B", 128, 20480, 105),
+    ("1T", 160, 25600, 128),
+]
+
+
+@pytest.mark.parametrize(("name", "heads", "width", "layers"), GPT)
+def test_activations_are_korthikanti_s_table_2(name, heads, width, layers):
+    model = pl.Transformer(name, layers, width, 4 * width, heads, heads, width // heads, 51200)
+    s, a, h, t, b = 2048, heads, width, 8, 4
+    options = {"sequence": s, "gate": False, "dropout": True}
+
+    def kept(**more):
+        return activation_bytes(model, s * b, **options, **more) / (s * b * h)
+
+    scores = 5 * a * s / h
+    stored = {"fused_attention": False}
+    assert kept(**stored) == pytest.approx(34 + scores)
+    assert kept(**stored, degree=t) == pytest.approx(10 + 24 / t + scores / t)
+    parallel = {"degree": t, "sequence_parallel": True}
+    assert kept(**stored, **parallel) == pytest.approx((34 + scores) / t)
+    assert kept(**stored, recompute="selective", degree=t) == pytest.approx(10 + 24 / t)
+    assert kept(**stored, recompute="selective", **parallel) == pytest.approx(34 / t)
+    assert kept(recompute="full") == pytest.approx(2)
+    assert weight_share(model, gate=False, dropout=True) == pytest.approx(32 / 34)
+
+
+def test_state_and_activations_stand_beside_what_a_gpu_has():
+    problem = _problem()
+    halves = pl.Placement.of([(16, (0,)), (16, (1,))])
+    step = pl.timeline_of(problem, halves, 8, training=True)
+    frame = step.to_frame()
+    assert frame["state_gb"].tolist() == pytest.approx(
+        [16 * problem.model.parameters(r) / 1e9 for r in (range(16), range(16, 32))]
+    )
+    one, head = activation_bytes(problem.model, 4096, sequence=4096), 4 * 4096 + 4 * 128256
+    assert frame["activations_gb"][0] == pytest.approx(2 * 16 * one / 1e9)  # 1F1B holds 2, then 1
+    assert frame["activations_gb"][1] == pytest.approx((16 * one + 4096 * head) / 1e9)
+    assert "needs" in step.shortfall  # 64 GB of state and 22 of activations in 86
+    thin = pl.timeline_of(problem, halves, 8, training=True, recompute="full")
+    assert not thin.shortfall
+    assert thin.rate < step.rate
+    bare = pl.timeline_of(problem, halves, 8, training=True, bytes_per_parameter=4)
+    assert bare.stages[0].state_gb == pytest.approx(step.stages[0].state_gb / 4)
+
+
+def test_a_cost_model_without_training_takes_multiples_and_no_recipe():
+    tiny = pl.load_case("tiny", link_units="tokens")
+    halves = pl.Placement.of([(2, (0,)), (2, (1,))])
+    step = pl.timeline_of(tiny, halves, training=True)
+    assert step.stages is None
+    assert step.memory_gb is None
+    assert not step.shortfall
+    with pytest.raises(pl.InvalidValue, match="recompute = 'full': expected a cost model"):
+        pl.timeline_of(tiny, halves, training=True, recompute="full")
+    problem = _problem()
+    cut = pl.Placement.of([(16, (0,)), (16, (1,))])
+    for wrong, words in (
+        ({"recompute": "some"}, "expected one of none, selective, full"),
+        ({"bytes_per_parameter": -1}, "expected at least 0"),
+        ({"transfers": "often"}, "not known"),
+    ):
+        with pytest.raises((pl.InvalidValue, pl.UnknownName), match=words):
+            pl.timeline_of(problem, cut, training=True, **wrong)
+
+
+def test_gradients_as_multiples_are_taken_instead():
+    problem = _problem()
+    halves = pl.Placement.of([(16, (0,)), (16, (1,))])
+    step = pl.timeline_of(problem, halves, 4, training=True, backward_input=2, backward_weight=0.5)
+    costs = step.timeline.costs
+    for forward, back, weight in zip(
+        costs.forward, costs.backward_input, costs.backward_weight, strict=True
+    ):
+        assert (back, weight) == pytest.approx((2 * forward, forward / 2))
+
+
+def test_slow_links_bound_the_rate_of_training():
+    """At 0.02 GB/s no more is trained than the link carries, however many microbatches are on their way."""
+    problem = _problem()
+    slow = pl.Cluster(problem.cluster.gpus, [[0.02] * 2] * 2)
+    problem = replace(problem, cluster=slow)
+    halves = pl.Placement.of([(16, (0,)), (16, (1,))])
+    message = 4096 * 4096 * 2 / 0.02e9  # bf16, once in each direction
+    for name, microbatches in product(("GPipe", "1F1B"), (8, 16)):
+        step = pl.timeline_of(problem, halves, microbatches, training=True, schedule=name)
+        assert step.timeline.makespan > microbatches * message
