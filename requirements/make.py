@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
     compile_to(
         "locked.txt",
         "What pipelab and its notebooks need",
-        [*LOCK, "--extra", "lab", *arguments],
+        [*LOCK, "--extra", "lab", "--extra", "schedules", *arguments],
         build,
     )
     compile_to(

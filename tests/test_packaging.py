@@ -43,7 +43,7 @@ def test_the_conda_environment_is_the_twin_of_pyproject():
     lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["lab"]]
     wanted = {line.replace(" ", "") for line in lines}
     assert listed == wanted | {"python" + PROJECT["requires-python"], "pip"}
-    assert {"pip": ["-e ."]} in environment["dependencies"]
+    assert {"pip": ["-e .[schedules]"]} in environment["dependencies"]
 
 
 def test_no_tracked_file_records_a_registrys_address():

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 LAB = [*PYPROJECT["project"]["dependencies"], *EXTRAS["lab"]]
-RUN = [*LAB, *PYPROJECT["build-system"]["requires"]]
+RUN = [*LAB, *EXTRAS["schedules"], *PYPROJECT["build-system"]["requires"]]
 TEST = [*LAB, *EXTRAS["test"]]
 WANTED = {"locked.txt": RUN, "locked-test.txt": RUN + TEST, "lowest.txt": TEST}
 # Every Python and system that the lock is for.
