@@ -29,6 +29,8 @@ from .splits import (
 
 # Find the best placement, and prove it
 from .solving import Result as Result, solve as solve
+from .engine.deployments.deploying import deploy as deploy
+from .engine.deployments.result import Deployment as Deployment
 from .engine.background import solve_in_background as solve_in_background
 from .engine.methods.certificates import certificate as certificate
 from .engine.methods.trade_offs import trade_off as trade_off

@@ -12,6 +12,7 @@ steps, at most 17 for 100,000 rates, is an integer program with a variable for e
 
 Domain: identical layers, at most 100,000 rates of stages (mixes × layers), and links that do not
 slow down the placement found. Mixed stages, either batch split and any cost model are covered.
+Every node is a kind of its own here, so identical nodes are told apart: more nodes, more mixes.
 Links are left out of the count, so no placement is faster than what it counts. Where the evaluator
 finds the placement just as fast, it is optimal; where links slow it down, there is no result. Links
 never do where each is at least as fast as the answer.

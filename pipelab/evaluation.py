@@ -5,9 +5,9 @@ It shares no code with any formulation, so that every solver answers to it.
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from pipelab.costs import MEMORY_SLACK, StageCost, answered
 from pipelab.display import table
@@ -18,7 +18,15 @@ from pipelab.problem import Problem
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Evaluation", "LinkReport", "StageReport", "broken_rules", "evaluate", "tally"]
+__all__ = [
+    "DeploymentEvaluation",
+    "Evaluation",
+    "LinkReport",
+    "StageReport",
+    "broken_rules",
+    "evaluate",
+    "tally",
+]
 
 
 @dataclass(frozen=True)
@@ -169,29 +177,63 @@ class Evaluation:
         return html + table(self.links_frame()) if self.links else html
 
 
-def evaluate(problem: Problem, placement: Placement) -> Evaluation:
+@dataclass(frozen=True)
+class DeploymentEvaluation:
+    """Every pipeline of a deployment.
+
+    Attributes
+    ----------
+    pipelines : tuple of Evaluation
+    throughput : float
+        Their sum, in tokens/s.
+    """
+
+    pipelines: tuple[Evaluation, ...]
+    throughput: float
+
+    def to_frame(self) -> "DataFrame":
+        """The stages of all pipelines as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            As `Evaluation.to_frame`, with a column `pipeline`, counted from 1.
+        """
+        import pandas as pd
+
+        frames = [e.to_frame().assign(pipeline=i) for i, e in enumerate(self.pipelines, 1)]
+        return pd.concat(frames, ignore_index=True)
+
+
+@overload
+def evaluate(problem: Problem, placement: Placement) -> Evaluation: ...
+@overload
+def evaluate(problem: Problem, placement: Any) -> Any: ...
+def evaluate(problem: Problem, placement: Any) -> Any:
     """Check every rule a placement must keep, then recompute every rate from the raw data.
 
     Parameters
     ----------
     problem : Problem
         Whose rules and rates count.
-    placement : Placement
-        What is evaluated.
+    placement : Placement or Deployment
+        What is evaluated. Each pipeline of a deployment has a batch of its own.
 
     Returns
     -------
-    Evaluation
-        Throughput in tokens/s, its bottleneck, and every stage and link.
+    Evaluation or DeploymentEvaluation
+        Throughput in tokens/s, its bottleneck, and every stage and link; of a deployment that of
+        every pipeline, and the sum of their throughputs.
 
     Raises
     ------
     InvalidPlacement
         A layer left out or covered twice, a GPU used twice or not in the cluster, too many GPUs or
         GPUs of different types in a stage, memory exceeded, or a stage without a rate. All defects
-        are listed; memory is checked only if there is no other.
+        are listed; memory is checked only if there is no other. Or two pipelines of a deployment
+        share a GPU.
     InvalidValue
-        `problem` is no Problem, or `placement` no Placement.
+        `problem` is no Problem, or `placement` no Placement and no Deployment.
 
     Examples
     --------
@@ -200,6 +242,8 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     >>> round(pl.evaluate(tiny, pl.Placement.of([(4, (0, 1))])).throughput, 3)
     301.784
     """
+    if isinstance(problem, Problem) and hasattr(placement, "pipelines"):
+        return _evaluate_pipelines(problem, placement.pipelines)
     for name, value, kind in (("problem", problem, Problem), ("placement", placement, Placement)):
         if not isinstance(value, kind):
             raise InvalidValue("evaluate", [(name, value, f"expected a {kind.__name__}")])
@@ -223,6 +267,16 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     return Evaluation(
         stages, links, slowest, bottlenecks, problem.link_units, problem.workload.tokens
     )
+
+
+def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluation:
+    """Every replica by itself, with its pipeline's workload; no GPU may be in two."""
+    replicas = [(r, pipeline.workload) for pipeline in pipelines for r in pipeline.replicas]
+    used = Counter(g for replica, _ in replicas for g in set(replica.gpus))
+    if shared := [f"GPU {g} is used by {n} pipelines" for g, n in used.items() if n > 1]:
+        raise InvalidPlacement(shared)
+    found = tuple(evaluate(replace(problem, workload=load), r) for r, load in replicas)
+    return DeploymentEvaluation(found, math.fsum(e.throughput for e in found))
 
 
 def broken_rules(problem: Problem, placement: Placement) -> list[str]:

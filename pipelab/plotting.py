@@ -23,6 +23,7 @@ FIGURES = {
         "search": "aggregated:plot_search",
     },
     "InFlightResult": {"placement": "placements:plot_result"},
+    "Deployment": {"pipelines": "deployments:plot_deployment"},
     "Cluster": {"classes": "aggregated:plot_classes"},
     "Certificate": {"proof": "aggregated:plot_proof"},
     "Comparison": {"bars": "comparing:plot_comparison"},
@@ -46,7 +47,7 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
 
     Parameters
     ----------
-    x : Result, Problem, Cluster, Certificate, Comparison, TradeOff, Sweep, Timeline, \
+    x : Result, Deployment, Problem, Cluster, Certificate, Comparison, TradeOff, Sweep, Timeline, \
             PlacedTimeline, TrainingTimeline, table of `against_measured`, or several of these
         A list of timelines, or a mapping of names to timelines or comparisons, draws them
         side by side.

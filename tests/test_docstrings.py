@@ -37,12 +37,14 @@ CODES = {
 # Types that public functions return, and what a public function hands over to: read as public names are.
 RETURNED = {
     "Comparison": "pipelab.engine.comparison",
+    "DeploymentEvaluation": "pipelab.evaluation",
     "EngineSettings": "pipelab.io.engines.launch_script",
     "Evaluation": "pipelab.evaluation",
     "GPUFacts": "pipelab.hardware.known_gpus",
     "InFlightResult": "pipelab.engine.in_flight_result",
     "LatentAttention": "pipelab.hardware.transformer",
     "Ledger": "pipelab.course.ledger.book",
+    "Pipeline": "pipelab.engine.deployments.result",
     "PlacedTimeline": "pipelab.engine.timeline.placed",
     "Score": "pipelab.engine.scoring",
     "Solving": "pipelab.engine.background",
@@ -82,6 +84,8 @@ _A_METHODS_ANSWER = "a method's answer is a valid placement of its own problem"
 STAYS_INSIDE = {
     ("Result.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
     ("Result.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
+    ("Deployment.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
+    ("Deployment.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
     ("InFlightResult.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
     ("InFlightResult.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
     (

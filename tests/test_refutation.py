@@ -142,7 +142,7 @@ def test_cases_never_rest_on_mixtures_left_out(monkeypatch):
             for rate in rates.thresholds:
                 proof = certificates.Certificate(problem, None, float(rate), "links", (), (), 0)
                 if recipes_at(rates, float(rate)).order.narrowed:
-                    found.append(certificates.program_of(rates, proof))
+                    found.append(certificates.programs_of(rates, proof))
     assert found
     assert set(found) == {None}
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, answered, pass_time
+from pipelab.costs import MEMORY_SLACK, LayerTimes, answered, pass_time
 from pipelab.engine.layer_runs import runs_of
 from pipelab.errors import InvalidValue
 from pipelab.hardware.linear_rates import LinearThroughput, finished
@@ -64,6 +64,17 @@ def mixes_as_slowest(problem: Problem) -> bool:
     if isinstance(problem.costs, LinearThroughput):
         return problem.batch_split == "even"
     return hasattr(problem.costs, "mixes_as_slowest") and problem.costs.mixes_as_slowest(problem)
+
+
+def nodes_matter_alone(costs: Any) -> bool:
+    """Whether nodes matter at most to stages of identical GPUs of one node, and only through `node_gb_per_s`.
+
+    Then identical nodes are interchangeable. A cost model of your own says so by an attribute
+    `nodes_matter_alone` that is true; without it every node may be different.
+    """
+    if isinstance(costs, LinearThroughput | LayerTimes):
+        return True  # rates and memory depend on types
+    return bool(getattr(costs, "nodes_matter_alone", False))
 
 
 def memory_parts(problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:

@@ -10,7 +10,13 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.costs import CostModel, StageCost, pass_time, whole_sequences
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_arrays import StageTables, memory_parts, mixes_as_slowest, stage_tables
+from pipelab.engine.stage_arrays import (
+    StageTables,
+    memory_parts,
+    mixes_as_slowest,
+    nodes_matter_alone,
+    stage_tables,
+)
 from pipelab.errors import InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked
 from pipelab.hardware.measured_grids import Grid, grid_of
@@ -165,6 +171,11 @@ class Measured:
             In GB, by what it is for.
         """
         return memory_parts(replace(problem, costs=self.needs), gpu, layers)
+
+    @property
+    def nodes_matter_alone(self) -> bool:
+        """Whether identical nodes are interchangeable: as `needs` has it."""
+        return nodes_matter_alone(self.needs)
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage is exactly as fast as the slowest pure one of its size.

@@ -5,10 +5,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.io.csv_cells import path_of
+from pipelab.io.deployments import save_deployment
 from pipelab.io.placements import save_placement
 from pipelab.io.schedule_files import to_csv
 from pipelab.io.trace_files import save_chrome_trace
@@ -21,8 +23,8 @@ def save(x: Any, path: str | Path, **options: Any) -> Path:
 
     Parameters
     ----------
-    x : Result, InFlightResult, Schedule or Timeline
-        Of a result the plan: JSON (everything, links included) or CSV (one row per stage). A
+    x : Result, InFlightResult, Deployment, Schedule or Timeline
+        Of a result or a deployment the plan: JSON (everything) or CSV (one row per stage). A
         schedule becomes CSV as torch writes it, a timeline a Chrome trace (JSON).
     path : str or Path
         Its suffix chooses the format where there are several.
@@ -61,7 +63,7 @@ def save(x: Any, path: str | Path, **options: Any) -> Path:
                         f"save has no option {option!r} for {kind.__name__}; {remedy}"
                     )
             return write(x, path, **options)
-    expected = "expected a Result, a Schedule or a Timeline; tables: x.to_frame().to_csv(path)"
+    expected = "expected a Result, a Deployment, a Schedule or a Timeline; tables: x.to_frame().to_csv(path)"
     raise InvalidValue("save", [("x", type(x).__name__, expected)])
 
 
@@ -83,6 +85,7 @@ def _save_trace(x: Timeline, path: str | Path) -> Path:
 _WRITERS: dict[type, Callable[..., Path]] = {
     Result: _save_plan,
     InFlightResult: _save_plan,
+    Deployment: save_deployment,
     Schedule: _save_schedule,
     Timeline: _save_trace,
 }

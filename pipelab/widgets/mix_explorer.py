@@ -1,10 +1,11 @@
-"""The GPU mix explorer: change any control and see the new proven optimum, its bottleneck and its price."""
+"""The GPU mix explorer: change any control and see the best deployment, the best single pipeline, and its price."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from pipelab.engine.deployments.result import Deployment
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.baselines import Row, baseline_parts
@@ -23,6 +24,7 @@ from pipelab.widgets.mix_answer import (
     plan_within,
 )
 from pipelab.widgets.mix_controls import MixControls
+from pipelab.widgets.mix_deployment import deployed_parts, deployments
 from pipelab.widgets.mix_in_flight import in_flight_of
 from pipelab.widgets.mix_own import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
 _BUDGET_S = 5.0  # for every type of which one more is tried
 _IDLE_S = 0.6  # without a change before that begins
+_ONE = "<b>The best single pipeline</b>, which the rest of this page is about"
 
 
 class MixExplorer(widgets.VBox):
@@ -42,13 +45,16 @@ class MixExplorer(widgets.VBox):
     Attributes
     ----------
     found : Answer or None
-        The present optimum with its problem; None where the values contradict each other.
+        The best single pipeline with its problem; None where the values contradict each other.
+    best : Deployment or None
+        The best deployment known; None before the first. It follows the single pipeline.
     panel : ControlPanel
         Its checkbox `more` shows all controls or only three.
     """
 
     def __init__(self, mix: Mix, simple: bool = False) -> None:
         self.found: Answer | None = None
+        self.best: Deployment | None = None
         self._listeners: list[Callable[[Answer | None], None]] = []
         self._gains: dict[str, float | None] = {}
         self._single: Row | None = None
@@ -59,14 +65,15 @@ class MixExplorer(widgets.VBox):
         self.own = OwnPlan(self._own_changed)
         self.panel.hide_with(self.own.panel)
         self.refusal, self.text, self.code = Words(), Words(), CopyCode()
+        self.deployed = LiveChart(deployed_parts(None, None))
         self.chart = LiveChart(plan_parts(None, None, "No placement yet"))
         self.baselines = LiveChart(baseline_parts([], None))
         self._beside = Beside(self._show_busy)
         self._draw_first(mix)
         super().__init__(
             [
-                self.panel, self.refusal, self.chart, self.text, self.own.panel, self.own.table,
-                self.baselines, self.code, reload_note(), shared(),
+                self.panel, self.refusal, self.deployed, widgets.HTML(_ONE), self.chart, self.text,
+                self.own.panel, self.own.table, self.baselines, self.code, reload_note(), shared(),
             ]
         )  # fmt: skip
 
@@ -101,7 +108,8 @@ class MixExplorer(widgets.VBox):
         if found is not None:
             self._show(found)
             return
-        self.found = None
+        self.found = self.best = None
+        self.deployed.put(deployed_parts(None, None))
         self.refusal.explain(given(error))
         self.text.value = ""
         self.code.code = code_of(self.controls.mix)
@@ -116,19 +124,26 @@ class MixExplorer(widgets.VBox):
         if found.in_flight is not None:
             self.controls.reach(found.in_flight.needed)
         self.refusal.value = ""
+        self.best = None
+        self.deployed.put(deployed_parts(None, found))
         self.own.begin(found)  # first: what is pinned is seen under the new values
         self._draw()
         self._notify()
         self._beside.later(self._looked_further, self._learned, _IDLE_S)
 
     def _looked_further(self, stop: "threading.Event") -> Iterator:
-        """What is solved while no control changes: one GPU per stage, one more GPU of each type, other speeds."""
+        """What is solved while no control changes: deployments, one GPU per stage, one more GPU, other speeds."""
         found = given(self.found)
+        yield from deployments(found, stop, _LIMIT_S)
         yield one_gpu_per_stage(found.mix, stop)
         yield from one_more(found.mix, stop, _BUDGET_S)
         yield from plan_within(found, stop, _BUDGET_S)
 
     def _learned(self, item: Any) -> None:
+        if isinstance(item, Deployment | PipelabError):
+            self.best = item if isinstance(item, Deployment) else None
+            self.deployed.put(deployed_parts(item, self.found))
+            return
         if isinstance(item, Row):
             self._single = item
             self._draw_baselines()
@@ -202,9 +217,11 @@ def explore_mix(
     simple: bool = False,
     **values: Any,
 ) -> MixExplorer:
-    """Mix GPUs by hand and see the proven optimum, what limits it and what one more GPU would bring.
+    """Mix GPUs by hand and see the best deployment, the best single pipeline and what limits it.
 
-    Every change of a control is solved with `pl.solve(problem, "aggregated")`. Stage boundaries can
+    Every change of a control is solved with `pl.solve(problem, "aggregated")` for the best single
+    pipeline; the best deployment (`pl.deploy`) follows and is drawn above it, at first with how far
+    it may be from the best. Stage boundaries can
     be moved by hand and scored by `pl.score`, two plans pinned and compared, and the state copied
     as code.
 

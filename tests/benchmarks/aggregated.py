@@ -75,6 +75,28 @@ def all_different(gpus=12, layers=32, per_stage=3, seed=0):
     return by_nodes(gpus, 1, layers, per_stage, seed=seed)
 
 
+def identical_nodes(nodes=16, per_node=8, per_stage=8, seed=0):
+    """Llama-3-70B on nodes of eight A100s; the network is ten times as slow from seed to seed."""
+    gpus = tuple(
+        pl.GPU("A100-SXM-40", 40, None, f"node {i}", 300.0)
+        for i in range(nodes)
+        for _ in range(per_node)
+    )
+    links = np.full((nodes, nodes), 12.5 / 10**seed)
+    np.fill_diagonal(links, 300.0)
+    cluster = pl.Cluster(gpus, links, np.repeat(np.arange(nodes), per_node))
+    load, model = pl.Workload(2048, 32, "decode"), pl.load_model("Llama-3-70B")
+    return pl.Problem(
+        cluster,
+        model,
+        load,
+        pl.Roofline(),
+        max_gpus_per_stage=per_stage,
+        same_type_stages=True,
+        link_units="tokens",
+    )
+
+
 SERIES = {
     "GPUs": (by_types, "gpus", (16, 64, 250, 1000, 4000, 10_000)),
     "layers": (by_types, "layers", (8, 32, 126, 500, 1000)),
@@ -82,6 +104,7 @@ SERIES = {
     "classes": (by_types, "classes", (2, 4, 8, 16, 32)),
     "nodes with random links": (by_nodes, "nodes", (4, 8, 12, 16, 20, 24)),
     "GPUs, all links different": (all_different, "gpus", (4, 6, 8, 10, 12, 14, 16, 20, 24, 28)),
+    "identical nodes": (identical_nodes, "nodes", (1, 2, 4, 8, 16, 32, 64, 125)),
 }
 SEEDS = {"GPUs, all links different": 5}  # some are easy and some are not: more of them
 

@@ -8,10 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
-from pipelab.engine.formulations.aggregated.rates import StageRates, number_of_mixtures, stage_rates
+from pipelab.engine.formulations.aggregated.rates import StageRates, stage_rates
+from pipelab.engine.formulations.nodes.chains import one_node_after_another
+from pipelab.engine.formulations.nodes.rates import NodeRates, mixtures_by_nodes, rates_by_nodes
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.one_node import bound_in_one_node
+from pipelab.engine.methods.rules import (
+    solve_bandwidth_aware,
+    solve_by_flops,
+    solve_even,
+    solve_proportional,
+)
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import status_and_bound
@@ -88,14 +96,39 @@ def solve_aggregated(
             return _bounded(known, bound)
         if first is not None and first.best is not None:
             search.keep(first.best)
+        _keep_simple(search)
         return result_of(search.run())
+
+
+def _keep_simple(search: Search) -> None:
+    """Where nodes repeat: begin with the best of the rules and of one node after the other."""
+    rates = search.subproblems.rates
+    if not isinstance(rates, NodeRates):
+        return
+    rules = (solve_even, solve_proportional, solve_by_flops, solve_bandwidth_aware)
+    for placement in (
+        one_node_after_another(rates),
+        *(rule(rates.problem).placement for rule in rules),
+    ):
+        if placement is None:
+            continue
+        if (
+            search.throughput is None
+            or search.subproblems.throughput(placement) > search.throughput
+        ):
+            search.keep(placement)
 
 
 def rates_in_time(problem: Problem, deadline: Deadline, alone: bool = False) -> StageRates:
     """The tables; where the deadline is over, in spite of that if they take a moment only."""
     if not alone and _many(problem):
-        return stage_rates(problem, deadline)
-    return made_in_time(lambda until: stage_rates(problem, until, alone), deadline, _LATE_SECONDS)
+        return rates_by_nodes(problem, deadline)
+    made = (
+        (lambda until: stage_rates(problem, until, True))
+        if alone
+        else (lambda until: rates_by_nodes(problem, until))
+    )
+    return made_in_time(made, deadline, _LATE_SECONDS)
 
 
 def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | None:
@@ -127,7 +160,7 @@ def stand_in(problem: Problem, at_least: float = 0.0) -> Placement | None:
 
 
 def _many(problem: Problem) -> bool:
-    return number_of_mixtures(problem) * len(runs_of(problem.model).layers) > _MANY_CELLS
+    return mixtures_by_nodes(problem) * len(runs_of(problem.model).layers) > _MANY_CELLS
 
 
 def _nothing(problem: Problem, deadline: Deadline, reason: str) -> Result:

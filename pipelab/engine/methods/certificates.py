@@ -10,12 +10,13 @@ import scipy.sparse as sp
 
 from pipelab.engine.formulations.aggregated.counting import Counting
 from pipelab.engine.formulations.aggregated.duals import dual_prices
-from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate, stage_rates
+from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.engine.formulations.aggregated.recipes import Recipes, patterns_at
 from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.formulations.refutation import refute
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.methods.proof import Certificate, program_of, recipes_of
+from pipelab.engine.methods.proof import Certificate, programs_of, recipes_of
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.solvers.choice import check_solver, run_program
@@ -76,7 +77,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     if result.objective is not None:
         expected = f"expected a result for the greatest throughput; this one has the least {result.objective.unit}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
-    problem, rates = result.problem, stage_rates(result.problem)
+    problem, rates = result.problem, rates_by_nodes(result.problem)
     nothing = (Fraction(0),) * len(problem.cluster.kinds)
     ones = (Fraction(1),) * problem.model.layers
     if not len(rates.thresholds):
@@ -100,9 +101,9 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     # nothing.
     for by, loose in (("whole stages", False), ("links", True), ("links", False)):
         found = recipes_of(rates, rate, by, loose)
-        most = most_layers(found, solver)
+        most = max(most_layers(own, limits, solver) for own, limits in found)
         if most < problem.model.layers:
-            if found.order.narrowed:
+            if any(own.order.narrowed for own, _ in found):
                 raise TooLarge(
                     "a proof would have to list too many mixtures of classes",
                     {"classes": len(rates.classes)},
@@ -115,17 +116,19 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
 
 def _with_cases(proof: Certificate, rates: StageRates) -> Certificate:
     """The proof with cases that can be checked, if some were found in time."""
-    program = program_of(rates, proof)
-    return proof if program is None else replace(proof, cases=refute(program))
+    programs = programs_of(rates, proof)
+    trees = [refute(program) for program in programs or ()]
+    cases = tuple(tree for tree in trees if tree is not None)
+    return replace(proof, cases=cases) if cases and len(cases) == len(trees) else proof
 
 
 def _idle(rates: StageRates, rate: float) -> tuple[int, ...]:
     """Kinds that are in no stage of that rate."""
-    busy = np.zeros(len(rates.problem.cluster.kinds), dtype=bool)
-    for parts, _ in patterns_at(rates, rate):
+    busy = np.zeros(len(rates.kinds), dtype=bool)
+    for parts, _ in patterns_at(rates, rate) + rates.local_of_kinds(rate):
         for _, own in parts:
             busy |= own
-    return tuple(np.flatnonzero(~busy).tolist())
+    return tuple(np.flatnonzero(~busy[rates.price_of]).tolist())
 
 
 def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certificate:
@@ -144,9 +147,9 @@ def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certi
     return replace(proof, by="position")
 
 
-def most_layers(found: Recipes, solver: str = "scip") -> int:
+def most_layers(found: Recipes, limits: Limits, solver: str) -> int:
     """The most layers, up to all, that whole stages of these recipes can hold in a pipeline."""
-    form = Counting(found, Limits(), strict=0 if found.order.free else 2)
+    form = Counting(found, limits, strict=0 if found.order.free else 2)
     program = form.program()
     if not program.columns.total:
         return 0

@@ -32,7 +32,8 @@ from typing import Any, cast
 
 from pipelab.costs import StageCost
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
-from pipelab.engine.formulations.aggregated.rates import StageRates, stage_rates
+from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.in_flight_result import InFlightResult, Round, enough_in_flight, steady_rate
 from pipelab.engine.methods.aggregated import first_search, result_of, stand_in
 from pipelab.engine.methods.latency import (
@@ -243,7 +244,7 @@ class _PairSearch:
 
     def _settle(self, n: int, bound: float) -> None:
         """One n: look for the bound itself, then for slightly more than the best, until nothing reaches that."""
-        rates, floor = stage_rates(self._with(n), self.deadline), bound / _MORE
+        rates, floor = rates_by_nodes(self._with(n), self.deadline), bound / _MORE
         while not self._ended():
             settled, bound = self._least_time(rates, floor, n, n, bound)
             more = self.rate * _MORE
@@ -327,7 +328,7 @@ class _PairSearch:
         if self.tables is None or self.tables[0] != n:
             self.tables = (
                 n,
-                stage_rates(
+                rates_by_nodes(
                     replace(self._with(n), costs=_AtBest(self.problem.costs)), self.deadline
                 ),
             )

@@ -4,10 +4,12 @@ import math
 from dataclasses import dataclass, field, replace
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
-from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.formulations.aggregated.rates import StageRates, stage_rates
 from pipelab.engine.formulations.latency.path import Path
 from pipelab.engine.formulations.latency.sequence import Sequence
-from pipelab.engine.formulations.latency.times import PassTimes, pass_times
+from pipelab.engine.formulations.latency.times import PassTimes, bound_of_more, pass_times
+from pipelab.engine.formulations.nodes.fewer import fewer_nodes
+from pipelab.engine.formulations.nodes.rates import NodeRates
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
 from pipelab.engine.methods.search import Search
@@ -15,7 +17,7 @@ from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import PROVEN_WITHIN, REACHED, SOLVER
-from pipelab.errors import InvalidValue, PipelabError
+from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
@@ -126,8 +128,52 @@ def latency_of_rates(
     search = _LatencySearch(rates, at_least, solver, deadline, exact)
     if best is not None:
         search.keep(best)
-    search.run()
+    try:
+        proven = _proven_on_fewer_nodes(search)
+    except (Ended, TooLarge):
+        proven = False  # all nodes at once may still be quicker, and say what ended it
+    try:
+        if not proven:
+            search.run()
+    except TooLarge:
+        if search.best is None:
+            raise
+        search.stopped = "list limit"
     return _result(search, explain)
+
+
+def _proven_on_fewer_nodes(search: "_LatencySearch") -> bool:
+    """Where nodes repeat: the lowest latency on two of each, on four, …, until it is proven for all of them.
+
+    What it is on fewer nodes is no bound for all, but what it would be with GPUs without number is.
+    """
+    problem, number = search.rates.problem, 2
+    while isinstance(search.rates, NodeRates):
+        search.deadline.check()
+        fewer = fewer_nodes(problem, number)
+        if fewer is None:
+            return False
+        small, ids = fewer
+        times = pass_times(small, search.at_least * (1 - REACHED), search.deadline)
+        bound = bound_of_more(times, problem, search.at_least * (1 - REACHED), search.deadline)
+        search.bound = max(bound, search.bound or 0.0)
+        known = _LatencySearch(
+            stage_rates(small, search.deadline), search.at_least, search.solver, search.deadline
+        )
+        known.run()
+        if known.best is not None:
+            search.keep(
+                Placement(
+                    tuple(
+                        replace(s, gpus=tuple(ids[list(s.gpus)].tolist()))
+                        for s in known.best.stages
+                    )
+                )
+            )
+            if search._proven():
+                return True
+        number *= 2
+    return False
 
 
 def refuse_transfers(problem: Problem, what: str) -> None:

@@ -6,6 +6,7 @@ refuted one by one (`formulations.refutation`). What rests on a solver's answer 
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations_with_replacement
@@ -15,9 +16,10 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.display import counted, listed, table
 from pipelab.engine.formulations.aggregated.counting import Counting
 from pipelab.engine.formulations.aggregated.layered import Layered
-from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate, stage_rates
+from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.engine.formulations.aggregated.recipes import Recipes, recipes_at
 from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, leaves_of
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.solvers.linear_program import LinearProgram
@@ -61,9 +63,9 @@ class Certificate:
     loose : bool
         Where `by` is "links": infeasible even if links must reach the rate for only one GPU per
         stage.
-    cases : Branch, Leaf or None
+    cases : tuple of Branch or Leaf, or None
         Where `by` is "whole stages", "links" or "position": the cases, each with weights that
-        refute it.
+        refute it; one tree for each part of the cluster that a pipeline may be in.
     """
 
     problem: Problem
@@ -75,7 +77,7 @@ class Certificate:
     most_layers: int | None
     idle: tuple[int, ...] = ()
     loose: bool = False
-    cases: Branch | Leaf | None = None
+    cases: tuple[Branch | Leaf, ...] | None = None
 
     @property
     def refutes(self) -> bool:
@@ -132,7 +134,7 @@ class Certificate:
 
     def _by_prices(self, layers: int) -> str:
         priced = ", ".join(f"{n} × {t} at {u}" for n, t, u in self._named() if u)
-        idle = ", ".join(name for k, (_, name, _) in enumerate(self._named()) if k in self.idle)
+        idle = ", ".join(dict.fromkeys(self._names[k] for k in self.idle))
         parts = ([priced] if priced else []) + ([f"{idle} can hold none"] if idle else [])
         among = "; ".join(parts)
         if all(v == 1 for v in self.values):
@@ -155,19 +157,27 @@ class Certificate:
     def _told(self) -> str:
         if self.cases is None:
             return ""
-        number = leaves_of(self.cases)
+        number = sum(map(leaves_of, self.cases))
         shown = "infeasible" if number == 1 else f"{counted(number, 'case')}, each infeasible"
         return f" ({shown} by a Farkas certificate; verify with .check())"
 
-    def _named(self) -> list[tuple[int, str, Fraction]]:
-        """Number, name and price of every kind; the name has the memory where types alone are not clear."""
+    @property
+    def _names(self) -> list[str]:
+        """Of every kind its type, with the memory where types are not clear."""
         kinds = self.problem.cluster.kinds
-        types = [kind.type for kind in kinds]
-        names = [
-            t if types.count(t) == 1 else f"{t} ({k.memory_gb:g} GB)"
-            for t, k in zip(types, kinds, strict=True)
+        memory: dict[str, set[float]] = {}
+        for kind in kinds:
+            memory.setdefault(kind.type, set()).add(kind.memory_gb)
+        return [
+            k.type if len(memory[k.type]) == 1 else f"{k.type} ({k.memory_gb:g} GB)" for k in kinds
         ]
-        return list(zip(self.problem.cluster.kind_count.tolist(), names, self.prices, strict=True))
+
+    def _named(self) -> list[tuple[int, str, Fraction]]:
+        """Number, name and price of every kind, nodes aside."""
+        number: Counter = Counter()
+        for i, n in enumerate(self.problem.cluster.kind_count.tolist()):
+            number[self._names[i], self.prices[i]] += n
+        return [(n, name, price) for (name, price), n in number.items()]
 
     def to_frame(self) -> "DataFrame":
         """One row per kind of GPU: how many there are, the price of each in layers at the next rate, and together."""
@@ -180,7 +190,10 @@ class Certificate:
                 "memory_gb": [kind.memory_gb for kind in kinds],
                 "count": self.problem.cluster.kind_count,
                 "layers_per_gpu": [str(u) for u in self.prices],
-                "layers": [float(n * u) for n, _, u in self._named()],
+                "layers": [
+                    float(n * u)
+                    for n, u in zip(self.problem.cluster.kind_count, self.prices, strict=True)
+                ],
             }
         )
 
@@ -210,19 +223,22 @@ class Certificate:
         if not self.refutes:
             expected = "expected a certificate that refutes: this one rests on a solver's word"
             raise InvalidValue("certificate", [("by", self.by, expected)])
-        rates = stage_rates(self.problem)
+        rates = rates_by_nodes(self.problem)
         self._check_rate(rates)
         if self.cases is not None:
-            leaves = check_refutation(given(program_of(rates, self)), self.cases)
-            if not leaves:
+            programs = given(programs_of(rates, self))
+            leaves = [check_refutation(*own) for own in zip(programs, self.cases, strict=True)]
+            if not all(leaves):
                 raise PipelabError("some case is not refuted by its weights, so this is no proof")
-            return leaves
+            return sum(leaves)
         if any(u < 0 for u in self.prices):
             raise PipelabError(
                 "a GPU has a price below 0, so a GPU that is not used would count: this is no proof"
             )
-        number = 0
-        for gpus, layers in self._stages():
+        number, price_of = 0, dict(zip(self.problem.cluster.kinds, self.prices, strict=True))
+        for kind, i in zip(self.problem.cluster.kinds, rates.price_of, strict=True):
+            price_of[rates.kinds[i]] = price_of[kind]
+        for gpus, layers in self._stages(rates):
             number += 1
             cost = self.problem.costs.stage(
                 self.problem.model, self.problem.workload, gpus, layers, self.problem.batch_split
@@ -236,9 +252,7 @@ class Certificate:
             elif self.rate is None:
                 broken = cost.throughput > given(self.throughput) * (1 + LAST_BITS)
             else:
-                price = sum(
-                    (self.prices[self.problem.cluster.kinds.index(g)] for g in gpus), Fraction(0)
-                )
+                price = sum((price_of[g] for g in gpus), Fraction(0))
                 value = sum(self.values[layers.start : layers.stop], Fraction(0))
                 broken = cost.throughput * (1 + LAST_BITS) >= self.rate and value > price
             if broken:
@@ -264,9 +278,10 @@ class Certificate:
                 f"the next higher rate is {following}, not {self.rate}, so this is no proof"
             )
 
-    def _stages(self) -> Any:
-        problem, kinds = self.problem, self.problem.cluster.kinds
-        there = dict(zip(kinds, problem.cluster.kind_count, strict=True))
+    def _stages(self, rates: StageRates) -> Any:
+        """Every mixture of GPUs with every span; where identical nodes count as one, of GPUs in no node and of one."""
+        problem, kinds = self.problem, rates.kinds
+        there = dict(zip(kinds, rates.kind_count, strict=True))
         largest = min(problem.max_gpus_per_stage, len(problem.cluster))
         spans = [
             range(a, b)
@@ -286,6 +301,9 @@ class Certificate:
                 possible = all(gpus.count(g) <= there[g] for g in set(gpus))
                 if possible and (not problem.same_type_stages or len({g.type for g in gpus}) == 1):
                     yield from ((gpus, span) for span in spans)
+        for gpu, most in rates.in_nodes:
+            for number in range(2, min(most, largest) + 1):
+                yield from (((gpu,) * number, span) for span in spans)
 
     def __str__(self) -> str:
         return self.sentence
@@ -298,21 +316,31 @@ class Certificate:
         )
 
 
-def program_of(rates: StageRates, proof: Certificate) -> LinearProgram | None:
-    """The program that has no solution: any pipeline of more layers than `most_layers`.
+def programs_of(rates: StageRates, proof: Certificate) -> list[LinearProgram] | None:
+    """The programs that have no solution: any pipeline of more layers than `most_layers`, part by part.
 
-    None where mixtures were left out of it: what it does not know it cannot exclude.
+    None where mixtures were left out: what they do not know they cannot exclude.
     """
-    found = recipes_of(rates, given(proof.rate), proof.by, proof.loose)
-    if found.order.narrowed:
-        return None
-    if proof.by == "position":
-        return Layered(found, Limits()).program()
-    program = Counting(found, Limits(), strict=0 if found.order.free else 2).program()
-    if program.columns.total:
-        program.blocks["at_least_all_layers"].lower[:] = given(proof.most_layers) + 1
-    return program
+    programs = []
+    for found, limits in recipes_of(rates, given(proof.rate), proof.by, proof.loose):
+        if found.order.narrowed:
+            return None
+        if proof.by == "position":
+            programs.append(Layered(found, limits).program())
+            continue
+        program = Counting(found, limits, strict=0 if found.order.free else 2).program()
+        if program.columns.total:
+            program.blocks["at_least_all_layers"].lower[:] = given(proof.most_layers) + 1
+        programs.append(program)
+    return programs
 
 
-def recipes_of(rates: StageRates, rate: float, by: str, loose: bool) -> Recipes:
-    return recipes_at(rates, rate, links=by != "whole stages", loose=loose)
+def recipes_of(
+    rates: StageRates, rate: float, by: str, loose: bool
+) -> list[tuple[Recipes, Limits]]:
+    """The recipes of every part of the cluster that a pipeline may be in, and what it may use there."""
+    links = by != "whole stages"
+    return [
+        (recipes_at(view, rate, links, loose=loose), Limits(stages=1 if view.one_stage else None))
+        for view in rates.views(rate, links)
+    ]

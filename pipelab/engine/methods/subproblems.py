@@ -166,14 +166,19 @@ class Subproblems:
 
     def links_at(self, index: int) -> Links:
         """Whether links bind at a rate. Where they do not, ONE_CLASS_STAGES lists every stage there is."""
+        rate, bind, many = self.rate(index), False, False
         try:
-            single = recipes_at(self.rates, self.rate(index), widest=1, deadline=self.deadline)
+            views = self.rates.views(rate, deadline=self.deadline)
+            for view in views:
+                single = recipes_at(view, rate, widest=1, deadline=self.deadline)
+                if not single.order.free:
+                    classes = int(single.order.follows[0].sum())
+                    bind = True
+                    many |= number_of_sets(classes, self.rates.largest) > _MANY_SETS
         except Ended as end:
             self.stopped = end.reason
             return Links(bind=False)
-        classes = int(single.order.follows[0].sum())
-        many = number_of_sets(classes, self.rates.largest) > _MANY_SETS
-        return Links(not single.order.free, many and not single.order.free)
+        return Links(bind or len(views) > 1, many)
 
     def solve(
         self,
@@ -234,15 +239,52 @@ class Subproblems:
         until: Deadline,
         size: dict[str, int],
     ) -> Answer:
-        """List the recipes, build the program and solve it; `size` is updated meanwhile."""
+        """The same in one part of the cluster after the other; `size` is updated meanwhile."""
+        best = Answer("no", None)
+        for view in self.rates.views(self.rate(index), variant.links, until):
+            answer = self._in_one_part(view, index, variant, minimise, until, size)
+            all_sets = best.all_sets and answer.all_sets
+            if answer.verdict == "not answered":
+                return answer
+            if answer.verdict == "yes" and (
+                best.placement is None
+                or (
+                    answer.placement is not None
+                    and self._weight(answer.placement, minimise)
+                    < self._weight(best.placement, minimise)
+                )
+            ):
+                best = answer
+            best = replace(best, all_sets=all_sets)
+            if best.verdict == "yes" and not minimise:
+                break
+        return best
+
+    def _weight(self, placement: Placement, minimise: Mapping[str, float] | None) -> float:
+        """What is minimised, of a placement."""
+        return sum(w * self.used(what, placement) for what, w in (minimise or {}).items())
+
+    def _in_one_part(
+        self,
+        view: StageRates,
+        index: int,
+        variant: Variant,
+        minimise: Mapping[str, float] | None,
+        until: Deadline,
+        size: dict[str, int],
+    ) -> Answer:
+        """List the recipes, build the program and solve it."""
         found = recipes_at(
-            self.rates, self.rate(index), variant.links, variant.widest, variant.loose, until
+            view, self.rate(index), variant.links, variant.widest, variant.loose, until
         )
+        limits = replace(self.limits, prices=view.of_classes(self.limits.prices))
+        if view.one_stage:
+            limits = replace(limits, stages=min(1, 1 if limits.stages is None else limits.stages))
         form: Counting | Layered
         if runs_of(self.rates.problem.model).alike_inside:
-            form = Counting(found, self.limits)
+            form = Counting(found, limits)
         else:
-            form = Layered(found, self.limits)
+            form = Layered(found, limits)
         run, placement = self._run(form, minimise, until, size)
         while run.x is not None and placement is None:  # the stages make no pipeline
             if variant.loose or _unsettled(run, minimise):

@@ -120,6 +120,8 @@ class Roofline(RooflineStages):
     7.94
     """
 
+    nodes_matter_alone = True  # identical nodes are interchangeable: see `engine.stage_arrays`
+
     __hash__ = RooflineStages.__hash__  # else it would be made anew, of fields without one
 
     def calibrated(self, file: str | Path, **stated: Any) -> "Calibration":

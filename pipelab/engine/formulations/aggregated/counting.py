@@ -85,13 +85,11 @@ class Counting:
     def columns(self) -> Columns:
         """n: stages of each piece; u: GPUs of each class in mixed draws; y: stages on each arc; f: flow on it.
 
-        z: what is carried from one place of a price to the next (`Usage`).
+        z: what is carried from one place of a price to the next (`Usage`); b: stages in nodes (`Packing`).
         """
         arcs = 0 if self.found.order.free else len(self.order.arcs[0])
         sizes = {"n": len(self.pieces[0]), "u": self.usage.drawn, "y": arcs}
-        return Columns(
-            sizes | ({"f": arcs} if self.strict else {}) | ({"z": 1} if self.usage.carries else {})
-        )
+        return Columns(sizes | ({"f": arcs} if self.strict else {}) | self.usage.groups())
 
     @cached_property
     def order(self) -> Order | Ended:
@@ -120,7 +118,7 @@ class Counting:
         # With whole n, GPUs that can be shared out at all can be shared out whole, and so can arcs:
         # both are flows in a network. Only the condition that no cycle is disconnected breaks that.
         integer[c.slices["y"]] = self.strict == 2
-        for name in ("u", "z") if self.usage.carries else ():
+        for name in self.usage.whole:
             integer[c.slices[name]] = True
         objective = np.zeros(c.total) if objective is None else objective
         return LinearProgram(c, np.zeros(c.total), upper, integer, objective, self.blocks())

@@ -30,7 +30,7 @@ _DENOMINATORS = (12, 1000, 10**6)
 
 
 class DualPrices(NamedTuple):
-    """Prices of one GPU of each kind, shape (K,), and values of each layer, shape (M,), both in layers; exact."""
+    """Prices of one GPU of each of the cluster's kinds, and values of each layer, shape (M,), both in layers; exact."""
 
     gpus: tuple[Fraction, ...]
     layers: tuple[Fraction, ...]
@@ -55,12 +55,12 @@ def dual_prices(rates: StageRates, threshold: float) -> DualPrices:
     if sum(_cost(rates, found)) >= sum(found.layers):
         signed = _priced(rates, stages, signed=True)
         if sum(_cost(rates, signed)) < sum(signed.layers):
-            return signed
-    return found
+            found = signed
+    return DualPrices(tuple(found.gpus[k] for k in rates.price_of), found.layers)
 
 
 def _cost(rates: StageRates, prices: DualPrices) -> list[Fraction]:
-    counts = rates.problem.cluster.kind_count.tolist()
+    counts = rates.kind_count.tolist()
     return [n * u for n, u in zip(counts, prices.gpus, strict=True)]
 
 
@@ -69,7 +69,7 @@ def _stages_at(rates: StageRates, threshold: float) -> _Stages:
     model = rates.problem.model
     groups, spans_of_kind = _positions(model.layers, runs_of(model))
     draws, holds = [], []
-    for parts, spans in patterns_at(rates, threshold):
+    for parts, spans in patterns_at(rates, threshold) + rates.local_of_kinds(threshold):
         kept = np.unique(np.concatenate([spans_of_kind[int(s)] for s in spans]), axis=0)
         kept = _longest(kept) if len(groups) and groups.max() == 0 else kept
         draws += [parts] * len(kept)
@@ -104,7 +104,7 @@ def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
     """The linear program and its answer, rounded so that it holds exactly."""
     from scipy.optimize import linprog
 
-    there, kinds = rates.problem.cluster.kind_count, len(rates.problem.cluster.kinds)
+    there, kinds = rates.kind_count, len(rates.kinds)
     number = np.bincount(stages.layers)  # of layers of each kind
     draws = [
         (i, n, np.flatnonzero(own)) for i, parts in enumerate(stages.draws) for n, own in parts

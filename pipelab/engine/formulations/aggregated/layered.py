@@ -61,7 +61,7 @@ class Layered:
     def columns(self) -> Columns:
         """n: which stages are chosen; u: GPUs of each class in mixed draws; y: which hops are taken; z: carried."""
         sizes = {"n": len(self.arcs[0]), "u": self.usage.drawn, "y": len(self.hops[0])}
-        return Columns(sizes | ({"z": 1} if self.usage.carries else {}))
+        return Columns(sizes | self.usage.groups())
 
     @cached_property
     def usage(self) -> Usage:
@@ -73,7 +73,7 @@ class Layered:
         c = self.columns
         upper, integer = np.full(c.total, np.inf), np.zeros(c.total, dtype=bool)
         upper[c.slices["n"]], integer[c.slices["n"]] = 1, True
-        for name in ("u", "z") if self.usage.carries else ():
+        for name in self.usage.whole:
             integer[c.slices[name]] = True
         objective = np.zeros(c.total) if objective is None else objective
         return LinearProgram(c, np.zeros(c.total), upper, integer, objective, self.blocks())

@@ -9,7 +9,7 @@ form alone (`mixes_as_slowest`: batches split evenly), mixtures need not be list
 of kinds × sizes says all. Otherwise every mixture of kinds has a row of its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb
@@ -20,6 +20,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
+from pipelab.engine.formulations.aggregated.packing import Bins, LocalPattern
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import mixes_as_slowest, stage_tables
@@ -66,6 +67,56 @@ class StageRates:
     fastest: np.ndarray
     without_one: np.ndarray
 
+    @property
+    def kinds(self) -> tuple[GPU, ...]:
+        """The K different GPUs that mixtures are made of."""
+        return self.problem.cluster.kinds
+
+    @property
+    def kind_count(self) -> np.ndarray:
+        """Number of GPUs of each kind; shape (K,)."""
+        return self.problem.cluster.kind_count
+
+    @property
+    def bins(self) -> tuple[Bins, ...]:
+        """Nodes that share a class; see `LocalPattern`."""
+        return ()
+
+    def views(
+        self, threshold: float, links: bool = True, deadline: Deadline = NEVER
+    ) -> "Sequence[StageRates]":
+        """The parts of the cluster that a pipeline of this rate may be in: here all of it."""
+        return (self,)
+
+    def local_patterns(self, threshold: float) -> Iterable[LocalPattern]:
+        """Stages that must lie inside one node and have a rate of their own: here none."""
+        return ()
+
+    def local_of_kinds(
+        self, threshold: float
+    ) -> list[tuple[list[tuple[int, np.ndarray]], np.ndarray]]:
+        """The same by kind of GPU, as `recipes.patterns_at` has all others."""
+        return []
+
+    @property
+    def price_of(self) -> np.ndarray:
+        """For each of the cluster's kinds, the kind here that has its price; shape (kinds of the cluster,)."""
+        return np.arange(len(self.kinds))
+
+    @property
+    def in_nodes(self) -> tuple[tuple[GPU, int], ...]:
+        """GPUs whose stages inside one node are not those of `kinds`: an example, and the most in one node."""
+        return ()
+
+    @property
+    def one_stage(self) -> bool:
+        """Whether only placements of one stage are meant: not here."""
+        return False
+
+    def of_classes(self, prices: Sequence[int] | None) -> tuple[int, ...] | None:
+        """Prices of one GPU of each class, from those of the whole cluster's classes."""
+        return None if prices is None else tuple(prices)
+
     @cached_property
     def size(self) -> np.ndarray:
         """Number of GPUs of each mixture; shape (C,)."""
@@ -94,9 +145,7 @@ class StageRates:
         t. A stage never holds more layers than its GPUs are given, so neither do all together.
         """
         total = np.zeros(len(thresholds))
-        for count, (falling, best) in zip(
-            self.problem.cluster.kind_count, self._shares, strict=True
-        ):
+        for count, (falling, best) in zip(self.kind_count, self._shares, strict=True):
             total += count * best[np.searchsorted(falling, -thresholds, side="right")]
         return total
 
@@ -166,6 +215,14 @@ def _rates_alone(problem: Problem, mixtures: np.ndarray, deadline: Deadline) -> 
         rows = mixtures[:, k] > 0
         rate[rows] = _rates_of(problem, (kind,), mixtures[rows][:, [k]])
     return rate
+
+
+def rates_of_kinds(problem: Problem, kinds: Sequence[GPU], largest: int) -> np.ndarray:
+    """Rates of 1 … largest GPUs of each of these kinds alone; shape (kinds, largest, U)."""
+    sizes = np.arange(1, largest + 1)[:, None]
+    return np.array([_rates_of(problem, (kind,), sizes) for kind in kinds]).reshape(
+        len(kinds), largest, -1
+    )
 
 
 def _rates_of(problem: Problem, kinds: Sequence[GPU], mixtures: np.ndarray) -> np.ndarray:

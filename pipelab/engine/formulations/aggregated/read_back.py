@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelab.engine.formulations.aggregated.packing import Packing
 from pipelab.engine.formulations.aggregated.recipes import Recipe, Recipes
 from pipelab.engine.solvers.linear_program import incidence
 from pipelab.errors import PipelabError
@@ -33,17 +34,36 @@ def assign(
         others.
     """
     classes = found.rates.classes
-    needs = [(i, number, own) for i, stage in enumerate(stages) for number, own in stage.draws]
+    inside = _in_nodes(found, stages)
+    needs = [
+        (i, number, own)
+        for i, stage in enumerate(stages)
+        if i not in inside
+        for number, own in stage.draws
+    ]
     demand: dict[tuple[int, ...], int] = {}
     for _, number, own in needs:
         demand[own] = demand.get(own, 0) + number
-    stock = _shared_out(demand, classes.count, prices)
-    free = [iter(members.tolist()) for members in classes.members]
-    gpus: list[list[int]] = [[] for _ in stages]
+    taken = {g for own in inside.values() for g in own}
+    left = [[g for g in members.tolist() if g not in taken] for members in classes.members]
+    stock = _shared_out(demand, np.array([len(own) for own in left]), prices)
+    free = [iter(own) for own in left]
+    gpus: list[list[int]] = [list(inside.get(i, ())) for i in range(len(stages))]
     for i, number, own in needs:
         gpus[i] += [next(free[a]) for a in stock[own][:number]]
         del stock[own][:number]
     return [tuple(g) for g in gpus]
+
+
+def _in_nodes(found: Recipes, stages: Sequence[Recipe]) -> dict[int, list[int]]:
+    """GPU ids of the stages that must lie inside one node; see `packing`."""
+    out: dict[int, list[int]] = {}
+    for b, packing in Packing.of(found).of_bins.items():
+        mine = [i for i, stage in enumerate(stages) if stage.bins == b]
+        free = [iter(node.tolist()) for node in found.rates.bins[b].nodes]
+        for i, node in zip(mine, packing.packed([stages[i].gpus for i in mine]), strict=True):
+            out[i] = [next(free[node]) for _ in range(stages[i].gpus)]
+    return out
 
 
 def _shared_out(

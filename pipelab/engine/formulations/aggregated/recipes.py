@@ -30,11 +30,14 @@ class Recipe:
         The kinds of span it is for, ascending.
     link_kind : int
         Its possible positions in the pipeline; see `Order`.
+    bins : int or None
+        All GPUs must be in one of these nodes; an index into `StageRates.bins`.
     """
 
     draws: tuple[tuple[int, tuple[int, ...]], ...]
     spans: np.ndarray
     link_kind: int
+    bins: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -87,22 +90,34 @@ def recipes_at(
     for parts, _ in patterns:
         for _, kinds in parts:
             eligible |= kinds[rates.classes.kind]
+    for local in rates.local_patterns(threshold):
+        eligible |= local.classes
     reaches = rates.link >= threshold if links else np.ones_like(rates.link, dtype=bool)
     largest = 1 if loose else min(widest or rates.largest, rates.largest)
     order = link_order(reaches, eligible, largest, deadline)
+    drawn = _drawn_loosely if loose else _drawn
     made: dict[tuple, Recipe] = {}
     for parts, spans in patterns:
         deadline.check()
-        drawn = _drawn_loosely if loose else _drawn
-        for draws, link_kind, kinds in drawn(rates, order, eligible, parts):
+        by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
+        for draws, link_kind, classes in drawn(order, by_class):
             # Fewer kinds of GPU than the pattern allows may reach more spans.
             size = sum(number for number, _ in draws)
-            spans_here = _pure_spans(good, rates.largest, size, kinds) if rates.pure else spans
+            spans_here = spans
+            if rates.pure:
+                kinds = np.zeros(rates.composition.shape[1], dtype=bool)
+                kinds[rates.classes.kind[classes]] = True
+                spans_here = _pure_spans(good, rates.largest, size, kinds)
             if len(spans_here):
                 known = made.get((draws, link_kind))
                 spans_here = spans_here if known is None else np.union1d(known.spans, spans_here)
                 made[draws, link_kind] = Recipe(draws, spans_here, link_kind)
-    recipes = Recipes(rates, threshold, tuple(made.values()), order, deadline)
+    inside = []
+    for local in rates.local_patterns(threshold):
+        deadline.check()
+        for draws, link_kind, _ in drawn(order, [(local.number, local.classes)]):
+            inside.append(Recipe(draws, local.spans, link_kind, local.bins))
+    recipes = Recipes(rates, threshold, (*made.values(), *inside), order, deadline)
     kept = tuple(r for r in recipes.recipes if recipes.most(r) > 0)
     return Recipes(rates, threshold, kept, order, deadline)
 
@@ -127,40 +142,32 @@ def _good(rates: StageRates, threshold: float, rows: Any = slice(None)) -> np.nd
     return (rates.rate[rows] > 0) & (rates.rate[rows] >= threshold)
 
 
-def _drawn(
-    rates: StageRates, order: Order, eligible: Any, parts: Any
-) -> Iterator[tuple[tuple, int, np.ndarray]]:
-    """From kinds of GPU to classes: the largest sets of classes for every link kind."""
-    by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
+def _drawn(order: Order, by_class: Any) -> Iterator[tuple[tuple, int, np.ndarray]]:
+    """From what a stage may draw to classes: the largest sets of classes for every link kind."""
     everything = np.any([classes for _, classes in by_class], axis=0)
     for classes, link_kind in order.closed_supports(everything, by_class):
         draws = tuple((n, tuple(np.flatnonzero(own & classes).tolist())) for n, own in by_class)
-        kinds = np.zeros(rates.composition.shape[1], dtype=bool)
-        kinds[rates.classes.kind[classes]] = True
-        yield draws, link_kind, kinds
+        yield draws, link_kind, classes
 
 
-def _drawn_loosely(
-    rates: StageRates, order: Order, eligible: Any, parts: Any
-) -> Iterator[tuple[tuple, int, np.ndarray]]:
+def _drawn_loosely(order: Order, by_class: Any) -> Iterator[tuple[tuple, int, np.ndarray]]:
     """One GPU of the stage represents all of it towards its neighbours; the others come from anywhere."""
-    by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
-    all_kinds = np.any([kinds for _, kinds in parts], axis=0)
+    everything = np.any([classes for _, classes in by_class], axis=0)
     for i, (_, own) in enumerate(by_class):
         others = [
             (n - (j == i), tuple(np.flatnonzero(c).tolist())) for j, (n, c) in enumerate(by_class)
         ]
         for classes, link_kind in order.closed_supports(own, [(1, own)]):
             one = (1, tuple(np.flatnonzero(classes).tolist()))
-            yield (one, *(draw for draw in others if draw[0])), link_kind, all_kinds
+            yield (one, *(draw for draw in others if draw[0])), link_kind, everything
 
 
 def _pure_patterns(rates: StageRates, threshold: float) -> Any:
     """(GPUs, kinds they may be of) for every size, and every largest set of kinds that share a span."""
     problem, largest, good = rates.problem, rates.largest, _good(rates, threshold)
-    kinds = len(problem.cluster.kinds)
+    kinds = len(rates.kinds)
     table = good.reshape(kinds, largest, -1)
-    types = [kind.type for kind in problem.cluster.kinds]
+    types = [kind.type for kind in rates.kinds]
     groups = (
         {t: np.array([x == t for x in types]) for t in types} if problem.same_type_stages else {}
     )
@@ -169,7 +176,7 @@ def _pure_patterns(rates: StageRates, threshold: float) -> Any:
             together = np.unique((table[:, size - 1] & group[:, None]).T, axis=0)
             for shared in together[together.any(axis=1)]:
                 spans = _pure_spans(good, largest, size, shared)
-                if len(spans) and problem.cluster.kind_count[shared].sum() >= size:
+                if len(spans) and rates.kind_count[shared].sum() >= size:
                     yield [(size, shared)], spans
 
 

@@ -27,6 +27,7 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
+from pipelab.engine.formulations.aggregated.packing import Packing
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.recipes import Recipes
 from pipelab.engine.solvers.linear_program import Columns, RowBlock, incidence
@@ -82,6 +83,21 @@ class Usage:
         """Whether a limit on the price takes two rows and a column `z`; then `u` must be whole, too."""
         return self.limits.price is not None and self.step > 1
 
+    @cached_property
+    def packing(self) -> Packing:
+        """What keeps stages inside nodes."""
+        return Packing.of(self.found)
+
+    def groups(self) -> dict[str, int]:
+        """Groups of columns besides `n`, with their sizes; without those that are not needed."""
+        sizes = {"z": int(self.carries), "b": self.packing.columns}
+        return {"u": self.drawn} | {name: number for name, number in sizes.items() if number}
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Groups of columns that must be whole numbers, besides `n`."""
+        return (("u", "z") if self.carries else ()) + (("b",) if self.packing.columns else ())
+
     @property
     def drawn(self) -> int:
         """Number of columns of `u`."""
@@ -119,6 +135,7 @@ class Usage:
         fixed, drawn = self.gpus_by_class
         blocks = {"class_capacity": columns.rows({"n": fixed, "u": drawn})}
         blocks["class_capacity"].upper[:] = self.found.rates.classes.count
+        blocks |= self.packing.blocks(columns, self.per_recipe)
         if self.mixed_draws:
             blocks["draws"] = self._draws(columns)
         if self.limits.gpus is not None:

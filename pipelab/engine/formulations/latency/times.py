@@ -125,6 +125,13 @@ def pass_times(problem: Problem, floor: float, deadline: Deadline = NEVER) -> Pa
     return PassTimes(problem, classes, composition, stage, group, hop, deadline)
 
 
+def bound_of_more(times: PassTimes, problem: Problem, floor: float, deadline: Deadline) -> float:
+    """The bound of `times` for a larger cluster, whose stages are no others but whose hops may be shorter."""
+    classes = find_classes(problem.cluster, deadline)
+    least = _class_hops(problem, classes, floor).min(initial=np.inf)
+    return replace(times, hop=np.minimum(times.hop, least)).bound
+
+
 def _refuse_if_too_many(problem: Problem, classes: Classes) -> None:
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
     number = comb(len(classes) + largest, largest) - 1

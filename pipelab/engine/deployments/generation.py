@@ -1,0 +1,278 @@
+"""Column generation: dual prices from the master program, the best pipelines at these prices, and so on.
+
+With prices p_a per GPU (in tokens/s) such that no pipeline has a rate above the price of its GPUs,
+r ≤ p · n, no deployment has more than p · N tokens/s: its pipelines together use at most N. Prices
+u from the relaxation become such prices when multiplied by the greatest ratio of a rate to a price,
+
+    ρ = max over rates t of t / (least price of a pipeline of t at prices u),     p = ρ u
+
+(Farley's bound), and `Pricing` gives that at all rates at once. It leaves out links and the number of
+GPUs in one pipeline, so the bound holds all the more. Where a load is to be served at the least price,
+the same is done with the rent added to the dual price.
+
+A pipeline of a better deployment than the best so far has a rate of at least p · n - slack, where slack
+is the distance from the bound: what is below cannot make up for it. So if a gap remains, only such
+pipelines need to be listed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.deployments.available import rows_of, within_counts
+from pipelab.engine.deployments.master import (
+    Column,
+    Demand,
+    Relaxed,
+    filled_up,
+    relaxed,
+    repeated,
+    whole,
+)
+from pipelab.engine.deployments.pricing import Pricing
+from pipelab.engine.solvers.solver_run import Progress
+from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.fields import given
+
+_MOST_ROUNDS = 300
+_PER_ROUND = 24  # columns of each offer
+_LEAST_PRICE = 1e-9  # as a share of the highest: a price of 0 would make the ratio infinite
+_CONVERGED = 1e-7
+_ROUNDING_SECONDS = 5.0
+
+
+class Prices(NamedTuple):
+    """Prices of GPUs that no pipeline's rate exceeds, and the bound that follows.
+
+    Attributes
+    ----------
+    per_gpu : float array, shape (A,)
+        Tokens/s for each GPU of a class.
+    bound : float
+        Of the deployment's value: no more tokens/s, or no fewer dollars per hour.
+    per_rate : float
+        The dual price of a token/s, in the unit of the bound.
+    """
+
+    per_gpu: np.ndarray
+    bound: float
+    per_rate: float
+
+
+@dataclass
+class Generation:
+    """The state of one column generation.
+
+    Attributes
+    ----------
+    pricings : sequence of Pricing
+        One for each offer, all about the same classes.
+    demand : Demand
+    columns : list of Column
+        That are pipelines.
+    beyond : list of Column
+        That have more GPUs of a class than there are: they count for the bound only.
+    best : list of Column
+        The pipelines of the best deployment so far, repeated.
+    prices : Prices or None
+        Those of the best bound so far.
+    settled : bool
+        The best deployment so far was proven to be the best, whatever the bound says.
+    """
+
+    pricings: Sequence[Pricing]
+    demand: Demand
+    solver: str
+    deadline: Deadline
+    on_progress: Callable | None = None
+    gap: float = 0.0
+    columns: list[Column] = field(default_factory=list)
+    beyond: list[Column] = field(default_factory=list)
+    best: list[Column] | None = None
+    prices: Prices | None = None
+    rounds: int = 0
+    settled: bool = False
+    progress: list[Progress] = field(default_factory=list)
+    _seen: set[tuple] = field(default_factory=set)
+
+    @property
+    def value(self) -> float | None:
+        """Of the best deployment so far."""
+        return None if self.best is None else self.demand.value(self.best)
+
+    @property
+    def bound(self) -> float | None:
+        """No deployment is better."""
+        return None if self.prices is None else self.prices.bound
+
+    @property
+    def open(self) -> float:
+        """By how much a deployment may be better than the best so far, as a share; infinite without one."""
+        if self.best is None or self.prices is None or not self.value:
+            return np.inf
+        far = self.prices.bound / self.value - 1
+        return max(0.0, -far if self.demand.load else far)
+
+    @property
+    def slack(self) -> float:
+        """How far below the price of its GPUs the rate of a pipeline of a better deployment may be."""
+        if self.best is None or self.prices is None:
+            return np.inf
+        return abs(self.prices.bound - self.demand.value(self.best)) / self.prices.per_rate
+
+    def run(self) -> None:
+        """Rounds until the relaxation is solved or the gap is closed, then the whole program over all columns.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; what was found until then is kept.
+        """
+        counts = self.demand.counts
+        smoothed, centre = False, 1.0 / np.maximum(counts, 1)
+        answer: Relaxed | None = None
+        for _ in range(_MOST_ROUNDS):
+            self.rounds += 1
+            new = self._price(*self._asked(answer, centre, smoothed))
+            if not self.columns and not self.beyond:
+                return
+            answer = relaxed(self.demand, self.columns + self.beyond)
+            if answer is not None and self.rounds % 5 == 0:
+                self.round_off()
+            self._report()
+            if answer is not None and self._settled(answer):
+                break
+            if self.open <= max(self.gap, ONE_ANSWER):
+                return
+            if not new and not smoothed:
+                break
+            smoothed = new > 0 and self.rounds > 3 and answer is not None
+        self.improve(_ROUNDING_SECONDS)
+
+    def _settled(self, answer: Relaxed) -> bool:
+        far = abs(self.prices.bound - answer.value) if self.prices is not None else np.inf
+        return far <= _CONVERGED * abs(answer.value)
+
+    def _asked(
+        self, answer: Relaxed | None, centre: np.ndarray, smoothed: bool
+    ) -> tuple[np.ndarray, float]:
+        """Capacity prices and the price of a token/s to ask with: half-way to the best so far if smoothed."""
+        if answer is None:
+            return (centre, 1.0) if not self.demand.load else (np.zeros_like(centre), 0.0)
+        if not smoothed or self.prices is None:
+            return answer.capacity, answer.per_rate
+        best = self.prices.per_gpu * self.prices.per_rate
+        if self.demand.load:
+            best = np.maximum(0.0, best - self.demand.price)
+        return (answer.capacity + best) / 2, (answer.per_rate + self.prices.per_rate) / 2
+
+    def _price(self, capacity: np.ndarray, per_rate: float) -> int:
+        """The least prices at every rate: a bound, and new columns. Their number."""
+        demand = self.demand
+        cost = capacity + (demand.price if demand.load else 0.0)
+        cost = cost + _LEAST_PRICE * max(cost.max(), 1e-300)
+        least = [pricing.least(cost, self.deadline) for pricing in self.pricings]
+        ratio = max(
+            float((p.asked[1] / price).max(initial=0.0))
+            for p, price in zip(self.pricings, least, strict=True)
+        )
+        if not ratio:  # no pipeline, whatever the rate
+            return 0
+        self._bound(cost, capacity, ratio)
+        new = 0
+        for i, (pricing, price) in enumerate(zip(self.pricings, least, strict=True)):
+            rates = pricing.asked[0]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                profit = per_rate * rates - price if per_rate else rates / price
+            profitable = profit > (1e-9 * per_rate * rates)
+            new += self._add(i, pricing, _spread_out(rates, profit, profitable), cost)
+        return new
+
+    def _bound(self, cost: np.ndarray, capacity: np.ndarray, ratio: float) -> None:
+        """Keep the prices if their bound is better."""
+        demand = self.demand
+        if not demand.load:
+            bound = ratio * float(cost @ demand.counts)
+            if self.prices is None or bound < self.prices.bound:
+                self.prices = Prices(cost * ratio, bound, 1.0)
+            return
+        # no pipeline's price is below rate / ratio: that is what a token/s of load costs at least
+        above = np.maximum(0.0, cost - demand.price)
+        bound = demand.load / ratio - float(above @ demand.counts)
+        if self.prices is None or bound > self.prices.bound:
+            self.prices = Prices(cost * ratio, bound, 1 / ratio)
+
+    def _add(self, offer: int, pricing: Pricing, which: list[int], cost: np.ndarray) -> int:
+        """New columns from the cheapest pipelines at some rates."""
+        new = 0
+        found = pricing.pipelines(cost, which, self.deadline) if which else []
+        for stages, asked in zip(found, which, strict=True):
+            rows = rows_of(stages)
+            by_class = pricing.by_class(stages, cost)
+            if by_class is None:
+                rate = pricing.rate_of([(layers, ()) for layers, _ in stages], rows)
+                beyond = Column(rate, pricing.without_limits(rows, cost), offer)
+                new += self._take(self.beyond, beyond)
+                other = within_counts(pricing, cost, asked, self.deadline)
+                if other is None:
+                    continue
+                by_class, rows = pricing.by_class(other, cost), rows_of(other)
+            by_class, rows = pricing.ordered(given(by_class), rows)
+            gpus = tuple(np.sum([g for _, g in by_class], axis=0).tolist())
+            rate = pricing.rate_of(by_class, rows)
+            new += self._take(self.columns, Column(rate, gpus, offer, stages=tuple(by_class)))
+        return new
+
+    def _take(self, columns: list[Column], column: Column) -> int:
+        """Add a column unless it is known; how many were added."""
+        key = column.rate, column.gpus, column.offer
+        if key in self._seen:
+            return 0
+        self._seen.add(key)
+        columns.append(column)
+        return 1
+
+    def keep(self, chosen: list[Column]) -> None:
+        """Take a deployment for the best if it is better."""
+        if not self.demand.served(chosen):
+            return
+        value, best = self.demand.value(chosen), self.value
+        if best is None or (value < best if self.demand.load else value > best):
+            self.best = chosen
+
+    def round_off(self) -> None:
+        """A deployment from the relaxation over the columns that are pipelines."""
+        answer = relaxed(self.demand, self.columns) if self.columns else None
+        if answer is not None:
+            self.keep(filled_up(self.demand, self.columns, answer.number))
+
+    def improve(self, seconds: float) -> None:
+        """The whole program over all columns, for a while."""
+        self.round_off()
+        if not self.columns or self.open <= max(self.gap, ONE_ANSWER):
+            return
+        run = whole(self.demand, self.columns, self.solver, self.deadline.within(seconds))
+        if run.x is not None:
+            self.keep(repeated(self.columns, run.x))
+        self._report()
+        if self.deadline.reason is not None:
+            raise Ended(self.deadline.reason)
+
+    def _report(self) -> None:
+        moment = Progress(self.deadline.spent, self.value, self.bound, self.rounds)
+        self.progress.append(moment)
+        if self.on_progress is not None:
+            self.on_progress(moment)
+
+
+def _spread_out(rates: np.ndarray, profit: np.ndarray, profitable: np.ndarray) -> list[int]:
+    """The most profitable rate of every eighth of a power of e, the best first."""
+    chosen: dict[int, int] = {}
+    for i in np.argsort(-profit, kind="stable"):
+        if not profitable[i] or len(chosen) == _PER_ROUND:
+            break
+        chosen.setdefault(int(8 * np.log(rates[i])), int(i))
+    return list(chosen.values())

@@ -1,0 +1,140 @@
+"""Closing the gap: every pipeline that a better deployment could have, then the best division among these.
+
+A pipeline of rate r on n GPUs is of interest if r ≥ p · n - slack (`generation`). A rate at which even
+the cheapest pipeline is dearer than that by more than the slack is left out without a look.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.deployments.generation import Generation
+from pipelab.engine.deployments.master import Column, Demand, repeated, whole
+from pipelab.engine.deployments.mixes import Mixes
+from pipelab.engine.deployments.offers import Offer
+from pipelab.engine.deployments.pricing import Pricing
+from pipelab.engine.deployments.reachable import ReachableMixes, frontier
+from pipelab.engine.deployments.sums import MOST_STEPS, best_sums, chosen, number_of_steps
+
+MOST_MIXES = 4_000_000  # half a megabyte for each set of mixes
+_SLACK = 1e-9  # of the price of all GPUs: the arithmetic of prices
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Pipelines by rate and mix.
+
+    Attributes
+    ----------
+    columns : list of Column
+        None is beaten by another in rate with the same GPUs or fewer.
+    complete : bool
+        Every pipeline that could be of interest is there, or one that beats it.
+    """
+
+    columns: list[Column]
+    complete: bool
+
+
+def list_all(
+    offers: Sequence[Offer],
+    deadline: Deadline,
+    pricings: Sequence[Pricing] = (),
+    generation: Generation | None = None,
+) -> Listed:
+    """Every pipeline of some offers, or those that a better deployment could have."""
+    counts = offers[0].rates.classes.count
+    mixes, columns, complete = Mixes(counts.tolist()), [], True
+    if mixes.total > MOST_MIXES:
+        return Listed([], False)
+    for i, offer in enumerate(offers):
+        reachable = ReachableMixes(offer.rates, mixes, deadline)
+        thresholds = offer.rates.thresholds
+        least, highest = 0, len(thresholds) - 1
+        if generation is not None:
+            least, highest = _of_interest(offer, pricings[i], generation)
+        if highest < least:
+            continue
+        found, above, sure = frontier(reachable, least, highest)
+        complete = complete and sure and above <= least
+        columns += [Column(float(thresholds[t]), mix, i, t) for t, mix in found]
+    if generation is not None:
+        columns = _worthwhile(columns, generation)
+    return Listed(columns, complete)
+
+
+def _of_interest(offer: Offer, pricing: Pricing, generation: Generation) -> tuple[int, int]:
+    """The lowest and the highest number of a rate at which some pipeline can be of interest."""
+    thresholds = offer.rates.thresholds
+    if generation.prices is None:
+        return 0, len(thresholds) - 1
+    _, high = pricing.asked
+    price = pricing.least(generation.prices.per_gpu, generation.deadline)
+    near = np.flatnonzero(price <= high + generation.slack + _margin(generation))
+    if not len(near):
+        return 0, -1
+    # rates of links lie between those of stages: everything above the stage rate before
+    least = 0 if near[0] == 0 else int(np.searchsorted(thresholds, high[near[0] - 1], side="right"))
+    highest = int(np.searchsorted(thresholds, high[near[-1]], side="right")) - 1
+    return max(0, least - 1), highest
+
+
+def _margin(generation: Generation) -> float:
+    if generation.prices is None:
+        return 0.0
+    return _SLACK * float(generation.prices.per_gpu @ generation.demand.counts)
+
+
+def _worthwhile(columns: list[Column], generation: Generation) -> list[Column]:
+    """Those whose rate makes up for their GPUs but for the slack."""
+    if generation.prices is None or not columns:
+        return columns
+    used = np.array([c.gpus for c in columns])
+    rate = np.array([c.rate for c in columns])
+    price = used @ generation.prices.per_gpu
+    kept = rate >= price - generation.slack - _margin(generation)
+    return [columns[i] for i in np.flatnonzero(kept)]
+
+
+def close_gap(generation: Generation, offers: Sequence[Offer], pricings: Sequence[Pricing]) -> bool:
+    """List what a better deployment could have and solve the whole program; whether the best is proven.
+
+    Raises
+    ------
+    Ended
+        The deadline was first; what was found until then is kept.
+    """
+    listed = list_all(offers, generation.deadline, pricings, generation)
+    columns, demand, deadline = listed.columns, generation.demand, generation.deadline
+    if not columns:
+        deadline.check()
+        return listed.complete
+    mixes = Mixes(demand.counts.tolist())
+    if mixes.total <= MOST_MIXES and number_of_steps(mixes, columns) <= MOST_STEPS:
+        best = best_sums(mixes, columns, deadline)
+        mix = _best_mix(demand, best)
+        if mix is not None:
+            generation.keep(chosen(mixes, columns, best, mix))
+        proven = True
+    else:
+        run = whole(demand, columns, generation.solver, deadline)
+        if run.x is not None:
+            generation.keep(repeated(columns, run.x))
+        proven = run.status in ("optimal", "infeasible")
+        if run.stopped_by is not None:
+            raise Ended(run.stopped_by)
+    deadline.check()
+    return proven and listed.complete
+
+
+def _best_mix(demand: Demand, best: np.ndarray) -> tuple[int, ...] | None:
+    """All GPUs; with a load, the cheapest mix that serves it, None if none does."""
+    if not demand.load:
+        return tuple(int(n) for n in demand.counts)
+    enough = np.argwhere(best >= demand.load * (1 - 1e-12))
+    if not len(enough):
+        return None
+    cost = enough @ demand.price
+    return tuple(enough[cost.argmin()].tolist())

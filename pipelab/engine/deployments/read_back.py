@@ -1,0 +1,87 @@
+"""From columns back to pipelines: the GPU ids of every stage, no GPU in two.
+
+Classes that are families (`families`) have GPUs in several nodes. Larger stages choose first, each a
+node that it leaves with as few free GPUs as possible; only where no node has enough does a stage
+take GPUs of several nodes.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pipelab.engine.deployments.master import Column
+from pipelab.engine.deployments.mixes import Mixes
+from pipelab.engine.deployments.offers import Offer
+from pipelab.engine.deployments.reachable import ReachableMixes, StageOf
+from pipelab.engine.deployments.result import Pipeline
+from pipelab.errors import PipelabError
+from pipelab.evaluation import evaluate
+from pipelab.placement import Placement
+
+
+def pipelines_of(offers: Sequence[Offer], chosen: Sequence[Column]) -> tuple[Pipeline, ...]:
+    """Each column as often as it is chosen; the fastest pipelines first, at the rates that they really have.
+
+    Raises
+    ------
+    PipelabError
+        There are not enough GPUs.
+    """
+    if not chosen:
+        return ()
+    columns = sorted(chosen, key=lambda c: (-c.rate, c.gpus))
+    stages = {c: c.stages or _stages_of(offers[c.offer], c) for c in dict.fromkeys(columns)}
+    parts = [(i, s) for i, c in enumerate(columns) for s in range(len(stages[c]))]
+    largest_first = sorted(parts, key=lambda at: -max(stages[columns[at[0]]][at[1]][1]))
+    free = _Free(offers[0])
+    ids = {}
+    for i, s in largest_first:
+        ids[i, s] = free.taken(stages[columns[i]][s][1])
+    replicas: dict[tuple[Column, float], list[Placement]] = defaultdict(list)
+    for i, column in enumerate(columns):
+        placement = Placement.of(
+            (layers, ids[i, s]) for s, (layers, _) in enumerate(stages[column])
+        )
+        rate = evaluate(offers[column.offer].problem, placement).throughput
+        replicas[column, rate].append(placement)
+    found = [
+        Pipeline(tuple(own), offers[column.offer].problem.workload, rate)
+        for (column, rate), own in replicas.items()
+    ]
+    return tuple(sorted(found, key=lambda p: -p.throughput))
+
+
+class _Free:
+    """The free GPUs of each class, node by node."""
+
+    def __init__(self, offer: Offer) -> None:
+        gpus = offer.problem.cluster.gpus
+        self.nodes: list[dict[object, list[int]]] = []
+        for members in offer.rates.classes.members:
+            by_node: dict[object, list[int]] = defaultdict(list)
+            for g in members.tolist()[::-1]:
+                by_node[gpus[g].node or "none"].append(g)
+            self.nodes.append(by_node)
+
+    def taken(self, gpus: Sequence[int]) -> list[int]:
+        """So many of each class, of one node where one has enough."""
+        return [g for a, number in enumerate(gpus) if number for g in self._of_class(a, number)]
+
+    def _of_class(self, a: int, number: int) -> list[int]:
+        nodes = self.nodes[a]
+        enough = [node for node, own in nodes.items() if len(own) >= number]
+        if enough:
+            own = nodes[min(enough, key=lambda node: len(nodes[node]))]
+            return [own.pop() for _ in range(number)]
+        out: list[int] = []
+        while len(out) < number:
+            own = max(nodes.values(), key=len)
+            if not own:
+                raise PipelabError("a deployment was found that uses more GPUs than there are")
+            out.append(own.pop())
+        return out
+
+
+def _stages_of(offer: Offer, column: Column) -> Sequence[StageOf]:
+    """The stages of a column that says only which rate its GPUs reach."""
+    reachable = ReachableMixes(offer.rates, Mixes(column.gpus))
+    return reachable.stages(column.index, column.gpus)

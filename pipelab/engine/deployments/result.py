@@ -1,0 +1,249 @@
+"""What `deploy` returns: pipelines on disjoint GPUs, how good they are together, and how far from the best."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import NO_FORMULAS, ended, ending, table
+from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
+from pipelab.placement import Placement
+from pipelab.problem import Problem, Workload
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Pipelines with the same stages on GPUs that are interchangeable.
+
+    Attributes
+    ----------
+    replicas : tuple of Placement
+        One for each pipeline.
+    workload : Workload
+        With the batch that each of them works on.
+    throughput : float
+        Of each, in tokens/s.
+    """
+
+    replicas: tuple[Placement, ...]
+    workload: Workload
+    throughput: float
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.replicas)
+
+    @property
+    def placement(self) -> Placement:
+        """Of the first."""
+        return self.replicas[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """Pipelines on disjoint GPUs: what `deploy` returns.
+
+    Attributes
+    ----------
+    problem : Problem
+        Whose cluster and model they are of.
+    status : str
+        "optimal": proven, no deployment is better. "feasible": a deployment without that proof.
+        "infeasible": there is none, see `reason`. "unknown": none was found, and it is not proven
+        that there is none.
+    pipelines : tuple of Pipeline
+        The fastest first; empty where there is none.
+    throughput : float or None
+        Of all together as `evaluate` recomputes it, tokens/s.
+    bound : float or None
+        No deployment has more tokens/s; with a load, none that serves it costs fewer dollars per
+        hour. None where nothing was proven.
+    at_least : float
+        The load to be served at the least price, in tokens/s; 0 where throughput is the goal.
+    seconds : float
+        From the call to the answer.
+    size : mapping of str to int
+        Classes of GPUs, columns (pipelines considered), rounds.
+    solver : str
+        Name and version.
+    reason : str
+        Why there is no deployment, or why its proof is missing.
+    stopped_by : str or None
+        "time limit", "gap limit", "stop", "interrupt", … where it ended early.
+    details : mapping
+        `progress`: incumbent and bound, round by round.
+    """
+
+    problem: Problem
+    status: str
+    pipelines: tuple[Pipeline, ...]
+    throughput: float | None
+    bound: float | None
+    at_least: float
+    seconds: float
+    size: Mapping[str, int] = field(default_factory=dict)
+    solver: str = ""
+    reason: str = ""
+    stopped_by: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many pipelines there are."""
+        return sum(pipeline.count for pipeline in self.pipelines)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Price of all GPUs in use; None where one of them has none."""
+        gpus = self.problem.cluster.gpus
+        prices = [gpus[g].usd_per_hour for p in self.pipelines for r in p.replicas for g in r.gpus]
+        known = [price for price in prices if price is not None]
+        return round(math.fsum(known), 6) if len(known) == len(prices) else None
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """Requests served, where the workload says how many tokens each has; None without a deployment.
+
+        In the phase "mixed" a request is a prompt of `sequence_length` tokens and an answer of
+        `output_tokens`; in prefill it is the prompt. In decode alone requests have no length.
+        """
+        load = self.problem.workload
+        if self.throughput is None or load.phase == "decode":
+            return None
+        return self.throughput / (
+            load.sequence_length if load.phase == "prefill" else load.output_tokens
+        )
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Dollars per million tokens, of prompts and answers; None without a price.
+
+        In the phase "mixed" every request's prompt counts too: its GPUs read it and were paid for it.
+        """
+        dollars, load = self.usd_per_hour, self.problem.workload
+        if dollars is None or not self.throughput:
+            return None
+        tokens = self.throughput * load.tokens_passed / load.tokens
+        return dollars / (3600 * tokens) * 1_000_000
+
+    @property
+    def value(self) -> float | None:
+        """What was to be best: tokens/s, or with a load dollars per hour; None without a deployment."""
+        if self.throughput is None:
+            return None
+        return self.usd_per_hour if self.at_least else self.throughput
+
+    @property
+    def gap(self) -> float | None:
+        """How much better a deployment may be, as a share; None without one or without a bound."""
+        if self.value is None or self.bound is None:
+            return None
+        if self.at_least:
+            return max(0.0, 1 - self.bound / self.value)
+        return max(0.0, self.bound / self.value - 1)
+
+    @property
+    def evaluation(self) -> DeploymentEvaluation | None:
+        """Every pipeline, recomputed from the raw data; None without a deployment."""
+        return evaluate(self.problem, self) if self.pipelines else None
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one or two sentences."""
+        if self.status == "infeasible":
+            return f"No deployment exists: {self.reason}."
+        if self.status == "unknown":
+            before = f" before the {self.stopped_by}" if self.stopped_by else ""
+            return f"No deployment was found{before}." + self._remark
+        noun = "pipeline" if self.count == 1 else "pipelines"
+        text = f"{self.count} {noun}, {self.throughput:.7g} tokens/s"
+        if self.at_least:
+            text = f"{self.value:.7g} $ per hour: {text}"
+        if self.status == "optimal":
+            among = f" to serve {self.at_least:.7g} tokens/s" if self.at_least else ""
+            best = "cheapest" if self.at_least else "optimal"
+            return f"{text}, proven {best} among all deployments{among} in {self.seconds:.3g} s."
+        why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
+        better = "cheaper" if self.at_least else "faster"
+        gap, bound = self.gap, self.bound
+        far = (
+            "" if gap is None else f"; the best may be up to {gap:.2%} {better} (bound {bound:.7g})"
+        )
+        return f"{text}, not proven best{why}{far}." + self._remark
+
+    @property
+    def _remark(self) -> str:
+        return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
+
+    def to_frame(self) -> "DataFrame":
+        """The pipelines as a table, one row for each sort.
+
+        Returns
+        -------
+        pandas.DataFrame
+            `pipelines` (how many), `gpus` (types of one of them), `stages`, `batch_size`,
+            `in_flight`, `throughput_tokens_per_s` (of one), `layers` (of each stage).
+        """
+        import pandas as pd
+
+        gpus = self.problem.cluster.gpus
+        rows = [
+            {
+                "pipelines": p.count,
+                "gpus": tally(tuple(gpus[g].type for g in p.placement.gpus)),
+                "stages": len(p.placement),
+                "batch_size": p.workload.batch_size,
+                "in_flight": p.workload.in_flight,
+                "throughput_tokens_per_s": p.throughput,
+                "layers": ", ".join(str(len(s.layers)) for s in p.placement.stages),
+            }
+            for p in self.pipelines
+        ]
+        return pd.DataFrame(rows)
+
+    def to_dict(self) -> dict:
+        """Plain data for JSON, numbers unrounded.
+
+        Returns
+        -------
+        dict
+            The attributes, with units in the names where these have any; each replica as
+            `Placement.to_dict` has it.
+        """
+        return {
+            "problem": self.problem.name,
+            "status": self.status,
+            "throughput_tokens_per_s": self.throughput,
+            "usd_per_hour": self.usd_per_hour if self.pipelines else None,
+            "at_least_tokens_per_s": self.at_least,
+            "bound_usd_per_hour" if self.at_least else "bound_tokens_per_s": self.bound,
+            "gap": self.gap,
+            "stopped_by": self.stopped_by,
+            "reason": self.reason,
+            "seconds": self.seconds,
+            "solver": self.solver,
+            "size": dict(self.size),
+            "pipelines": [
+                {
+                    "batch_size": p.workload.batch_size,
+                    "in_flight": p.workload.in_flight,
+                    "throughput_tokens_per_s": p.throughput,
+                    "replicas": [replica.to_dict() for replica in p.replicas],
+                }
+                for p in self.pipelines
+            ],
+        }
+
+    def __str__(self) -> str:
+        rows = [f"{p.count} × {p.throughput:.7g} tokens/s: {p.placement}" for p in self.pipelines]
+        return "\n".join([f"{self.problem.name}: {self.sentence}", *rows])
+
+    def _repr_html_(self) -> str:
+        head = f"<b>{escape(self.problem.name)}:</b> {ended(self, html=True)}"
+        html = f"<p class='{NO_FORMULAS}'>{head}: {escape(self.sentence)}</p>"
+        return html + (table(self.to_frame()) if self.pipelines else "")

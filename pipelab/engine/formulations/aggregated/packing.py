@@ -1,0 +1,207 @@
+"""Stages that must lie inside one node: their sizes must pack into the nodes. Cutting stock.
+
+A class of GPUs may be spread over many nodes, its *bins*. Of the stages that lie inside one node,
+n_s have s GPUs. They can be packed into bins of c_1, c_2, … GPUs
+
+- if and only if, for each size s, those of at least s GPUs fit after rounding bins down,
+  Σ_(r ≥ s) r · n_r ≤ s · Σ_i floor(c_i / s), where every size divides the next (1, 2, 4, 8);
+- otherwise, if and only if there is a flow from the beginnings of bins to the right: an arc from
+  position i to i + s is a stage of s GPUs, and each bin is one path (arc flow, Valério de Carvalho 1999).
+
+Both keep the linear relaxation as tight as listing all patterns of a node would, without listing any.
+What is left over in bins serves stages that may lie anywhere: they need no rows here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from pipelab.engine.solvers.linear_program import Columns, RowBlock, incidence
+from pipelab.errors import PipelabError
+
+if TYPE_CHECKING:
+    from pipelab.engine.formulations.aggregated.recipes import Recipes
+
+
+class LocalPattern(NamedTuple):
+    """A stage that must lie inside one node: so many GPUs out of these classes, for these kinds of span.
+
+    `bins` is an index into `StageRates.bins` where GPUs of several nodes are in the class; None
+    where the classes themselves are inside one node.
+    """
+
+    number: int
+    classes: np.ndarray  # bool, shape (A,)
+    spans: np.ndarray
+    bins: int | None
+
+
+class Bins(NamedTuple):
+    """The nodes that a class's stages inside a node may be in: GPU ids of the class, one array per node."""
+
+    cls: int
+    nodes: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BinPacking:
+    """Stages inside the nodes of one class.
+
+    Attributes
+    ----------
+    recipe, size : int arrays, shape (R,)
+        Recipes of such stages, and the number of GPUs of each.
+    capacity : int array, shape (B,)
+        Number of GPUs in each node.
+    """
+
+    recipe: np.ndarray
+    size: np.ndarray
+    capacity: np.ndarray
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The different sizes, ascending."""
+        return np.unique(self.size).tolist()
+
+    @cached_property
+    def divides(self) -> bool:
+        """Whether every size divides the next."""
+        return all(large % small == 0 for small, large in pairwise(self.sizes))
+
+    @cached_property
+    def arcs(self) -> tuple[np.ndarray, np.ndarray]:
+        """First position and size of every arc; bins begin where they end together at the last position."""
+        end = int(self.capacity.max())
+        reached = set((end - self.capacity).tolist())
+        found = []
+        for i in range(end):
+            if i in reached:
+                own = [(i, s) for s in self.sizes if i + s <= end]
+                reached |= {i + s for i, s in own}
+                found += own
+        first, size = np.array(found, dtype=int).reshape(-1, 2).T
+        return first, size
+
+    @property
+    def columns(self) -> int:
+        """Arcs that the program needs; 0 where sizes divide one another."""
+        return 0 if self.divides else len(self.arcs[0])
+
+    def rows(self, columns: Columns, offset: int, per_recipe: sp.csr_array) -> tuple[RowBlock, ...]:
+        """Rows over `n` and, from column `offset` on, over `b`."""
+        mine = per_recipe[self.recipe]
+        if self.divides:
+            need = np.array([np.where(self.size >= s, self.size, 0) for s in self.sizes])
+            block = columns.rows({"n": sp.csr_array(need.astype(float)) @ mine})
+            block.upper[:] = [s * int((self.capacity // s).sum()) for s in self.sizes]
+            return (block,)
+        first, size = self.arcs
+        if not len(first):  # no size fits into any bin
+            return (columns.rows({"n": mine}, upper=0),)
+        place, width = offset + np.arange(len(first)), columns.sizes["b"]
+        end = int(self.capacity.max())
+        flow = incidence(first, end + 1, place, width) - incidence(
+            first + size, end + 1, place, width
+        )
+        begins = np.bincount(end - self.capacity, minlength=end + 1).astype(float)
+        leave = columns.rows({"b": flow[:end]})
+        leave.upper[:] = begins[:end]
+        which = np.searchsorted(self.sizes, size)
+        arcs = incidence(which, len(self.sizes), place, width)
+        stages = incidence(np.searchsorted(self.sizes, self.size), len(self.sizes)) @ mine
+        return leave, columns.rows({"b": arcs, "n": -stages}, lower=0, upper=0)
+
+    def packed(self, sizes: Sequence[int]) -> list[int]:
+        """The bin of every stage of these sizes.
+
+        Raises
+        ------
+        PipelabError
+            They do not fit.
+        """
+        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+        free, out = self.capacity.copy(), [0] * len(sizes)
+        for i in order:  # into the fullest bin that has room
+            room = np.where(free >= sizes[i], free, np.iinfo(free.dtype).max)
+            best = int(room.argmin())
+            if free[best] < sizes[i]:
+                return self._packed_by_flow(sizes, order)
+            out[i] = best
+            free[best] -= sizes[i]
+        return out
+
+    def _packed_by_flow(self, sizes: Sequence[int], order: list[int]) -> list[int]:
+        """The same by the arc flow, for sizes that fit and that the rule above does not find room for."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        first, size = self.arcs
+        end = int(self.capacity.max())
+        flow = incidence(first, end + 1) - incidence(first + size, end + 1)
+        begins = np.bincount(end - self.capacity, minlength=end + 1).astype(float)
+        number = np.array([list(sizes).count(s) for s in self.sizes], dtype=float)
+        arcs = incidence(np.searchsorted(self.sizes, size), len(self.sizes))
+        answer = milp(
+            np.zeros(len(first)), integrality=np.ones(len(first)), bounds=Bounds(0, np.inf),
+            constraints=[LinearConstraint(flow[:end], ub=begins[:end]), LinearConstraint(arcs, number, number)],
+        )  # fmt: skip
+        if answer.x is None:
+            raise PipelabError("a solver returned stages that do not fit into the nodes")
+        used = np.rint(answer.x).astype(int)
+        waiting = {s: [i for i in order if sizes[i] == s] for s in self.sizes}
+        out = [0] * len(sizes)
+        for b, capacity in enumerate(self.capacity.tolist()):
+            at, going = end - capacity, True
+            while going:
+                going = False
+                for arc in np.flatnonzero((first == at) & (used > 0))[:1]:
+                    used[arc] -= 1
+                    out[waiting[int(size[arc])].pop()] = b
+                    at, going = at + int(size[arc]), True
+        if used.any():
+            raise PipelabError("a solver returned nodes that are filled twice")
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """All packings of some recipes; `bins` counts `StageRates.bins`."""
+
+    of_bins: dict[int, BinPacking]
+
+    @classmethod
+    def of(cls, found: "Recipes") -> "Packing":
+        """Of the recipes that must lie inside one of several nodes."""
+        recipes: dict[int, list[int]] = {}
+        for r, recipe in enumerate(found.recipes):
+            if recipe.bins is not None:
+                recipes.setdefault(recipe.bins, []).append(r)
+        return cls(
+            {
+                b: BinPacking(
+                    np.array(own),
+                    np.array([found.recipes[r].gpus for r in own]),
+                    np.array([len(node) for node in found.rates.bins[b].nodes]),
+                )
+                for b, own in recipes.items()
+            }
+        )
+
+    @property
+    def columns(self) -> int:
+        """Number of columns `b`."""
+        return sum(own.columns for own in self.of_bins.values())
+
+    def blocks(self, columns: Columns, per_recipe: sp.csr_array) -> dict[str, RowBlock]:
+        """The rows, by name."""
+        blocks, offset = {}, 0
+        for b, own in self.of_bins.items():
+            for i, block in enumerate(own.rows(columns, offset, per_recipe)):
+                blocks[f"{('into_nodes', 'stages_in_nodes')[i]}_{b}"] = block
+            offset += own.columns
+        return blocks

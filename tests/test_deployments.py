@@ -1,0 +1,292 @@
+"""Several pipelines on one cluster: `deploy` against every division of small clusters, its bounds, stops and errors."""
+
+import dataclasses
+import json
+import math
+import threading
+
+import numpy as np
+import pytest
+from test_objectives import priced, small
+
+import oracle
+import pipelab as pl
+from pipelab.deployment import solve_by_every_division
+from pipelab.engine.deadline import NEVER
+from pipelab.engine.deployments import listing
+from pipelab.engine.deployments.offers import offers_of
+from pipelab.engine.deployments.pricing import Pricing
+from pipelab.engine.formulations.aggregated.rates import stage_rates
+
+
+def best_by_gpus(problem, batches):
+    """The rate of the best pipeline on every set of GPUs, as a list by bit mask; 0 where none fits."""
+    best = [0.0] * (1 << len(problem.cluster))
+    for batch in batches:
+        load = dataclasses.replace(problem.workload, batch_size=batch)
+        for rate, used, _ in oracle.placements(dataclasses.replace(problem, workload=load)):
+            mask = sum(1 << g for g in used)
+            best[mask] = max(best[mask], rate)
+    return best
+
+
+def every_division(problem, batches=None):
+    """For every set of GPUs the greatest sum of rates over all its divisions into pipelines."""
+    best = best_by_gpus(problem, batches or [problem.workload.batch_size])
+    total = [0.0] * len(best)
+    for mask in range(1, len(best)):
+        lowest, part = mask & -mask, mask
+        total[mask] = total[mask ^ lowest]  # its lowest GPU is in no pipeline
+        while part:
+            if part & lowest and best[part]:
+                total[mask] = max(total[mask], best[part] + total[mask ^ part])
+            part = (part - 1) & mask
+    return total
+
+
+def check(problem, deployment, truth):
+    """Proven, as good as the truth, and valid."""
+    if not truth:
+        assert deployment.status == "infeasible", deployment
+        assert deployment.reason
+        assert deployment.pipelines == ()
+        return
+    assert deployment.status == "optimal", deployment
+    assert deployment.throughput == deployment.bound == pytest.approx(truth, rel=1e-9)
+    check_valid(problem, deployment)
+
+
+def check_valid(problem, deployment):
+    found = pl.evaluate(problem, deployment)
+    assert found.throughput == pytest.approx(deployment.throughput, rel=1e-12)
+    gpus = [g for p in deployment.pipelines for r in p.replicas for g in r.gpus]
+    assert len(gpus) == len(set(gpus))
+    rates = [p.throughput for p in deployment.pipelines]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_equal_to_every_division(seed):
+    """Unequal links, twins, unlike layers, mixed stages, tables with gaps."""
+    problem = small(seed, gpus=5) if seed % 4 == 3 else small(seed)
+    check(problem, pl.deploy(problem), every_division(problem)[-1])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equal_to_every_division_by_a_solver(seed, monkeypatch):
+    """The same where the last step is an integer program."""
+    monkeypatch.setattr(listing, "MOST_STEPS", 0)
+    problem = small(1000 + seed)
+    check(problem, pl.deploy(problem), every_division(problem)[-1])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_pipeline_has_the_batch_that_suits_it(seed):
+    problem = small(2000 + seed, batch_split="even")
+    batches = [1, 4, 16]
+    found = pl.deploy(problem, batches=batches)
+    truth = every_division(problem, batches)[-1]
+    if truth:
+        assert {p.workload.batch_size for p in found.pipelines} <= set(batches)
+    check(problem, found, truth)
+
+
+def dollars(problem, mask):
+    return sum(g.usd_per_hour for i, g in enumerate(problem.cluster.gpus) if mask >> i & 1)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_cheapest_deployment_for_a_load(seed):
+    problem = priced(small(seed), seed)
+    total = every_division(problem)
+    if not total[-1]:
+        assert pl.deploy(problem, 1.0).status == "infeasible"
+        return
+    for share in (0.3, 0.8, 1.0):
+        load = share * total[-1]
+        truth = min(dollars(problem, m) for m, t in enumerate(total) if t >= load * (1 - 1e-12))
+        found = pl.deploy(problem, load)
+        assert found.status == "optimal", (found, truth)
+        assert found.usd_per_hour == pytest.approx(truth, rel=1e-9)
+        assert found.bound == pytest.approx(truth, rel=1e-9)
+        assert found.throughput >= load * (1 - 1e-9)
+        check_valid(problem, found)
+    above = pl.deploy(problem, 1.01 * total[-1])
+    assert above.status == "infeasible"
+    assert f"{total[-1]:.7g}" in above.reason
+    assert "2 such clusters would serve it" in above.reason
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_dual_prices_bound_every_pipeline(seed):
+    """At any prices, zero and tiny ones included, no placement of a rate costs less than `Pricing.least` says."""
+    problem = small(3000 + seed)
+    (offer,) = offers_of(problem, [problem.workload], NEVER) or [None]
+    if offer is None:
+        return
+    pricing, classes = Pricing(offer.rates), stage_rates(problem).classes
+    rng = np.random.default_rng(seed)
+    price = rng.choice([0.0, 1e-9, 0.3, 1 / 3, 7.0], len(classes))
+    asked, least = pricing.asked[0], None
+    if len(offer.rates.classes) == len(classes):
+        least = pricing.least(price)
+    for rate, used, _ in oracle.placements(problem) if least is not None else ():
+        paid = sum(price[classes.of[g]] for g in used)
+        reached = least[asked <= rate * (1 + 1e-9)]
+        assert paid >= reached.max(initial=0.0) - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_round_has_a_bound_below_the_truth(seed):
+    problem = small(4000 + seed)
+    truth = every_division(problem)[-1]
+    seen = []
+    found = pl.deploy(problem, on_progress=seen.append)
+    assert len(seen) >= (truth > 0)
+    for moment in seen:
+        assert moment.bound >= truth * (1 - 1e-9)
+        assert (moment.incumbent or 0.0) <= truth * (1 + 1e-9)
+    assert found.details["progress"] == tuple(seen)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equal_to_the_definition(seed):
+    """Identical GPUs type by type, mixed stages, links that bind in some."""
+    rng = np.random.default_rng(seed)
+    counts = {"A100": int(rng.integers(1, 3)), "T4": int(rng.integers(1, 4))}
+    memory = {"A100": float(rng.choice([6, 14])), "T4": float(rng.choice([4, 8]))}
+    cluster = pl.Cluster.from_counts(counts, memory, float(rng.choice([0.5, 50])))
+    tiny = pl.load_case("tiny", max_gpus_per_stage=int(rng.integers(1, 3)))
+    problem = dataclasses.replace(tiny, cluster=cluster, link_units="tokens")
+    defined = solve_by_every_division(problem)
+    gpus = [g for placement in defined for g in placement.gpus]
+    assert len(gpus) == len(set(gpus))
+    total = sum(pl.evaluate(problem, placement).throughput for placement in defined)
+    check(problem, pl.deploy(problem), total)
+
+
+# Stops, errors, files
+
+
+def heterogeneous(counts=(2, 4, 4), model="Llama-3-8B", **workload):
+    memory = {"A100-SXM-40": 40.0, "L4": 24.0, "T4": 16.0}
+    price = {"A100-SXM-40": 1.5, "L4": 0.7, "T4": 0.35}
+    cluster = pl.Cluster.from_counts(
+        dict(zip(memory, counts, strict=True)), memory, 12.5, usd_per_hour=price
+    )
+    load = pl.Workload(**({"sequence_length": 2048, "batch_size": 16} | workload))
+    return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(), name="mix")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1])
+def test_a_time_limit_keeps_a_valid_deployment_and_a_valid_bound(seconds):
+    problem = heterogeneous((4, 8, 12))
+    best = pl.deploy(problem).throughput
+    found = pl.deploy(problem, time_limit=seconds)
+    if found.pipelines:
+        check_valid(problem, found)
+        assert found.throughput <= best * (1 + 1e-9)
+    assert found.bound is None or found.bound >= best * (1 - 1e-9)
+    assert found.status == "optimal" or found.stopped_by == "time limit"
+
+
+def test_a_stop_ends_it_and_says_so():
+    stop = threading.Event()
+    stop.set()
+    found = pl.deploy(heterogeneous(), stop=stop)
+    assert found.stopped_by == "stop"
+    assert found.status in ("feasible", "unknown")
+    assert "stop" in found.sentence
+
+
+def test_a_gap_is_kept_and_said():
+    problem = heterogeneous((4, 8, 12), "Llama-3-70B")
+    found = pl.deploy(problem, gap=0.2)
+    assert found.gap <= 0.2
+    assert found.bound >= pl.deploy(problem).throughput * (1 - 1e-9)
+
+
+def test_where_only_one_pipeline_fits_it_is_the_best_one():
+    problem = heterogeneous((3, 2, 2), "Llama-3-70B", batch_size=1)
+    one, several = pl.solve(problem), pl.deploy(problem)
+    assert several.count == 1
+    assert several.throughput == pytest.approx(one.throughput, rel=1e-9)
+
+
+def test_a_thousand_gpus_of_eight_types_within_one_percent():
+    memory = pl.gpus()["memory_gb"]
+    types = ["A100-SXM-80", "A100-SXM-40", "H100-SXM", "L4", "T4", "V100-SXM-32", "L40S", "A10"]
+    cluster = pl.Cluster.from_counts(dict.fromkeys(types, 125), memory.to_dict(), 12.5)
+    load = pl.Workload(1000, 8, "decode")
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline())
+    found = pl.deploy(problem, time_limit=30)
+    assert found.gap < 0.01
+    check_valid(problem, found)
+
+
+def test_what_nothing_can_serve_says_why():
+    found = pl.deploy(heterogeneous((0, 1, 1), "Llama-3-70B"))
+    assert found.status == "infeasible"
+    assert "layers" in found.reason
+    assert found.pipelines == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"at_least": -1}, "at_least"),
+        ({"at_least": math.nan}, "at_least"),
+        ({"batches": []}, "expected batch sizes"),
+        ({"batches": [0]}, "batches"),
+        ({"gap": -0.1}, "gap"),
+        ({"time_limit": "soon"}, "time_limit"),
+        ({"stop": True}, "stop"),
+        ({"on_progress": 3}, "on_progress"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, message):
+    with pytest.raises(pl.InvalidValue, match=message):
+        pl.deploy(heterogeneous(), **arguments)
+
+
+def test_a_load_needs_prices():
+    problem = dataclasses.replace(
+        heterogeneous(), cluster=pl.Cluster.from_counts({"L4": 2}, 24, 12.5)
+    )
+    with pytest.raises(pl.InvalidValue, match="usd_per_hour"):
+        pl.deploy(problem, 100.0)
+
+
+def test_the_evaluator_refuses_a_gpu_in_two_pipelines():
+    problem = heterogeneous()
+    found = pl.deploy(problem)
+    first = found.pipelines[0]
+    twice = dataclasses.replace(first, replicas=first.replicas + first.replicas[:1])
+    with pytest.raises(pl.InvalidPlacement, match="is used by 2 pipelines"):
+        pl.evaluate(problem, dataclasses.replace(found, pipelines=(twice,)))
+
+
+def test_saved_and_drawn(tmp_path):
+    problem = heterogeneous()
+    found = pl.deploy(problem)
+    document = json.loads(pl.save(found, tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert document["throughput_tokens_per_s"] == found.throughput
+    assert sum(len(p["replicas"]) for p in document["pipelines"]) == found.count
+    lines = pl.save(found, tmp_path / "plan.csv").read_text(encoding="utf-8").splitlines()
+    stages = sum(len(r) for p in found.pipelines for r in p.replicas)
+    assert len(lines) == 1 + stages
+    figure = pl.plot(found)
+    assert f"{found.count} pipelines, proven best" in figure.layout.title.text
+    assert len(figure.data[0].y) == sum(len(p.placement) for p in found.pipelines)
+    none = pl.deploy(heterogeneous((0, 1, 1), "Llama-3-70B"))
+    with pytest.raises(pl.InvalidValue, match="expected a deployment with a pipeline"):
+        pl.save(none, tmp_path / "none.json")
+
+
+def test_prompts_and_answers_count_in_requests_and_in_dollars():
+    """500 prompt tokens and 100 answer tokens a request: 600 tokens are paid for 100 written."""
+    problem = heterogeneous(sequence_length=500, phase="mixed", output_tokens=100)
+    found = pl.deploy(problem, 1.0)
+    assert found.requests_per_s == pytest.approx(found.throughput / 100)
+    tokens = found.requests_per_s * 600 * 3600
+    assert found.usd_per_million_tokens == pytest.approx(found.usd_per_hour / tokens * 1e6)

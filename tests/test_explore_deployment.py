@@ -1,0 +1,65 @@
+"""The mix explorer's best deployment: it follows the single pipeline, first with a bound, then proven."""
+
+import asyncio
+import threading
+
+import pytest
+
+import pipelab as pl
+from pipelab.widgets import mix_deployment
+from pipelab.widgets.background import at_rest
+from pipelab.widgets.mix_answer import answer
+from pipelab.widgets.mix_deployment import deployed_parts, deployments
+from pipelab.widgets.mix_values import beginning
+
+
+def test_the_deployment_follows_the_single_pipeline(monkeypatch):
+    mix_deployment._kept.clear()
+
+    async def moved():
+        shown = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2})
+        before = shown.deployed.layout.title.text, shown.found.result.throughput, shown.best
+        await at_rest()
+        return before, shown
+
+    (title, one, best), shown = asyncio.run(moved())
+    assert (title, best) == ("Best deployment: being solved …", None)
+    assert shown.best.status == "optimal"
+    more = shown.best.throughput / one - 1
+    assert more > 0.01
+    said = shown.deployed.layout.title.text
+    assert f"{more:+.1%} against one" in said
+    assert said.endswith("proven")
+    assert "single pipeline" in shown.children[3].value
+    bands = {y for trace in shown.deployed.data for y in trace.y}
+    assert bands == set(range(len(shown.best.pipelines)))
+
+
+def test_until_it_is_proven_the_chart_says_how_much_more_there_may_be(monkeypatch):
+    mix_deployment._kept.clear()
+    found = answer(beginning("Llama-3-8B"))
+    exact = pl.deploy(found.problem)
+    far = pl.deploy(found.problem, gap=0.5)
+    titles = []
+    for best in (far, exact):
+        monkeypatch.setattr(mix_deployment, "deploy", lambda *_, best=best, **__: best)
+        (shown, *_) = deployments(found, threading.Event(), 1.0)
+        assert shown is best
+        titles.append(deployed_parts(shown, found)["layout"]["title"]["text"])
+    if far.status != "optimal":
+        assert "being proven" in titles[0]
+        assert f"{far.gap:.1%} more" in titles[0]
+    assert titles[1].endswith(", proven")
+
+
+def test_a_stop_yields_nothing_more():
+    mix_deployment._kept.clear()
+    found, stop = answer(beginning("Llama-3-8B")), threading.Event()
+    stop.set()
+    assert list(deployments(found, stop, 1.0)) == []
+
+
+@pytest.mark.parametrize("word", ["not known yet", "being solved"])
+def test_a_chart_without_a_deployment_says_so(word):
+    found = None if word == "not known yet" else answer(beginning("tiny"))
+    assert word in deployed_parts(None, found)["layout"]["title"]["text"]

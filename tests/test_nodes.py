@@ -1,0 +1,382 @@
+"""Identical nodes are interchangeable: against brute force, and against the form that knows every node."""
+
+import dataclasses
+from collections import Counter
+
+import node_oracle
+import numpy as np
+import pytest
+
+import oracle
+import pipelab as pl
+from pipelab.engine.deadline import NEVER
+from pipelab.engine.formulations.aggregated.packing import BinPacking
+from pipelab.engine.formulations.aggregated.rates import stage_rates
+from pipelab.engine.formulations.latency.times import bound_of_more, pass_times
+from pipelab.engine.formulations.nodes.fewer import fewer_nodes
+from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
+from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
+from pipelab.engine.methods.latency import solve_for_latency
+
+MEMORY = {"H100-SXM": 80, "A100-SXM-40": 40, "L4": 24, "T4": 16}
+
+
+def data_centre(*nodes, between=12.5, racks=None, **changes):
+    """Nodes as (number, GPUs, type, GB/s inside); `racks`: nodes in each, and GB/s between racks."""
+    gpus, node, inside = [], [], []
+    for number, size, name, speed in nodes:
+        for _ in range(number):
+            gpus += [pl.GPU(name, MEMORY[name], 1.5, f"{name} {len(inside)}", speed)] * size
+            node += [len(inside)] * size
+            inside.append(speed)
+    links = np.full((len(inside),) * 2, between)
+    if racks is not None:
+        rack = np.arange(len(inside)) // racks[0]
+        links[rack[:, None] != rack] = racks[1]
+    np.fill_diagonal(links, inside)
+    cluster = pl.Cluster(tuple(gpus), links, np.array(node))
+    options = {"max_gpus_per_stage": 8, "same_type_stages": True, "link_units": "tokens"} | changes
+    load = options.pop("workload", pl.Workload(2048, 32, "decode"))
+    return pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), **options)
+
+
+@pytest.fixture(autouse=True)
+def random_tables_do_not_look_at_nodes(monkeypatch):
+    monkeypatch.setattr(oracle.TableCosts, "nodes_matter_alone", True, raising=False)
+
+
+def by_nodes(problem):
+    return isinstance(rates_by_nodes(problem), NodeRates)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_equal_to_brute_force(part):
+    seen = Counter()
+    for seed in range(part * 20, part * 20 + 20):
+        problem = node_oracle.random_problem(seed)
+        best = node_oracle.best(problem)
+        result = pl.solve(problem, "aggregated", solver="highs" if seed % 4 == 3 else "scip")
+        if best is None:
+            assert result.status == "infeasible", seed
+        else:
+            assert result.status == "optimal", seed
+            assert result.throughput == pytest.approx(best, rel=1e-9), seed
+            assert result.details["fewest"]
+        seen[by_nodes(problem), best is not None] += 1
+    assert min(seen[True, True], seen[False, True]) > 0
+
+
+def test_the_table_of_brute_force_is_brute_force():
+    """The oracle with a table over used GPUs against the one that tries every placement."""
+    for seed in range(12):
+        problem = node_oracle.random_problem(seed, gpus=4, layers=3)
+        slow, quick = oracle.best(problem), node_oracle.best(problem)
+        assert (slow is None and quick is None) or quick == pytest.approx(slow, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(200, 225))
+def test_equal_to_the_form_with_every_node_apart(seed, monkeypatch):
+    problem = node_oracle.random_problem(seed, gpus=10, layers=7)
+    merged = pl.solve(problem, "aggregated")
+    monkeypatch.setattr("pipelab.engine.methods.aggregated.rates_by_nodes", stage_rates)
+    apart = pl.solve(problem, "aggregated")
+    assert merged.status == apart.status
+    if apart.throughput is not None:
+        assert merged.throughput == pytest.approx(apart.throughput, rel=1e-9)
+        use = [(len(r.placement.gpus), len(r.placement)) for r in (merged, apart)]
+        assert use[0] == use[1]  # the fewest GPUs, and then the fewest stages
+
+
+def test_one_differing_link_makes_another_class():
+    problem = data_centre((4, 4, "L4", 32.0), between=0.1)
+    rates, cluster = rates_by_nodes(problem), problem.cluster
+    low, high = (
+        0.9 * float(problem.link_throughput(0.1)),
+        1.1 * float(problem.link_throughput(0.1)),
+    )
+    assert [len(view.classes) for view in rates.views(low)] == [1]
+    assert [view.classes.count.tolist() for view in rates.views(high)] == [[4]]  # one of four nodes
+    links = cluster.bandwidth_gb_per_s.copy()
+    links[0, 1] = 0.05  # from the first to the second, one way
+    odd = dataclasses.replace(
+        problem, cluster=dataclasses.replace(cluster, bandwidth_gb_per_s=links)
+    )
+    (view,) = rates_by_nodes(odd).views(low)
+    assert sorted(view.classes.count.tolist()) == [4, 4, 8]
+    assert [len(v.classes) for v in rates_by_nodes(odd).views(low, links=False)] == [1]
+
+
+def test_two_levels():
+    """Racks of nodes: above the rate of links between racks one rack stands for all, above its own one node."""
+    problem = data_centre((8, 4, "L4", 32.0), between=0.1, racks=(2, 0.05))
+    rates = rates_by_nodes(problem)
+    between, inside = (float(problem.link_throughput(b)) for b in (0.05, 0.1))
+    counts = {
+        rate: [view.classes.count.tolist() for view in rates.views(rate)]
+        for rate in (0.9 * between, 1.1 * between, 1.1 * inside)
+    }
+    assert list(counts.values()) == [[[32]], [[8]], [[4]]]
+
+
+def test_of_racks_with_unlike_contents_the_largest_are_looked_at():
+    """A rack that another contains is left out; one that differs is not."""
+    problem = data_centre((3, 4, "L4", 32.0), (1, 8, "A100-SXM-40", 300.0), racks=(1, 0.01))
+    above = 1.1 * float(problem.link_throughput(0.01))
+    views = rates_by_nodes(problem).views(above)
+    assert sorted(view.classes.count.tolist() for view in views if not view.one_stage) == [[4], [8]]
+
+
+def test_links_without_names_of_nodes_are_enough():
+    """Rows of a bandwidth matrix: nobody says what a node is."""
+    rng = np.random.default_rng(0)
+    costs = pl.LinearThroughput(pl.load_coefficients().coefficients)
+    name = next(iter(costs.coefficients))
+    links = np.full((16, 16), 1.0)
+    np.fill_diagonal(links, 40.0)
+    cluster = pl.Cluster((pl.GPU(name, 24),) * 64, links, np.repeat(np.arange(16), 4))
+    model, load = pl.Model("m", 40, 4096, 11008, 6.0), pl.Workload(512, 8)
+    problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=4)
+    assert by_nodes(problem)
+    result = pl.solve(problem, "aggregated", time_limit=30)
+    assert result.status == "optimal"
+    unlike = dataclasses.replace(cluster, bandwidth_gb_per_s=links * rng.uniform(0.5, 1, (16, 16)))
+    assert not by_nodes(dataclasses.replace(problem, cluster=unlike))
+
+
+def test_a_cost_model_that_may_look_at_nodes_is_left_alone(monkeypatch):
+    problem = data_centre((2, 2, "L4", 32.0))
+    gpus = tuple(dataclasses.replace(gpu, type="A") for gpu in problem.cluster.gpus)
+    cluster = dataclasses.replace(problem.cluster, gpus=gpus)
+    problem = dataclasses.replace(
+        problem, cluster=cluster, costs=oracle.TableCosts(3, slowest=False)
+    )
+    assert by_nodes(problem)
+    monkeypatch.setattr(oracle.TableCosts, "nodes_matter_alone", False)
+    assert not by_nodes(problem)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_stages_are_packed_where_that_is_possible(seed):
+    """The rows against every assignment of stages to nodes."""
+    from scipy.optimize import LinearConstraint, milp
+
+    from pipelab.engine.solvers.linear_program import Columns, incidence
+
+    rng = np.random.default_rng(seed)
+    sizes = np.sort(rng.choice(np.arange(2, 7), int(rng.integers(1, 4)), replace=False))
+    capacity, number = rng.integers(2, 9, int(rng.integers(1, 4))), rng.integers(0, 3, len(sizes))
+    packing = BinPacking(np.arange(len(sizes)), sizes, capacity)
+    columns = Columns({"n": len(sizes)} | ({"b": packing.columns} if packing.columns else {}))
+    per_recipe = incidence(np.arange(len(sizes)), len(sizes))
+    rows = [
+        LinearConstraint(b.matrix, b.lower, b.upper) for b in packing.rows(columns, 0, per_recipe)
+    ]
+    fixed = np.zeros((len(sizes), columns.total))
+    fixed[:, : len(sizes)] = np.eye(len(sizes))
+    answer = milp(
+        np.zeros(columns.total), integrality=np.ones(columns.total),
+        constraints=[*rows, LinearConstraint(fixed, number, number)],
+    )  # fmt: skip
+    items = np.repeat(sizes, number).tolist()
+    possible = fits(tuple(sorted(capacity.tolist())), tuple(sorted(items, reverse=True)))
+    assert (answer.x is not None) == possible
+    if possible:
+        bins = packing.packed(items)
+        used = np.bincount(bins, items, len(capacity)) if items else np.zeros(len(capacity))
+        assert (used <= capacity).all()
+
+
+def fits(free, items):
+    """Whether items go into bins, one item after the other into every bin."""
+    if not items:
+        return True
+    return any(
+        fits((*free[:i], room - items[0], *free[i + 1 :]), items[1:])
+        for i, room in enumerate(free)
+        if room >= items[0]
+    )
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [(8, 8, "A100-SXM-40", 300.0)],
+        [(16, 8, "A100-SXM-40", 300.0)],
+        [(125, 8, "A100-SXM-40", 300.0)],
+        [(8, 8, "H100-SXM", 450.0), (16, 8, "A100-SXM-40", 300.0), (32, 4, "L4", 32.0), (32, 4, "T4", 16.0)],
+    ],
+)  # fmt: skip
+def test_data_centres_are_proven(nodes):
+    result = pl.solve(data_centre(*nodes), "aggregated", time_limit=30)
+    assert result.status == "optimal"
+    assert len(result.details["subproblems"]) < 30
+    assert pl.evaluate(result.problem, result.placement).throughput == result.throughput
+
+
+@pytest.mark.parametrize(("seed", "network"), [(372, "star"), (199, "random"), (333, "lopsided")])
+def test_links_that_join_some_nodes_and_not_others(seed, network):
+    """Each is wrong when one condition for merging classes is left out."""
+    problem = node_oracle.random_problem(seed, gpus=8, layers=4, network=network)
+    result = pl.solve(problem, "aggregated")
+    assert by_nodes(problem)
+    assert (result.status, result.throughput) == (
+        "optimal",
+        pytest.approx(node_oracle.best(problem)),
+    )
+
+
+def test_certificates_hold_for_all_nodes():
+    kinds = Counter()
+    for seed in range(30):
+        problem = node_oracle.random_problem(seed, layers=4)
+        if by_nodes(problem):
+            proof = pl.certificate(pl.solve(problem, "aggregated"))
+            kinds[proof.by] += 1
+            if proof.refutes:
+                assert proof.check() > 0, seed
+    assert kinds["dual prices"] > 0
+    assert kinds["links"] + kinds["whole stages"] + kinds["position"] > 0
+
+
+def test_the_certificate_of_a_data_centre_is_checked_by_kind_and_false_ones_are_found():
+    proof = pl.certificate(
+        pl.solve(data_centre((16, 4, "L4", 32.0), max_gpus_per_stage=4), "aggregated")
+    )
+    assert (proof.by, len(proof.prices)) == ("dual prices", 16)
+    assert "64 × L4 at" in proof.sentence
+    assert proof.check() > 1000
+    lower = tuple(u * 9 / 10 for u in proof.prices)
+    with pytest.raises(pl.PipelabError, match="contradict the certificate"):
+        dataclasses.replace(proof, prices=lower).check()
+
+
+def priced(problem, seed):
+    rng = np.random.default_rng(seed)
+    price = {g.type: float(rng.choice([0.35, 0.5, 1.25])) for g in problem.cluster.kinds}
+    gpus = tuple(dataclasses.replace(g, usd_per_hour=price[g.type]) for g in problem.cluster.gpus)
+    cluster = dataclasses.replace(problem.cluster, gpus=gpus)
+    return dataclasses.replace(problem, cluster=cluster, link_units="tokens")
+
+
+@pytest.mark.parametrize("seed", range(400, 425))
+def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
+    problem = priced(node_oracle.random_problem(seed, gpus=5, layers=3), seed)
+    found = list(oracle.placements(problem))
+    result, cheap = pl.solve(problem, "aggregated"), solve_for_cost(problem)
+    if not found:
+        assert (result.status, cheap.status) == ("infeasible", "infeasible")
+        return
+    best = max(rate for rate, _, _ in found)
+    fewest = min(len(gpus) for rate, gpus, _ in found if rate >= best * (1 - 1e-9))
+    assert result.throughput == pytest.approx(best, rel=1e-9)
+    assert len(result.placement.gpus) == fewest
+    price = [gpu.usd_per_hour for gpu in problem.cluster.gpus]
+    least = min(sum(price[g] for g in gpus) / rate for rate, gpus, _ in found)
+    assert cheap.status == "optimal"
+    assert cheap.objective.value == pytest.approx(least / 3600 * 1e6, rel=1e-9)
+
+
+def splits(layers, parts):
+    """All ways to cut so many layers into so many parts."""
+    if parts == 1:
+        yield (layers,)
+        return
+    for n in range(1, layers - parts + 2):
+        yield from ((n, *rest) for rest in splits(layers - n, parts - 1))
+
+
+def rate_of(problem, stages):
+    try:
+        return pl.evaluate(problem, pl.Placement.of(stages)).throughput
+    except pl.InvalidPlacement:
+        return 0.0
+
+
+@pytest.mark.parametrize("seed", range(500, 520))
+def test_stopped_at_once_it_is_no_worse_than_rules_and_one_node_after_another(seed):
+    problem = node_oracle.random_problem(seed, layers=4, gpus=8)
+    problem = dataclasses.replace(problem, max_gpus_per_stage=4, same_type_stages=True)
+    if not by_nodes(problem) or len({g.type for g in problem.cluster.gpus}) > 1:
+        return
+    names = dict.fromkeys(gpu.node for gpu in problem.cluster.gpus)
+    nodes = [[g for g, x in enumerate(problem.cluster.gpus) if x.node == n] for n in names]
+    if "" in names:
+        return
+    chains = [
+        rate_of(problem, zip(sizes, nodes[:k], strict=True))
+        for k in range(1, min(len(nodes), problem.model.layers) + 1)
+        for sizes in splits(problem.model.layers, k)
+    ]
+    rules = [pl.solve(problem, name) for name in ("even", "proportional", "by_flops")]
+    result = pl.solve(problem, "aggregated", time_limit=0)
+    best = max(chains + [rule.throughput or 0.0 for rule in rules])
+    assert (result.throughput or 0.0) >= best * (1 - 1e-12)
+    assert result.bound is None or result.bound >= best * (1 - 1e-12)
+
+
+def test_a_limit_is_kept_where_another_row_differs_in_its_limit_only():
+    """SCIP's presolving dropped columns here, and then returned 114 where 104 are allowed."""
+    from pipelab.engine.solvers.choice import run_program
+    from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+
+    columns, price = Columns({"n": 9}), np.array([[4, 4, 2, 2, 4, 4, 8, 8, 8]])
+    least = np.array([[1, 1, 1, 1, 2, 2, 4, 4, 1]])
+    most = np.array([[1, 1, 1, 1, 3, 3, 5, 5, 2]])
+    first, last = np.array([[0, 1, 0, 1, 0, 1, 0, 1, 0]]), np.array([[0, 0, 0, 0, 0, 0, 0, 0, 1]])
+    rows = [(least, -np.inf, 80), (most, 80, np.inf), (first, 1, 1), (last, 1, 1), (price, -np.inf, 128)]  # fmt: skip
+    for limit, status in ((104, "infeasible"), (114, "optimal")):
+        blocks = {
+            str(i): columns.rows({"n": row.astype(float)}, low, high)
+            for i, (row, low, high) in enumerate([*rows, (price, -np.inf, limit)])
+        }
+        upper = np.array([32.0, 1, 64, 1, 32, 1, 16, 1, 1])
+        objective = -price[0].astype(float)
+        program = LinearProgram(
+            columns, np.zeros(9), upper, np.ones(9, dtype=bool), objective, blocks
+        )
+        for solver in ("scip", "highs"):
+            assert run_program(solver, program).status == status, (solver, limit)
+
+
+def test_the_least_cost_of_a_data_centre():
+    problem = data_centre((16, 8, "A100-SXM-40", 300.0))
+    costs = [solve_for_cost(problem, solver=solver) for solver in ("scip", "highs")]
+    assert [cost.status for cost in costs] == ["optimal", "optimal"]
+    assert costs[0].objective.value == pytest.approx(costs[1].objective.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(600, 630))
+def test_lowest_latency_equals_brute_force(seed):
+    """On fewer nodes first, where there are three or more: what is proven there holds for all."""
+    problem = node_oracle.random_problem(seed, gpus=6, layers=2, max_gpus_per_stage=2)
+    problem = dataclasses.replace(problem, link_units="tokens")
+    found = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    floor = float(np.median([rate for rate, _ in found])) if found and seed % 2 else 0.0
+    result = solve_for_latency(problem, at_least=floor)
+    least = min((s for rate, s in found if rate >= floor * (1 - 1e-9)), default=None)
+    if least is None:
+        assert result.status == "infeasible"
+    else:
+        assert result.status == "optimal"
+        assert result.objective.value == pytest.approx(least, rel=1e-8)
+
+
+def test_latency_and_steady_rate_of_a_data_centre():
+    problem = data_centre((16, 8, "A100-SXM-40", 300.0))
+    quick = solve_for_latency(problem, time_limit=60)
+    assert quick.status == "optimal"
+    assert pl.evaluate(problem, quick.placement).seconds_per_pass == quick.objective.value
+    assert solve_for_throughput_in_flight(problem, time_limit=60).status == "optimal"
+
+
+def test_the_bound_for_all_nodes_knows_the_links_of_those_left_out():
+    problem = data_centre((4, 2, "L4", 32.0), max_gpus_per_stage=2)
+    links = problem.cluster.bandwidth_gb_per_s.copy()
+    links[2, 3] = links[3, 2] = 1000.0
+    cluster = dataclasses.replace(problem.cluster, bandwidth_gb_per_s=links)
+    problem = dataclasses.replace(problem, cluster=cluster)
+    small, ids = fewer_nodes(problem, 2)
+    assert ids.tolist() == [0, 1, 2, 3]
+    times, every = pass_times(small, 0.0), pass_times(problem, 0.0)
+    assert bound_of_more(times, problem, 0.0, NEVER) == every.bound < times.bound
