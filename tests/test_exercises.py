@@ -739,6 +739,8 @@ def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypa
         ("09.2", lambda rows, unsure: 1),
         ("10.1", len),
         ("10.2", lambda prefill, decode, tokens, n: 0),
+        ("11.1", lambda rates, gpus: -1),
+        ("11.2", lambda pipelines, prices, gpus: 0),
     ],
 )
 def test_the_second_half_draws_them_too(name, wrong):
@@ -930,6 +932,26 @@ def _answer_seconds(prefill, decode, tokens, n, first=1, turns=True):
     return sum(prefill) + (tokens - first) * each
 
 
+def _divided(rates, gpus, several=True, greedy=False):
+    """Every division of so many GPUs; with other arguments, as a reader may get it wrong."""
+    if not several:
+        return rates[min(gpus, len(rates)) - 1]
+    sizes = range(1, min(gpus, len(rates)) + 1)
+    if greedy:
+        size = max(sizes, key=lambda n: rates[n - 1] / n)
+        return rates[size - 1] + (_divided(rates, gpus - size, greedy=True) if gpus > size else 0)
+    return max((rates[n - 1] + _divided(rates, gpus - n) for n in sizes), default=0)
+
+
+def _at_most(pipelines, prices, gpus, raised=True, best=max):
+    """What all GPUs cost at the right prices; with other arguments, as a reader may get it wrong."""
+
+    def cost(mix):
+        return sum(n * price for n, price in zip(mix, prices, strict=True))
+
+    return cost(gpus) * (best(rate / cost(mix) for mix, rate in pipelines) if raised else 1)
+
+
 @pytest.mark.parametrize(
     ("name", "function", "wrong"),
     [
@@ -941,6 +963,10 @@ def _answer_seconds(prefill, decode, tokens, n, first=1, turns=True):
         ("10.1", _in_flight, {"worst": min}),
         ("10.2", _answer_seconds, {"first": 0}),
         ("10.2", _answer_seconds, {"turns": False}),
+        ("11.1", _divided, {"several": False}),
+        ("11.1", _divided, {"greedy": True}),
+        ("11.2", _at_most, {"raised": False}),
+        ("11.2", _at_most, {"best": min}),
     ],
 )
 def test_functions_of_serving_are_right_or_told_the_smallest_input(name, function, wrong):

@@ -24,6 +24,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.figures.cut": ["plot_cut"],
         "course.figures.faults": ["plot_faults"],
         "course.figures.ledger": ["plot_verdicts"],
+        "course.figures.lines": ["plot_lines"],
         "course.figures.moving": ["plot_moving"],
         "course.figures.predictions": [
             "outcome_of_prediction",
@@ -97,14 +98,14 @@ class Way:
 WAYS = {
     "learner": Way(
         "to see how the problem evolved, idea by idea",
-        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "13", "14"),
+        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "13", "14"),
     ),
     "researcher": Way(
         "the write-up's numbers, and its mistakes",
         ("00", "03", "04", "06", "08", "13", "14"),
         ("05", "09"),
     ),
-    "engineer": Way("a placement for GPUs of your own", ("00", "09", "10"), ("06",)),
+    "engineer": Way("a placement for GPUs of your own", ("00", "09", "10", "11"), ("06",)),
 }
 
 

@@ -6,6 +6,7 @@ from pipelab.course.exercises.averages import AVERAGES, SmallestMix
 from pipelab.course.exercises.contest import Contest
 from pipelab.course.exercises.counts import COUNTS
 from pipelab.course.exercises.cuts import CUTS
+from pipelab.course.exercises.deploying import DEPLOYING
 from pipelab.course.exercises.exercise import Exercise
 from pipelab.course.exercises.joint import JOINT
 from pipelab.course.exercises.one_gpu_per_stage import ONE_GPU_PER_STAGE
@@ -29,6 +30,7 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix | Refutation | Re
     **COUNTS,
     **SCHEDULES,
     **SERVING,
+    **DEPLOYING,
     **WRITE_UP,
     **AUDITS,
 }
