@@ -90,7 +90,7 @@ def _priced() -> tuple[Priced, ...]:
     while len(found) < _INPUTS:
         types = chance.randint(1, 3)
         mixes = {tuple(chance.randint(0, 3) for _ in range(types)) for _ in range(6)}
-        listed = [(m, chance.randint(1, 4) * sum(m)) for m in sorted(mixes) if any(m)]
+        listed = [(m, chance.randint(1, 4 * sum(m))) for m in sorted(mixes) if any(m)]
         prices, gpus = (tuple(chance.randint(1, 6) for _ in range(types)) for _ in range(2))
         if len(listed) > 2:
             number = chance.randint(3, len(listed))
@@ -117,7 +117,7 @@ def _draw_priced(failure: Failure) -> "Figure":
     given: Priced = failure.given
     numbers = list(range(1, len(given.pipelines) + 1))
     times = _factor(given)
-    lines = {
+    lines: dict[str, list[float]] = {
         "price of its GPUs": [times * _price(given, mix) for mix, _ in given.pipelines],
         "rate": [rate for _, rate in given.pipelines],
     }

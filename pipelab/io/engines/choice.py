@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.errors import UnknownName, nearest, shown
-from pipelab.io.engines.deployment import Deployment, deployed
+from pipelab.io.engines.deployment import EnginePlan, deployed
 from pipelab.io.engines.device_map import transformers_launch
 from pipelab.io.engines.launch_script import EngineSettings
 from pipelab.io.engines.llama_cpp import llama_cpp_launch
@@ -21,7 +21,7 @@ from pipelab.solving import Result, placement_in
 class _Engine(NamedTuple):
     """What an engine runs on, and how its launch script is made."""
 
-    launch: Callable[[Deployment], EngineSettings]
+    launch: Callable[[EnginePlan], EngineSettings]
     platforms: tuple[str, ...] = ("CUDA", "ROCm")
     kv: tuple[str, ...] = (
         "bf16",

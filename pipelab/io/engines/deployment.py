@@ -41,7 +41,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Deployment:
+class EnginePlan:
     """A valid plan as ranks on hosts. Rank s · size + i is GPU i of stage s.
 
     Attributes
@@ -205,7 +205,7 @@ def deployed(
     engine: str,
     hosts: str | Sequence[str] | None,
     in_flight: int | None,
-) -> Deployment:
+) -> EnginePlan:
     """The plan on its hosts.
 
     Raises
@@ -235,7 +235,7 @@ def deployed(
         Host(name, name if given else "", tuple(gpu for host, gpu in places if host == i))
         for name, i in number.items()
     )
-    return Deployment(
+    return EnginePlan(
         problem,
         evaluation,
         engine,

@@ -2,7 +2,7 @@
 
 import json
 
-from pipelab.io.engines.deployment import Deployment
+from pipelab.io.engines.deployment import EnginePlan
 from pipelab.io.engines.launch_script import EngineSettings, finished, own_gpus
 
 # Loads the model as the map says and answers the prompts that follow.
@@ -20,7 +20,7 @@ for prompt in prompts:
     print(tokenizer.decode(written[0], skip_special_tokens=True))"""
 
 
-def transformers_launch(plan: Deployment) -> EngineSettings:
+def transformers_launch(plan: EnginePlan) -> EngineSettings:
     """The plan for one process of transformers with accelerate.
 
     Notes

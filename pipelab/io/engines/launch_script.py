@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from pipelab.display import counted
-from pipelab.io.engines.deployment import Deployment, Host
+from pipelab.io.engines.deployment import EnginePlan, Host
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class EngineSettings:
 
 
 def finished(
-    plan: Deployment,
+    plan: EnginePlan,
     environment: Mapping[str, str],
     arguments: Sequence[str],
     commands: Sequence[str],
@@ -120,7 +120,7 @@ def _stop(message: str) -> str:
     return f'{{ echo "{message}" >&2; exit 2; }}'
 
 
-def own_gpus(plan: Deployment) -> str:
+def own_gpus(plan: EnginePlan) -> str:
     """The line that makes the plan's GPUs visible, in the order of the ranks, on whichever host it runs."""
     if len(plan.hosts) == 1:
         return f"export {visible(plan.hosts[0].gpus)}"

@@ -1,13 +1,13 @@
 """llama.cpp: `--tensor-split` by layers, and a server for every GPU that is not beside the last stage."""
 
-from pipelab.io.engines.deployment import Deployment
+from pipelab.io.engines.deployment import EnginePlan
 from pipelab.io.engines.launch_script import EngineSettings, finished, joined, pairs, visible
 
 _PORT = 50052
 _MOST_DEVICES = 16  # llama_max_devices in src/llama.cpp
 
 
-def llama_cpp_launch(plan: Deployment) -> EngineSettings:
+def llama_cpp_launch(plan: EnginePlan) -> EngineSettings:
     """The plan for one `llama-server`.
 
     Notes

@@ -1,12 +1,12 @@
 """Megatron-LM: the pipeline layout as a string, one `torchrun` per host."""
 
 from pipelab.io.engines import launch_script as script
-from pipelab.io.engines.deployment import Deployment
+from pipelab.io.engines.deployment import EnginePlan
 
 _PORT = 29500
 
 
-def megatron_launch(plan: Deployment) -> script.EngineSettings:
+def megatron_launch(plan: EnginePlan) -> script.EngineSettings:
     """The plan's cuts for training with Megatron-LM.
 
     Notes

@@ -1,12 +1,12 @@
 """SGLang: `SGLANG_PP_LAYER_PARTITION`, and as many GPUs on every host."""
 
 from pipelab.io.engines import launch_script as script
-from pipelab.io.engines.deployment import Deployment
+from pipelab.io.engines.deployment import EnginePlan
 
 _PORT = 20000
 
 
-def sglang_launch(plan: Deployment) -> script.EngineSettings:
+def sglang_launch(plan: EnginePlan) -> script.EngineSettings:
     """The plan for one SGLang server.
 
     Notes

@@ -1,10 +1,10 @@
 """TensorRT-LLM: `pp_partition` in the file of options of `trtllm-serve`, on one host."""
 
-from pipelab.io.engines.deployment import Deployment
+from pipelab.io.engines.deployment import EnginePlan
 from pipelab.io.engines.launch_script import EngineSettings, finished, joined, own_gpus, pairs
 
 
-def tensorrt_llm_launch(plan: Deployment) -> EngineSettings:
+def tensorrt_llm_launch(plan: EnginePlan) -> EngineSettings:
     """The plan for one TensorRT-LLM server.
 
     Notes

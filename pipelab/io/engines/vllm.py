@@ -7,12 +7,12 @@ import numpy as np
 
 from pipelab.cluster import Cluster
 from pipelab.io.engines import launch_script as script
-from pipelab.io.engines.deployment import Deployment, Host
+from pipelab.io.engines.deployment import EnginePlan, Host
 
 _PORT = 6379
 
 
-def vllm_launch(plan: Deployment) -> script.EngineSettings:
+def vllm_launch(plan: EnginePlan) -> script.EngineSettings:
     """The plan for one vLLM engine.
 
     Notes
@@ -61,7 +61,7 @@ def vllm_launch(plan: Deployment) -> script.EngineSettings:
     return script.finished(plan, environment, arguments, commands)
 
 
-def _in_rays_order(plan: Deployment, number: int, host: Host) -> tuple[int, ...]:
+def _in_rays_order(plan: EnginePlan, number: int, host: Host) -> tuple[int, ...]:
     """The GPUs of a host in ascending order, as Ray hands them out; refused where that changes the plan."""
     ascending = tuple(sorted(host.gpus))
     ids = np.array([g for report in plan.evaluation.stages for g in report.stage.gpus])
@@ -88,7 +88,7 @@ def _equal(cluster: Cluster, one: np.ndarray, other: np.ndarray) -> bool:
     )
 
 
-def _check_of_addresses(plan: Deployment) -> list[str]:
+def _check_of_addresses(plan: EnginePlan) -> list[str]:
     """Refuse orders of hosts that Ray does not keep; where only addresses decide, the script compares them."""
     counts = [len(host.gpus) for host in plan.hosts[1:]]
     if counts != sorted(counts):
