@@ -64,9 +64,8 @@ def deployed_parts(best: Deployment | PipelabError | None, found: Answer | None)
         return deployment_parts(best, "Best deployment: none exists" if best.reason else "")
     rate, one = best.throughput or 0.0, found.result.throughput
     title = f"Best deployment: {rate:,.6g} tokens/s with {counted(best.count, 'pipeline')}"
-    if one:
-        more = rate / one - 1
-        title += f", {more:+.1%} against one" if more > 1e-9 else ", one is best"
+    if one and rate > one * (1 + 1e-9):
+        title += f", {rate / one - 1:+.1%} against one"
     if best.status == "optimal":
         return deployment_parts(best, title + ", proven")
     gap = f"; at most {best.gap:.1%} more, being proven …" if best.gap is not None else ""
