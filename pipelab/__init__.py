@@ -11,6 +11,18 @@ is imported when it is first used, so that `import pipelab` stays quick.
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_import, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    try:
+        return _import(name)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] == "pipelab":
+            raise
+        from pipelab.errors import MissingPackage
+
+        raise MissingPackage(f"pl.{name}", error.name or "") from error

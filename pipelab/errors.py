@@ -5,14 +5,15 @@ several places (the nearest known name, a list of defects) is made here.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
-    "InvalidData", "InvalidPlacement", "InvalidSchedule", "InvalidValue", "NotApplicable",
-    "PipelabError", "SweepFailed", "SweepInterrupted", "TooLarge", "UnknownName", "nearest",
-    "shown",
+    "InvalidData", "InvalidPlacement", "InvalidSchedule", "InvalidValue", "MissingPackage",
+    "NotApplicable", "PipelabError", "SweepFailed", "SweepInterrupted", "TooLarge",
+    "UnknownName", "nearest", "needed_by", "shown",
 ]  # fmt: skip
 
 
@@ -69,6 +70,51 @@ class NotApplicable(InvalidValue):
     problems : iterable of (field, value, expected)
         As for `InvalidValue`.
     """
+
+
+class MissingPackage(PipelabError, ImportError):
+    """Something needs a package of an extra that is not installed; the message has the command.
+
+    Parameters
+    ----------
+    what : str
+        What was called.
+    package : str
+        Which package is missing.
+    extra : str
+        Of pipelab, which installs it.
+
+    Examples
+    --------
+    >>> print(MissingPackage("pl.explore_mix", "ipywidgets"))
+    pl.explore_mix needs ipywidgets, which is not installed; pip install "pipelab[lab]"
+    """
+
+    def __init__(self, what: str, package: str, extra: str = "lab") -> None:
+        remedy = f'pip install "pipelab[{extra}]"'
+        super().__init__(f"{what} needs {package}, which is not installed; {remedy}")
+
+
+@contextmanager
+def needed_by(what: str, package: str) -> Iterator[None]:
+    """Around the import of a package that only an extra installs: an error names the extra.
+
+    Parameters
+    ----------
+    what : str
+        Who needs it.
+    package : str
+        As pip knows it.
+
+    Raises
+    ------
+    MissingPackage
+        It is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackage(what, package) from error
 
 
 class InvalidData(PipelabError, ValueError):

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.candidates import Allocation, Connection, list_allocations, list_connections
-from pipelab.errors import PipelabError, TooLarge
+from pipelab.errors import PipelabError, TooLarge, needed_by
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 
@@ -71,7 +71,8 @@ def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
     >>> round(optimum.throughput, 3), round(optimum.bound, 3), str(optimum.placement)
     (301.784, 301.784, 'layers 1–4 on [0, 1]')
     """
-    import cvxpy as cp
+    with needed_by("pipelab.joint_ilp", "cvxpy"):
+        import cvxpy as cp
 
     allocations = list_allocations(problem)
     connections = list_connections(problem, allocations)
@@ -144,7 +145,8 @@ def state_families(
     >>> families["layer_coverage"].shape, variables["z"].shape
     ((4,), (40,))
     """
-    import cvxpy as cp
+    with needed_by("pipelab.joint_ilp", "cvxpy"):
+        import cvxpy as cp
 
     # 0–1 matrices: allocation a has layer l, has GPU g; connection x leaves a, enters a.
     M, A, E = problem.model.layers, len(allocations), len(connections)

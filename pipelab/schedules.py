@@ -169,7 +169,7 @@ class Schedule:
         microbatches: int | None = None,
         stage_rank: Sequence[int] | None = None,
     ) -> "Schedule":
-        """A schedule from the actions of every rank, as `Action`s or as text.
+        """A schedule from the actions of every rank, each an `Action` or text.
 
         Parameters
         ----------

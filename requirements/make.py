@@ -3,9 +3,10 @@
     python requirements/make.py              # keeps what is locked already, adds what is new
     python requirements/make.py --upgrade    # the newest of everything
 
-`locked.txt` holds what pipelab needs to run and to be built, `locked-test.txt` what its tests need too: exact
-versions, for every platform and every Python that pipelab supports, with a hash for every file. `lowest.txt` holds
-the lowest versions that pyproject.toml allows, to be tested against. No file holds the address of a registry.
+`locked.txt` holds what pipelab and its notebooks need to run and to be built, `locked-test.txt` what its tests need
+too: exact versions, for every platform and every Python that pipelab supports, with a hash for every file.
+`lowest.txt` holds the lowest versions that pyproject.toml allows, to be tested against. No file holds the address of
+a registry.
 """
 
 import shutil
@@ -52,17 +53,22 @@ def main(arguments: list[str]) -> None:
         project["project"]["requires-python"].removeprefix(">="),
     )
     compile_to(
-        "locked.txt", "What pipelab runs with, and is built with", [*LOCK, *arguments], build
+        "locked.txt",
+        "What pipelab and its notebooks need",
+        [*LOCK, "--extra", "lab", "--extra", "schedules", *arguments],
+        build,
     )
     compile_to(
         "locked-test.txt",
         "The same, and what the tests need",
-        [*LOCK, "--extra", "test", *arguments],
+        [*LOCK, "--extra", "lab", "--extra", "test", *arguments],
         build,
     )
     options = [
         "--resolution",
         "lowest-direct",
+        "--extra",
+        "lab",
         "--extra",
         "test",
         "--python-version",

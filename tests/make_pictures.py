@@ -1,7 +1,7 @@
 """The pictures of docs/img: each explorer as it stands in a real JupyterLab, after a few keys.
 
 `python tests/make_pictures.py` makes all of them again; it needs Chromium (`pip install -e
-'.[test]'`).
+'.[lab,test]'`).
 """
 
 import sys

@@ -12,6 +12,17 @@ FIXTURES = {"installed", "ledger"}  # a wheel, built and unpacked; every claim, 
 RANDOM_PROBLEMS = 10
 
 SLOW = {
+    "tests/test_grading.py": {
+        "test_a_right_notebook_has_all_points_and_a_wrong_one_says_why": 0,
+        "test_a_hanging_notebook_keeps_what_was_answered_before": 0,
+        "test_a_hostile_notebook_gains_nothing": 0,
+        "test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook": 0,
+    },
+    "tests/test_habits.py": {
+        "test_github_can_read_it": 0,
+        "test_the_linter_finds_what_is_wrong_in_a_workflow": 0,
+        "test_the_hooks_run_what_the_tests_check": 0,
+    },
     "tests/test_nodes.py": {
         "test_equal_to_brute_force": 0,
         "test_equal_to_the_form_with_every_node_apart": 2,

@@ -46,6 +46,7 @@ PARTS = {
     "pipelab.io": "formats",
     "pipelab.io.command_line": "programs",
     "pipelab.io.commands": "programs",
+    "pipelab.io.grading": "programs",
     "pipelab.io.health": "programs",
     "pipelab.io.lab": "programs",
     "pipelab.io.static": "programs",

@@ -7,10 +7,13 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from pipelab.io.cases_csv import cases as pl_cases
 from pipelab.io.paths import in_clone
@@ -37,9 +40,10 @@ def test_the_conda_environment_is_the_twin_of_pyproject():
     listed = {
         line.replace(" ", "") for line in environment["dependencies"] if isinstance(line, str)
     }
-    wanted = {line.replace(" ", "") for line in PROJECT["dependencies"]}
+    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["lab"]]
+    wanted = {line.replace(" ", "") for line in lines}
     assert listed == wanted | {"python" + PROJECT["requires-python"], "pip"}
-    assert {"pip": ["-e ."]} in environment["dependencies"]
+    assert {"pip": ["-e .[schedules]"]} in environment["dependencies"]
 
 
 def test_no_tracked_file_records_a_registrys_address():
@@ -141,6 +145,95 @@ def test_a_wheel_stands_alone(installed, tmp_path):
     assert throughput == "217.52"
     listed = _away(installed, tmp_path, "-m", "pipelab.io.command_line", "cases")
     assert [line.split()[0] for line in listed.splitlines()] == list(pl_cases())
+
+
+_WITHOUT_EXTRAS = '''
+import sys
+
+
+class Rest:
+    """Finds all modules but those that are said to be absent."""
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        absent = name.partition(".")[0] in set(NAMES)
+        return None if absent else self.finder.find_spec(name, path, target)
+
+
+sys.meta_path[:] = map(Rest, sys.meta_path)
+'''
+_TOUR = """
+import pipelab as pl
+
+problem = pl.load_case("tiny", max_gpus_per_stage=2)
+for method in ("aggregated", "joint"):
+    result = pl.solve(problem, method)
+    assert result.status == "optimal"
+assert pl.plot(problem, result.placement).data
+assert "No stage is faster" in str(pl.certificate(result))
+assert result.evaluation._repr_html_()
+order = pl.simulate(pl.schedule("1F1B", 2, 4), pl.StageCosts(1, 1, 1))
+for what, call in {
+    "pl.explore_mix": lambda: pl.explore_mix,
+    'kind="live"': lambda: pl.plot(order, kind="live"),
+    "pipelab.joint_ilp": lambda: __import__("pipelab.joint_ilp").joint_ilp.solve_by_joint_ilp(problem),
+}.items():
+    try:
+        call()
+    except pl.PipelabError as error:
+        assert str(error).startswith(what + " needs ") and 'pip install "pipelab[lab]"' in str(error), error
+    else:
+        raise AssertionError(f"{what} does without the extra")
+"""
+_COMMAND = """
+sys.argv = ["pipelab", *sys.argv[1:]]
+from pipelab.io.command_line import main
+
+main()
+"""
+
+
+def _required_by(names):
+    """These packages, and what they require, as far as it is installed here."""
+    found, ahead = set(), [canonicalize_name(Requirement(name).name) for name in names]
+    while ahead:
+        name = ahead.pop()
+        if name in found:
+            continue
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        found.add(name)
+        wanted = [r for r in map(Requirement, lines) if not r.marker or r.marker.evaluate()]
+        ahead += [canonicalize_name(r.name) for r in wanted]
+    return found
+
+
+def test_solving_plotting_and_the_command_line_do_without_the_extras(installed, tmp_path):
+    """Everything but the dependencies and theirs is absent, and an error names the extra."""
+    needed = _required_by(PROJECT["dependencies"])
+    absent = [
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if not {canonicalize_name(owner) for owner in owners} & needed and module != "pipelab"
+    ]
+    assert {"jupyterlab", "IPython", "ipywidgets", "cvxpy", "nbconvert", "traitlets"} <= {*absent}
+    alone = _WITHOUT_EXTRAS.replace("NAMES", repr(absent))
+    code = alone + _TOUR + _COMMAND
+    said = _away(installed, tmp_path, "-c", code, "solve", "tiny", "--max-gpus", "2")
+    assert said.startswith("301.784 tokens/s, proven optimal")
+    done = subprocess.run(
+        [sys.executable, "-c", alone + _COMMAND, "lab"], cwd=tmp_path, capture_output=True, text=True,
+        env=dict(os.environ, PYTHONPATH=str(installed)),
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert 'jupyterlab, which is not installed; pip install "pipelab[lab]"' in done.stderr
 
 
 def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(installed, tmp_path):

@@ -19,11 +19,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-RUN = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["build-system"]["requires"]]
-TEST = [
-    *PYPROJECT["project"]["dependencies"],
-    *PYPROJECT["project"]["optional-dependencies"]["test"],
-]
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+LAB = [*PYPROJECT["project"]["dependencies"], *EXTRAS["lab"]]
+RUN = [*LAB, *EXTRAS["schedules"], *PYPROJECT["build-system"]["requires"]]
+TEST = [*LAB, *EXTRAS["test"]]
 WANTED = {"locked.txt": RUN, "locked-test.txt": RUN + TEST, "lowest.txt": TEST}
 # Every Python and system that the lock is for.
 PLACES = [

@@ -498,8 +498,8 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     assert len(figure.data) == 8
     # Weights of 2 bytes, 2 FLOP each: F·η_c / (B·η_m) tokens, and some more for what else is read.
     assert 177 < 312e12 * 0.77 * 0.92 / (1555e9 * 0.8) < 178
-    assert "overtakes reading at 180 new tokens (prefill)" in figure.layout.title.text
     # with 4,096 tokens of context, decode reads throughout
-    assert "only" not in figure.layout.title.text
+    title = "Computing overtakes reading at 180 new tokens (prefill), nowhere here (decode)"
+    assert figure.layout.title.text == title
     alone = plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
     assert alone.layout.title.text == "Reading takes longer than computing throughout"

@@ -63,6 +63,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "figures.search_growth": ["plot_search_growth"],
         "figures.solves": ["plot_growth"],
         "hardware.roofline.bands": ["error_bands"],
+        "hardware.roofline.expected_rates": ["held_out_errors"],
         "io.csv_cells": ["saved_run"],
         "splits": ["count_splits"],
     },

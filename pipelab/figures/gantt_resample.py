@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, needed_by
 from pipelab.figures.gantt_bars import visible
 from pipelab.figures.gantt_chart import MOST_BARS, gantt
 
@@ -33,6 +33,8 @@ def gantt_widget(timeline: "Timeline", **options: Any) -> "FigureWidget":
         `window` or `overview` is among the options, or a value does not fit.
     TypeError
         There is no such option.
+    MissingPackage
+        anywidget is not installed.
 
     Examples
     --------
@@ -48,7 +50,8 @@ def gantt_widget(timeline: "Timeline", **options: Any) -> "FigureWidget":
             raise InvalidValue(
                 "gantt_widget", [(name, options[name], "the zoom decides; expected no such option")]
             )
-    widget = go.FigureWidget(gantt(timeline, **options))
+    with needed_by('kind="live"', "anywidget"):
+        widget = go.FigureWidget(gantt(timeline, **options))
     shown = {"overview": len(visible(timeline, None)) > MOST_BARS}
     if not shown["overview"]:
         return widget  # bars throughout: nothing to exchange

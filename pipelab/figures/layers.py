@@ -123,6 +123,8 @@ def _who_crosses(crossings: Mapping[str, float | None]) -> str:
     some = {name: x for name, x in crossings.items() if x}
     if not some:
         return "Reading takes longer than computing throughout"
-    first, last = min(some, key=some.__getitem__), max(some, key=some.__getitem__)
-    text = f"Computing overtakes reading at {some[first]:,.0f} new tokens ({first})"
-    return text if first == last else f"{text} or only at {some[last]:,.0f} ({last})"
+    at = [f"{x:,.0f}" for x in some.values()]
+    at[0] += " new tokens"
+    places = [f"{place} ({name})" for name, place in zip(some, at, strict=True)]
+    places += [f"nowhere here ({name})" for name, x in crossings.items() if not x]
+    return f"Computing overtakes reading at {', '.join(places)}"

@@ -112,7 +112,7 @@ def load_engines(path: str | Path | None = None) -> dict[str, Engine]:
     Examples
     --------
     >>> engines = load_engines()
-    >>> engines["vLLM 0.2"].layer_overhead_us > 4 * engines["vLLM"].layer_overhead_us
+    >>> engines["vLLM 0.2"].layer_overhead_us > 3 * engines["vLLM"].layer_overhead_us
     True
     """
     return dict(_bundled()) if path is None else _bundled() | _read(path_of("load_engines", path))

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelab.errors import InvalidValue, PipelabError
+from pipelab.errors import InvalidValue, MissingPackage, PipelabError
 from pipelab.io.commands.plans import evaluate, settings, solve, write
 from pipelab.io.commands.tables import compare, count, node, sweep
+from pipelab.io.grading.command import grade
 from pipelab.io.streams import heard, say
 from pipelab.io.terminal import print_ledger
 
@@ -39,6 +40,8 @@ def _run() -> int | str | None:
         return ended.code
     except PipelabError as error:
         return say(error)
+    except ModuleNotFoundError as error:
+        return say(MissingPackage("this command", error.name or str(error)))
     except KeyboardInterrupt:
         return say("interrupted before there was anything to show", 130)
     except OSError as error:
@@ -174,6 +177,9 @@ def static(
 
     pages = static_copy(folder, notebooks, progress=True)
     print(f"{len(pages)} pages; begin with {pages[0]}")
+
+
+app.command(rich_help_panel=_COURSE)(grade)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from pipelab.engine.tolerances import NOT_SOLVED
+from pipelab.errors import MissingPackage
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.io.cases_csv import load_case
@@ -30,7 +33,8 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at Python, every required package, the bundled files, each solver, and Chromium."""
     findings = [Finding("Python", platform.python_version(), True)]
-    findings += [_package(name) for name in _required()]
+    findings += [_package(name) for name in _listed()]
+    findings += [_package(name, "lab") for name in _listed("lab")]
     findings += [
         _folder("notebooks", notebooks_dir(), "*.ipynb"),
         _folder("data", data_dir(), "cases/*/config.csv"),
@@ -49,23 +53,21 @@ def examine() -> list[Finding]:
     return [*findings, Finding("Chromium", text, bool(chromium), needed=False)]
 
 
-def _required() -> list[str]:
-    """Names of the packages that pipelab's own metadata requires."""
-    import re
-
-    listed = metadata.requires("pipelab") or []
-    return [
-        given(re.match(r"[A-Za-z0-9._-]+", line)).group()
-        for line in listed
-        if "extra ==" not in line
-    ]
+def _listed(extra: str = "") -> list[str]:
+    """Names of the packages that pipelab's own metadata requires, or that an extra adds."""
+    requirements = map(Requirement, metadata.requires("pipelab") or [])
+    if not extra:
+        return [r.name for r in requirements if r.marker is None or r.marker.evaluate()]
+    marks = [(r.name, r.marker) for r in requirements if r.marker is not None]
+    return [n for n, m in marks if m.evaluate({"extra": extra}) and not m.evaluate({"extra": ""})]
 
 
-def _package(name: str) -> Finding:
+def _package(name: str, extra: str = "") -> Finding:
     try:
         return Finding(name, metadata.version(name), True)
     except PackageNotFoundError:
-        return Finding(name, f"not installed; pip install {name}", False)
+        wanted = f'"pipelab[{extra}]"' if extra else name
+        return Finding(name, f"not installed; pip install {wanted}", False, needed=not extra)
 
 
 def _folder(name: str, folder: Path, pattern: str) -> Finding:
@@ -82,6 +84,8 @@ def _solver(name: str, run: Callable[[], tuple[float, Placement]]) -> Finding:
     began = time.perf_counter()
     try:
         predicted, placement = run()
+    except MissingPackage as error:  # of an extra
+        return Finding(name, str(error), False, needed=False)
     except Exception as error:  # the report shows whatever a broken installation raises
         return Finding(name, f"does not answer ({type(error).__name__}: {error})", False)
     true = evaluate(load_case("tiny", max_gpus_per_stage=2), placement).throughput

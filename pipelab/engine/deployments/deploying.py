@@ -102,7 +102,7 @@ def deploy(
     >>> import pipelab as pl
     >>> memory = {"A100-SXM-40": 40, "L4": 24, "T4": 16}
     >>> gpus = pl.Cluster.from_counts({"A100-SXM-40": 2, "L4": 4, "T4": 4}, memory, 12.5)
-    >>> load = pl.Workload(2048, 16)
+    >>> load = pl.Workload(2048, 16, "decode")
     >>> problem = pl.Problem(gpus, pl.load_model("Llama-3-8B"), load, pl.Roofline())
     >>> several, one = pl.deploy(problem), pl.solve(problem)
     >>> several.status, several.count, several.throughput > 1.05 * one.throughput

@@ -77,6 +77,17 @@ def held_out_errors() -> "DataFrame":
 
     A request is predicted as its prompt and then token by token, with half its answer in context;
     nearly all of its time is decoding, so that is its phase.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The rows of the file with `error`, predicted / measured time − 1. No constant was fitted to them.
+
+    Examples
+    --------
+    >>> errors = held_out_errors()["error"]
+    >>> print(f"{len(errors)} times: median {errors.abs().median():.1%}")
+    267 times: median 8.0%
     """
     import pandas as pd
 

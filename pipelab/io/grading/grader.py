@@ -1,0 +1,196 @@
+"""Run a student's copy of a notebook in a kernel of its own, and check its answers here.
+
+This process runs no code of the student's. After every cell that calls `check`, the kernel is asked for the value;
+it says plain data, which is checked here as `pl.check` would. So a notebook gains nothing by redefining `check`,
+changing the package in memory, printing results or ending its process. It is no sandbox all the same: the kernel
+has the rights of whoever runs it.
+"""
+
+import ast
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelab.course.exercises.book import EXERCISES
+from pipelab.course.exercises.plain_answers import MIME, checked
+from pipelab.errors import InvalidData, InvalidValue
+from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
+from pipelab.io.whole_files import refused
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+_ASK = "from pipelab.course.exercises.plain_answers import tell as _tell\n_tell({name!r}, lambda: ({value}))"
+_MARK = "pipelab-asks"
+
+
+def grade(path: str | Path, limit: float = 600.0) -> dict[str, Any]:
+    """Points for every exercise of a notebook.
+
+    Parameters
+    ----------
+    path : str or Path
+        A student's copy of a notebook of the course; its exercises are those of the number with
+        which its name begins, or else of the checks in it.
+    limit : float
+        Seconds for the whole notebook. What was answered before it ends, counts.
+
+    Returns
+    -------
+    dict
+        As Gradescope's `results.json`: `score`, `execution_time`, `output` and `tests`.
+
+    Raises
+    ------
+    InvalidValue
+        The limit is not a positive number.
+    InvalidData
+        The file cannot be read, is no notebook, or belongs to no exercise.
+    MissingPackage
+        The extra `lab` is not installed.
+    """
+    if not limit > 0:
+        raise InvalidValue("grade", [("limit", limit, "expected seconds, more than 0")])
+    began = time.monotonic()
+    path = Path(path)
+    notebook = _read(path)
+    asked = {
+        i: list(_checks(cell.source))
+        for i, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code"
+    }
+    names = _exercises(path, [name for checks in asked.values() for name, _ in checks])
+    for name in names:  # whatever a check imports is imported before any code of the student's runs
+        EXERCISES[name].grade((lambda *_: None) if hasattr(EXERCISES[name], "inputs") else 0.0)
+    stopped = _run(notebook, asked, limit)
+    said = _answers(notebook)
+    tests = [_test(name, said.get(name), stopped) for name in names]
+    return {
+        "score": sum(test["score"] for test in tests),
+        "execution_time": round(time.monotonic() - began, 1),
+        "output": stopped or "The notebook ran to its end.",
+        "tests": tests,
+    }
+
+
+def _read(path: Path) -> "NotebookNode":
+    build_iri_grammar_when_asked()
+    import nbformat
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise refused(path, "read", error) from None
+    try:
+        notebook = nbformat.reads(text, as_version=4)
+        nbformat.validate(notebook)
+    except Exception as error:  # nbformat's own kinds, and KeyErrors
+        raise InvalidData(f"{path}: expected a Jupyter notebook ({_first_line(error)})") from None
+    return notebook
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _checks(source: str) -> Iterator[tuple[str, str]]:
+    """The exercises that a cell checks, each with the expression of its answer; of several the last."""
+    plain = re.sub(r"^[ \t]*[%!].*$", "", source, flags=re.M)
+    try:
+        tree = ast.parse(plain)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and len(node.args) == 2:
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            name, value = node.args
+            if called == "check" and isinstance(name, ast.Constant) and name.value in EXERCISES:
+                found[str(name.value)] = ast.unparse(value)
+    yield from found.items()
+
+
+def _exercises(path: Path, checks: list[str]) -> list[str]:
+    """The names of all exercises that there are points for."""
+    digits = re.match(r"\d\d", path.name)
+    numbers = {digits[0]} if digits else {name[:2] for name in checks}
+    names = [name for name in EXERCISES if name[:2] in numbers]
+    if not names:
+        known = ", ".join(sorted({name[:2] for name in EXERCISES}))
+        expected = (
+            f"expected a name that begins with the number of a notebook with exercises ({known})"
+        )
+        raise InvalidData(f"{path}: {expected}")
+    return names
+
+
+def _run(notebook: "NotebookNode", asked: dict[int, list[tuple[str, str]]], limit: float) -> str:
+    """Run it with the questions put between its cells; say why it stopped early, or nothing."""
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from nbformat.v4 import new_code_cell
+
+    from pipelab.io.static.client import notebook_client
+
+    cells = []
+    for i, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code":
+            cell.outputs = []
+        cells.append(cell)
+        for name, value in asked.get(i, ()):
+            ask = _ASK.format(name=name, value=value)
+            cells.append(new_code_cell(ask, metadata={_MARK: name}))
+    notebook.cells = cells
+    began: list[float] = []  # with the first cell: a kernel may take its time to start
+
+    def left(_: object) -> float:
+        began.append(time.monotonic())
+        return max(0.1, limit - (began[-1] - began[0]))
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        client = notebook_client(
+            notebook,
+            timeout_func=left,
+            allow_errors=True,
+            resources={"metadata": {"path": scratch}},
+        )
+        try:
+            client.execute(stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        except CellTimeoutError:
+            return f"The notebook was stopped after {limit:g} s."
+        except (DeadKernelError, RuntimeError) as error:
+            return f"The notebook's process ended before its last cell ({type(error).__name__})."
+    return ""
+
+
+def _answers(notebook: "NotebookNode") -> dict[str, str]:
+    """What the kernel said last of every exercise; a value that cannot be found hides no earlier one."""
+    said: dict[str, str] = {}
+    for cell in notebook.cells:
+        name = cell.metadata.get(_MARK)
+        for output in cell.get("outputs", []) if name else []:
+            text = output.get("data", {}).get(MIME)
+            if isinstance(text, str) and (name not in said or not text.startswith('{"failed"')):
+                said[name] = text
+    return said
+
+
+def _test(name: str, stated: str | None, stopped: str) -> dict[str, Any]:
+    right, why = checked(name, stated) if stated is not None else (None, "")
+    missing = (
+        f"no answer. {stopped}".strip()
+        if stopped
+        else "no answer: its check is gone from the notebook"
+    )
+    return {
+        "name": f"exercise {name}",
+        "score": int(right is True),
+        "max_score": 1,
+        "status": "passed" if right else "failed",
+        "output": missing if stated is None else why,
+        "visibility": "visible",
+    }

@@ -1,0 +1,170 @@
+"""Grading: right, wrong, hanging and hostile notebooks; answers cross to the checker as plain data only."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from fractions import Fraction
+
+import nbformat
+import numpy as np
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+import pipelab as pl
+from pipelab.course.exercises import plain_answers
+from pipelab.course.exercises.book import EXERCISES
+from pipelab.io.grading import grade
+
+RIGHT = """
+import pipelab as pl
+from pipelab.course import three_sites
+def rate(cuts):
+    placed = pl.Placement.of([(n, (gpu,)) for n, gpu in cuts if n])
+    try:
+        return pl.evaluate(three_sites(), placed).throughput
+    except pl.InvalidPlacement:
+        return 0
+"""
+# It redefines what checks, patches the package in memory, prints what a right answer would, and leaves.
+HOSTILE = """
+import os, sys
+import pipelab as pl
+from pipelab.course.exercises import book, exercise, puzzle, plain_answers
+for cls in (exercise.Exercise, puzzle.Puzzle):
+    cls.grade = lambda self, value: (True, "right")
+exercise.Exercise.target = puzzle.Puzzle.target = property(lambda self: lambda *_: 1.0)
+book.check = pl.check = lambda name, value: print(f"exercise {name}: right")
+book.EXERCISES.clear()
+plain_answers._stated = lambda name, value: {"answer": 1.0, "right": True, "score": 99}
+plain_answers.checked = lambda *_: (True, "right")
+print('{"score": 2, "tests": [{"name": "exercise 00.1", "score": 1}]}')
+"""
+
+
+def _saved(path, *cells):
+    nbformat.write(new_notebook(cells=[new_code_cell(cell) for cell in cells]), path)
+    return path
+
+
+def _points(result):
+    return {test["name"][-4:]: test["score"] for test in result["tests"]}
+
+
+def test_a_right_notebook_has_all_points_and_a_wrong_one_says_why(tmp_path):
+    """One copy: a right number after a wrong try, a wrong function, and as the command prints it."""
+    right = EXERCISES["00.1"].target()
+    copy = _saved(
+        tmp_path / "00_start_here.ipynb",
+        RIGHT,
+        "mine = 1\npl.check('00.1', mine)",
+        f"mine = {right!r}\npl.check('00.1', mine)\npl.check('00.2', rate)",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelab.io.command_line", "grade", str(copy), "--json"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no sandbox" in done.stderr
+    result = json.loads(done.stdout)
+    assert set(result) == {"score", "execution_time", "output", "tests"}
+    assert _points(result) == {"00.1": 1, "00.2": 1}
+    assert result["score"] == 2
+    assert {test["status"] for test in result["tests"]} == {"passed"}
+    assert all(test["max_score"] == 1 for test in result["tests"])
+
+
+def test_a_hanging_notebook_keeps_what_was_answered_before(tmp_path):
+    right = EXERCISES["00.1"].target()
+    wrong = "def rate(cuts):\n    return 1 / 0\npl.check('00.2', rate)"
+    copy = _saved(
+        tmp_path / "00_mine.ipynb",
+        f"import pipelab as pl\npl.check('00.1', {right!r})",
+        wrong,
+        "import time; time.sleep(600)",
+        "pl.check('00.1', 0)",
+    )
+    began = time.monotonic()
+    result = grade(copy, limit=15)
+    assert time.monotonic() - began < 60
+    assert _points(result) == {"00.1": 1, "00.2": 0}
+    assert result["output"] == "The notebook was stopped after 15 s."
+    assert "ZeroDivisionError: division by zero" in result["tests"][1]["output"]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_hostile_notebook_gains_nothing(tmp_path, leaves):
+    copy = _saved(
+        tmp_path / "00_start_here.ipynb",
+        HOSTILE,
+        "pl.check('00.1', 1.0)",
+        "os._exit(0)" if leaves else "",
+        "pl.check('00.2', lambda cuts: 1.0)",
+    )
+    result = grade(copy, limit=60)
+    assert _points(result) == {"00.1": 0, "00.2": 0}
+    assert result["score"] == 0
+    assert ("ended before its last cell" in result["output"]) == leaves
+
+
+# what crosses
+
+
+def _crossed(name, value):
+    return plain_answers.checked(name, json.dumps(plain_answers._stated(name, lambda: value)))
+
+
+def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
+    values = {
+        "00.1": [
+            EXERCISES["00.1"].target(),
+            np.float64(5688.8889),
+            Fraction(3),
+            "five",
+            math.nan,
+            None,
+            ...,
+            [1],
+        ],
+        "02.1": [lambda layers, stages: [(layers,)], lambda layers, stages: None, 3],
+        "04.2": [(3, 4, 4), [0, 0, 0], [3, 4], "three"],
+        "07.2": [pl.schedule("1F1B", 4, 8), pl.schedule("GPipe", 4, 8), 5],
+        "13.1": [pl.Placement.of([(4, (0,)), (4, (1, 2))]), None],
+        "14.2": [lambda costs, stages: [len(costs)], lambda *_: 1 / 0],
+    }
+    for name, tried in values.items():
+        for value in tried:
+            right, why = _crossed(name, value)
+            said = str(pl.check(name, value))
+            expected = (
+                None if "not attempted" in said else said.startswith(f"exercise {name}: right")
+            )
+            assert right is expected, (name, value, why, said)
+            if right is not None and not callable(value):
+                assert why.split(" (")[0][1:] in said, (name, value)
+
+
+def test_forged_text_is_no_answer():
+    for stated in (
+        "", "no JSON", "3", "[]", "{}", '{"answer": {"placement": 3}}', '{"returned": []}',
+        '{"answer": {"os.system": "echo"}}', '{"returned": [{"answer": 1.0}]}', "[" * 5000,
+        '{"returned": [{"failed": 1}]}', '{"answer": {"tuple": [[1], 2], "set": []}}',
+        '{"answer": "' + "x" * plain_answers.LONGEST + '"}',
+    ):  # fmt: skip
+        for name in ("00.1", "00.2", "13.1", "14.2"):
+            right, _ = plain_answers.checked(name, stated)
+            assert not right, (name, stated)
+
+
+def test_what_is_no_notebook_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "00_torn.ipynb").write_text("{")
+    with pytest.raises(pl.InvalidData, match=r"00_torn\.ipynb: expected a Jupyter notebook"):
+        grade(tmp_path / "00_torn.ipynb")
+    with pytest.raises(pl.InvalidData, match="cannot be read"):
+        grade(tmp_path / "00_gone.ipynb")
+    with pytest.raises(pl.InvalidData, match="number of a notebook with exercises"):
+        grade(_saved(tmp_path / "mine.ipynb", "1 + 1"))
+    with pytest.raises(pl.InvalidValue, match="expected seconds"):
+        grade(_saved(tmp_path / "00_a.ipynb", "1"), limit=0)
