@@ -230,6 +230,8 @@ def placement_in(given: Any, what: str) -> Placement:
         return given.placement
     if not isinstance(given, Placement):
         expected = "expected a Placement, such as Placement.of([(4, (0, 1))]), or a Result"
+        if hasattr(given, "pipelines"):
+            expected += "; of a deployment one of its pipelines: x.pipelines[0].placement"
         raise InvalidValue(what, [("placement", given, expected)])
     return given
 

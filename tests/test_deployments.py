@@ -281,6 +281,12 @@ def test_saved_and_drawn(tmp_path):
     none = pl.deploy(heterogeneous((0, 1, 1), "Llama-3-70B"))
     with pytest.raises(pl.InvalidValue, match="expected a deployment with a pipeline"):
         pl.save(none, tmp_path / "none.json")
+    with pytest.raises(
+        pl.InvalidValue, match=r"one of its pipelines: x\.pipelines\[0\]\.placement"
+    ):
+        pl.settings(found.problem, found, "vLLM")
+    with pytest.raises(pl.InvalidData, match="and this is a deployment; load one of its replicas"):
+        pl.load_placement(tmp_path / "plan.json", found.problem)
 
 
 def test_prompts_and_answers_count_in_requests_and_in_dollars():

@@ -121,6 +121,9 @@ def _read_json(path: Path) -> Saved:
     if isinstance(document, dict) and "allocations" in document and "stages" not in document:
         return read_solution(path, document)
     stages = document.get("stages") if isinstance(document, dict) else None
+    if isinstance(document, dict) and stages is None and "pipelines" in document:
+        expected = "expected a plan of one pipeline, and this is a deployment"
+        raise InvalidData(f"{path}: {expected}; load one of its replicas from a file of its own")
     if not isinstance(stages, list) or not stages:
         raise InvalidData(f'{path}: expected an object with "stages", a list of at least one stage')
     for i, stage in enumerate(stages, 1):
