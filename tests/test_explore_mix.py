@@ -24,6 +24,7 @@ from pipelab.widgets.mix_answer import (
     plan_within,
     stage_gpus,
 )
+from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_pins import Pinned
 from pipelab.widgets.mix_sentences import compared, gains_line, parse_layers, rows_of
 from pipelab.widgets.mix_values import (
@@ -53,7 +54,11 @@ STATES = [
     beginning(
         "Llama-3-8B", {"A40": 2, "V100-SXM-16": 2}, gpus_per_stage=2, costs="linear, no loss"
     ),
-]
+    beginning(
+        "Llama-3-70B", {"A100-SXM-40": 24, "L4": 0}, phase="decode", batch=32, gpus_per_node=8,
+        gpus_per_stage=8,
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,22 @@ def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
     for rule in found.baselines:
         assert rule.throughput == pl.solve(found.problem, rule.name).throughput
         assert rule.throughput is None or rule.throughput <= found.result.throughput * (1 + 1e-9)
+
+
+def test_nodes_are_a_control():
+    """Its GPUs lie in nodes of that many, with their own links inside; a case keeps its own."""
+    mix = beginning("Llama-3-8B", {"A100-SXM-40": 4, "T4": 3}, gpus_per_node=2)
+    nodes = [gpu.node for gpu in problem_of(mix).cluster.gpus]
+    assert [nodes.count(node) for node in dict.fromkeys(nodes)] == [2, 2, 2, 1]
+    cluster = problem_of(mix).cluster
+    assert cluster.bandwidth_between(0, 1) > cluster.bandwidth_between(1, 2) == 12.5
+    controls = MixControls(mix, lambda: None)
+    assert controls.mix == mix
+    controls.gpus_per_node.value = 4
+    assert controls.mix == dataclasses.replace(mix, gpus_per_node=4)
+    controls.show(beginning("tiny"))
+    assert controls.gpus_per_node.disabled
+    assert controls.mix.gpus_per_node == 1
 
 
 def test_a_case_that_nobody_touched_is_the_case():
@@ -555,7 +576,8 @@ def test_the_controls_are_in_three_groups_and_the_simple_preset_has_three():
         "Model and workload": [
             "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)", "batches in flight",
         ],
-        "Network and stages": ["network, any to any", "GPUs per stage, up to", "batch is split"],
+        "Network and stages": ["network, any to any",
+            "nodes of … GPUs", "GPUs per stage, up to", "batch is split"],
     }  # fmt: skip
     assert shown(simple.panel) == ["A100", "V100", "H100"]
     assert simple.controls.mix == every.controls.mix

@@ -53,7 +53,7 @@ def by_nodes(problem):
 @pytest.mark.parametrize("part", range(4))
 def test_equal_to_brute_force(part):
     seen = Counter()
-    for seed in range(part * 20, part * 20 + 20):
+    for seed in range(part * 10, part * 10 + 10):
         problem = node_oracle.random_problem(seed)
         best = node_oracle.best(problem)
         result = pl.solve(problem, "aggregated", solver="highs" if seed % 4 == 3 else "scip")
@@ -75,7 +75,7 @@ def test_the_table_of_brute_force_is_brute_force():
         assert (slow is None and quick is None) or quick == pytest.approx(slow, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(200, 225))
+@pytest.mark.parametrize("seed", range(200, 212))
 def test_equal_to_the_form_with_every_node_apart(seed, monkeypatch):
     problem = node_oracle.random_problem(seed, gpus=10, layers=7)
     merged = pl.solve(problem, "aggregated")
@@ -228,7 +228,7 @@ def test_links_that_join_some_nodes_and_not_others(seed, network):
 
 def test_certificates_hold_for_all_nodes():
     kinds = Counter()
-    for seed in range(30):
+    for seed in range(15):
         problem = node_oracle.random_problem(seed, layers=4)
         if by_nodes(problem):
             proof = pl.certificate(pl.solve(problem, "aggregated"))
@@ -259,7 +259,7 @@ def priced(problem, seed):
     return dataclasses.replace(problem, cluster=cluster, link_units="tokens")
 
 
-@pytest.mark.parametrize("seed", range(400, 425))
+@pytest.mark.parametrize("seed", range(400, 412))
 def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
     problem = priced(node_oracle.random_problem(seed, gpus=5, layers=3), seed)
     found = list(oracle.placements(problem))
@@ -293,7 +293,7 @@ def rate_of(problem, stages):
         return 0.0
 
 
-@pytest.mark.parametrize("seed", range(500, 520))
+@pytest.mark.parametrize("seed", range(500, 510))
 def test_stopped_at_once_it_is_no_worse_than_rules_and_one_node_after_another(seed):
     problem = node_oracle.random_problem(seed, layers=4, gpus=8)
     problem = dataclasses.replace(problem, max_gpus_per_stage=4, same_type_stages=True)
@@ -346,7 +346,7 @@ def test_the_least_cost_of_a_data_centre():
     assert costs[0].objective.value == pytest.approx(costs[1].objective.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(600, 630))
+@pytest.mark.parametrize("seed", range(600, 615))
 def test_lowest_latency_equals_brute_force(seed):
     """On fewer nodes first, where there are three or more: what is proven there holds for all."""
     problem = node_oracle.random_problem(seed, gpus=6, layers=2, max_gpus_per_stage=2)

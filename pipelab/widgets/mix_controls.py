@@ -13,6 +13,7 @@ from pipelab.widgets.panel import LOOK, RELEASED, ControlPanel
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
 _CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _NETWORKS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
+_NODE_SIZES = (1, 2, 4, 8)
 _SPLITS = (("equally", "even"), ("by speed", "balanced"))
 _COSTS = {
     "linear": "linear (synthetic)",
@@ -71,13 +72,16 @@ class MixControls:
         self.network = widgets.SelectionSlider(
             options=_networks(mix), description="network, any to any", **RELEASED
         )
+        self.gpus_per_node = widgets.SelectionSlider(
+            options=_nodes(mix), description="nodes of … GPUs", **RELEASED
+        )
         self.gpus_per_stage = widgets.IntSlider(
-            min=1, max=4, description="GPUs per stage, up to", **RELEASED
+            min=1, max=8, description="GPUs per stage, up to", **RELEASED
         )
         self.batch_split = widgets.Dropdown(options=_SPLITS, description="batch is split", **LOOK)
         self._gpus = widgets.VBox(layout={"margin": "0"})
         workload = [self.phase, self.batch, self.context, self.in_flight]
-        stages = [self.network, self.gpus_per_stage, self.batch_split]
+        stages = [self.network, self.gpus_per_node, self.gpus_per_stage, self.batch_split]
         groups = {
             "Cluster": [self._gpus],
             "Model and workload": [self.source, self.costs, *workload],
@@ -100,8 +104,8 @@ class MixControls:
         counts = tuple((t, slider.value) for t, slider in self.counts.items())
         return Mix(
             source, counts, self.phase.value, self.batch.value, self.context.value, self._output_tokens,
-            self.in_flight.value, self.network.value or None, self.gpus_per_stage.value, self.batch_split.value,
-            self.costs.value,
+            self.in_flight.value, self.network.value or None, self.gpus_per_node.value,
+            self.gpus_per_stage.value, self.batch_split.value, self.costs.value,
         )  # fmt: skip
 
     def show(self, mix: Mix) -> None:
@@ -128,6 +132,10 @@ class MixControls:
             ):
                 getattr(self, name).value = getattr(mix, name)
             self.network.value = mix.network_gb_per_s or _AS_GIVEN
+            self.gpus_per_node.options = _nodes(mix)
+            self.gpus_per_node.value = mix.gpus_per_node
+            # A case keeps its own nodes.
+            self.gpus_per_node.disabled = mix.is_case
 
     def reach(self, in_flight: int) -> None:
         """Let "batches in flight" go to twice what a placement needs."""
@@ -189,3 +197,9 @@ def _networks(mix: Mix) -> list[tuple[str, float]]:
     own = [] if mix.network_gb_per_s is None else [mix.network_gb_per_s]
     numbers = [(f"{x:g} GB/s", x) for x in sorted({*_NETWORKS, *own})]
     return ([("the case's", _AS_GIVEN)] if mix.is_case else []) + numbers
+
+
+def _nodes(mix: Mix) -> list[tuple[str, int]]:
+    """Sizes of nodes to choose from."""
+    sizes = sorted({*_NODE_SIZES, mix.gpus_per_node})
+    return [("no nodes" if size == 1 else str(size), size) for size in sizes]

@@ -237,9 +237,10 @@ def explore_mix(
         stage and network. All others keep their values until "more controls" shows them.
     **values
         Initial values of the other controls: phase, batch (sequences), context and output_tokens
-        (tokens), in_flight, network_gb_per_s (GB/s; None: a case's own links), gpus_per_stage,
-        batch_split, costs. For costs a case has "linear" and "linear, no loss" (`efficiency` 1),
-        a model "Roofline" (vLLM), "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the
+        (tokens), in_flight, network_gb_per_s (GB/s; None: a case's own links), gpus_per_node
+        (1: no nodes), gpus_per_stage, batch_split, costs. For costs a case has "linear" and
+        "linear, no loss" (`efficiency` 1), a model "Roofline" (vLLM),
+        "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the
         linear ones for GPUs with coefficients in the write-up.
 
     Returns

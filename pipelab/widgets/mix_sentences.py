@@ -192,7 +192,7 @@ def parse_layers(text: str, gpus: int, layers: int) -> tuple[int, ...]:
 _COMPARED = {
     "model": ("source",),
     "workload": ("phase", "batch", "context", "output_tokens", "in_flight"),
-    "network": ("network_gb_per_s",),
+    "network": ("network_gb_per_s", "gpus_per_node"),
     "batch split": ("batch_split",),
     "cost model": ("costs",),
 }

@@ -9,7 +9,8 @@ import numpy as np
 
 from pipelab.cluster import Cluster
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.fields import Count, Later, Positive, checked, whole_number
+from pipelab.fields import Count, Later, Positive, checked, given, whole_number
+from pipelab.hardware.known_clusters import cluster_of_counts
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.known_models import load_model, models
 from pipelab.io.cases_csv import cases, load_case
@@ -37,6 +38,8 @@ class Mix:
         The workload; see `Workload`.
     network_gb_per_s : float or None
         Between any two GPUs; None keeps a case's own links.
+    gpus_per_node : int
+        Of one type each; inside a node its GPUs' own links count. 1: no nodes. A case keeps its own.
     gpus_per_stage : int
         Most GPUs per stage.
     batch_split : "even" or "balanced"
@@ -57,6 +60,7 @@ class Mix:
     output_tokens: Count = 256
     in_flight: Count = 1
     network_gb_per_s: Positive | None = None
+    gpus_per_node: Count = 1
     gpus_per_stage: Count = 1
     batch_split: Literal["even", "balanced"] = "even"
     costs: Annotated[str, Later] = cast(str, None)
@@ -207,7 +211,11 @@ def problem_of(mix: Mix) -> Problem:
     memory, price = (
         {t: getattr(facts[t], name) for t in counts} for name in ("memory_gb", "usd_per_hour")
     )
-    cluster = Cluster.from_counts(counts, memory, mix.network_gb_per_s, price)
+    if mix.gpus_per_node > 1:
+        some = {t: n for t, n in counts.items() if n}
+        cluster = cluster_of_counts(some, mix.gpus_per_node, 8 * mix.network_gb_per_s)
+    else:
+        cluster = Cluster.from_counts(counts, memory, mix.network_gb_per_s, price)
     costs = costs_of(mix.costs, [t for t, n in counts.items() if n])
     return Problem(
         cluster, load_model(mix.source), load, costs, **rules, link_units="tokens", name=mix.source
@@ -240,12 +248,8 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
         rules += ", costs=costs" if changed else ""
         lines += [f"problem = dataclasses.replace(case, cluster=cluster, workload={load}, {rules})"]
     else:
-        lines = ["import pipelab as pl", "", f"counts, facts = {counts!r}, pl.load_gpus()"]
-        lines += ["memory = {t: facts[t].memory_gb for t in counts}"]
-        lines += ["price = {t: facts[t].usd_per_hour for t in counts}"]
-        lines += [
-            f"cluster = pl.Cluster.from_counts(counts, memory, {mix.network_gb_per_s!r}, price)"
-        ]
+        lines = ["import pipelab as pl", ""]
+        lines += _code_of_cluster(mix, counts)
         lines += [f"model, load = pl.load_model({mix.source!r}), {load}"]
         lines += [f'rules = dict({rules}, link_units="tokens", name={mix.source!r})']
         lines += code_of_costs(mix.costs, [t for t, n in mix.counts if n])
@@ -258,3 +262,20 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
             "score = pl.score(problem, placement, result)",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _code_of_cluster(mix: Mix, counts: dict[str, int]) -> list[str]:
+    """The lines that make the cluster of a model's mix."""
+    if mix.gpus_per_node > 1:
+        some = {t: n for t, n in counts.items() if n}
+        return [
+            "from pipelab.hardware.known_clusters import cluster_of_counts",
+            "",
+            f"cluster = cluster_of_counts({some!r}, {mix.gpus_per_node}, {8 * given(mix.network_gb_per_s)!r})",
+        ]
+    return [
+        f"counts, facts = {counts!r}, pl.load_gpus()",
+        "memory = {t: facts[t].memory_gb for t in counts}",
+        "price = {t: facts[t].usd_per_hour for t in counts}",
+        f"cluster = pl.Cluster.from_counts(counts, memory, {mix.network_gb_per_s!r}, price)",
+    ]
