@@ -63,7 +63,7 @@ def deployment_parts(deployment: Deployment | None, headline: str = "") -> dict:
     for y, pipeline in enumerate(pipelines):
         rows += _bars(given(problem), pipeline, y)
         names += _names(given(problem), pipeline, y)
-    labels = [f"{p.count} × {p.throughput:,.4g} tokens/s" for p in pipelines]
+    labels = [f"{p.count} × {_short(p.throughput)} tokens/s" for p in pipelines]
     colours = [row["colour"] for row in rows]
     layers = deployment.problem.model.layers if deployment else 1
     title = headline or (_title(deployment) if deployment else "")
@@ -96,6 +96,11 @@ def deployment_parts(deployment: Deployment | None, headline: str = "") -> dict:
             },
         },
     }  # fmt: skip
+
+
+def _short(rate: float) -> str:
+    """Four digits, or whole numbers above that."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def _bars(problem: Problem, pipeline: Pipeline, y: int) -> list[dict]:
