@@ -234,7 +234,7 @@ SLOW = {
     },
     "tests/test_placed_timeline.py": {
         "test_waits_behind_lanes_delay_and_keep_no_other_from_the_lane": 0,
-        "test_random_placements_keep_the_judges_promise": 0,
+        "test_random_placements_reach_the_evaluated_rate": 0,
         "test_the_full_pipelines_rate_is_the_lesser_of_the_slowest_lane_and_the_latency": 0,
         "test_the_fewest_in_flight_are_the_fewest": 0,
         "test_every_pass_ends_when_the_event_simulator_says": 0,
@@ -242,7 +242,7 @@ SLOW = {
         "test_a_pipeline_too_long_for_bars_is_a_raster": 0,
     },
     "tests/test_plots.py": {
-        "test_leaving_out_exclusivity_is_found_out_by_the_judge": 0,
+        "test_leaving_out_exclusivity_is_found_out_by_the_evaluator": 0,
     },
     "tests/test_problem.py": {
         "test_a_result_says_when_links_count_transfers": 0,
