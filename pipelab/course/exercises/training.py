@@ -165,7 +165,7 @@ def _look_at_stage(given: Stage) -> str:
 
 TRAINING: dict[str, Puzzle] = {
     "12.1": Orders(
-        "order(rooms, m)",
+        "order_of(rooms, m)",
         _rooms,
         _first_that_fits,
         _look_at_order,
@@ -174,7 +174,7 @@ TRAINING: dict[str, Puzzle] = {
         broken=_off_order,
     ),
     "12.2": Puzzle(
-        "recomputed(layers, whole, kept, held, room)",
+        "recomputed_layers(layers, whole, kept, held, room)",
         _stages,
         _fewest,
         _look_at_stage,
