@@ -18,6 +18,7 @@ home, and the last two are not used.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class Parts:
     weight: np.ndarray  # of one chunk
     step: np.ndarray
 
-    def take(self, *index: np.ndarray) -> "Parts":
+    def take(self, *index: Any) -> "Parts":
         """These stages."""
         single = (self.forward[index], self.both[index], self.weight[index], self.step[index])
         return Parts(self.busy[(slice(None), *index)], self.lead[(slice(None), *index)], *single)
@@ -146,7 +147,7 @@ def placement_bounds(
         The optimizer's longest step included.
     """
     shape, ranks = Shape.of(order), times.shape[1]
-    parts = shape.parts(Times(*times, np.zeros_like(step)))
+    parts = shape.parts(Times(times[0], times[1], times[2], np.zeros_like(step)))
     value = np.zeros((len(shape.hops), times.shape[2]))
     beyond = link = None
     for i in reversed(range(ranks)):

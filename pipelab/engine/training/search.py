@@ -140,7 +140,7 @@ class Search:
         self._simulate()
 
     def _extend_nearest(self) -> None:
-        chosen = []
+        chosen: list[int] = []
         while self.heap and len(chosen) < _NODES_AT_ONCE and self.heap[0][0] < self._useful:
             chosen.append(heapq.heappop(self.heap)[1])
         self._extend(chosen)
