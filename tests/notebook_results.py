@@ -168,6 +168,7 @@ RESULTS = {
         # the first is optimal in all digits that are printed, and the others are near it
         "round(searched[0]['no order below'], 4) == searched[0]['ZB-2p'] and len(searched) == 6",
         "all(-5e-5 < row['ZB-2p'] - row['no order below'] < 0.004 for row in searched)",
+        "all(s.rates['ZB-1p'] == s.rates['ZB-H1'] for s in course.published_bubbles())",
         "(rule.makespan, other.makespan, in_flight.makespan, in_memory.makespan) == (761, 725, 725, 761)",
         "pl.lower_bound(4, 8, profile) == other.makespan and in_flight.status == in_memory.status == 'optimal'",
         "abs(uneven['ZBH1'][0]) < 1e-9 and uneven['1F1B'][0] > 20 and uneven['1F1B'][-1] < 15",
