@@ -16,7 +16,7 @@ from pipelab.engine.training.batch import Batch
 from pipelab.engine.training.bounds import REAL, own_terms
 from pipelab.engine.training.suffixes import After, Suffixes
 
-MOST_NODES = 4_000_000
+MOST_NODES = 2_500_000
 _NODES_AT_ONCE = 256
 _LEAVES_AT_ONCE = 1024
 
@@ -45,9 +45,9 @@ class Search:
         tracks = len(self.shape.hops)
         self.count, size = 0, 1024
         self.ranks, self.left, self.state, self.last, self.first, self.before = (
-            np.zeros(size, dtype=np.int64) for _ in range(6)
+            np.zeros(size, dtype=np.int32) for _ in range(6)
         )
-        self.used = np.zeros((size, len(self.stages.classes)), dtype=np.int64)
+        self.used = np.zeros((size, len(self.stages.classes)), dtype=np.int16)
         self.lead, self.own = np.zeros((size, tracks)), np.zeros((size, tracks))
         self._roots()
 
