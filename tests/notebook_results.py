@@ -288,7 +288,8 @@ RESULTS = {
         "best.status == 'optimal' and joint < bounds[1][0] and 0 <= proven_within < 1e-3 and spare > -1e-9",
         "joint < 0.97 * zbh1.objective.value",
         "all(x <= limit * (1 + 1e-9) for x, limit in zip(exact.peak_memory, limits))",
-        "mean(gained[0]) > mean(gained[3]) > 0 and min(gained[3]) < 0.5 * gained[0][0]",
+        "means[0] > means[3] > 0 and worst[3] < 0.5 * means[0]",
+        "(len(tied), bounds[0][1][0], types[found.placement.stages[0].gpus[0]]) == (2, 'A40', 'A100-SXM-80')",
     ],
     "solutions/12_training.ipynb": [
         "'right' in str(pl.check('12.1', order_of)) and 'right' in str(pl.check('12.2', recomputed_layers))",
@@ -525,7 +526,7 @@ FIGURES = {
             "On the even cut the last A40 is busy ",
             "The formula holds while messages are free; messages of 0.3 s cost 4.4 s a step",
             "Proven under 1F1B: 4.99 s a step, 8.30 s on the even cut",
-            "1F1B: all fits; 61% of what they keep is state",
+            "With the first stage recomputed everything fits: 19.0 s a step instead of 22.1",
             "Placement and schedule proven: 4.21 s a step, 8.30 s on the even cut",
             " s a step; ",  # as the sliders stand at first
             "With times off by 10%, the gain falls from ",

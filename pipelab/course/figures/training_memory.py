@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from pipelab.engine.timeline.training import TrainingTimeline
 
 ACTIVATIONS = TYPE_COLOURS[0]
+_NARROW = 0.1  # of the picture: too narrow for more than a number
 
 
-def plot_training_memory(step: "TrainingTimeline") -> "go.Figure":
+def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "go.Figure":
     """A row per stage: state of its parameters, then activations at their peak; a line at the end of memory.
 
     Parameters
     ----------
     step : TrainingTimeline
         Made by `pl.timeline_of(…, training=True)`, with a cost model that says what training keeps.
+    finding : str
+        The title; by default how many stages do not fit, and how much of all is state.
 
     Returns
     -------
@@ -48,7 +51,7 @@ def plot_training_memory(step: "TrainingTimeline") -> "go.Figure":
         expected = "expected a cost model that says what training keeps, such as Roofline"
         raise InvalidValue("plot_training_memory", [("step", step.problem.name, expected)])
     limits = step.to_frame()["memory_gb"].tolist()
-    rows, lacking = [], 0
+    rows, lacking, widest = [], 0, max(*limits, *step.memory_gb)
     for name, cost, need, held, limit in zip(
         step.labels,
         step.stages,
@@ -57,13 +60,16 @@ def plot_training_memory(step: "TrainingTimeline") -> "go.Figure":
         limits,
         strict=True,
     ):
+        kept = need - cost.state_gb
         blocks = [
             Block(cost.state_gb, NEUTRAL_LIGHT, f"state {cost.state_gb:.0f}"),
-            Block(need - cost.state_gb, ACTIVATIONS, f"{held} in flight"),
+            Block(kept, ACTIVATIONS, f"{held} in flight" if kept > _NARROW * widest else f"{held}"),
         ]
         lacking += need > limit
         rows.append(Row(name, blocks, mark=limit, wrong=need > limit))
     state = sum(cost.state_gb for cost in step.stages) / sum(step.memory_gb)
     fits = f"{lacking} of {counted(len(rows), 'stage')} do not fit" if lacking else "all fits"
-    title = f"{step.timeline.schedule.name}: {fits}; {state:.0%} of what they keep is state"
+    title = (
+        finding or f"{step.timeline.schedule.name}: {fits}; {state:.0%} of what they keep is state"
+    )
     return plot_rows(rows, title, "GB", "the line is the end of the GPU's memory")
