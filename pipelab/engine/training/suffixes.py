@@ -113,6 +113,8 @@ class Suffixes:
         By the number of ranks.
     limit : float
         Seconds: stages that take longer per microbatch are left out.
+    useful : float
+        Seconds: so are placements that take longer per step.
 
     Attributes
     ----------
@@ -133,8 +135,10 @@ class Suffixes:
         groups: Groups,
         limit: float,
         deadline: Deadline,
+        useful: float = np.inf,
     ) -> None:
         self.stages, self.orders, self.groups, self.limit = stages, orders, groups, limit
+        self.useful = useful
         self.shape = Shape.of(next(iter(orders.values())))
         self.deadline, self.layers = deadline, stages.layers
         least = self._least_times()
@@ -251,6 +255,9 @@ class Suffixes:
                 found, through = extended(self.shape, mine, most, after)
                 value[some[row], :, d, first] = found.min(axis=-1).T
                 back[some[row], d, first] = through.min(axis=-1)
+        useless = value.max(axis=1) >= self.useful
+        back[useless] = BIG
+        value = np.where(useless[:, None], BIG, value)
         self.state.append(state)
         self.value.append(np.minimum(value, BIG))
         self.back.append(np.minimum(back, BIG))
