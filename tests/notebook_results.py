@@ -271,7 +271,8 @@ RESULTS = {
         # every order of two types, every cut of 32 layers
         "len(every) == 2 * 1 + 4 * 31 + 6 * 465 + 6 * 4495 and len(fitting) > 3000",
         "found.status == zbh1.status == 'optimal'",
-        "min(seconds, key=seconds.get) == 'proven' and all(not step.shortfall for step in trained.values())",
+        "min(seconds, key=seconds.get) == 'proven'",
+        "[name for name, step in trained.items() if step.shortfall] == ['equal parameters']",
         "sorted(seconds, key=seconds.get)[2] == 'best forward' and seconds['even'] > 1.5 * seconds['proven']",
         "isclose(seconds['proven'], found.objective.value) and lost[0] < 0.01 and lost[1] > 0.25",
         "spreads_of[0]['shortest, s'] == seconds['proven']",
@@ -279,7 +280,7 @@ RESULTS = {
         # nothing fits under ZB-H2 and GPipe; ZB-H1's best placement is that of 1F1B
         "pl.solve(problem, objective='step_time', schedule='GPipe').status == 'infeasible'",
         "pl.solve(problem, objective='step_time', schedule='ZBH2').status == 'infeasible'",
-        "rules['schedule'].tolist()[0] == 'ZBH1' and [len(x.layers) for x in zbh1.placement.stages] == [12, 5, 12, 3]",
+        "rules['schedule'].tolist()[0] == 'ZBH1' and rules['fits'].tolist() == [True, True, False, False]",
         "isclose(rules['seconds_per_step'].tolist()[0], zbh1.objective.value)",
         "recomputed['none'].status == 'infeasible'",
         "recomputed['auto'].recompute == ('full', 'none', 'none', 'none')",
