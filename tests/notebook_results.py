@@ -285,8 +285,8 @@ RESULTS = {
         "recomputed['none'].status == 'infeasible'",
         "recomputed['auto'].recompute == ('full', 'none', 'none', 'none')",
         "0.1 < 1 - one_only / again < 0.2",
-        # every other placement is ruled out by its bound, and the order is proven but for rounding
-        "best.status == 'optimal' and joint < bounds[1][0] and 0 <= proven_within < 1e-3 and spare > -1e-9",
+        # every other placement is ruled out by its bound; where the search has not ended, 0.43 % is left
+        "joint < bounds[1][0] and 0 <= proven_within < (1e-3 if best.status == 'optimal' else 6e-3) and spare > -1e-9",
         "joint < 0.97 * zbh1.objective.value",
         "all(x <= limit * (1 + 1e-9) for x, limit in zip(exact.peak_memory, limits))",
         "means[0] > means[3] > 0 and worst[3] < 0.5 * means[0]",
@@ -528,7 +528,7 @@ FIGURES = {
             "The formula holds while messages are free; messages of 0.3 s cost 4.4 s a step",
             "Proven under 1F1B: 4.99 s a step, 8.30 s on the even cut",
             "With the first stage recomputed everything fits: 19.0 s a step instead of 22.1",
-            "Placement and schedule proven: 4.21 s a step, 8.30 s on the even cut",
+            "Placement and schedule: 4.2",
             " s a step; ",  # as the sliders stand at first
             "With times off by 10%, the gain falls from ",
         ],
