@@ -249,6 +249,23 @@ def test_a_term_is_explained_and_first_met_where_it_says(entry):
     assert label == f"{book[:2]} {place[1]}"
 
 
+def _formulas(path):
+    return " ".join(re.findall(r"\$+([^$]+)\$+", _text(path)))
+
+
+def test_every_symbol_is_met_where_the_table_says():
+    table = next(
+        c.source for c in _cells(GLOSSARY, "markdown") if c.source.startswith("## Symbols")
+    )
+    rows = [row.split("|") for row in table.split("\n") if row.startswith("| $")]
+    assert len(rows) > 20
+    for _, symbols, _, _, where, _ in rows:
+        for symbol in re.findall(r"\$([^$]+)\$", symbols):
+            alone = re.compile(rf"(?<![A-Za-z\\]){re.escape(symbol)}(?![A-Za-z])")
+            first = next(path.name for path in COURSE if alone.search(_formulas(path)))
+            assert first == LINK.search(where)[2], symbol
+
+
 # Where a notebook rests on one of the four sources, it links to it: what its text names, and the
 # document.
 NAMED = {
