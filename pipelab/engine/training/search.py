@@ -120,12 +120,15 @@ class Search:
             self._extend_nearest()
 
     def dive(self) -> None:
-        """To placements quickly: from the node of least bound always to its best."""
-        taken: list[tuple[float, int]] = []
+        """To a placement quickly: from the node of least bound always to its best.
+
+        Where a placement is known, one attempt will do.
+        """
+        known = self.best < np.inf
         while self.heap and not self.waiting:
-            taken.append(heapq.heappop(self.heap))
+            self.deadline.check()
             start = self.count
-            self._extend([taken[-1][1]])
+            self._extend([heapq.heappop(self.heap)[1]])
             while not self.waiting and self.count > start:
                 # The new ones are all within one level: take the least of them next.
                 new = [pair for pair in self.heap if pair[1] >= start]
@@ -136,6 +139,8 @@ class Search:
                 heapq.heapify(self.heap)
                 start = self.count
                 self._extend([low[1]])
+            if known:
+                break
         self._simulate()
 
     def _extend_nearest(self) -> None:
