@@ -6,7 +6,7 @@ to them (`Suffixes`). Many nodes of least bound are extended at a time.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -207,7 +207,7 @@ class Search:
                 mine.forward[at, n], mine.both[at, n],
             )  # fmt: skip
 
-    def _earlier(self, rank: int, nodes: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    def _earlier(self, rank: int, nodes: np.ndarray) -> Sequence[tuple[np.ndarray, ...]]:
         """Of every earlier stage of these nodes: when it may begin, and its times."""
         found = []
         for _ in range(rank if self.runs else 0):
