@@ -1,6 +1,6 @@
 """The least step time under one published rule: tables, first placements, and the search."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,12 +84,14 @@ class RuleSearch:
         self._note()
 
     def _run(self) -> None:
-        slowest = least_slowest(self.stages, self.orders, self.deadline)
+        self.deadline.check()
+        held = [(each, o.chunks) for o in self.orders.values() for each in o.held]
+        slowest = least_slowest(self.stages, held)
         if slowest == np.inf:
             self.bound = np.inf
             return
         microbatches = next(iter(self.orders.values())).schedule.microbatches
-        self.bound = microbatches * slowest
+        self.bound = max(self.bound, microbatches * slowest)
         self._first()
         limit = min(_FIRST_LIMIT * slowest, self.best.seconds / microbatches)
         while True:
@@ -158,18 +160,18 @@ class RuleSearch:
             self._search.best = min(self._search.best, seconds)
 
 
-def least_slowest(stages: Stages, orders: dict[int, Order], deadline: Deadline) -> float:
+def least_slowest(stages: Stages, held: Iterable[tuple[np.ndarray, int]]) -> float:
     """Seconds per microbatch that the slowest stage of any placement has at least; infinite where nothing fits.
 
     Counting each GPU with the most layers that a stage with it can hold in that time, over the
     stage's GPUs.
+
+    Parameters
+    ----------
+    held : pairs of `held_counts` of a rank and its chunks
+        All that a stage's rank may hold.
     """
-    every = {
-        id(t): t.whole
-        for order in orders.values()
-        for t in (stages.times(held, order.chunks) for held in order.held)
-    }
-    deadline.check()
+    every = {id(t): t.whole for t in (stages.times(each, chunks) for each, chunks in held)}
     least = np.minimum.reduce(list(every.values()))
     size = stages.composition.sum(axis=1)
     count, present = stages.classes.count, stages.composition > 0
