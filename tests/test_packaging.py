@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from pipelab.io.cases_csv import cases as pl_cases
@@ -36,14 +37,19 @@ def _tracked():
 
 
 def test_the_conda_environment_is_the_twin_of_pyproject():
+    """And within the bounds of `schedules`, too, so that pip replaces nothing that conda installed."""
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    listed = {
-        line.replace(" ", "") for line in environment["dependencies"] if isinstance(line, str)
-    }
-    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["lab"]]
-    wanted = {line.replace(" ", "") for line in lines}
-    assert listed == wanted | {"python" + PROJECT["requires-python"], "pip"}
-    assert {"pip": ["-e .[schedules]"]} in environment["dependencies"]
+    *from_conda, from_pip = environment["dependencies"]
+    listed = {Requirement(line).name: Requirement(line).specifier for line in from_conda}
+    extras = PROJECT["optional-dependencies"]
+    wanted = {"python": SpecifierSet(PROJECT["requires-python"]), "pip": SpecifierSet()}
+    for line in [*PROJECT["dependencies"], *extras["lab"]]:
+        wanted[Requirement(line).name] = Requirement(line).specifier
+    for line in map(Requirement, extras["schedules"]):
+        if line.name in wanted:
+            wanted[line.name] &= line.specifier
+    assert listed == wanted
+    assert from_pip == {"pip": ["-e .[schedules]"]}
 
 
 def test_no_tracked_file_records_a_registrys_address():
