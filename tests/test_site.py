@@ -14,6 +14,7 @@ import pytest
 from nbformat.v4 import new_output
 
 import pipelab as pl
+from pipelab.course import notebooks_of_the_course
 from pipelab.course.exercises.book import EXERCISES
 from pipelab.io.paths import in_clone, notebooks_dir
 from pipelab.io.static.one_page import page
@@ -42,6 +43,25 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
     assert named == set(EXERCISES)
     lectures = made.partition("## Three lectures")[2].partition("## Grading")[0]
     assert set(re.findall(r"\b\d\d\.\d\b", lectures)) <= set(EXERCISES)
+    numbers = {book.number for book in notebooks_of_the_course()}
+    assert set(re.findall(r"\b\d\d\b(?![.\d])(?! minutes)", lectures)) - {"90"} == numbers
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"that is by memory"', '"that is by colour"', "00.1: a hint of half_hints is not among"),
+        ('"Is it better to leave them idle?"', '"Is it blue?"', "00: 0 questions of the notebook"),
+        ('[00."00.2"]', '[00."00.3"]', "00: expected 00.1, 00.2, prediction and words"),
+    ],
+)
+def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch, old, new, said):
+    module, text = _module("make_instructors"), (ROOT / "docs" / "rubrics.toml").read_text("utf-8")
+    assert text.count(old) == 1
+    (tmp_path / "rubrics.toml").write_text(text.replace(old, new), encoding="utf-8")
+    monkeypatch.setattr(module, "RUBRICS", tmp_path / "rubrics.toml")
+    with pytest.raises(SystemExit, match=re.escape(said)):
+        module.page()
 
 
 def test_the_gallery_names_headings_that_there_are():
