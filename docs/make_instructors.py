@@ -39,7 +39,9 @@ def _section(book: Notebook) -> str:
     before = re.search(r"previous: \[(\d\d)", texts[0])
     graded = [name for name in EXERCISES if name.startswith(f"{book.number}.")]
     after = f", after {before[1]}" if before else ""
-    rows = [*_rubric(book.number, graded, list(_questions(texts)))]
+    spare = re.findall(r"^\*\*(\d)\.\*\* \*Optional", "\n".join(texts), flags=re.M)
+    optional = {name for name in graded if name[-1] in spare}
+    rows = [*_rubric(book.number, graded, optional, list(_questions(texts)))]
     return (
         f"\n### {book.number} {book.title}\n\n*{book.minutes} minutes{after}; "
         f"{len(graded)} graded exercises, {len(rows)} points.* Goals: {'; '.join(listed)}.\n\n"
@@ -59,14 +61,17 @@ def _questions(texts: list[str]) -> Iterator[str]:
                     yield str(asked.value)
 
 
-def _rubric(number: str, graded: list[str], questions: list[str]) -> Iterator[str]:
+def _rubric(
+    number: str, graded: list[str], optional: set[str], questions: list[str]
+) -> Iterator[str]:
     """A row per exercise, and one each for a prediction and an answer in words."""
     marks = tomllib.loads(RUBRICS.read_text(encoding="utf-8"))[number]
     if set(marks) != {*graded, "prediction", "words"}:
         sys.exit(f"rubrics.toml, {number}: expected {', '.join(graded)}, prediction and words")
     for name in graded:
         full = f"right, {marks[name]['full']}" if "full" in marks[name] else "right"
-        yield _row(f"{name} {_asked(name)}", full, *_half_and_none(name, marks[name]))
+        what = f"{name} {_asked(name)}{', optional' * (name in optional)}"
+        yield _row(what, full, *_half_and_none(name, marks[name]))
     part = marks["prediction"]["asks"]
     asked = [question for question in questions if part in question]
     if len(asked) != 1:
