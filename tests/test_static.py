@@ -250,7 +250,7 @@ def two(monkeypatch, tmp_path):
     first = new_notebook(
         cells=[
             new_markdown_cell(
-                "# First\n\nA question on $x$, after [B](b.ipynb#Part).\n\n[on](b.ipynb)"
+                "# First\n\nA [question](#First) on $x$, after [B](b.ipynb#Part).\n\n[on](b.ipynb)"
             ),
             new_code_cell("1 + 1"),
         ]
@@ -270,7 +270,7 @@ def test_a_copy_is_written_whole_and_replaced_whole(two, tmp_path):
     assert [p.name for p in pages] == ["index.html", "a.html", "b.html"]
     assert "<pre>42" in pages[2].read_text(encoding="utf-8")
     index = pages[0].read_text(encoding="utf-8")
-    assert "<p>A question on <math" in index
+    assert '<p>A <a href="a.html#First">question</a> on <math' in index
     assert 'after <a href="b.html#Part">B</a>.</p>' in index
     assert ".ipynb" not in index
     assert (target / "plotly.min.js").stat().st_size > 1e6
