@@ -57,7 +57,7 @@ def helix_cluster(name: str) -> HelixCluster:
     Returns
     -------
     HelixCluster
-        Everything in tokens/s, prompts and answers counted alike.
+        Rates in tokens/s, which count those of prompts and of answers.
 
     Raises
     ------
