@@ -134,6 +134,9 @@ def seconds(problem, gpu, span, b, t):
         total += b * engine.score_bytes * m.heads * pairs / (t * byte_rate)
         if t > 1:
             inside = gpu.node_gb_per_s * 1e9 * engine.link_efficiency
+            tokens = min(b * q, engine.chunk_tokens or math.inf)
+            if engine.large_allreduce and t > 3 and tokens * m.d_model >= 32 * 1024 * 1024:
+                inside *= engine.large_allreduce  # two bytes each: 64 MiB
             wait = engine.pcie_allreduce_us if gpu.node_gb_per_s < 64 else engine.allreduce_us
             wait += (t - 2) * engine.allreduce_hop_us
             total += 2 * (2 * (t - 1) / t * b * q * m.d_model * 2 / inside + wait / 1e6)
@@ -327,7 +330,7 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
         *map(float, rng.uniform(0.4, 1, 4)), 2.0, float(rng.choice([0, 10])), 1.0, 4.0,
         float(rng.uniform(0.3, 1)), float(rng.choice([0, 30])), str(rng.choice(["fp32", "fp16"])),
         *map(float, own.uniform(0.3, 1, 2)), *map(float, own.uniform(0, 20, 3)),
-        float(own.choice([1, 2])), own.choice([None, 300, 5000]),
+        float(own.choice([1, 2])), own.choice([None, 300, 5000]), own.spawn(1)[0].choice([None, 0.5]),
     )  # fmt: skip
     costs = pl.Roofline(
         facts,

@@ -356,7 +356,7 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
 
 def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physical_reason():
     table = pl.against_measured()
-    assert len(table) == 69
+    assert len(table) == 73
     assert table["error"].abs().median() < 0.06
     assert (table["error"].abs() > 0.3).sum() == 0
     missed = table[table["error"].abs() > 0.2]
@@ -383,11 +383,34 @@ def test_the_milliseconds_of_the_course_are_near_the_rooflines():
         assert stated == pytest.approx(1000 * seconds, rel=0.4)  # int4 is dequantised first
 
 
+def test_large_all_reduces_are_slower_where_the_engine_says_so():
+    """By hand: two all-reduces a layer, each moving 2 · 3/4 of tokens · width · 2 bytes."""
+    model = dataclasses.replace(pl.load_model("Llama-2-70B"), layers=1, vocab=1)
+    gpu, tokens = pl.GPU("A100-SXM-80", 80, None, "node", 300), 64 * 2**20 // (2 * model.d_model)
+    costs = pl.Roofline(engine="vLLM 0.2")
+    share, reached = costs.constants.large_allreduce, costs.constants.link_efficiency * 300e9
+    whole = dataclasses.replace(costs.constants, large_allreduce=None)
+    plain = dataclasses.replace(costs, engines={"vLLM 0.2": whole})
+
+    def more(load, degree, costs=costs):
+        times = [c.pass_seconds(model, load, gpu, range(1), degree) for c in (costs, plain)]
+        return times[0] - times[1]
+
+    one = 2 * 2 * 3 / 4 * 64 * 2**20 / reached
+    assert more(pl.Workload(tokens, 1), 4) == pytest.approx(one * (1 / share - 1))
+    assert more(pl.Workload(tokens // 2, 4), 4) == pytest.approx(2 * one * (1 / share - 1))
+    assert more(pl.Workload(tokens - 1, 1), 4) == more(pl.Workload(tokens, 1), 2) == 0
+    chunked = dataclasses.replace(costs.constants, chunk_tokens=tokens // 2)
+    chunked = dataclasses.replace(costs, engines={"vLLM 0.2": chunked})
+    assert more(pl.Workload(tokens, 1), 4, chunked) == 0
+    assert all(engine.large_allreduce is None for engine in plain.engines.values())
+
+
 def test_the_figure_marks_what_is_missed():
     figure = plot_against_measured(pl.against_measured())
-    assert "1 of 69 is off by more than 20%" in figure.layout.title.text
+    assert "1 of 73 is off by more than 20%" in figure.layout.title.text
     points = [trace for trace in figure.data if trace.mode == "markers"]
-    assert sum(len(trace.x) for trace in points) == 69
+    assert sum(len(trace.x) for trace in points) == 73
     assert {trace.name for trace in points} == {
         "kernels", "llama.cpp", "vLLM 0.2", "TensorRT-LLM", "vLLM"
     }  # fmt: skip

@@ -171,6 +171,10 @@ class Demand:
         """The residual stream of b sequences: what tensor parallelism adds up, and stages send to each other."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
+    def at_most(self, tokens: int, size: Any) -> Any:
+        """Of a residual stream of so many bytes, what one chunk of tokens has."""
+        return np.minimum(size, tokens * self.model.d_model * ACTIVATION_BYTES)
+
     def head_flops(self, b: Any) -> Any:
         """Of the head for b sequences."""
         return 2 * b * self.answers * self.model.vocab * self.model.d_model

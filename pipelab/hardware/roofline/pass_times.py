@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 # PCIe 5.0 with 16 lanes has 63 GB/s; NVLink, Infinity Fabric and their kind begin above it.
 PCIE_GB_PER_S = 64.0
 
+# From so many bytes and GPUs on, all-reduces of an engine with `large_allreduce` are slower. In
+# Splitwise's rows prompts of 33.6 MB (Llama-2-70B, 2,048 tokens) and 58.7 MB (BLOOM-176B) are not, those
+# of 67.1 MB and 117 MB are; and none among two GPUs.
+LARGE_BYTES = 64 * 2**20
+LARGE_GPUS = 4
+
 
 def hardware_of(costs: "RooflineConstants", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
     """What these kinds of GPU reach with this engine, one number of each per kind."""
@@ -80,7 +86,12 @@ def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> t
 def layer_collectives(engine: Engine, demand: Demand, gpu: Hardware, b: Any, t: int) -> Any:
     """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
     wait = gpu.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
-    return 2 * (2 * (t - 1) / t * demand.residual_bytes(b) / gpu.inside + wait)
+    size, bandwidth = demand.residual_bytes(b), gpu.inside
+    if engine.large_allreduce is not None and t >= LARGE_GPUS:
+        message = size if engine.chunk_tokens is None else demand.at_most(engine.chunk_tokens, size)
+        share = np.where(message >= LARGE_BYTES, engine.large_allreduce, 1.0)
+        bandwidth = bandwidth * share
+    return 2 * (2 * (t - 1) / t * size / bandwidth + wait)
 
 
 def stage_seconds(
