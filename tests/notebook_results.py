@@ -269,6 +269,7 @@ RESULTS = {
         "later['least_usd_per_million'].notna().tolist() == [True] * 4 + [False] * 4",
         "(1 / 5 < later['said_tokens_per_s'] / later['tokens_per_s']).all()",
         "(later['said_tokens_per_s'] / later['tokens_per_s'] < 1 / 3).all()",
+        "((later['said_over_formula'] - 0.3).abs() < 1e-6).all()",
         "all(abs(says - is_) > 1e-6 for _, _, says, is_, _ in slips) and len(equal) == 64",
         "pl.check('13.1', pipeline).text.startswith('exercise 13.1: not yet')",
     ],
