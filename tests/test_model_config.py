@@ -118,6 +118,9 @@ SCHEMES = {
     ),
     "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
     "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+    "beside an encoder for images": (
+        {"quant_method": "fp8", "ignore": ["lm_head", "re:vision_tower.*", "multi_modal_projector.linear_1"]}, "fp8",
+    ),
     "none": (None, "bf16"),
 }  # fmt: skip
 
@@ -137,6 +140,10 @@ OTHER_SCHEMES = {
     "attention at 16 bits": (
         {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["model.layers.0.self_attn.q_proj"]},
         "modules_to_not_convert: 'model.layers.0.self_attn.q_proj': expected every matrix",
+    ),
+    "attention at 16 bits, in vLLM's words": (
+        {"quant_method": "fp8", "ignored_layers": ["lm_head", "model.layers.0.self_attn.q_proj"]},
+        "ignored_layers: 'model.layers.0.self_attn.q_proj': expected every matrix",
     ),
     "a scheme of its own": ({"quant_method": "mxfp4"}, "quant_method: 'mxfp4': expected fp8"),
     "two precisions": (
@@ -204,6 +211,9 @@ REFUSED = {
     ),
     "no layers": ({"num_hidden_layers": 0}, "field 'num_hidden_layers': 0"),
     "too many layers": ({"num_hidden_layers": 10**6}, "field 'num_hidden_layers': 1000000: expected at most 100000"),
+    "8 bits without a scheme": (
+        {"torch_dtype": "float8_e4m3fn"}, "field 'torch_dtype': 'float8_e4m3fn': expected one of float16, bfloat16",
+    ),
     "no type": ({"model_type": ...}, 'an object with "model_type"'),
 }  # fmt: skip
 
