@@ -78,7 +78,7 @@ def seconds(problem, gpu, span, b, t):
     peak = facts.fp16_tflop_per_s
     if m.precision == "fp8" and facts.fp8_tflop_per_s:
         peak = facts.fp8_tflop_per_s
-    elif m.precision != "fp8" and engine.accumulate == "fp16":
+    elif engine.accumulate == "fp16":
         peak = facts.fp16_accumulate_tflop_per_s or peak
     head_peak = facts.fp16_tflop_per_s
     if engine.accumulate == "fp16":

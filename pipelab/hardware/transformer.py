@@ -144,7 +144,7 @@ class Transformer:
     kv_precision: str = "bf16"
 
     def __post_init__(self) -> None:
-        problems = []
+        problems: list[tuple[str, object, str]] = []
         for name in ("precision", "kv_precision"):
             if getattr(self, name) not in PRECISIONS:
                 raise UnknownName(

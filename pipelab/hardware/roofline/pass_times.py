@@ -43,8 +43,8 @@ def hardware_of(costs: "RooflineConstants", demand: Demand, kinds: Sequence[GPU]
 
 def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -> float:
     peak = gpu.fp16_tflop_per_s
-    if precision == "fp8":
-        peak = gpu.fp8_tflop_per_s or peak
+    if precision == "fp8" and gpu.fp8_tflop_per_s:
+        peak = gpu.fp8_tflop_per_s
     elif engine.accumulate == "fp16":
         peak = gpu.fp16_accumulate_tflop_per_s or peak
     # Unified memory has one engine only, whose efficiency the GPU's is.
