@@ -1,6 +1,7 @@
 """The roofline against its own formulas written out once more, published totals, measurements, and brute force."""
 
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
+from pipelab.hardware.roofline.arrays import Span
+from pipelab.hardware.roofline.demand import Demand
+from pipelab.hardware.roofline.pass_times import hardware_of, stage_seconds
 
 
 def test_parameters_equal_the_published_totals():
@@ -526,3 +530,33 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     assert figure.layout.title.text == title
     alone = plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
     assert alone.layout.title.text == "Reading takes longer than computing throughout"
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
+def test_no_prediction_is_absurd_where_nobody_looked(phase):
+    """More sequences or tokens take longer, and more at once yield more; GPUs do not speed up beyond their number."""
+    roof, batches = pl.Roofline(), np.array([1.0, 2, 3, 8, 32, 100, 512])
+    models = {
+        x: pl.load_model("Mixtral-8x7B", precision=x) for x in ("bf16", "fp8", "int8", "int4")
+    }
+    for engine, name in product(("vLLM", "vLLM 0.2", "llama.cpp"), roof.gpu_types):
+        costs = roof.running(engine)
+        gpu = pl.GPU(name, 80, None, "node", roof.gpus[name].link_gb_per_s)
+        before = {}
+        for tokens, (precision, model) in product((128, 8192, 131_072), models.items()):
+            demand, span = Demand(model, pl.Workload(tokens, 1, phase)), Span.of(model, range(32))
+            hardware = hardware_of(costs, demand, [gpu]).take(0)
+            times = {t: stage_seconds(costs, demand, hardware, span, batches, t) for t in (1, 2, 8)}
+            for t, seconds in times.items():
+                where = f"{engine}, {name}, {tokens} tokens, {precision}, {t} GPUs"
+                assert (np.diff(seconds) > 0).all(), where
+                assert (seconds > before.get((precision, t), 0)).all(), where
+                assert (seconds * t >= times[1] * (1 - 1e-12)).all(), where
+                rate = batches / seconds
+                if (
+                    costs.constants.large_allreduce is None or t < 4
+                ):  # whose rate falls, as measured
+                    assert (np.diff(rate) >= -1e-12 * rate[1:]).all(), where
+                if precision != "bf16":
+                    assert (seconds <= before["bf16", t] * (1 + 1e-12)).all(), where
+                before[precision, t] = seconds
