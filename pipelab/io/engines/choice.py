@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pipelab.engine.in_flight_result import InFlightResult
+from pipelab.engine.timeline.training import TrainingTimeline
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.io.engines.deployment import EnginePlan, deployed
 from pipelab.io.engines.device_map import transformers_launch
@@ -12,6 +13,7 @@ from pipelab.io.engines.llama_cpp import llama_cpp_launch
 from pipelab.io.engines.megatron import megatron_launch
 from pipelab.io.engines.sglang import sglang_launch
 from pipelab.io.engines.tensorrt_llm import tensorrt_llm_launch
+from pipelab.io.engines.torchtitan import torchtitan_launch
 from pipelab.io.engines.vllm import vllm_launch
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -30,6 +32,7 @@ class _Engine(NamedTuple):
     )  # precisions of keys and values; none: it has none
     mixed: bool = False  # GPUs of several makers in one engine
     host_by_host: bool = True  # it numbers its ranks so
+    trains: bool = False  # it takes a schedule
 
 
 ENGINES = {
@@ -42,7 +45,8 @@ ENGINES = {
         host_by_host=False,
     ),
     "SGLang": _Engine(sglang_launch),
-    "Megatron": _Engine(megatron_launch, kv=()),
+    "Megatron": _Engine(megatron_launch, kv=(), trains=True),
+    "torchtitan": _Engine(torchtitan_launch, kv=(), trains=True),
     "TensorRT-LLM": _Engine(tensorrt_llm_launch, ("CUDA",), host_by_host=False),
     "transformers": _Engine(transformers_launch, kv=("bf16", "fp16"), host_by_host=False),
 }
@@ -50,7 +54,7 @@ ENGINES = {
 
 def settings(
     problem: Problem,
-    plan: Placement | Result | InFlightResult,
+    plan: Placement | Result | InFlightResult | TrainingTimeline,
     engine: str,
     *,
     hosts: str | Sequence[str] | None = None,
@@ -61,9 +65,10 @@ def settings(
     ----------
     problem : Problem
         Whose rules and rates count.
-    plan : Placement or Result
-        Of a result, its placement.
-    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers"}
+    plan : Placement, Result or TrainingTimeline
+        Of a result, its placement; of a training step (`pl.timeline_of(…, training=True)`) its
+        schedule and microbatches, too, for Megatron and torchtitan.
+    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers"}
         The engine that is to run it.
     hosts : str or sequence of str, optional
         The address of every GPU's host, by GPU id; one text where all are on one host. By default a
@@ -83,7 +88,7 @@ def settings(
         There is no placement, or `hosts` does not fit.
     NotApplicable
         The engine cannot run this plan: stages have different numbers of GPUs, or share a batch; or
-        it does not take these GPUs, hosts or precisions; names the reason.
+        it does not take these GPUs, hosts, precisions or this schedule; names the reason.
     UnknownName
         There is no such engine.
 
@@ -116,4 +121,9 @@ def settings(
         deployment.refuse_kv(needs.kv)
     if needs.host_by_host:
         deployment.refuse_scattered()
+    if isinstance(plan, TrainingTimeline):
+        if not needs.trains:
+            expected = "expected Megatron or torchtitan for a training step: it serves"
+            raise deployment.refuse("plan", plan.timeline.schedule.name, expected)
+        deployment = deployment.for_schedule(plan.timeline.schedule)
     return needs.launch(deployment)
