@@ -34,6 +34,7 @@ from pipelab.fields import instance, whole_number
 from pipelab.schedules import Schedule
 
 _WHAT = "best_schedule"
+_FIRST_S = 30.0  # for a schedule as short as the bound, of at most half of the time
 
 
 class Progress(NamedTuple):
@@ -232,16 +233,28 @@ def _solved(
     )
     whole = question.with_costs(costs)
     known = simulate(best.schedule, costs)
-    most = ceil(value_of(known, objective))
-    program = Program(whole, objective == "span", min(most, int(_least(whole, objective))), most)
-    if objective == "makespan":
-        program.hint(_starts(known))
+    most, span = ceil(value_of(known, objective)), objective == "span"
+    least = min(most, int(_least(whole, objective)))
 
     def progress(value: int, least: int) -> None:
         if on_progress is not None:
             on_progress(Progress(deadline.spent, float(value / unit), float(least / unit)))
 
-    found = program.solve(deadline, workers, progress)
+    found = Answer(None, least, None)
+    if least < most:
+        # Mostly the bound is reached, and a schedule of just that length is found much sooner than
+        # by shortening one: every action then has a narrow window. The known one would only mislead.
+        first = deadline.within(min(_FIRST_S, deadline.left / 2))
+        found = Program(whole, span, least, least).solve(first, workers, progress)
+    if found.starts is None:
+        program = Program(whole, span, found.bound, most)
+        if not span:
+            program.hint(_starts(known))
+        found = program.solve(deadline, workers, progress)
+        if found.bound > most:
+            raise RuntimeError(
+                "CP-SAT calls a program infeasible that has a known solution; a mistake in pipelab"
+            )
     if found.starts is None:
         return found, None
     timeline = None
