@@ -76,12 +76,12 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
     --------
     >>> import pipelab as pl
     >>> cluster = pl.Cluster.from_counts({"A100-SXM-80": 2}, {"A100-SXM-80": 80}, 25)
-    >>> load = pl.Workload(2048, 1)
-    >>> problem = pl.Problem(cluster, pl.load_model("Qwen2.5-7B"), load, pl.Roofline())
-    >>> halves = pl.Placement.of([(14, (0,)), (14, (1,))])
+    >>> model, load = pl.load_model("Llama-2-7B"), pl.Workload(2048, 1)
+    >>> problem = pl.Problem(cluster, model, load, pl.Roofline())
+    >>> halves = pl.Placement.of([(16, (0,)), (16, (1,))])
     >>> parts = training_memory_parts(pl.timeline_of(problem, halves, training=True))
-    >>> parts["layout"]["title"]["text"].split("<br>")[0]
-    'Stage 1 is fullest: 79.1 of 80 GB'
+    >>> [trace["name"] for trace in parts["data"]]
+    ['stage 1 · 1 × A100-SXM-80', 'stage 2 · 1 × A100-SXM-80', "the GPU's memory"]
     """
     needs, limits = training.memory_gb, memory_limits(training)
     if needs is None:
@@ -100,7 +100,7 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
         "line": {"color": BOTTLENECK, "width": 2, "dash": "dash"}, "hoverinfo": "skip",
     })  # fmt: skip
     fullest = int(order[0])
-    title = f"Stage {fullest + 1} is fullest: {needs[fullest]:.3g} of {limits[fullest]:.3g} GB"
+    title = f"The fullest GPU is in stage {fullest + 1}: {needs[fullest]:.3g} of {limits[fullest]:.3g} GB"
     over = int((shares > 1).sum())
     if over:
         several = "stages do" if over > 1 else "stage does"

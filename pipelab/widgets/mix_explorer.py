@@ -74,10 +74,9 @@ class MixExplorer(widgets.VBox):
             self._draw_first(mix)
         self._answers = [
             self.refusal, self.deployed, widgets.HTML(_ONE), self.chart, self.text,
-            self.own.panel, self.own.table, self.baselines, self.code,
+            self.own.panel, self.own.table, self.baselines, self.code, reload_note(),
         ]  # fmt: skip
-        self._rest = reload_note(), shared()
-        super().__init__([self.panel, *self._answers, *self._rest])
+        super().__init__([self.panel, *self._answers, shared()])
 
     @property
     def placement(self) -> Placement | None:
@@ -95,7 +94,7 @@ class MixExplorer(widgets.VBox):
         self._other = other
         self._beside.cancel()
         self._show_busy(False)
-        self.children = [self.panel, *(self._answers if other is None else ()), *self._rest]
+        self.children = [self.panel, *(self._answers if other is None else ()), shared()]
         self._changed()
 
     def _draw_first(self, mix: Mix) -> None:

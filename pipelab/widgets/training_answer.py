@@ -9,7 +9,6 @@ from pipelab.display import ending
 from pipelab.engine.schedules import RULES
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import whole_number
-from pipelab.figures.training_charts import memory_limits
 from pipelab.hardware.training_memory import RECOMPUTE as KINDS
 from pipelab.problem import Problem, Workload
 from pipelab.solving import solve
@@ -130,21 +129,13 @@ def headline(found: "TrainingResult", at_work: bool) -> str:
 
 
 def facts(found: "TrainingResult") -> list[str]:
-    """Tokens/s, idle share and the fullest GPU; each a line for a reader."""
+    """Tokens/s, idle share, what is recomputed; each a line for a reader."""
     step = found.step
     if step is None:
         return [found.reason or found.sentence]
     lines = [
         f"{found.throughput:,.4g} tokens/s; {found.bubble:.1%} of the stages' time is idle (the bubble)."
     ]
-    if step.memory_gb is not None:
-        limits = memory_limits(step)
-        shares = [need / limit for need, limit in zip(step.memory_gb, limits, strict=True)]
-        at = max(range(len(shares)), key=shares.__getitem__)
-        label = step.labels[at]
-        lines.append(
-            f"The fullest GPU is in {label}: {step.memory_gb[at]:.3g} of {limits[at]:.3g} GB."
-        )
     if len(set(found.recompute)) > 1:
         again = [i for i, kind in enumerate(found.recompute, 1) if kind != "none"]
         lines.append(f"Recomputed in stages {', '.join(map(str, again))} only.")

@@ -13,7 +13,7 @@ from pipelab.figures.training_charts import training_gantt_parts, training_memor
 from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.panel import COLUMNS, LOOK, RELEASED
-from pipelab.widgets.parts import CopyCode, Words
+from pipelab.widgets.parts import CopyCode, Words, reload_note
 from pipelab.widgets.training_answer import (
     BEST,
     SCHEDULES,
@@ -85,7 +85,11 @@ class TrainingHalf(widgets.VBox):
             "<b>The placement whose training step takes least</b>, and what its GPUs do and hold"
         )
         grid = widgets.GridBox(own, layout=COLUMNS)
-        super().__init__([head, grid, self.busy, self.words, self.gantt, self.memory, self.code])
+        super().__init__(
+            [
+                head, grid, self.busy, self.words, self.gantt, self.memory, self.code, reload_note(),
+            ]
+        )  # fmt: skip
 
     @property
     def values(self) -> TrainingValues:
@@ -110,6 +114,7 @@ class TrainingHalf(widgets.VBox):
         if not self._at_work:
             return
         mix, values = self._controls.mix, self.values
+        self.code.code = code_of_training(mix, values)
         self._beside.run(lambda stop: trained(mix, values, stop, _FIRST_S), self._arrived)
 
     def _arrived(self, found: "TrainingResult | None", error: BaseException | None) -> None:
@@ -133,7 +138,6 @@ class TrainingHalf(widgets.VBox):
 
     def _show(self, found: "TrainingResult", at_work: bool) -> None:
         self.found = found
-        self.code.code = code_of_training(self._controls.mix, self.values)
         self.words.say(*facts(found))
         step = found.step
         if step is None:
