@@ -51,7 +51,8 @@ class TrainingCost(NamedTuple):
     step: float  # once per step: gradients of its replicas added up, weights updated
     state_gb: float  # weights, gradients and the optimizer's state
     activation_gb: float  # of one microbatch, from forward to input gradient
-    weight_activation_gb: float  # what of these the weight gradients still need
+    weight_activation_gb: float  # from there to the weight gradient: what it needs
+    working_gb: float = 0.0  # once, whatever is in flight: of a layer that is recomputed
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ input gradient all-reduces as often as the forward, weight gradients never. Sele
 is what fused attention does already; full recomputation runs the forward again.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,11 +53,12 @@ def training_cost(
             "training_cost", [("bytes_per_parameter", bytes_per_parameter, expected)]
         )
     model, load, layers = problem.model, problem.workload, report.stage.layers
-    demand, span = Demand(model, load, every_token=True), Span.of(model, layers)
+    demand, span = Demand(model, replace(load, phase="training")), Span.of(model, layers)
     gpus = tuple(problem.cluster.gpus[g] for g in report.stage.gpus)
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
     # Serving may prefer to share the batch where training has to cut layers, and so may this.
-    shared = {1: report.batch}
+    even = (load.batch_size / len(gpus),) * len(gpus)
+    shared = {1: report.batch if report.degree == 1 else even}
     for t in degrees_of(costs, model, gpus):
         shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
     modes = []
@@ -77,22 +79,20 @@ def training_cost(
     )
     last = model.layers - 1 in layers
     head = head_bytes(model, most, degree) if last else 0.0
-    kept = weight_share(model) * activation_bytes(
-        model, most, sequence=load.sequence_length, degree=degree
-    )
-    whole = len(layers) * one_layer + head
+    # Not recomputed: of one layer all is there again while its backward runs, and what weight
+    # gradients need stays until they run.
+    stored = activation_bytes(model, most, sequence=load.sequence_length, degree=degree)
     if recompute == "full":
         back += forward
-        # While a layer's backward runs, its activations are there again.
-        whole += kept / weight_share(model)
     return TrainingCost(
         forward,
         back,
         weight,
         _step(costs, demand, problem, report, degree, parameters),
         parameters * bytes_per_parameter / 1e9,
-        whole / 1e9,
-        min(whole, len(layers) * kept + head) / 1e9,
+        (len(layers) * one_layer + head) / 1e9,
+        (len(layers) * weight_share(model) * stored + head) / 1e9,
+        stored / 1e9 if recompute == "full" else 0.0,
     )
 
 
