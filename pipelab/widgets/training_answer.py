@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.display import ending
 from pipelab.engine.schedules import RULES
-from pipelab.errors import UnknownName, nearest, shown
+from pipelab.engine.timeline import TrainingTimeline, training_timeline
+from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.fields import whole_number
 from pipelab.hardware.training_memory import RECOMPUTE as KINDS
 from pipelab.problem import Problem, Workload
@@ -44,6 +45,12 @@ class TrainingValues:
     microbatches: int = 16
     sequences: int = 1
     recompute: str = "none"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What `pl.solve` is told; of recomputation only where there is any, since not all cost models know it."""
+        again = {} if self.recompute == "none" else {"recompute": self.recompute}
+        return {"schedule": self.schedule, **again}
 
 
 def begin_training(values: Mapping[str, Any]) -> tuple[TrainingValues, dict[str, Any]]:
@@ -103,8 +110,7 @@ def trained(
     found = solve(
         training_problem(mix, values),
         objective="step_time",
-        schedule=values.schedule,
-        recompute=values.recompute,
+        **values.options,
         stop=stop,
         time_limit=time_limit,
     )
@@ -113,6 +119,30 @@ def trained(
             _kept.pop(next(iter(_kept)))
         _kept[key] = found
     return found
+
+
+def carried_on(
+    found: "TrainingResult | None", mix: Mix, values: TrainingValues
+) -> TrainingTimeline | None:
+    """The placement of another answer under these values, if it exists there: soon drawn, and no answer."""
+    if found is None or found.placement is None:
+        return None
+    options = values.options
+    if values.schedule == BEST:
+        options["schedule"] = found.schedule or values.schedule
+    try:
+        problem = training_problem(mix, values)
+        if problem.cluster.gpus != found.problem.cluster.gpus:
+            return None  # the GPUs' numbers mean others now
+        return training_timeline(problem, found.placement, **options)
+    except PipelabError:
+        return None
+
+
+def passing_headline(step: TrainingTimeline) -> str:
+    """The title until there is an answer."""
+    name, seconds = step.timeline.schedule.name, step.timeline.iteration_time
+    return f"{name}: a step takes {_time(seconds)} with this placement; the best is being solved …"
 
 
 def headline(found: "TrainingResult", at_work: bool) -> str:
@@ -128,16 +158,17 @@ def headline(found: "TrainingResult", at_work: bool) -> str:
     return f"{head}{state}: {far}"
 
 
-def facts(found: "TrainingResult") -> list[str]:
+def facts(found: "TrainingResult", at_work: bool) -> list[str]:
     """Tokens/s, idle share, what is recomputed; each a line for a reader."""
     step = found.step
     if step is None:
-        return [found.reason or found.sentence]
+        return [] if at_work else [found.reason or found.sentence]
     lines = [
         f"{found.throughput:,.4g} tokens/s; {found.bubble:.1%} of the stages' time is idle (the bubble)."
     ]
-    if len(set(found.recompute)) > 1:
-        again = [i for i, kind in enumerate(found.recompute, 1) if kind != "none"]
+    kinds = found.recompute or ()
+    if len(set(kinds)) > 1:
+        again = [i for i, kind in enumerate(kinds, 1) if kind != "none"]
         lines.append(f"Recomputed in stages {', '.join(map(str, again))} only.")
     return lines
 
@@ -145,11 +176,11 @@ def facts(found: "TrainingResult") -> list[str]:
 def code_of_training(mix: Mix, values: TrainingValues) -> str:
     """The few lines that make the same problem and the same answer."""
     lines = code_of_problem(for_training(mix, values))
+    options = ", ".join(f"{name}={value!r}" for name, value in values.options.items())
     load = f'pl.Workload({mix.context}, {values.sequences}, "training", microbatches={values.microbatches})'
     lines += [
         f"problem = dataclasses.replace(problem, workload={load})",
-        f"options = dict(schedule={values.schedule!r}, recompute={values.recompute!r})",
-        'result = pl.solve(problem, objective="step_time", **options)',
+        f'result = pl.solve(problem, objective="step_time", {options})',
         "step = result.step",
     ]
     if "import dataclasses" not in lines:

@@ -18,17 +18,20 @@ from pipelab.widgets.training_answer import (
     BEST,
     SCHEDULES,
     TrainingValues,
+    carried_on,
     code_of_training,
     facts,
     headline,
+    passing_headline,
     trained,
 )
 
 if TYPE_CHECKING:
+    from pipelab.engine.timeline import TrainingTimeline
     from pipelab.engine.training import TrainingResult
     from pipelab.widgets.mix_controls import MixControls
 
-_FIRST_S = 0.15  # for what is drawn at once
+_FIRST_S = 0.8  # for a first answer; until then, the placement of the one before is drawn
 _LIMIT_S = 30.0  # for the proof
 _IDLE_S = 0.4  # without a change before that begins
 _MICROBATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -76,8 +79,8 @@ class TrainingHalf(widgets.VBox):
         )
         own = [self.schedule, self.microbatches, self.sequences, self.recompute]
         self.busy, self.words, self.code = widgets.HTML(), Words(), CopyCode()
-        self._empty = plan_parts(None, None, "No training step without a placement")
-        self.gantt, self.memory = LiveChart(self._empty), LiveChart(self._empty)
+        empty = plan_parts(None, None, "The training step is being solved …")
+        self.gantt, self.memory = LiveChart(empty), LiveChart(empty)
         self._beside = Beside(self._show_busy)
         for control in own:
             control.observe(lambda _change: self.follow(), "value")
@@ -115,7 +118,12 @@ class TrainingHalf(widgets.VBox):
             return
         mix, values = self._controls.mix, self.values
         self.code.code = code_of_training(mix, values)
-        self._beside.run(lambda stop: trained(mix, values, stop, _FIRST_S), self._arrived)
+        step = carried_on(self.found, mix, values)
+        if step is not None:
+            self._draw(step, passing_headline(step))
+        # where nothing follows, in a script, all of the time is given to the first answer
+        limit = _FIRST_S if self._beside.follows else _LIMIT_S
+        self._beside.run(lambda stop: trained(mix, values, stop, limit), self._arrived)
 
     def _arrived(self, found: "TrainingResult | None", error: BaseException | None) -> None:
         if found is None:
@@ -138,19 +146,23 @@ class TrainingHalf(widgets.VBox):
 
     def _show(self, found: "TrainingResult", at_work: bool) -> None:
         self.found = found
-        self.words.say(*facts(found))
+        self.words.say(*facts(found, at_work))
         step = found.step
         if step is None:
-            self._show_nothing("No placement can be trained" if not at_work else "No placement yet")
+            none = f"{plain(found.problem.name)}: no placement "
+            infeasible = found.status == "infeasible"
+            self._show_nothing(none + ("can be trained" if infeasible else "found yet …"))
             return
-        name = plain(found.problem.name)
-        self.gantt.put(training_gantt_parts(step, f"{name}, {headline(found, at_work)}"))
+        self._draw(step, headline(found, at_work))
+
+    def _draw(self, step: "TrainingTimeline", finding: str) -> None:
+        """A step's charts."""
+        self.gantt.put(training_gantt_parts(step, f"{plain(step.problem.name)}, {finding}"))
         self.memory.put(training_memory_parts(step))
 
     def _show_nothing(self, title: str) -> None:
-        empty = plan_parts(None, None, title)
-        self.gantt.put(empty)
-        self.memory.put(self._empty)
+        self.gantt.put(plan_parts(None, None, title))
+        self.memory.put(plan_parts(None, None, "Nothing is held in memory without a placement"))
 
     def _show_busy(self, on: bool) -> None:
         text = "<span role='status'>… Still solving; the charts show the previous values.</span>"
