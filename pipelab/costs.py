@@ -64,7 +64,7 @@ class CostModel(Protocol):
     for the last layers than for the first. Optional members make it faster or its
     reasons richer: `stage_tables`, `mixes_as_slowest`, `memory_parts`, all explained in
     `pipelab.engine.stage_arrays`. For training, `training_cost(problem, report, **recipe)` gives a
-    `TrainingCost`, as that of `Roofline` does.
+    `TrainingCost`, as that of `Roofline` does; its `training_table` has them for many stages.
     """
 
     @property

@@ -196,12 +196,13 @@ class _Solving:
         reason, stopped = "", self.stopped
         if value is None and bound == np.inf:
             status, bound, stopped = "infeasible", None, None
-            reason = why_none_fits(
-                self.stages, self.schedule, self.absent, self.deadline, self.bytes_per_parameter
-            )
+            reason = self._why_none()
         else:
-            bound = bound if bound else None
-            status, bound = status_and_least(value, bound)
+            status, bound = status_and_least(value, bound or None)
+        if step is not None and len(step.placement) > problem.workload.microbatches:
+            few = problem.workload.microbatches
+            several = "one microbatch" if few == 1 else f"{few} microbatches"
+            reason = f"{several} on {len(step.placement)} ranks: some of them always wait"
         among = self.schedule if self.schedule != ANY else "the published schedules"
         objective = StepTime("seconds_per_step", "s per step", value, bound, 0.0, among)
         size = {
@@ -234,6 +235,14 @@ class _Solving:
             None if step is None else self._recomputed(step),
             step,
         )
+
+    def _why_none(self) -> str:
+        """Of the rule that exists here and holds least; or why none exists."""
+        if not self.rules:
+            return next(iter(self.absent.values())).removeprefix("schedule: ")
+        names = [rule.name for rule in self.rules]
+        rule = self.rules[names.index("1F1B") if "1F1B" in names else 0]
+        return why_none_fits(self.stages, rule.orders, self.deadline, self.bytes_per_parameter)
 
     def _step(self) -> TrainingTimeline:
         """The best placement, as `timeline_of` has it."""

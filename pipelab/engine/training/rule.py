@@ -13,6 +13,7 @@ from pipelab.engine.training.stages import Stages
 from pipelab.engine.training.suffixes import Suffixes, merged
 
 _FIRST_LIMIT = 2.0  # times the least time that the slowest stage may have
+_TIGHTER = 0.95  # a table with a limit so much lower is worth its time
 _MOST_CELLS = 60_000_000  # of a table of suffixes: more take seconds
 
 
@@ -88,26 +89,32 @@ class RuleSearch:
         while True:
             # Of stages that take longer than the limit, a step is no shorter than this.
             beyond = microbatches * limit
-            self._search_within(limit, beyond)
+            search = self._table(limit, beyond)
+            search.dive()
+            if self.best.seconds < beyond * _TIGHTER:
+                # What exceeds the best need not be in the table, and the rest bounds more.
+                limit = self.best.seconds / microbatches
+                beyond = self.best.seconds
+                search = self._table(limit, beyond)
+            self.stopped = search.run()
+            self._note(beyond)
             if self.stopped or self.best.seconds <= beyond or limit == np.inf:
                 break
             limit = limit * 4 if limit < 100 * slowest else np.inf
         if self.best.seconds == np.inf and not self.stopped:
             self.bound, self.feasible = np.inf, False
 
-    def _search_within(self, limit: float, beyond: float) -> None:
+    def _table(self, limit: float, beyond: float) -> Search:
         cells = len(self.stages.composition) * self.stages.layers * 8
         groups = merged(self.stages, max(2, _MOST_CELLS // cells))
         suffixes = Suffixes(self.stages, self.orders, groups, limit, self.deadline)
         self.states += sum(map(len, suffixes.state))
-        search = self._search = Search(
+        self._search = search = Search(
             suffixes, self.best.seconds, self._keep, self.deadline, self.gap
         )
         search.bound = search.heap[0][0] if search.heap else np.inf
         self._note(beyond)
-        search.dive()
-        self.stopped = search.run()
-        self._note(beyond)
+        return search
 
     def _note(self, beyond: float = np.inf) -> None:
         if self._search is not None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK, TrainingCost, answered
+from pipelab.costs import MEMORY_SLACK, answered
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.layer_runs import Spans, runs_of
+from pipelab.engine.stage_arrays import StageTables, stage_tables
 from pipelab.engine.timeline.training_costs import in_training
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import StageReport
@@ -147,31 +148,87 @@ def stages_in_training(
     size = len(composition) * len(runs.layers)
     if problem.model.layers > MOST_LAYERS or size > MOST_STAGES:
         text = f"{size:,} kinds of stage of {problem.model.layers:,} layers"
-        remedy = f"at most {MOST_STAGES:,} and {MOST_LAYERS} are compared for a training step; take fewer GPUs per stage"
+        remedy = (
+            f"at most {MOST_STAGES:,} and {MOST_LAYERS} are compared; take fewer GPUs per stage"
+        )
         raise TooLarge(f"step_time: {text}; {remedy}", {"stages": size})
-    modes = _modes(problem, recompute, bytes_per_parameter)
-    shape = len(composition), len(runs.layers)
-    costs = {mode: np.zeros((8, *shape)) for mode in modes}
-    serves = np.zeros(shape, dtype=bool)
     recipe = {} if bytes_per_parameter is None else {"bytes_per_parameter": bytes_per_parameter}
-    starts, sizes = runs.examples
-    kinds = np.array([classes.gpu(a).memory_gb for a in range(len(classes))])
-    for c, counts in enumerate(composition):
-        ids = [int(g) for a, n in enumerate(counts) for g in classes.members[a][:n]]
-        for u, (start, n) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+    modes = _modes(problem, recompute, bytes_per_parameter)
+    kinds = problem.cluster.kinds
+    by_kind = composition @ np.eye(len(kinds), dtype=int)[classes.kind]
+    tables = stage_tables(
+        problem.costs, problem.model, problem.workload, kinds, by_kind, problem.batch_split
+    )
+    costs = {mode: np.zeros((8, *tables.throughput.shape)) for mode in modes}
+    known: dict[tuple, np.ndarray] = {}
+    for mode in modes:
+        if mode is None:
+            # Without more being known, both gradients take as long as the forward.
+            costs[mode][:3] = _seconds(problem, tables)
+            continue
+        for c, counts in enumerate(composition):
             deadline.check()
-            report = _report(problem, ids, range(start, start + n))
-            offers = zip(report.memory_gb, report.memory_limit_gb, strict=True)
-            serves[c, u] = report.throughput > 0 and all(
-                need <= offer * MEMORY_SLACK for need, offer in offers
-            )
-            if report.throughput > 0:
-                for mode in modes:
-                    costs[mode][:, c, u] = _cost(problem, report, mode, recipe)
-    offered = np.where(composition > 0, kinds, np.inf).min(axis=1)
+            ids = [int(g) for a, n in enumerate(counts) for g in classes.members[a][:n]]
+            key = (mode, by_kind[c].tobytes(), _links_inside(classes, counts))
+            if key not in known:
+                known[key] = _costs(problem, ids, mode, recipe, tables.throughput[c] > 0, deadline)
+            costs[mode][:, c] = known[key]
+    memory = np.array([classes.gpu(a).memory_gb for a in range(len(classes))])
+    offered = np.where(composition > 0, memory, np.inf).min(axis=1)
     return Stages(
-        problem, classes, composition, modes, costs, serves, offered, _hops(problem, classes, composition), {}
-    )  # fmt: skip
+        problem,
+        classes,
+        composition,
+        modes,
+        costs,
+        tables.fits(kinds),
+        offered,
+        _hops(problem, classes, composition),
+        {},
+    )
+
+
+def _seconds(problem: Problem, tables: StageTables) -> np.ndarray:
+    """Of a microbatch in whole sequences, forward."""
+    if tables.pass_seconds is not None:
+        return tables.pass_seconds
+    rate = np.where(tables.throughput > 0, tables.throughput, np.nan)
+    return problem.workload.tokens / rate
+
+
+def _links_inside(classes: Classes, counts: np.ndarray) -> tuple:
+    """Bandwidth and latency of every pair of GPUs in a stage, which a ring among them may depend on."""
+    here = np.repeat(np.arange(len(counts)), counts)
+    one, other = np.nonzero(~np.eye(len(here), dtype=bool))
+    at = here[one], here[other]
+    pairs = zip(
+        classes.bandwidth_gb_per_s[at].tolist(), classes.latency_ms[at].tolist(), strict=True
+    )
+    return tuple(sorted(pairs))
+
+
+def _costs(
+    problem: Problem,
+    ids: list[int],
+    mode: str,
+    recipe: Mapping[str, Any],
+    exists: np.ndarray,
+    deadline: Deadline,
+) -> np.ndarray:
+    """The fields of `TrainingCost` for every kind of run on these GPUs, (8, U)."""
+    more = recipe if mode == "none" else {"recompute": mode, **recipe}
+    if hasattr(problem.costs, "training_table"):
+        table = problem.costs.training_table(problem, ids, **more)
+        if table is not None:
+            return table
+    starts, sizes = runs_of(problem.model).examples
+    found = np.zeros((8, len(starts)))
+    for u, (start, n) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        deadline.check()
+        if exists[u]:
+            report = _report(problem, ids, range(start, start + n))
+            found[:, u] = problem.costs.training_cost(problem, report, **more)
+    return found
 
 
 def _compositions(problem: Problem, classes: Classes) -> Iterator[list[int]]:
@@ -189,9 +246,7 @@ def _compositions(problem: Problem, classes: Classes) -> Iterator[list[int]]:
                 if left > n:
                     yield from more(a + 1, left - n, grown)
 
-    made = 0
-    for one in more(0, problem.max_gpus_per_stage, [0] * len(count)):
-        made += 1
+    for made, one in enumerate(more(0, problem.max_gpus_per_stage, [0] * len(count)), 1):
         if made > MOST_STAGES:
             raise TooLarge(
                 f"step_time: more than {MOST_STAGES:,} compositions of a stage; take fewer GPUs per stage",
@@ -228,17 +283,6 @@ def _report(problem: Problem, ids: list[int], layers: range) -> StageReport:
     return StageReport(
         stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, seconds, cost.degree
     )
-
-
-def _cost(
-    problem: Problem, report: StageReport, mode: str | None, recipe: Mapping[str, Any]
-) -> TrainingCost:
-    """As the cost model has it; of one without training, both gradients take as long as the forward."""
-    if mode is None:
-        each = report.seconds
-        return TrainingCost(each, each, each, 0.0, 0.0, 0.0, 0.0)
-    more = recipe if mode == "none" else {"recompute": mode, **recipe}
-    return problem.costs.training_cost(problem, report, **more)
 
 
 def _hops(problem: Problem, classes: Classes, composition: np.ndarray) -> np.ndarray:
