@@ -16,6 +16,7 @@ from pipelab.widgets.training_answer import (
     TrainingValues,
     carried_on,
     code_of_training,
+    passing_headline,
     trained,
     training_problem,
 )
@@ -45,7 +46,7 @@ def test_the_step_is_that_of_solve_and_of_the_code(shown):
     assert f"a step takes {found.objective.value:.4g} s" in _title(shown.training.gantt)
     assert _title(shown.training.gantt).endswith("proven least")
     said = shown.training.words.value
-    assert f"{found.throughput:,.4g} tokens/s" in said
+    assert f"{found.throughput:,.6g} tokens/s" in said
     assert f"{found.bubble:.1%}" in said
     ticks = shown.training.gantt.layout.yaxis.ticktext
     assert ticks == found.step.labels
@@ -139,6 +140,9 @@ def test_a_placement_is_carried_on_only_where_its_gpus_are_the_same():
     step = carried_on(found, mix, more)
     alone = pl.timeline_of(training_problem(mix, more), found.placement, schedule="GPipe")
     assert step.timeline.iteration_time == alone.timeline.iteration_time
+    assert "with this placement; the best" in passing_headline(step)
+    full = carried_on(found, mix, replace(more, sequences=32))
+    assert "with this placement, which does not fit; the best" in passing_headline(full)
     best = carried_on(found, mix, replace(more, schedule="best"))
     assert best.timeline.schedule.name == found.schedule
     assert carried_on(found, beginning("Llama-3-8B", {"A100-SXM-80": 3}), values) is None

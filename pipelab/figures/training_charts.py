@@ -81,7 +81,7 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
     >>> halves = pl.Placement.of([(16, (0,)), (16, (1,))])
     >>> parts = training_memory_parts(pl.timeline_of(problem, halves, training=True))
     >>> [trace["name"] for trace in parts["data"]]
-    ['stage 1 · 1 × A100-SXM-80', 'stage 2 · 1 × A100-SXM-80', "the GPU's memory"]
+    ['stage 1 · A100-SXM-80', 'stage 2 · A100-SXM-80', "the GPU's memory"]
     """
     needs, limits = training.memory_gb, memory_limits(training)
     if needs is None:
@@ -126,7 +126,7 @@ def _held(
     whole = (training.memory_gb or ())[rank]
     always = whole - float(steps.amount.max(initial=0.0))
     amount = always + np.append(steps.amount, steps.amount[-1:])
-    types = tally(report.gpu_types)
+    types = report.gpu_types[0] if len(report.gpu_types) == 1 else tally(report.gpu_types)
     return {
         "type": "scatter", "mode": "lines", "name": f"stage {rank + 1} · {plain(types)}",
         "x": np.append(steps.time, timeline.makespan), "y": 100 * amount / limit,
@@ -142,8 +142,10 @@ def _held(
 
 def _memory_layout(training: "TrainingTimeline", most: float, title: str, note: str) -> dict:
     return {
-        "title": {"text": f"{title}<br><sup>{note}</sup>"}, "height": 360, "hovermode": "closest",
-        "margin": {"l": _left(training)},  # below the Gantt chart, on the same time axis
+        "title": {"text": f"{title}<br><sup>{note}</sup>"}, "height": 430, "hovermode": "closest",
+        "margin": {"l": _left(training), "t": 66},  # below the Gantt chart, on the same time axis
+        # below, where its lines do not come between title and chart
+        "legend": {"x": 0, "xanchor": "left", "y": -0.25, "yanchor": "top"},
         "xaxis": {
             "range": [0, training.timeline.makespan], "title": {"text": "time (s)"}, "gridcolor": GRID,
             "zeroline": False,

@@ -142,7 +142,11 @@ def carried_on(
 def passing_headline(step: TrainingTimeline) -> str:
     """The title until there is an answer."""
     name, seconds = step.timeline.schedule.name, step.timeline.iteration_time
-    return f"{name}: a step takes {_time(seconds)} with this placement; the best is being solved …"
+    fits = ", which does not fit" if step.shortfall else ""
+    return (
+        f"{name}: a step takes {_time(seconds)} with this placement{fits}; "
+        "the best is being solved …"
+    )
 
 
 def headline(found: "TrainingResult", at_work: bool) -> str:
@@ -164,7 +168,7 @@ def facts(found: "TrainingResult", at_work: bool) -> list[str]:
     if step is None:
         return [] if at_work else [found.reason or found.sentence]
     lines = [
-        f"{found.throughput:,.4g} tokens/s; {found.bubble:.1%} of the stages' time is idle (the bubble)."
+        f"{found.throughput:,.6g} tokens/s; {found.bubble:.1%} of the stages' time is idle (the bubble)."
     ]
     kinds = found.recompute or ()
     if len(set(kinds)) > 1:
