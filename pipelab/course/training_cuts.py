@@ -1,6 +1,6 @@
 """A training step by the cuts people use, beside the placement proven best."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,7 @@ def _cuts(
     yield "ΣT + (M − 1)·max T", formula_best(stages, schedule)
 
 
-def _by_id(parts: list[range]) -> Placement:
+def _by_id(parts: Sequence[range]) -> Placement:
     return Placement.of([(len(part), (g,)) for g, part in enumerate(parts) if len(part)])
 
 
@@ -157,7 +157,8 @@ def formula_best(stages: Stages, schedule: str) -> Placement | None:
     orders, _ = orders_of(schedule, stages.most, microbatches)
     groups = merged(stages, _STATES)
     times = [stages.times(held, o.chunks).whole for o in orders.values() for held in o.held]
-    values = np.unique(np.concatenate([t[np.isfinite(t)] for t in times])) if times else []
+    finite = [t[np.isfinite(t)] for t in times]
+    values = np.unique(np.concatenate([np.zeros(0), *finite]))
     best, found, sums = np.inf, None, 0.0
     if len(values):
         free = _least_sum(Suffixes(stages, orders, groups, np.inf, NEVER))

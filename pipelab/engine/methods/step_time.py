@@ -148,7 +148,7 @@ class _Solving:
         self.stages, self.schedule, self.gap = stages, schedule, gap
         self.deadline, self.bytes_per_parameter = deadline, bytes_per_parameter
         self.on_progress = on_progress
-        self.best = Best(told=self._tell)
+        self.best = Best(on_change=self._tell)
         self.rules: list[RuleSearch] = []
         self.absent: dict[str, str] = {}
         self.stopped: str | None = None
@@ -189,7 +189,7 @@ class _Solving:
         value = None if step is None else step.timeline.iteration_time
         if value is not None and abs(value / best.seconds - 1) > SOLVER:
             expected = (
-                f"expected {best.seconds:g} s per step, as for the first layers that are alike"
+                f"expected {best.seconds:g} s per step, as for the first layers that are identical"
             )
             model = type(problem.costs).__name__
             raise InvalidValue(f"{model}.training_cost", [("step", value, expected)])

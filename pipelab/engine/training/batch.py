@@ -73,7 +73,7 @@ class Batch:
             some = slice(low, low + _AT_ONCE)
             part = Batch(self.compositions[some], self.cuts[some])
             times, step = part.times(stages, order)
-            fits = np.isfinite(times).all(axis=(0, 1))
+            fits = np.isfinite(times).all(axis=(0, 1)) & np.isfinite(step).all(axis=0)
             comm = part.take(fits).links(stages, order.together.columns.holder)
             if fits.any():
                 ends = order.together.makespans(times[..., fits], comm)

@@ -11,6 +11,10 @@ message to the next stage, M microbatches and lead_i = Σ_{j<i} (F_j + c_j):
              Σ_{j<i} (I_j + c_j) and then W_1, as rank i's own W may hide behind it
     window   forward k + w of a rank waits for backward k, which is R_i later
     link     M messages go one at a time
+    run      on ranks i to j: forward k of rank j comes before its backward k - w_j + 1, so that forward
+             k + d of rank i, d = w_i - w_j + 1, begins R_ij later than forward k, the time through
+             these ranks and back: (F + B) of all of them and 2c of all links between them. So d
+             microbatches take R_ij at least: where neighbours are equally busy, messages count
 
 Each of these is a "track": what counts M times (X), and what every stage before adds (Y, and the
 number of messages). With several stages per rank the first of each counts for its lead and its way
@@ -18,6 +22,7 @@ home, and the last two are not used.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +89,7 @@ class Parts:
     weight: np.ndarray  # of one chunk
     step: np.ndarray
 
-    def take(self, *index: np.ndarray) -> "Parts":
+    def take(self, *index: Any) -> "Parts":
         """These stages."""
         single = (self.forward[index], self.both[index], self.weight[index], self.step[index])
         return Parts(self.busy[(slice(None), *index)], self.lead[(slice(None), *index)], *single)
@@ -126,6 +131,37 @@ def own_terms(
     return busy
 
 
+def run_bound(
+    shape: Shape,
+    most: tuple[int, int],
+    forward: np.ndarray,
+    both: np.ndarray,
+    run: np.ndarray,
+    through: np.ndarray,
+) -> np.ndarray:
+    """What ranks i to j bound, from the first input of rank i on; 0 where they bound nothing.
+
+    Parameters
+    ----------
+    most : pair of int
+        w of rank i and of rank j.
+    forward, both : float arrays
+        Of rank i: F, and F with what is run before the gradient is sent on.
+    run, through : float arrays
+        R_ij, and R_i: the same to the last rank.
+    """
+    last = shape.microbatches - 1
+    held, inner = (min(shape.microbatches, each) for each in most)
+    ahead = held - inner + 1
+    if last < inner - 1 + ahead:
+        return np.zeros(np.broadcast_shapes(run.shape, through.shape))
+    rounds, rest = divmod(last - (inner - 1), ahead)
+    # Forward a + d of rank i, where a is the first that rounds lead to the last from.
+    first = inner - 1 + rest
+    steady = through + (first + ahead - held) * both
+    return np.maximum(first * forward + run, steady) + (rounds - 1) * run + through
+
+
 def placement_bounds(
     order: Order, times: np.ndarray, step: np.ndarray, comm: np.ndarray
 ) -> np.ndarray:
@@ -146,12 +182,22 @@ def placement_bounds(
         The optimizer's longest step included.
     """
     shape, ranks = Shape.of(order), times.shape[1]
-    parts = shape.parts(Times(*times, np.zeros_like(step)))
+    parts = shape.parts(Times(times[0], times[1], times[2], np.zeros_like(step)))
     value = np.zeros((len(shape.hops), times.shape[2]))
+    runs = shape.windows and bool(comm.any())
+    passed = parts.both.copy()  # to a rank and back to the first, for what lies between them
+    passed[1:] += 2 * comm
+    passed = passed.cumsum(axis=0)
     beyond = link = None
     for i in reversed(range(ranks)):
         mine = parts.take(np.array(i))
         own = own_terms(shape, mine, order.window[i], beyond, link)
+        for j in range(i, ranks if runs else i):
+            found = run_bound(
+                shape, (order.window[i], order.window[j]), mine.forward, mine.both,
+                passed[j] - passed[i] + mine.both, passed[-1] - passed[i] + mine.both,
+            )  # fmt: skip
+            np.maximum(own[-1], found + mine.step, out=own[-1])
         if i < ranks - 1:
             messages = np.array(shape.hops)[:, None] * comm[i]
             value = np.maximum(own, mine.lead + messages + value)

@@ -13,7 +13,7 @@ from pipelab.engine.training.stages import Stages
 from pipelab.engine.training.suffixes import Suffixes, merged
 
 _FIRST_LIMIT = 2.0  # times the least time that the slowest stage may have
-_TIGHTER = 0.95  # a table with a limit so much lower is worth its time
+_TIGHTER = 0.95  # a table with a limit so much lower saves more time than it takes
 _MOST_CELLS = 60_000_000  # of a table of suffixes: more take seconds
 
 
@@ -27,21 +27,21 @@ class Best:
         Of a step; infinite as long as there is none.
     rule : str
     plan : Plan or None
-    told : function, optional
+    on_change : function, optional
         Called after every change.
     """
 
     seconds: float = np.inf
     rule: str = ""
     plan: Plan | None = None
-    told: Callable[[], None] | None = None
+    on_change: Callable[[], None] | None = None
 
     def keep(self, rule: str, plan: Plan, seconds: float) -> None:
         """Take it if it is better."""
         if seconds < self.seconds:
             self.seconds, self.rule, self.plan = seconds, rule, plan
-            if self.told is not None:
-                self.told()
+            if self.on_change is not None:
+                self.on_change()
 
 
 @dataclass

@@ -13,12 +13,15 @@ import numpy as np
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.engine.training.batch import Batch
-from pipelab.engine.training.bounds import REAL, own_terms
+from pipelab.engine.training.bounds import REAL, own_terms, run_bound
 from pipelab.engine.training.suffixes import After, Suffixes
 
-MOST_NODES = 4_000_000
+MOST_NODES = 2_500_000
 _NODES_AT_ONCE = 256
 _LEAVES_AT_ONCE = 1024
+_FIELDS = (
+    "ranks", "left", "state", "last", "first", "before", "used", "lead", "own", "forward", "both",
+)  # fmt: skip
 
 
 class Search:
@@ -45,10 +48,13 @@ class Search:
         tracks = len(self.shape.hops)
         self.count, size = 0, 1024
         self.ranks, self.left, self.state, self.last, self.first, self.before = (
-            np.zeros(size, dtype=np.int64) for _ in range(6)
+            np.zeros(size, dtype=np.int32) for _ in range(6)
         )
-        self.used = np.zeros((size, len(self.stages.classes)), dtype=np.int64)
+        self.used = np.zeros((size, len(self.stages.classes)), dtype=np.int16)
         self.lead, self.own = np.zeros((size, tracks)), np.zeros((size, tracks))
+        # Of the last stage: its forward, and it with what is run before its gradient is sent on.
+        self.forward, self.both = np.zeros(size), np.zeros(size)
+        self.runs = self.shape.windows and bool((self.stages.hop > 0).any())
         self._roots()
 
     def _roots(self) -> None:
@@ -61,6 +67,7 @@ class Search:
             self._push(
                 least[rows], ranks, ranks, rows, np.full(len(rows), -1), np.zeros(len(rows), int),
                 np.full(len(rows), -1), np.zeros((len(rows), self.used.shape[1]), int), zero, zero,
+                np.zeros(len(rows)), np.zeros(len(rows)),
             )  # fmt: skip
 
     @property
@@ -71,26 +78,18 @@ class Search:
     def _push(
         self, bound: np.ndarray, ranks: int, left: int, state: np.ndarray, last: np.ndarray,
         first: np.ndarray, before: np.ndarray, used: np.ndarray, lead: np.ndarray, own: np.ndarray,
+        forward: np.ndarray, both: np.ndarray,
     ) -> None:  # fmt: skip
         n = len(bound)
         while self.count + n > len(self.ranks):
-            for name in (
-                "ranks",
-                "left",
-                "state",
-                "last",
-                "first",
-                "before",
-                "used",
-                "lead",
-                "own",
-            ):
+            for name in _FIELDS:
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
         here = slice(self.count, self.count + n)
         self.ranks[here], self.left[here], self.state[here] = ranks, left, state
         self.last[here], self.first[here], self.before[here] = last, first, before
         self.used[here], self.lead[here], self.own[here] = used, lead, own
+        self.forward[here], self.both[here] = forward, both
         pairs = zip(bound.tolist(), range(self.count, self.count + n), strict=True)
         if left:
             for pair in pairs:
@@ -140,7 +139,7 @@ class Search:
         self._simulate()
 
     def _extend_nearest(self) -> None:
-        chosen = []
+        chosen: list[int] = []
         while self.heap and len(chosen) < _NODES_AT_ONCE and self.heap[0][0] < self._useful:
             chosen.append(heapq.heappop(self.heap)[1])
         self._extend(chosen)
@@ -158,11 +157,12 @@ class Search:
         order = suffixes.orders[ranks]
         rank, parts = ranks - left, suffixes.parts(suffixes.exact(ranks, ranks - left))
         onto, groups, last_layer = suffixes.onto[left], suffixes.groups, stages.layers
-        size = np.arange(suffixes.most_layers)
+        size, earlier = np.arange(suffixes.most_layers), self._earlier(rank, nodes)
         for c, counts in enumerate(stages.composition):
             fits = (self.used[nodes] + counts <= stages.classes.count).all(axis=1)
             rest = onto[self.state[nodes], groups.of[c]]
-            some = nodes[fits & (rest >= 0)]
+            here = fits & (rest >= 0)
+            some = nodes[here]
             if not len(some):
                 continue
             rest = onto[self.state[some], groups.of[c]]
@@ -181,6 +181,15 @@ class Search:
                 if self.shape.split:
                     lead[-1] = mine.weight
             own = np.maximum(self.own[some].T[..., None], lead + own)
+            for i, (begins, forward, both) in enumerate(earlier):
+                started = begins[here, None]
+                run = lead[-1] + mine.both - started
+                through = run if after.link is None else run + after.beyond
+                most = order.window[i], order.window[rank]
+                found = run_bound(
+                    self.shape, most, forward[here, None], both[here, None], run, through
+                )
+                np.maximum(own[-1], started + found + mine.step, out=own[-1])
             lead = lead + mine.lead
             bound = np.maximum(own, lead + after.value.transpose(1, 0, 2)).max(axis=0)
             end = first[:, None] + size + 1
@@ -189,7 +198,17 @@ class Search:
             self._push(
                 bound[at, n], ranks, left - 1, rest[at], np.full(len(at), c), end[at, n], some[at],
                 self.used[some[at]] + counts, lead[:, at, n].T, own[:, at, n].T,
+                mine.forward[at, n], mine.both[at, n],
             )  # fmt: skip
+
+    def _earlier(self, rank: int, nodes: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+        """Of every earlier stage of these nodes: when it may begin, and its times."""
+        found = []
+        for _ in range(rank if self.runs else 0):
+            both = self.both[nodes]
+            found.append((self.lead[nodes, -1] - both, self.forward[nodes], both))
+            nodes = self.before[nodes]
+        return found[::-1]
 
     def _after(self, left: int, rest: np.ndarray, hop: np.ndarray, first: np.ndarray) -> After:
         """What comes after a stage that begins at these layers."""

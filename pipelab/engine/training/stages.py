@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK, answered
+from pipelab.costs import MEMORY_SLACK, TrainingCost, answered
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.layer_runs import Spans, runs_of
@@ -173,6 +173,9 @@ def stages_in_training(
             if key not in known:
                 known[key] = _costs(problem, ids, mode, recipe, tables.throughput[c] > 0, deadline)
             costs[mode][:, c] = known[key]
+    fits = tables.fits(kinds)
+    for found in costs.values():
+        _refuse_no_time(problem, found[:, fits])
     memory = np.array([classes.gpu(a).memory_gb for a in range(len(classes))])
     offered = np.where(composition > 0, memory, np.inf).min(axis=1)
     return Stages(
@@ -181,11 +184,27 @@ def stages_in_training(
         composition,
         modes,
         costs,
-        tables.fits(kinds),
+        fits,
         offered,
         _hops(problem, classes, composition),
         {},
     )
+
+
+def _refuse_no_time(problem: Problem, found: np.ndarray) -> None:
+    """Raise `InvalidValue` for stages whose microbatches take no time, or for what is no number."""
+    for name, values in zip(TrainingCost._fields, found, strict=True):
+        wrong = values[~(values >= 0)]  # infinite: the stage cannot be
+        if len(wrong):
+            expected = "expected a number of at least 0"
+            raise InvalidValue(
+                f"{type(problem.costs).__name__}.training_cost", [(name, float(wrong[0]), expected)]
+            )
+    if (found[:3].sum(axis=0) <= 0).any():
+        expected = "expected more than 0 seconds for forward and backward together"
+        raise InvalidValue(
+            f"{type(problem.costs).__name__}.training_cost", [("forward", 0.0, expected)]
+        )
 
 
 def _seconds(problem: Problem, tables: StageTables) -> np.ndarray:

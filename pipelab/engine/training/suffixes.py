@@ -32,7 +32,7 @@ class Groups:
     of : int array, shape (C,)
         Of each composition by classes, the one by groups.
     between : float array, shape (D, D)
-        Seconds of a message, of the quickest that there may be.
+        Seconds of a message, the least that there may be.
     onward : float array, shape (C, D)
         The same, from a composition by classes.
     """
@@ -74,7 +74,7 @@ def groups_of(stages: Stages, group: np.ndarray) -> Groups:
 
 
 def merged(stages: Stages, most_states: int) -> Groups:
-    """As few classes merged as keep the states within a number: first equal GPUs, then the most alike."""
+    """As few classes merged as keep to so many states: identical GPUs first, then the nearest speeds."""
     group = np.arange(len(stages.classes))
     found = groups_of(stages, group)
     if found.states <= most_states:

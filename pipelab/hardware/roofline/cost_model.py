@@ -320,7 +320,7 @@ class Roofline(RooflineStages):
         Returns
         -------
         numpy.ndarray or None
-            Shape (8, U): the fields of `TrainingCost`. None where unlike GPUs share the batch
+            Shape (8, U): the fields of `TrainingCost`. None where different GPUs share the batch
             unevenly.
         """
         from pipelab.hardware.roofline.training import training_table
