@@ -140,9 +140,10 @@ def test_a_placement_is_carried_on_only_where_its_gpus_are_the_same():
     step = carried_on(found, mix, more)
     alone = pl.timeline_of(training_problem(mix, more), found.placement, schedule="GPipe")
     assert step.timeline.iteration_time == alone.timeline.iteration_time
-    assert "with this placement; the best" in passing_headline(step)
-    full = carried_on(found, mix, replace(more, sequences=32))
-    assert "with this placement, which does not fit; the best" in passing_headline(full)
+    assert "with this placement, which does not fit; the best" in passing_headline(step)
+    same = carried_on(found, mix, values)
+    assert same.timeline.iteration_time == found.objective.value
+    assert "with this placement; the best" in passing_headline(same)
     best = carried_on(found, mix, replace(more, schedule="best"))
     assert best.timeline.schedule.name == found.schedule
     assert carried_on(found, beginning("Llama-3-8B", {"A100-SXM-80": 3}), values) is None
