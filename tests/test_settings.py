@@ -382,6 +382,16 @@ def test_training_steps_go_to_engines_that_train(pair):
     arguments = pl.settings(problem, step, "Megatron").arguments
     assert _after(arguments, "--micro-batch-size") == "2"
     assert _after(arguments, "--global-batch-size") == "12"
+    assert "--recompute-granularity" not in arguments
+    for kind, granularity in (("full", "full"), ("selective", "selective")):
+        again = replace(step, recompute=(kind, kind))
+        arguments = pl.settings(problem, again, "Megatron").arguments
+        assert _after(arguments, "--recompute-granularity") == granularity
+        (note, *_) = pl.settings(problem, again, "torchtitan").notes
+        assert ("FullAC" in note) == (kind == "full")
+    for engine in ("Megatron", "torchtitan"):
+        with pytest.raises(pl.NotApplicable, match=f"{engine}: expected the same on every stage"):
+            pl.settings(problem, replace(step, recompute=("none", "full")), engine)
     free = pl.settings(problem, plan, "torchtitan")
     assert _microbatches(free.arguments) == (8, 0)
     assert any("no schedule was given: 1F1B with 8 microbatches" in note for note in free.notes)
@@ -395,6 +405,21 @@ def test_training_steps_go_to_engines_that_train(pair):
         chunked = pl.timeline_of(problem, plan, training=True, schedule=name)
         with pytest.raises(pl.NotApplicable, match="one stage per rank and 2 ranks"):
             pl.settings(problem, chunked, "torchtitan")
+
+
+def test_the_best_training_step_is_launched_as_it_was_planned():
+    cluster = pl.Cluster.from_counts({"A100-SXM-80": 2}, {"A100-SXM-80": 80}, 25)
+    load = pl.Workload(2048, 1, "training", microbatches=5)
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
+    best = pl.solve(problem, objective="step_time", schedule="ZBH1")
+    arguments = pl.settings(problem, best, "torchtitan").arguments
+    cuts = [list(stage.layers) for stage in best.placement.stages]
+    assert [held for _, held in _torchtitans_rule(arguments, 32)] == cuts
+    assert _microbatches(arguments) == (5, 0)
+    with pytest.raises(pl.NotApplicable, match="expected Megatron or torchtitan"):
+        pl.settings(problem, best, "SGLang")
+    planned = pl.settings(problem, best.placement, "torchtitan").arguments
+    assert _microbatches(planned) == (5, 0)
 
 
 def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):

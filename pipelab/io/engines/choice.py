@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.engine.timeline.training import TrainingTimeline
+from pipelab.engine.training import TrainingResult
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.io.engines.deployment import EnginePlan, deployed
 from pipelab.io.engines.device_map import transformers_launch
@@ -66,8 +67,9 @@ def settings(
     problem : Problem
         Whose rules and rates count.
     plan : Placement, Result or TrainingTimeline
-        Of a result, its placement; of a training step (`pl.timeline_of(…, training=True)`) its
-        schedule and microbatches, too, for Megatron and torchtitan.
+        Of a result, its placement; of a training step (`pl.timeline_of(…, training=True)`, or a
+        result of `objective="step_time"`) its schedule, microbatches and recomputation, too, for
+        Megatron and torchtitan.
     engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers"}
         The engine that is to run it.
     hosts : str or sequence of str, optional
@@ -121,9 +123,10 @@ def settings(
         deployment.refuse_kv(needs.kv)
     if needs.host_by_host:
         deployment.refuse_scattered()
-    if isinstance(plan, TrainingTimeline):
+    step = plan.step if isinstance(plan, TrainingResult) else plan
+    if isinstance(step, TrainingTimeline):
         if not needs.trains:
             expected = "expected Megatron or torchtitan for a training step: it serves"
-            raise deployment.refuse("plan", plan.timeline.schedule.name, expected)
-        deployment = deployment.for_schedule(plan.timeline.schedule)
+            raise deployment.refuse("plan", step.timeline.schedule.name, expected)
+        deployment = deployment.for_step(step.timeline.schedule, step.recompute or ())
     return needs.launch(deployment)

@@ -61,6 +61,8 @@ class EnginePlan:
         Microbatches whose KV cache the plan holds.
     schedule : Schedule or None
         Of a training step with these stages, where one was given.
+    recompute : str
+        What a training step computes a second time: "none", "selective" or "full".
     """
 
     problem: Problem
@@ -71,6 +73,7 @@ class EnginePlan:
     places: tuple[tuple[int, int], ...]
     in_flight: int
     schedule: Schedule | None = None
+    recompute: str = "none"
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -128,8 +131,8 @@ class EnginePlan:
         """What this engine cannot do, as an error."""
         return NotApplicable("settings", [(field, value, f"{self.engine}: {expected}")])
 
-    def for_schedule(self, schedule: Schedule) -> "EnginePlan":
-        """The plan for a training step with this schedule, which must have its stages as ranks."""
+    def for_step(self, schedule: Schedule, recompute: Sequence[str]) -> "EnginePlan":
+        """The plan for a training step: its schedule has the stages as ranks, which all recompute alike."""
         stages = len(self.layers)
         if schedule.ranks != stages or schedule.stages != stages:
             expected = (
@@ -137,7 +140,13 @@ class EnginePlan:
                 "with several chunks per rank a rank holds no run of layers"
             )
             raise self.refuse("schedule", schedule.name, expected)
-        return replace(self, schedule=schedule)
+        if len(set(recompute)) > 1:
+            expected = (
+                "expected the same on every stage, since one engine has one choice for all layers; "
+                'solve with recompute="none" or "full"'
+            )
+            raise self.refuse("recompute", tuple(recompute), expected)
+        return replace(self, schedule=schedule, recompute=[*recompute, "none"][0])
 
     def refuse_platforms(self, *known: str, mixed: bool = False) -> None:
         """Refuse GPUs that the engine does not run on, and GPUs of two makers in one engine."""

@@ -21,7 +21,7 @@ def megatron_launch(plan: EnginePlan) -> script.EngineSettings:
         num_layers=sum(plan.layers),
         tensor_model_parallel_size=plan.size,
         pipeline_model_parallel_size=len(plan.layers),
-        **_batches(plan),
+        **_step(plan),
         pipeline_model_parallel_layout=_layout(plan.layers),
     )
     quoted = [*arguments[:-1], f"'{arguments[-1]}'"]  # the shell would take | and *
@@ -46,8 +46,19 @@ def megatron_launch(plan: EnginePlan) -> script.EngineSettings:
     )
 
 
-def _batches(plan: EnginePlan) -> dict[str, int]:
-    """How a training step is cut into microbatches; nothing where no schedule was given."""
+_RECOMPUTED: dict[str, dict[str, object]] = {
+    "none": {},
+    "selective": {"recompute_granularity": "selective"},
+    "full": {
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 1,
+    },
+}
+
+
+def _step(plan: EnginePlan) -> dict[str, object]:
+    """How a training step is cut into microbatches, and what it recomputes; nothing where none was given."""
     order = plan.schedule
     if order is None:
         return {}
@@ -55,7 +66,8 @@ def _batches(plan: EnginePlan) -> dict[str, int]:
         expected = "expected '1F1B', the only schedule that it has for one stage per rank"
         raise plan.refuse("schedule", order.name, expected)
     size = plan.problem.workload.batch_size
-    return {"micro_batch_size": size, "global_batch_size": size * order.microbatches}
+    batches = {"micro_batch_size": size, "global_batch_size": size * order.microbatches}
+    return {**batches, **_RECOMPUTED[plan.recompute]}
 
 
 def _layout(layers: tuple[int, ...]) -> str:

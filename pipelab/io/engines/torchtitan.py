@@ -25,7 +25,10 @@ def torchtitan_launch(plan: EnginePlan) -> script.EngineSettings:
     order, load = plan.schedule, plan.problem.workload
     table = order is not None and order.name not in _BY_NAME
     name = "1F1B" if order is None else "PipelineScheduleMulti" if table else order.name
-    microbatches = 4 * len(plan.layers) if order is None else order.microbatches
+    if order is not None:
+        microbatches = order.microbatches
+    else:
+        microbatches = load.microbatches if load.phase == "training" else 4 * len(plan.layers)
     arguments = _options(
         "parallelism",
         pipeline_parallel_degree=len(plan.layers),
@@ -92,8 +95,15 @@ def _modules(layers: tuple[int, ...]) -> list[list[str]]:
     return stages
 
 
+_RECOMPUTED = {
+    "none": "without recomputation, activation_checkpoint=None",
+    "selective": "without recomputation: fused attention, which it uses, recomputes scores already",
+    "full": "with recomputation of whole layers, activation_checkpoint=FullAC.Config()",
+}
+
+
 def _notes(plan: EnginePlan, microbatches: int) -> list[str]:
-    notes = ["take the model's config without recomputation, or plan with what it recomputes"]
+    notes = [f"take the model's config {_RECOMPUTED[plan.recompute]}"]
     if plan.schedule is None:
         notes.append(
             f"no schedule was given: 1F1B with {microbatches} microbatches; "
