@@ -21,7 +21,8 @@ from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidSchedule
 from pipelab.schedules import Schedule
 
-_STEP_S = 20.0  # for one length, and at most a third of the time left
+_FIRST_S = 20.0  # for the bound by formula, and at most a third of the time left
+_STEP_S = 5.0  # for any other length, and at most a sixth
 _UNDECIDED = 2  # lengths, before the rest of the time goes to minimising
 
 
@@ -87,10 +88,12 @@ class Bisection:
 
     def _decided(self) -> bool:
         """Ask length by length; False where some were not decided."""
-        length = lowest = self._low  # `lowest`: below, nothing is asked any more
+        length = lowest = formula = self._low  # `lowest`: below, nothing is asked any more
         undecided = 0
         while lowest < self._high and undecided < _UNDECIDED and not self.deadline.reason:
-            step = self.deadline.within(min(_STEP_S, self.deadline.left / 3))
+            first = length == formula
+            share = _FIRST_S if first else _STEP_S
+            step = self.deadline.within(min(share, self.deadline.left / (3 if first else 6)))
             answer = self._program(length, length).solve(step, self.workers, lambda *_: None)
             if answer.bound > length:
                 self._low = max(self._low, answer.bound)
