@@ -11,9 +11,11 @@ import pytest
 
 import pipelab as pl
 from pipelab.engine.best_schedules import bisection
+from pipelab.engine.best_schedules.arguments import question_of
 from pipelab.engine.best_schedules.program import Program
 from pipelab.engine.best_schedules.repeated_steps import span_bound, step_time
 from pipelab.engine.best_schedules.whole_numbers import in_units, unit_of
+from pipelab.engine.deadline import deadline_of
 from pipelab.engine.schedules import defects
 
 
@@ -174,6 +176,15 @@ def test_on_unequal_stages_no_published_rule_is_best(unequal):
     fused = pl.best_schedule(COSTS, 8, max_in_flight=4, split_backward=False, time_limit=120)
     more = pl.best_schedule(COSTS, 8, max_in_flight=5, time_limit=120)
     assert more.bound <= unequal.makespan <= fused.makespan
+
+
+def test_a_length_is_refuted_or_reached():
+    asked = question_of(pl.StageCosts(1, 1, 1), 8, 4, 4, None, True)  # 27 and no less
+    with deadline_of(60) as deadline:
+        for length, bound, found in ((26, 27, False), (27, 27, True)):
+            program = Program(asked, False, length, length)
+            answer = program.solve(deadline, 1, lambda *_: None)
+            assert (answer.bound, answer.starts is not None) == (bound, found)
 
 
 def test_where_lengths_are_not_decided_in_time_the_rest_goes_to_minimising(unequal, monkeypatch):
