@@ -93,7 +93,7 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
     colours = colour_of_types(gpu.type for gpu in training.problem.cluster.gpus)
     # the grey ones first, so that none covers a coloured line; then in the order of the legend
     ranks = [r for r in range(len(needs)) if r not in named] + sorted(named)
-    traces = [_held(training, rank, limits[rank], rank in named, colours) for rank in ranks]
+    traces = [_held(training, rank, float(limits[rank]), rank in named, colours) for rank in ranks]
     end = training.timeline.makespan
     traces.append({
         "type": "scatter", "name": "the GPU's memory", "mode": "lines", "x": [0, end], "y": [100, 100],

@@ -9,7 +9,7 @@ from pipelab.display import ending
 from pipelab.engine.schedules import RULES
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
-from pipelab.fields import whole_number
+from pipelab.fields import given, whole_number
 from pipelab.hardware.training_memory import RECOMPUTE as KINDS
 from pipelab.problem import Problem, Workload
 from pipelab.solving import solve
@@ -47,8 +47,8 @@ class TrainingValues:
     recompute: str = "none"
 
     @property
-    def options(self) -> dict[str, str]:
-        """What `pl.solve` is told; of recomputation only where there is any, since not all cost models know it."""
+    def options(self) -> dict[str, Any]:
+        """Options of `pl.solve`: recomputation only where there is any, since not all cost models know it."""
         again = {} if self.recompute == "none" else {"recompute": self.recompute}
         return {"schedule": self.schedule, **again}
 
@@ -154,7 +154,7 @@ def headline(found: "TrainingResult", at_work: bool) -> str:
     if found.placement is None:
         return ""
     stages = len(found.placement)
-    head = f"{found.schedule}: a step takes {_time(found.objective.value)} on {stages} stages, "
+    head = f"{found.schedule}: a step takes {_time(given(given(found.objective).value))} on {stages} stages, "
     if found.status == "optimal":
         return f"{head}proven least"
     far = f"up to {found.gap:.1%} less may be possible" if found.gap is not None else "no bound yet"

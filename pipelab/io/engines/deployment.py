@@ -132,7 +132,7 @@ class EnginePlan:
         return NotApplicable("settings", [(field, value, f"{self.engine}: {expected}")])
 
     def for_step(self, schedule: Schedule, recompute: Sequence[str]) -> "EnginePlan":
-        """The plan for a training step: its schedule has the stages as ranks, which all recompute alike."""
+        """The plan for a training step: its schedule has one rank per stage, and every stage recomputes the same."""
         stages = len(self.layers)
         if schedule.ranks != stages or schedule.stages != stages:
             expected = (
