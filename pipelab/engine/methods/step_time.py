@@ -22,7 +22,7 @@ from pipelab.engine.tolerances import SOLVER
 from pipelab.engine.training.infeasible import why_none_fits
 from pipelab.engine.training.orders import TRAINED_BY, orders_of
 from pipelab.engine.training.result import StepTime, TrainingResult
-from pipelab.engine.training.rule import Best, RuleSearch
+from pipelab.engine.training.rule import Best, RuleSearch, least_slowest
 from pipelab.engine.training.stages import Stages, stages_in_training
 from pipelab.errors import InvalidValue
 from pipelab.fields import checked_arguments
@@ -151,30 +151,39 @@ class _Solving:
         self.best = Best(on_change=self._tell)
         self.rules: list[RuleSearch] = []
         self.absent: dict[str, str] = {}
+        self.unseen: tuple[str, ...] = ()
+        self.floor = 0.0
         self.stopped: str | None = None
 
     def run(self) -> None:
+        """Rule after rule, each with its share of the time that is left."""
         names = TRAINED_BY if self.schedule == ANY else (self.schedule,)
+        # 1F1B first: what is known of it helps all others.
+        names = tuple(sorted(names, key=lambda name: name != "1F1B"))
         microbatches = self.stages.problem.workload.microbatches
-        for name in names:
+        nothing = [(np.zeros((1, 2)), 1)]
+        self.floor = microbatches * least_slowest(self.stages, nothing)
+        for i, name in enumerate(names):
+            if self.deadline.reason is not None:
+                self.unseen, self.stopped = names[i:], self.deadline.reason
+                break
             orders, why = orders_of(name, self.stages.most, microbatches)
-            if orders:
-                self.rules.append(
-                    RuleSearch(name, self.stages, orders, self.best, self.deadline, self.gap)
-                )
-            else:
+            if not orders:
                 self.absent[name] = why
-        for i, rule in enumerate(self.rules):
-            whole, left = self.deadline, len(self.rules) - i
-            if whole.limited and left > 1:
-                rule.deadline = whole.within(whole.left / left)
+                continue
+            until, left = self.deadline, len(names) - i
+            if until.limited and left > 1:
+                until = until.within(2 * until.left / left)
+            rule = RuleSearch(name, self.stages, orders, self.best, until, self.gap, self.floor)
+            self.rules.append(rule)
             rule.run()
             self.stopped = rule.stopped or self.stopped
 
     @property
     def bound(self) -> float:
         """No placement has less under any of the rules, in seconds."""
-        return min([rule.bound for rule in self.rules] + [self.best.seconds])
+        bounds = [rule.bound for rule in self.rules] + [self.floor] * bool(self.unseen)
+        return min([*bounds, self.best.seconds])
 
     def _tell(self) -> None:
         if self.on_progress is not None:

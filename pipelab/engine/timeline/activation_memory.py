@@ -54,9 +54,13 @@ def held_counts(columns: Columns) -> tuple[np.ndarray, ...]:
     held[1::2, 0] = -np.isin(columns.kind, (B, I)).astype(np.int64)
     held[1::2, 1] = (columns.kind == I).astype(np.int64) - (columns.kind == W)
     for low, high in zip(columns.first[:-1].tolist(), columns.first[1:].tolist(), strict=True):
-        pairs = np.unique(np.cumsum(held[2 * low : 2 * high], axis=0), axis=0)
-        kept = [p for p in pairs if not ((pairs >= p).all(1) & (pairs > p).any(1)).any()]
-        found.append(np.array(kept).reshape(-1, 2))
+        forwards, gradients = np.cumsum(held[2 * low : 2 * high], axis=0).T
+        most = np.full(forwards.max(initial=0) + 2, -1)
+        np.maximum.at(most, forwards, gradients)
+        # more than is held with more forwards
+        beyond = np.maximum.accumulate(most[::-1])[::-1]
+        kept = np.flatnonzero(most[:-1] > beyond[1:])
+        found.append(np.stack([kept, most[kept]], axis=1))
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.engine.training.batch import Batch
 from pipelab.engine.training.bounds import REAL, own_terms, run_bound
-from pipelab.engine.training.suffixes import After, Suffixes
+from pipelab.engine.training.suffixes import Suffixes
 
 MOST_NODES = 2_500_000
 _NODES_AT_ONCE = 256
@@ -167,7 +167,8 @@ class Search:
                 continue
             rest = onto[self.state[some], groups.of[c]]
             first = self.first[some]
-            after = self._after(left, rest, groups.onward[c], first)
+            after = suffixes.after(left, rest, groups.onward[c])
+            after = after.take(np.arange(len(rest)), first)
             mine = parts.take(np.full(len(some), c), first)
             own = own_terms(
                 self.shape, mine, order.window[rank],
@@ -209,13 +210,6 @@ class Search:
             found.append((self.lead[nodes, -1] - both, self.forward[nodes], both))
             nodes = self.before[nodes]
         return found[::-1]
-
-    def _after(self, left: int, rest: np.ndarray, hop: np.ndarray, first: np.ndarray) -> After:
-        """What comes after a stage that begins at these layers."""
-        whole = self.suffixes.after(left, rest, hop)
-        row = np.arange(len(rest))
-        link = None if whole.link is None else whole.link[row, first]
-        return After(whole.value[row, :, first], whole.beyond[row, first], link)
 
     def _simulate(self) -> None:
         """Step times of the placements found; the better ones are kept."""

@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.engine.training.bounds import BIG, REAL, Parts, Shape, own_terms
 from pipelab.engine.training.orders import Order
 from pipelab.engine.training.stages import Stages, Times
@@ -112,6 +113,8 @@ class Suffixes:
         By the number of ranks.
     limit : float
         Seconds: stages that take longer per microbatch are left out.
+    useful : float
+        Seconds: so are placements that take longer per step.
 
     Attributes
     ----------
@@ -132,8 +135,10 @@ class Suffixes:
         groups: Groups,
         limit: float,
         deadline: Deadline,
+        useful: float = np.inf,
     ) -> None:
         self.stages, self.orders, self.groups, self.limit = stages, orders, groups, limit
+        self.useful = useful
         self.shape = Shape.of(next(iter(orders.values())))
         self.deadline, self.layers = deadline, stages.layers
         least = self._least_times()
@@ -146,6 +151,7 @@ class Suffixes:
         self.band[~self.inside] = 0
         self._bands: dict[int, tuple[Times, Parts]] = {}
         self._relaxed: dict[int, Times] = {}
+        self.capacity = self._capacity(least)
         first = np.zeros((1, len(groups.count)), dtype=int)
         self.state = [first]
         tracks, count = len(self.shape.hops), len(groups.composition)
@@ -163,6 +169,14 @@ class Suffixes:
             for t in (self.stages.times(held, order.chunks) for held in order.held)
         }
         return Times(*(np.minimum.reduce([getattr(t, n) for t in every.values()]) for n in _NAMES))
+
+    def _capacity(self, least: Times) -> np.ndarray:
+        """Layers that a GPU of each group can hold at most, of a stage's the share of one GPU."""
+        groups, short = self.groups, least.whole <= self.limit
+        layers = np.where(short, self.stages.runs.layers, 0).max(axis=1)
+        share = np.zeros(len(groups.composition))
+        np.maximum.at(share, groups.of, layers / self.stages.composition.sum(axis=1))
+        return np.where(groups.composition > 0, share[:, None], 0.0).max(axis=0)
 
     def exact(self, ranks: int, rank: int) -> Times:
         """Of the stages that fit on this rank, and keep to the limit."""
@@ -223,17 +237,27 @@ class Suffixes:
         back = np.full((len(state), len(groups.composition), self.layers + 1), BIG)
         times, most = self._relaxed_times(k)
         parts = self.parts(times)
+        held = state @ self.capacity
+        rest = (groups.count * self.capacity).sum() - held
         for d in range(len(groups.composition)):
-            mine = parts.take(np.array(d))
             rows = np.flatnonzero(onto[:, d] >= 0)
             for low in range(0, len(rows), _AT_ONCE):
                 self.deadline.check()
                 some = rows[low : low + _AT_ONCE]
-                rest = onto[some, d]
-                after = self.after(k, rest, groups.between[d])
-                found, through = stage_values(self.shape, mine, most, after)
-                value[some, :, d, : self.layers] = found.min(axis=-1)
-                back[some, d, : self.layers] = through.min(axis=-1)
+                # Where these stages hold all that is left, and others can hold what comes before.
+                before = np.arange(self.layers)
+                possible = (self.layers - before <= held[some, None] + ONE_ANSWER) & (
+                    before <= rest[some, None] + ONE_ANSWER
+                )
+                row, first = np.nonzero(possible)
+                mine = parts.take(np.full(len(row), d), first)
+                after = self.after(k, onto[some, d], groups.between[d]).take(row, first)
+                found, through = extended(self.shape, mine, most, after)
+                value[some[row], :, d, first] = found.min(axis=-1).T
+                back[some[row], d, first] = through.min(axis=-1)
+        useless = value.max(axis=1) >= self.useful
+        back[useless] = BIG
+        value = np.where(useless[:, None], BIG, value)
         self.state.append(state)
         self.value.append(np.minimum(value, BIG))
         self.back.append(np.minimum(back, BIG))
@@ -278,35 +302,26 @@ _NAMES = ("forward", "back", "weight", "step")
 
 @dataclass(frozen=True, eq=False)
 class After:
-    """What follows a stage: by states, first layers and numbers of layers."""
+    """What follows a stage, by its number of layers: by states and first layers, or for some of them."""
 
     value: np.ndarray  # (n, tracks, …)
     beyond: np.ndarray  # (n, …) from the forward's end to the gradient's arrival
     link: np.ndarray | None  # (n, …) M messages and the way on; None after the last stage
 
+    def take(self, row: np.ndarray, first: np.ndarray) -> "After":
+        """For stages of these states that begin at these layers."""
+        link = None if self.link is None else self.link[row, first]
+        return After(self.value[row, :, first], self.beyond[row, first], link)
 
-def stage_values(
-    shape: Shape, parts: Parts, most: int, after: After
-) -> tuple[np.ndarray, np.ndarray]:
-    """What a stage and all after it bound, and the time from its first input to its gradient.
+
+def extended(shape: Shape, parts: Parts, most: int, after: After) -> tuple[np.ndarray, np.ndarray]:
+    """What stages and all after them bound, and the time from their first input to its gradient.
 
     Returns
     -------
-    float arrays, shapes (n, tracks, …) and (n, …)
+    float arrays, shapes (tracks, n, …) and (n, …)
     """
-    through = parts.both + after.beyond
     beyond = None if after.link is None else after.beyond
-    value = np.empty(
-        np.broadcast_shapes(after.value.shape, (*after.value.shape[:2], *parts.both.shape))
-    )
-    own = own_terms(shape, _spread(parts, after), most, beyond, after.link)
-    for t in range(len(shape.hops)):
-        np.maximum(own[t], parts.lead[t] + after.value[:, t], out=value[:, t])
-    return value, through
-
-
-def _spread(parts: Parts, after: After) -> Parts:
-    """The same stages for each of n states."""
-    n = len(after.beyond)
-    busy = np.broadcast_to(parts.busy[:, None], (len(parts.busy), n, *parts.busy.shape[1:]))
-    return Parts(busy, parts.lead, parts.forward, parts.both, parts.weight, parts.step)
+    own = own_terms(shape, parts, most, beyond, after.link)
+    value = np.maximum(own, parts.lead + after.value.transpose(1, 0, 2))
+    return value, parts.both + after.beyond
