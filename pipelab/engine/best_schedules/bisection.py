@@ -21,7 +21,7 @@ from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidSchedule
 from pipelab.schedules import Schedule
 
-_FIRST_S = 20.0  # for the bound by formula, and at most a third of the time left
+_FIRST_S = 30.0  # for the bound by formula, and at most a third of the time left
 _STEP_S = 5.0  # for any other length, and at most a sixth
 _UNDECIDED = 2  # lengths, before the rest of the time goes to minimising
 
