@@ -6,7 +6,7 @@ to them (`Suffixes`). Many nodes of least bound are extended at a time.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -120,12 +120,15 @@ class Search:
             self._extend_nearest()
 
     def dive(self) -> None:
-        """To placements quickly: from the node of least bound always to its best."""
-        taken: list[tuple[float, int]] = []
+        """To a placement quickly: from the node of least bound always to its best.
+
+        Where a placement is known, one attempt will do.
+        """
+        known = self.best < np.inf
         while self.heap and not self.waiting:
-            taken.append(heapq.heappop(self.heap))
+            self.deadline.check()
             start = self.count
-            self._extend([taken[-1][1]])
+            self._extend([heapq.heappop(self.heap)[1]])
             while not self.waiting and self.count > start:
                 # The new ones are all within one level: take the least of them next.
                 new = [pair for pair in self.heap if pair[1] >= start]
@@ -136,6 +139,8 @@ class Search:
                 heapq.heapify(self.heap)
                 start = self.count
                 self._extend([low[1]])
+            if known:
+                break
         self._simulate()
 
     def _extend_nearest(self) -> None:
@@ -202,7 +207,7 @@ class Search:
                 mine.forward[at, n], mine.both[at, n],
             )  # fmt: skip
 
-    def _earlier(self, rank: int, nodes: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    def _earlier(self, rank: int, nodes: np.ndarray) -> Sequence[tuple[np.ndarray, ...]]:
         """Of every earlier stage of these nodes: when it may begin, and its times."""
         found = []
         for _ in range(rank if self.runs else 0):

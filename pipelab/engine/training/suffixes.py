@@ -249,12 +249,12 @@ class Suffixes:
                 possible = (self.layers - before <= held[some, None] + ONE_ANSWER) & (
                     before <= rest[some, None] + ONE_ANSWER
                 )
-                row, first = np.nonzero(possible)
-                mine = parts.take(np.full(len(row), d), first)
-                after = self.after(k, onto[some, d], groups.between[d]).take(row, first)
+                at, begin = np.nonzero(possible)
+                mine = parts.take(np.full(len(at), d), begin)
+                after = self.after(k, onto[some, d], groups.between[d]).take(at, begin)
                 found, through = extended(self.shape, mine, most, after)
-                value[some[row], :, d, first] = found.min(axis=-1).T
-                back[some[row], d, first] = through.min(axis=-1)
+                value[some[at], :, d, begin] = found.min(axis=-1).T
+                back[some[at], d, begin] = through.min(axis=-1)
         useless = value.max(axis=1) >= self.useful
         back[useless] = BIG
         value = np.where(useless[:, None], BIG, value)
