@@ -255,6 +255,7 @@ OBJECTIVES = {
     "latency": "pipelab.engine.methods.latency:solve_for_latency",
     "cost": "pipelab.engine.methods.cost:solve_for_cost",
     "throughput_in_flight": "pipelab.engine.methods.in_flight:solve_for_throughput_in_flight",
+    "step_time": "pipelab.engine.methods.step_time:solve_for_step_time",
 }
 
 
@@ -273,11 +274,12 @@ def solve(
         "exhaustive": every placement. "single_gpu": the original MILP. "type_count": the
         heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
         "aggregated": the same optimum from counts over classes of interchangeable GPUs.
-    objective : {"throughput", "latency", "cost", "throughput_in_flight"}
+    objective : {"throughput", "latency", "cost", "throughput_in_flight", "step_time"}
         What is proven best. "latency": the least time of one microbatch through all stages and
         links. "cost": the least $ per million tokens. Both take `at_least`, a floor in tokens/s.
         "throughput_in_flight": the greatest steady rate, where memory must hold every microbatch
-        in flight that this rate needs. These are proven by "aggregated", whatever the method.
+        in flight that this rate needs. "step_time": the least time of a training step under
+        `schedule`. These are proven by "aggregated" or a search, whatever the method.
     **options
         Those below, as far as the method takes them, and what only it knows; see its own docstring.
 
@@ -285,7 +287,8 @@ def solve(
     -------
     Result
         Its `method` names who answered. An infeasible problem is an answer with a reason, not an
-        error. With "throughput_in_flight" an `InFlightResult`.
+        error. With "throughput_in_flight" an `InFlightResult`, with "step_time" a
+        `TrainingResult`.
 
     Other Parameters
     ----------------
@@ -323,6 +326,8 @@ def solve(
         )
     began = time.perf_counter()
     function = method_of(method, {**options, "objective": objective})
+    if objective != "step_time":
+        import_module("pipelab.engine.options").refuse_training(problem, "solve")
     if options.get("time_limit") is not None:  # what importing the method took counts
         options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
     return function(problem, **options)

@@ -413,6 +413,10 @@ SLOW = {
         "test_objectives_are_those_of_the_package": 0,
         "test_the_commands_of_the_tour_run": 0,
     },
+    "tests/test_explore_training.py": {
+        "test_what_was_there_is_drawn_first_and_the_newest_answer_last": 0,
+        "test_it_follows_its_controls_and_those_of_the_mix": 0,
+    },
     "tests/test_explore_deployment.py": {
         "test_the_deployment_follows_the_single_pipeline": 0,
     },

@@ -28,6 +28,7 @@ from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
 from pipelab.engine.objective import status_and_bound, status_and_least
+from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.evaluation import evaluate
@@ -109,6 +110,7 @@ def deploy(
     >>> several.status, several.count, several.throughput > 1.05 * one.throughput
     ('optimal', 6, True)
     """
+    refuse_training(problem, "deploy")
     if at_least:
         refuse_unpriced(problem, "deploy")
     sizes = batches or (problem.workload.batch_size,)

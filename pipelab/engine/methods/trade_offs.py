@@ -16,6 +16,7 @@ from pipelab.engine.methods.prices import price_per_hour, whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import checked_arguments, described, given
@@ -155,6 +156,7 @@ def trade_off(
         raise UnknownName(
             f"there is no against={shown(against)}; {nearest(against, (*_AGAINST, *_LEAST))}"
         )
+    refuse_training(problem, "trade_off")
     if against == "seconds_per_pass":
         refuse_transfers(problem, "trade_off")
     if against.startswith("usd"):

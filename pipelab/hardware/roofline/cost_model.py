@@ -5,6 +5,7 @@ overlap (Williams, Waterman and Patterson, 2009). The constants are few and name
 value per type of GPU or one for all.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from pipelab.io.csv_cells import path_of
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
+    import numpy as np
     from pandas import DataFrame
 
     from pipelab.costs import TrainingCost
@@ -302,6 +304,30 @@ class Roofline(RooflineStages):
         from pipelab.hardware.roofline.training import training_cost
 
         return training_cost(self.for_training(), problem, report, **recipe)
+
+    def training_table(
+        self, problem: "Problem", gpus: Sequence[int], **recipe: Any
+    ) -> "np.ndarray | None":
+        """`training_cost` for every kind of span (`model.spans`) of a stage of these GPUs at once.
+
+        Parameters
+        ----------
+        problem : Problem
+            With a workload of training.
+        gpus : sequence of int
+            Ids of the stage's GPUs.
+        **recipe
+            As for `training_cost`.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            Shape (8, U): the fields of `TrainingCost`. None where different GPUs share the batch
+            unevenly.
+        """
+        from pipelab.hardware.roofline.training import training_table
+
+        return training_table(self.for_training(), problem, gpus, **recipe)
 
     def capacity(self, problem: Problem, placement: "Placement") -> "Capacity":
         """What a placement holds: the longest context, the most sequences, and which stage limits them.
