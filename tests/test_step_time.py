@@ -10,9 +10,12 @@ import pytest
 import pipelab as pl
 from pipelab.costs import LayerTimes, TrainingCost
 from pipelab.course.training_cuts import cuts_table
+from pipelab.engine.deadline import NEVER
 from pipelab.engine.training import TrainingResult, schedules_for
 from pipelab.engine.training.bounds import placement_bounds
-from pipelab.engine.training.orders import TRAINED_BY, Order
+from pipelab.engine.training.orders import TRAINED_BY, Order, orders_of
+from pipelab.engine.training.stages import stages_in_training
+from pipelab.engine.training.suffixes import Suffixes, merged
 from pipelab.errors import UnknownName
 
 
@@ -121,11 +124,20 @@ def test_no_placement_is_faster_with_several_gpus_per_stage():
     assert compare(1, "1F1B", gpus=3, layers=3, most=2) == "optimal"
 
 
-def test_no_placement_is_faster_where_classes_are_merged(monkeypatch):
+def test_merged_classes_bound_every_placement(monkeypatch):
+    """Each group counts with the best that any of its members has."""
     from pipelab.engine.training import rule
 
     monkeypatch.setattr(rule, "_MOST_CELLS", 0)
     for seed in (2, 4):
+        problem = random_problem(np.random.default_rng(seed), gpus=3, layers=4)
+        stages = stages_in_training(problem, None, None, NEVER)
+        orders, _ = orders_of("1F1B", stages.most, problem.workload.microbatches)
+        groups = merged(stages, 1)
+        assert len(groups.count) == 1 < len(stages.classes)
+        table = Suffixes(stages, orders, groups, np.inf, NEVER)
+        bound = min(value[..., 0].max(axis=1).min() for value in table.value[1:])
+        assert bound <= least(problem, "1F1B") * (1 + 1e-9)
         compare(seed, "1F1B", gpus=3, layers=4)
 
 
