@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pipelab.engine.in_flight_result import InFlightResult
+from pipelab.engine.timeline.training import TrainingTimeline
+from pipelab.engine.training import TrainingResult
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.io.engines.deployment import EnginePlan, deployed
 from pipelab.io.engines.device_map import transformers_launch
@@ -12,6 +14,7 @@ from pipelab.io.engines.llama_cpp import llama_cpp_launch
 from pipelab.io.engines.megatron import megatron_launch
 from pipelab.io.engines.sglang import sglang_launch
 from pipelab.io.engines.tensorrt_llm import tensorrt_llm_launch
+from pipelab.io.engines.torchtitan import torchtitan_launch
 from pipelab.io.engines.vllm import vllm_launch
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -30,6 +33,7 @@ class _Engine(NamedTuple):
     )  # precisions of keys and values; none: it has none
     mixed: bool = False  # GPUs of several makers in one engine
     host_by_host: bool = True  # it numbers its ranks so
+    trains: bool = False  # it takes a schedule
 
 
 ENGINES = {
@@ -42,7 +46,8 @@ ENGINES = {
         host_by_host=False,
     ),
     "SGLang": _Engine(sglang_launch),
-    "Megatron": _Engine(megatron_launch, kv=()),
+    "Megatron": _Engine(megatron_launch, kv=(), trains=True),
+    "torchtitan": _Engine(torchtitan_launch, kv=(), trains=True),
     "TensorRT-LLM": _Engine(tensorrt_llm_launch, ("CUDA",), host_by_host=False),
     "transformers": _Engine(transformers_launch, kv=("bf16", "fp16"), host_by_host=False),
 }
@@ -50,7 +55,7 @@ ENGINES = {
 
 def settings(
     problem: Problem,
-    plan: Placement | Result | InFlightResult,
+    plan: Placement | Result | InFlightResult | TrainingTimeline,
     engine: str,
     *,
     hosts: str | Sequence[str] | None = None,
@@ -61,9 +66,11 @@ def settings(
     ----------
     problem : Problem
         Whose rules and rates count.
-    plan : Placement or Result
-        Of a result, its placement.
-    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers"}
+    plan : Placement, Result or TrainingTimeline
+        Of a result, its placement; of a training step (`pl.timeline_of(…, training=True)`, or a
+        result of `objective="step_time"`) its schedule, microbatches and recomputation, too, for
+        Megatron and torchtitan.
+    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers"}
         The engine that is to run it.
     hosts : str or sequence of str, optional
         The address of every GPU's host, by GPU id; one text where all are on one host. By default a
@@ -83,7 +90,7 @@ def settings(
         There is no placement, or `hosts` does not fit.
     NotApplicable
         The engine cannot run this plan: stages have different numbers of GPUs, or share a batch; or
-        it does not take these GPUs, hosts or precisions; names the reason.
+        it does not take these GPUs, hosts, precisions or this schedule; names the reason.
     UnknownName
         There is no such engine.
 
@@ -116,4 +123,10 @@ def settings(
         deployment.refuse_kv(needs.kv)
     if needs.host_by_host:
         deployment.refuse_scattered()
+    step = plan.step if isinstance(plan, TrainingResult) else plan
+    if isinstance(step, TrainingTimeline):
+        if not needs.trains:
+            expected = "expected Megatron or torchtitan for a training step: it serves"
+            raise deployment.refuse("plan", step.timeline.schedule.name, expected)
+        deployment = deployment.for_step(step.timeline.schedule, step.recompute or ())
     return needs.launch(deployment)

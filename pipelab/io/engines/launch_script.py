@@ -134,6 +134,15 @@ def table(name: str, values: Sequence[object]) -> str:
     return f"{name}=({' '.join(map(str, ['-', *values]))})"
 
 
+def rendezvous(plan: EnginePlan, port: int) -> list[str]:
+    """Options with which `torchrun` on every host finds the others."""
+    return [
+        f"--nnodes {len(plan.hosts)}",
+        "--node-rank $((number - 1))",
+        f'--master-addr "${{host[1]}}" --master-port {port}',
+    ]
+
+
 def visible(gpus: Sequence[int]) -> str:
     """The variable that makes these GPUs of a host visible, in this order."""
     return f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}"
