@@ -5,6 +5,7 @@ import json
 import math
 import threading
 
+import node_oracle
 import numpy as np
 import pytest
 from test_objectives import priced, small
@@ -32,7 +33,11 @@ def best_by_gpus(problem, batches):
 
 def every_division(problem, batches=None):
     """For every set of GPUs the greatest sum of rates over all its divisions into pipelines."""
-    best = best_by_gpus(problem, batches or [problem.workload.batch_size])
+    return divided(best_by_gpus(problem, batches or [problem.workload.batch_size]))
+
+
+def divided(best):
+    """For every set of GPUs the greatest sum over all its divisions into sets, by bit mask."""
     total = [0.0] * len(best)
     for mask in range(1, len(best)):
         lowest, part = mask & -mask, mask
@@ -69,6 +74,13 @@ def check_valid(problem, deployment):
 def test_equal_to_every_division(seed):
     """Unequal links, twins, unlike layers, mixed stages, tables with gaps."""
     problem = small(seed, gpus=5) if seed % 4 == 3 else small(seed)
+    check(problem, pl.deploy(problem), every_division(problem)[-1])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_equal_to_every_division_in_nodes(seed):
+    """Identical nodes, in which stages may cut their layers."""
+    problem = node_oracle.random_problem(seed, gpus=5, layers=4)
     check(problem, pl.deploy(problem), every_division(problem)[-1])
 
 

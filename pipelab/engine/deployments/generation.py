@@ -140,7 +140,7 @@ class Generation:
             if not self.columns and not self.beyond:
                 return
             answer = relaxed(self.demand, self.columns + self.beyond)
-            if answer is not None and self.rounds % 5 == 0:
+            if answer is not None and (self.rounds % 5 == 0 or self.best is None):
                 self.round_off()
             self._report()
             if answer is not None and self._settled(answer):
