@@ -22,10 +22,13 @@ from pipelab.engine.deployments.offers import Offer, offers_of
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.read_back import pipelines_of
 from pipelab.engine.deployments.result import Deployment, Pipeline
+from pipelab.engine.deployments.steady_pricing import SteadyPricing
 from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.in_flight_result import steady_rate
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
+from pipelab.engine.methods.latency import refuse_transfers
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
@@ -38,6 +41,11 @@ _Batches = Annotated[
     BeforeValidator(lambda sizes: tuple(sizes) if is_list(sizes) else sizes),
     described("batch sizes, such as [4, 8, 16]"),
 ]
+_InFlight = Annotated[
+    Annotated[tuple[Count, ...], MinLen(1)] | None,
+    BeforeValidator(lambda numbers: tuple(numbers) if is_list(numbers) else numbers),
+    described("numbers of microbatches, such as [1, 2, 4]"),
+]
 
 
 @checked_arguments
@@ -46,6 +54,7 @@ def deploy(
     at_least: Annotated[NotNegative, described("tokens/s, a finite number of at least 0")] = 0.0,
     *,
     batches: _Batches = None,
+    in_flight: _InFlight = None,
     solver: choice.Solver = "highs",
     time_limit: choice.TimeLimit = None,
     gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
@@ -66,6 +75,10 @@ def deploy(
     batches : sequence of int, optional
         Batch sizes among which each pipeline has the one that suits it best; by default the
         problem's own.
+    in_flight : sequence of int, optional
+        Numbers of microbatches in flight among which each pipeline has the one that suits it best:
+        memory holds them all, and the pipeline counts with what they yield. By default the
+        problem's own number, which counts for memory only. Links must be counted in tokens/s.
     solver : {"scip", "highs"}
         Who answers the programs in whole numbers.
     time_limit : float, optional
@@ -112,8 +125,13 @@ def deploy(
         refuse_unpriced(problem, "deploy")
     sizes = batches or (problem.workload.batch_size,)
     loads = [replace(problem.workload, batch_size=b) for b in dict.fromkeys(sizes)]
+    if in_flight is not None:
+        refuse_transfers(problem, "deploy")
+        numbers = sorted(set(in_flight))
+        loads = [replace(load, in_flight=n) for load in loads for n in numbers]
+    steady = in_flight is not None
     with deadline_of(time_limit, stop) as deadline:
-        return _Deploying(problem, at_least, solver, gap, on_progress, deadline).run(loads)
+        return _Deploying(problem, at_least, solver, gap, on_progress, deadline, steady).run(loads)
 
 
 @dataclass
@@ -126,16 +144,18 @@ class _Deploying:
     gap: float
     on_progress: Callable | None
     deadline: Deadline
+    steady: bool = False
 
     def run(self, loads: Sequence[Workload]) -> Deployment:
         """Rates, columns, and the gap closed; whatever ends it early, the best so far."""
         try:
-            offers = offers_of(self.problem, loads, self.deadline)
+            offers = offers_of(self.problem, loads, self.deadline, self.steady)
         except Ended as end:
-            return self._unlisted(end.reason)
+            return self._unlisted(end.reason, loads[0])
         if not offers:
             return self._answer([], None, None, why_no_layer_fits(self.problem))
-        pricings = [Pricing(offer.rates) for offer in offers]
+        pricing = SteadyPricing if self.steady else Pricing
+        pricings = [pricing(offer.rates) for offer in offers]
         classes = offers[0].rates.classes
         price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
         demand = Demand(classes.count, 0.0, np.array(price))
@@ -212,7 +232,7 @@ class _Deploying:
         chosen = [] if generation is None or generation.best is None else generation.best
         pipelines = pipelines_of(offers, chosen)
         if not pipelines and ended and offers:
-            return self._unlisted(ended)
+            return self._unlisted(ended, offers[0].problem.workload)
         bound = None if generation is None else generation.bound
         if not pipelines:
             impossible = bool(reason) or proven
@@ -257,13 +277,16 @@ class _Deploying:
             return "optimal", value
         return status_and_bound(value, bound)
 
-    def _unlisted(self, ended: str) -> Deployment:
+    def _unlisted(self, ended: str, load: Workload) -> Deployment:
         """Ended before any column was there: one pipeline at most, which a moment finds."""
-        placement = stand_in(self.problem, self.at_least)
+        problem = replace(self.problem, workload=load)
+        placement = stand_in(problem, self.at_least)
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
-            rate = evaluate(self.problem, placement).throughput
-            pipelines = (Pipeline((placement,), self.problem.workload, rate),)
+            found = evaluate(problem, placement)
+            rate = steady_rate(found, load.in_flight) if self.steady else found.throughput
+            if rate >= self.at_least:
+                pipelines = (Pipeline((placement,), load, rate, self.steady),)
         return Deployment(
             problem=self.problem,
             status="feasible" if pipelines else "unknown",

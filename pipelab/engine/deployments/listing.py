@@ -14,6 +14,7 @@ from pipelab.engine.deployments.generation import Generation
 from pipelab.engine.deployments.master import Column, Demand, repeated, whole
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer
+from pipelab.engine.deployments.pass_times import MOST_CELLS, LeastPasses, best_rates
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.reachable import ReachableMixes, frontier
 from pipelab.engine.deployments.sums import MOST_STEPS, best_sums, chosen, number_of_steps
@@ -65,6 +66,30 @@ def list_all(
     return Listed(columns, complete)
 
 
+def list_steady(offers: Sequence[Offer], generation: Generation) -> Listed:
+    """Every pipeline that a better deployment could have, where its microbatches in flight count.
+
+    Raises
+    ------
+    Ended
+        The deadline was first.
+    """
+    mixes = Mixes(offers[0].rates.classes.count.tolist())
+    tables = [LeastPasses(offer, mixes, generation.deadline) for offer in offers]
+    if mixes.total > MOST_MIXES or any(passes.cells() > MOST_CELLS for passes in tables):
+        return Listed([], False)
+    enough = np.zeros(mixes.shape)
+    if generation.prices is not None:
+        price = np.tensordot(generation.prices.per_gpu, np.indices(mixes.shape), 1)
+        enough = np.maximum(enough, price - generation.slack - _margin(generation))
+    best = best_rates(tables, enough)
+    columns = [
+        Column(float(best.rate[mix]), mix, int(best.offer[mix]), int(best.index[mix]))
+        for mix in map(tuple, best.smallest().tolist())
+    ]
+    return Listed(_worthwhile(columns, generation), True)
+
+
 def _of_interest(offer: Offer, pricing: Pricing, generation: Generation) -> tuple[int, int]:
     """The lowest and the highest number of a rate at which some pipeline can be of interest."""
     thresholds = offer.rates.thresholds
@@ -106,7 +131,11 @@ def close_gap(generation: Generation, offers: Sequence[Offer], pricings: Sequenc
     Ended
         The deadline was first; what was found until then is kept.
     """
-    listed = list_all(offers, generation.deadline, pricings, generation)
+    listed = (
+        list_steady(offers, generation)
+        if offers[0].steady
+        else list_all(offers, generation.deadline, pricings, generation)
+    )
     columns, demand, deadline = listed.columns, generation.demand, generation.deadline
     if not columns:
         deadline.check()

@@ -27,11 +27,15 @@ class Pipeline:
         With the batch that each of them works on.
     throughput : float
         Of each, in tokens/s.
+    steady : bool
+        True: that is what `workload.in_flight` microbatches in flight yield. False: what enough of
+        them would yield.
     """
 
     replicas: tuple[Placement, ...]
     workload: Workload
     throughput: float
+    steady: bool = False
 
     @property
     def count(self) -> int:
