@@ -296,9 +296,7 @@ def test_saved_and_drawn(tmp_path):
     with pytest.raises(
         pl.InvalidValue, match=r"one of its pipelines: x\.pipelines\[0\]\.placement"
     ):
-        pl.settings(found.problem, found, "vLLM")
-    with pytest.raises(pl.InvalidData, match="and this is a deployment; load one of its replicas"):
-        pl.load_placement(tmp_path / "plan.json", found.problem)
+        pl.timeline_of(found.problem, found)
 
 
 def test_prompts_and_answers_count_in_requests_and_in_dollars():

@@ -15,6 +15,7 @@ longer; a hop counts with the shortest there is.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -96,10 +97,7 @@ class SteadyPricing(Pricing):
         return float(self._hops[there].min(initial=np.inf))
 
     def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> np.ndarray:
-        """Prices that hold for ratios: between two rates no pipeline yields more per price than the higher one per this.
-
-        Of the highest rate of each range, as the lower one may have the better ratio.
-        """
+        """Prices that hold for ratios: in no range of rates has a pipeline more per price than its highest rate per this."""
         best = super().least(prices, deadline)
         chosen, (low, high) = np.zeros_like(best), self.asked
         known = np.isfinite(best[1:]) & (best[1:] > 0)
@@ -156,7 +154,7 @@ class SteadyPricing(Pricing):
         rate, load = super().rate_of(stages, rows), self.rates.problem.workload
         kinds = self._kinds_of([layers for layers, _ in stages])
         seconds = float(self._passes[list(rows), kinds].sum())
-        for (_, sender), (_, receiver) in zip(stages[:-1], stages[1:], strict=True):
+        for (_, sender), (_, receiver) in pairwise(stages):
             if sender:
                 used = np.ix_(np.flatnonzero(sender), np.flatnonzero(receiver))
                 seconds += float(self._hops[used].max())

@@ -1,10 +1,13 @@
 """settings(problem, plan, engine): a plan as the settings of the engine that runs it."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, overload
 
+from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.in_flight_result import InFlightResult
-from pipelab.errors import UnknownName, nearest, shown
+from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.evaluation import evaluate
 from pipelab.io.engines.deployment import EnginePlan, deployed
 from pipelab.io.engines.device_map import transformers_launch
 from pipelab.io.engines.launch_script import EngineSettings
@@ -48,21 +51,37 @@ ENGINES = {
 }
 
 
+@overload
 def settings(
     problem: Problem,
     plan: Placement | Result | InFlightResult,
     engine: str,
     *,
     hosts: str | Sequence[str] | None = None,
-) -> EngineSettings:
+) -> EngineSettings: ...
+@overload
+def settings(
+    problem: Problem,
+    plan: Deployment,
+    engine: str,
+    *,
+    hosts: str | Sequence[str] | None = None,
+) -> dict[str, EngineSettings]: ...
+def settings(
+    problem: Problem,
+    plan: Placement | Result | InFlightResult | Deployment,
+    engine: str,
+    *,
+    hosts: str | Sequence[str] | None = None,
+) -> EngineSettings | dict[str, EngineSettings]:
     """The same stages for an engine: a launch script for the plan's own hosts, and what is in it.
 
     Parameters
     ----------
     problem : Problem
         Whose rules and rates count.
-    plan : Placement or Result
-        Of a result, its placement.
+    plan : Placement, Result or Deployment
+        Of a result, its placement. Of a deployment, each of its pipelines.
     engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers"}
         The engine that is to run it.
     hosts : str or sequence of str, optional
@@ -73,14 +92,15 @@ def settings(
     Returns
     -------
     EngineSettings
-        Prints as a launch script for bash.
+        Prints as a launch script for bash. Of a deployment a dict of them by name, "pipeline-1",
+        "pipeline-2", …, one for each pipeline: each has GPUs and ports of its own.
 
     Raises
     ------
     InvalidPlacement
         The placement is not valid for this problem.
     InvalidValue
-        There is no placement, or `hosts` does not fit.
+        There is no placement, no pipeline, or `hosts` does not fit.
     NotApplicable
         The engine cannot run this plan: stages have different numbers of GPUs, or share a batch; or
         it does not take these GPUs, hosts or precisions; names the reason.
@@ -107,10 +127,32 @@ def settings(
     """
     if not isinstance(engine, str) or engine not in ENGINES:
         raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, ENGINES)}")
+    if isinstance(plan, Deployment):
+        return _of_pipelines(problem, plan, engine, hosts)
     in_flight = plan.in_flight if isinstance(plan, InFlightResult) else None
     placement = placement_in(plan, "settings")
-    needs = ENGINES[engine]
-    deployment = deployed(problem, placement, engine, hosts, in_flight)
+    return _launched(deployed(problem, placement, engine, hosts, in_flight))
+
+
+def _of_pipelines(
+    problem: Problem, plan: Deployment, engine: str, hosts: str | Sequence[str] | None
+) -> dict[str, EngineSettings]:
+    """One launch script for each pipeline, with its own workload."""
+    if not plan.pipelines:
+        expected = f"expected a deployment with a pipeline. {plan.sentence}"
+        raise InvalidValue("settings", [("plan", plan.status, expected)])
+    evaluate(problem, plan)  # no GPU is in two
+    pairs = [(replica, p.workload) for p in plan.pipelines for replica in p.replicas]
+    digits = len(str(len(pairs)))
+    found = {}
+    for i, (replica, load) in enumerate(pairs, start=1):
+        own = deployed(replace(problem, workload=load), replica, engine, hosts, None, i)
+        found[f"pipeline-{i:0{digits}}"] = _launched(own)
+    return found
+
+
+def _launched(deployment: EnginePlan) -> EngineSettings:
+    needs = ENGINES[deployment.engine]
     deployment.refuse_platforms(*needs.platforms, mixed=needs.mixed)
     if needs.kv:
         deployment.refuse_kv(needs.kv)

@@ -58,6 +58,8 @@ class EnginePlan:
         Of every rank its host (from 0) and its GPU as that host counts.
     in_flight : int
         Microbatches whose KV cache the plan holds.
+    pipeline : int
+        Which pipeline of a deployment it is, from 1; 0: it is the only one.
     """
 
     problem: Problem
@@ -67,6 +69,11 @@ class EnginePlan:
     hosts: tuple[Host, ...]
     places: tuple[tuple[int, int], ...]
     in_flight: int
+    pipeline: int = 0
+
+    def port(self, first: int, each: int = 1) -> int:
+        """A port that no other pipeline of the deployment has, where each takes so many from `first` on."""
+        return first + each * max(0, self.pipeline - 1)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -205,6 +212,7 @@ def deployed(
     engine: str,
     hosts: str | Sequence[str] | None,
     in_flight: int | None,
+    pipeline: int = 0,
 ) -> EnginePlan:
     """The plan on its hosts.
 
@@ -243,6 +251,7 @@ def deployed(
         machines,
         places,
         in_flight or problem.workload.in_flight,
+        pipeline,
     )
 
 

@@ -30,7 +30,7 @@ def megatron_launch(plan: EnginePlan) -> script.EngineSettings:
         own = [
             f"--nnodes {len(plan.hosts)}",
             "--node-rank $((number - 1))",
-            f'--master-addr "${{host[1]}}" --master-port {_PORT}',
+            f'--master-addr "${{host[1]}}" --master-port {plan.port(_PORT)}',
         ]
         commands.append(script.table("ranks", [len(host.gpus) for host in plan.hosts]))
         count = "${ranks[$number]}"
