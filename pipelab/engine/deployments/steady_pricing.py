@@ -97,7 +97,7 @@ class SteadyPricing(Pricing):
         return float(self._hops[there].min(initial=np.inf))
 
     def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> np.ndarray:
-        """Prices that hold for ratios: in no range of rates has a pipeline more per price than its highest rate per this."""
+        """Prices for ratios: in no range has a pipeline more rate per price than the highest rate per this price."""
         best = super().least(prices, deadline)
         chosen, (low, high) = np.zeros_like(best), self.asked
         known = np.isfinite(best[1:]) & (best[1:] > 0)
