@@ -96,9 +96,7 @@ def test_a_plan_of_one_pipeline_keeps_the_usual_ports():
 def test_settings_need_a_pipeline_and_gpus_of_its_own():
     problem, found = several()
     none = dataclasses.replace(found, pipelines=(), status="infeasible", reason="no layer fits")
-    with pytest.raises(
-        pl.InvalidValue, match=r"with a pipeline\. No deployment"
-    ):
+    with pytest.raises(pl.InvalidValue, match=r"with a pipeline\. No deployment"):
         pl.settings(problem, none, "vLLM")
     first = found.pipelines[0]
     twice = dataclasses.replace(first, replicas=first.replicas[:1] * 2)

@@ -8,6 +8,7 @@ whole program over these proves the best.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -131,7 +132,9 @@ def deploy(
         loads = [replace(load, in_flight=n) for load in loads for n in numbers]
     steady = in_flight is not None
     with deadline_of(time_limit, stop) as deadline:
-        return _Deploying(problem, at_least, solver, gap, on_progress, deadline, steady).run(loads)
+        again = partial(deploy, batches=batches, in_flight=in_flight, solver=solver, gap=gap)
+        ask = _Deploying(problem, at_least, solver, gap, on_progress, deadline, steady, again)
+        return ask.run(loads)
 
 
 @dataclass
@@ -145,6 +148,7 @@ class _Deploying:
     on_progress: Callable | None
     deadline: Deadline
     steady: bool = False
+    again: Callable[..., Deployment] | None = None
 
     def run(self, loads: Sequence[Workload]) -> Deployment:
         """Rates, columns, and the gap closed; whatever ends it early, the best so far."""
@@ -260,7 +264,11 @@ class _Deploying:
             solver=choice.solver_version(self.solver) if generation is not None else "",
             reason=reason,
             stopped_by=None if status in ("optimal", "infeasible") else ended,
-            details={"progress": () if generation is None else tuple(generation.progress)},
+            details={
+                "progress": () if generation is None else tuple(generation.progress),
+                "dual_prices": _dual_prices(offers, generation),
+            },
+            again=self.again,
         )
 
     def _value(self, pipelines: Sequence[Pipeline]) -> float:
@@ -298,7 +306,20 @@ class _Deploying:
             reason="the rates of stages were still being listed" if not pipelines else "",
             stopped_by=ended,
             details={"progress": ()},
+            again=self.again,
         )
+
+
+def _dual_prices(offers: Sequence[Offer], generation: Generation | None) -> dict[str, float]:
+    """What one more GPU of each type brings by the best bound; of several classes of a type the most."""
+    if generation is None or generation.prices is None or generation.demand.load:
+        return {}
+    out: dict[str, float] = {}
+    classes = offers[0].rates.classes
+    for a, price in enumerate(generation.prices.per_gpu.tolist()):
+        kind = classes.gpu(a).type
+        out[kind] = max(price, out.get(kind, 0.0))
+    return out
 
 
 def _size(offers: Sequence[Offer], generation: Generation | None) -> dict[str, int]:

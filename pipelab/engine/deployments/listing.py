@@ -84,7 +84,7 @@ def list_steady(offers: Sequence[Offer], generation: Generation) -> Listed:
         enough = np.maximum(enough, price - generation.slack - _margin(generation))
     best = best_rates(tables, enough)
     columns = [
-        Column(float(best.rate[mix]), mix, int(best.offer[mix]), int(best.index[mix]))
+        Column(float(best.rate[mix]), mix, int(best.offer[mix]), int(best.at[mix]))
         for mix in map(tuple, best.smallest().tolist())
     ]
     return Listed(_worthwhile(columns, generation), True)

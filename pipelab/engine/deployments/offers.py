@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.families import by_family
@@ -44,9 +45,7 @@ def offers_of(
     """
     problems = [replace(problem, workload=load) for load in workloads]
     if steady:
-        tables = [
-            made_in_time(lambda until, p=p: stage_rates(p, until), deadline) for p in problems
-        ]
+        tables = [made_in_time(partial(stage_rates, p), deadline) for p in problems]
     else:
         tables = [rates_in_time(p, deadline) for p in problems]
     offers = [

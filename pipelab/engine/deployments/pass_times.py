@@ -70,7 +70,7 @@ class LeastPasses:
         """The stages of a pipeline of the least time that uses just this mix."""
         times, tables = self._filled(index)
         kind, at = runs_of(self.offer.problem.model).kind, len(tables) - 1
-        group = int(tables[at][(slice(None), *mix)].argmin())
+        group = min(range(len(tables[at])), key=lambda g: tables[at][(g, *mix)])
         stages: list[StageOf] = []
         while at:
             begin, before, gpus = self._step_back(times, tables, kind, at, group, mix)
@@ -151,13 +151,13 @@ class BestRates(NamedTuple):
     ----------
     rate : float array over mixes
         In tokens/s; 0 where no pipeline fits.
-    offer, index : int arrays over mixes
+    offer, at : int arrays over mixes
         The workload and the number of the rate at which the best was found; -1 where none fits.
     """
 
     rate: np.ndarray
     offer: np.ndarray
-    index: np.ndarray
+    at: np.ndarray
 
     def smallest(self) -> np.ndarray:
         """The mixes whose best rate no mix with a GPU less has; shape (number, classes)."""
@@ -191,7 +191,7 @@ def best_rates(tables: Sequence[LeastPasses], enough: np.ndarray) -> BestRates:
             least = passes.at(index)
             rate = passes.rates(index, least)
             better = rate > best.rate
-            best.rate[better], best.offer[better], best.index[better] = rate[better], i, index
+            best.rate[better], best.offer[better], best.at[better] = rate[better], i, index
             return least
 
         thresholds = passes.offer.rates.thresholds
