@@ -15,8 +15,10 @@ import pipelab as pl
 from pipelab.deployment import solve_by_every_division
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import listing
+from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import offers_of
 from pipelab.engine.deployments.pricing import Pricing
+from pipelab.engine.deployments.reachable import ReachableMixes
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 
 
@@ -146,6 +148,51 @@ def test_dual_prices_bound_every_pipeline(seed):
         paid = sum(price[classes.of[g]] for g in used)
         reached = least[asked <= rate * (1 + 1e-9)]
         assert paid >= reached.max(initial=0.0) - 1e-9
+
+
+def unbound(seed):
+    """Identical layers and no link that binds; in every second problem more layers make a GPU faster."""
+    problem = oracle.random_problem(
+        seed, layers=6, twins=True, batch_split="even", link_units="tokens"
+    )
+    rng, costs = np.random.default_rng(seed), problem.costs
+    slope = float(rng.uniform(5, 30)) * (1 if seed % 2 else -1)
+    faster = {
+        kind: dataclasses.replace(c, per_layer=slope, constant=250.0)
+        for kind, c in costs.coefficients.items()
+    }
+    costs = dataclasses.replace(costs, coefficients=faster)
+    gpus, most = problem.cluster.gpus, problem.max_gpus_per_stage
+    if seed % 4 < 2:  # more stages of one kind
+        gpus, most = gpus[:1] * 5, 1
+    cluster = pl.Cluster(gpus, np.full((len(gpus),) * 2, 1e6))
+    return dataclasses.replace(problem, cluster=cluster, costs=costs, max_gpus_per_stage=most)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_pipeline_is_listed_or_one_that_beats_it(seed):
+    """Where what a stage can hold it can hold in part, and where it cannot."""
+    problem = unbound(seed)
+    offers = offers_of(problem, [problem.workload], NEVER)
+    every = list(oracle.placements(problem))
+    if not offers:
+        assert every == []
+        return
+    classes, listed = offers[0].rates.classes, listing.list_all(offers, NEVER)
+    reachable = ReachableMixes(offers[0].rates, Mixes(classes.count.tolist()))
+    assert listed.complete
+    assert reachable.longest_is_best or seed % 2
+    of = {
+        (rate, tuple(np.bincount(classes.of[list(used)], minlength=len(classes))))
+        for rate, used, _ in every
+    }
+    for rate, mix in of:
+        assert any(
+            c.rate >= rate * (1 - 1e-9) and all(n <= m for n, m in zip(c.gpus, mix, strict=True))
+            for c in listed.columns
+        )
+    for column in listed.columns:
+        assert any(mix == column.gpus and rate >= column.rate * (1 - 1e-9) for rate, mix in of)
 
 
 @pytest.mark.parametrize("seed", range(20))

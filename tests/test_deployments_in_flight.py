@@ -13,6 +13,7 @@ from test_objectives import late, priced, small
 import oracle
 import pipelab as pl
 from pipelab.engine.deadline import NEVER
+from pipelab.engine.deployments import steady_pricing
 from pipelab.engine.deployments.offers import offers_of
 from pipelab.engine.deployments.steady_pricing import SteadyPricing
 
@@ -85,8 +86,10 @@ def test_the_cheapest_for_a_load(seed):
     check_valid(problem, found)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_no_pipeline_yields_more_per_price_than_pricing_says(seed):
+@pytest.mark.parametrize("seed", range(16))
+def test_no_pipeline_yields_more_per_price_than_pricing_says(seed, monkeypatch):
+    """With few steps of rates, so that each stands for a wide range."""
+    monkeypatch.setattr(steady_pricing, "_RATES", 3)
     problem = with_load(late(small(seed, link_units="tokens"), seed), 2, 4)
     offers = offers_of(problem, [problem.workload], NEVER, steady=True)
     if not offers:
