@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer
 from pipelab.engine.deployments.reachable import StageOf
@@ -170,39 +170,40 @@ class BestRates(NamedTuple):
         return np.argwhere(self.rate > fewer * (1 + LAST_BITS))
 
 
-def best_rates(tables: Sequence[LeastPasses], enough: np.ndarray) -> BestRates:
-    """The best rate of every mix over all workloads.
+def best_rates(tables: Sequence[LeastPasses], enough: np.ndarray) -> tuple[BestRates, bool]:
+    """The best rate of every mix over all workloads; and whether it is, as the deadline was not first.
 
     Parameters
     ----------
     enough : float array over mixes
         Rates up to these need not be found.
-
-    Raises
-    ------
-    Ended
-        The deadline was first.
     """
     best = BestRates(np.zeros(enough.shape), np.full(enough.shape, -1), np.full(enough.shape, -1))
-    for i, passes in enumerate(tables):
-        ranges: list[tuple[int, int, np.ndarray]] = []
+    try:
+        for i, passes in enumerate(tables):
+            _look_through(i, passes, best, enough)
+    except Ended:
+        return best, False
+    return best, True
 
-        def look(index: int, i: int = i, passes: LeastPasses = passes) -> np.ndarray:
-            least = passes.at(index)
-            rate = passes.rates(index, least)
-            better = rate > best.rate
-            best.rate[better], best.offer[better], best.at[better] = rate[better], i, index
-            return least
 
-        thresholds = passes.offer.rates.thresholds
-        ranges.append((0, len(thresholds), look(0)))
-        while ranges:
-            first, end, least = ranges.pop()
-            if end - first < 2:
-                continue
-            most = passes.rates(end - 1, least)
-            if not (most > np.maximum(best.rate, enough) * (1 + LAST_BITS)).any():
-                continue
-            middle = (first + end) // 2
-            ranges += [(first, middle, least), (middle, end, look(middle))]
-    return best
+def _look_through(i: int, passes: LeastPasses, best: BestRates, enough: np.ndarray) -> None:
+    """All rates of one workload, halving the ranges that may hold more than is known."""
+
+    def look(at: int) -> np.ndarray:
+        least = passes.at(at)
+        rate = passes.rates(at, least)
+        better = rate > best.rate
+        best.rate[better], best.offer[better], best.at[better] = rate[better], i, at
+        return least
+
+    ranges = [(0, len(passes.offer.rates.thresholds), look(0))]
+    while ranges:
+        first, end, least = ranges.pop()
+        if end - first < 2:
+            continue
+        most = passes.rates(end - 1, least)
+        if not (most > np.maximum(best.rate, enough) * (1 + LAST_BITS)).any():
+            continue
+        middle = (first + end) // 2
+        ranges += [(first, middle, least), (middle, end, look(middle))]
