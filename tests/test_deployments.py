@@ -14,9 +14,10 @@ import oracle
 import pipelab as pl
 from pipelab.deployment import solve_by_every_division
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.deployments import listing
+from pipelab.engine.deployments import generation, listing
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import offers_of
+from pipelab.engine.deployments.own_limits import OwnLimits
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.reachable import ReachableMixes
 from pipelab.engine.formulations.aggregated.rates import stage_rates
@@ -206,6 +207,90 @@ def test_no_round_has_a_bound_below_the_truth(seed):
         assert moment.bound >= truth * (1 - 1e-9)
         assert (moment.incumbent or 0.0) <= truth * (1 + 1e-9)
     assert found.details["progress"] == tuple(seen)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_prices_that_keep_a_pipeline_to_its_gpus(seed, monkeypatch):
+    """What is done first where there are many mixes: bounds stay valid, and the answer is the same."""
+    monkeypatch.setattr(listing, "_FEW_MIXES", 0)
+    problem, seen = small(5000 + seed) if seed % 2 else unbound(seed), []
+    truth = every_division(problem)[-1]
+    check(problem, pl.deploy(problem, on_progress=seen.append), truth)
+    assert all(moment.bound >= truth * (1 - 1e-9) for moment in seen)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_own_limits_are_no_more_than_any_pipeline_costs(seed):
+    """Prices of one pipeline's own GPUs raise what rates cost at least; no pipeline of the rate costs less."""
+    problem = unbound(4 * seed)
+    offers, rng = offers_of(problem, [problem.workload], NEVER), np.random.default_rng(seed)
+    if not offers:
+        return
+    pricing, classes = Pricing(offers[0].rates), offers[0].rates.classes
+    cost = rng.uniform(0.1, 2.0, len(classes))
+    least = [pricing.least(cost)]
+    before = least[0].copy()
+    OwnLimits([pricing], classes.count).raise_least(cost, least, NEVER)
+    assert (least[0] >= before).all()
+    for rate, used, _ in oracle.placements(problem):
+        paid = sum(cost[classes.of[g]] for g in used)
+        assert paid >= least[0][pricing.asked[0] <= rate * (1 + 1e-9)].max(initial=0.0) * (1 - 1e-9)
+
+
+def test_small_classes_leave_little_open_without_a_list():
+    """32 GPUs of 8 types: 10 % were open before a pipeline kept to the 4 GPUs of each type."""
+    memory = pl.gpus()["memory_gb"]
+    types = ["A100-SXM-80", "A100-SXM-40", "H100-SXM", "L4", "T4", "V100-SXM-32", "L40S", "A10"]
+    cluster = pl.Cluster.from_counts(dict.fromkeys(types, 4), memory.to_dict(), 12.5)
+    load = pl.Workload(1000, 8, "decode")
+    problem = pl.Problem(
+        cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), max_gpus_per_stage=2
+    )
+    found = pl.deploy(problem, gap=0.01)
+    assert found.gap <= 0.01
+    check_valid(problem, found)
+
+
+def test_progress_goes_on_while_pipelines_are_listed(monkeypatch):
+    monkeypatch.setattr(generation, "_SILENT_SECONDS", 0.0)
+    problem, seen = heterogeneous((4, 8, 12), "Llama-3-70B"), []
+    found = pl.deploy(problem, on_progress=seen.append)
+    assert found.status == "optimal"
+    of_last_round = [moment for moment in seen if moment.nodes == found.size["rounds"]]
+    assert len(of_last_round) > 10
+    assert [m.seconds for m in seen] == sorted(m.seconds for m in seen)
+
+
+def test_what_was_listed_at_an_early_end_counts(monkeypatch):
+    """Without any column from the rounds, an end in the middle of the list still has pipelines."""
+    problem, stop = heterogeneous((4, 8, 12), "Llama-3-70B", phase="decode"), threading.Event()
+    listed, at = [], ReachableMixes.at
+
+    def ends_after_some(self, index):
+        listed.append(index)
+        if len(listed) == 30:
+            stop.set()
+        return at(self, index)
+
+    monkeypatch.setattr(ReachableMixes, "at", ends_after_some)
+    monkeypatch.setattr(
+        generation.Generation, "run", lambda self: self._price(self.demand.counts * 0 + 1.0, 1.0)
+    )
+    monkeypatch.setattr(
+        generation.Generation, "round_off", _only_listed(generation.Generation.round_off)
+    )
+    found = pl.deploy(problem, stop=stop)
+    assert found.stopped_by == "stop"
+    assert found.pipelines
+    check_valid(problem, found)
+
+
+def _only_listed(round_off):
+    def of_those(self):
+        self.columns = [c for c in self.columns if c.index >= 0]
+        return round_off(self)
+
+    return of_those
 
 
 @pytest.mark.parametrize("seed", range(12))
