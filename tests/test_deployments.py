@@ -14,7 +14,7 @@ import oracle
 import pipelab as pl
 from pipelab.deployment import solve_by_every_division
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.deployments import generation, listing
+from pipelab.engine.deployments import deploying, generation, listing
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import offers_of
 from pipelab.engine.deployments.own_limits import OwnLimits
@@ -84,6 +84,52 @@ def test_equal_to_every_division(seed):
 def test_equal_to_every_division_in_nodes(seed):
     """Identical nodes, in which stages may cut their layers."""
     problem = node_oracle.random_problem(seed, gpus=5, layers=4)
+    check(problem, pl.deploy(problem), every_division(problem)[-1])
+
+
+def three_nodes_of_three():
+    """A layer that two GPUs of one node hold together, cut among them, and nothing else does."""
+    gpus = tuple(pl.GPU("L4", 2.0, 1.0, f"node {i // 3}", 300.0) for i in range(9))
+    model = dataclasses.replace(pl.load_model("Llama-3-8B"), layers=1)
+    load, fast = pl.Workload(512, 1, "decode"), np.full((9, 9), 100.0)
+    return pl.Problem(pl.Cluster(gpus, fast), model, load, pl.Roofline(), max_gpus_per_stage=2)
+
+
+def test_stages_that_nodes_have_no_room_for_are_not_counted():
+    """Four pairs by numbers, three in nodes: proven where nodes are kept apart."""
+    problem = three_nodes_of_three()
+    pair = pl.evaluate(problem, pl.Placement.of([(1, (0, 1))])).throughput
+    found = pl.deploy(problem)
+    assert (found.status, found.count) == ("optimal", 3)
+    assert found.throughput == pytest.approx(3 * pair)
+    check_valid(problem, found)
+    assert pl.deploy(problem, 2.5 * pair).count == 3
+    more = pl.deploy(problem, 3.5 * pair)
+    assert more.status == "infeasible"
+    assert "2 such clusters would serve it" in more.reason
+
+
+def test_stages_that_nodes_have_no_room_for_leave_a_gap_where_mixes_are_many(monkeypatch):
+    monkeypatch.setattr(deploying, "_MOST_APART", 0)
+    problem = three_nodes_of_three()
+    pair = pl.evaluate(problem, pl.Placement.of([(1, (0, 1))])).throughput
+    found = pl.deploy(problem)
+    assert (found.status, found.count) == ("feasible", 3)
+    assert found.bound >= 4 * pair * (1 - 1e-9)
+    assert "packed into nodes" in found.sentence
+    short = pl.deploy(problem, 3.5 * pair)
+    assert short.status == "unknown"
+    assert short.pipelines == ()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_equal_to_every_division_over_families(seed):
+    """Identical nodes, and no link that binds: only numbers count."""
+    problem = node_oracle.random_problem(
+        seed, gpus=5, layers=3, costs="roofline", network="uniform"
+    )
+    cluster = pl.Cluster(problem.cluster.gpus, np.full((len(problem.cluster),) * 2, 1e5))
+    problem = dataclasses.replace(problem, cluster=cluster)
     check(problem, pl.deploy(problem), every_division(problem)[-1])
 
 
@@ -222,7 +268,7 @@ def test_prices_that_keep_a_pipeline_to_its_gpus(seed, monkeypatch):
 @pytest.mark.parametrize("seed", range(12))
 def test_own_limits_are_no_more_than_any_pipeline_costs(seed):
     """Prices of one pipeline's own GPUs raise what rates cost at least; no pipeline of the rate costs less."""
-    problem = unbound(4 * seed)
+    problem = unbound(4 * seed + 2)
     offers, rng = offers_of(problem, [problem.workload], NEVER), np.random.default_rng(seed)
     if not offers:
         return
@@ -282,6 +328,9 @@ def test_what_was_listed_at_an_early_end_counts(monkeypatch):
     found = pl.deploy(problem, stop=stop)
     assert found.stopped_by == "stop"
     assert found.pipelines
+    assert (
+        found.bound is not None
+    )  # not the pipeline that a moment finds, of which nothing is known
     check_valid(problem, found)
 
 

@@ -19,6 +19,7 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.generation import Generation
 from pipelab.engine.deployments.listing import close_gap
 from pipelab.engine.deployments.master import Demand
+from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer, offers_of
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.read_back import pipelines_of
@@ -33,9 +34,12 @@ from pipelab.engine.methods.latency import refuse_transfers
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
+from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
 from pipelab.problem import Problem, Workload
+
+_MOST_APART = 200_000  # mixes, where a second search keeps nodes apart
 
 _Batches = Annotated[
     Annotated[tuple[Count, ...], MinLen(1)] | None,
@@ -149,6 +153,7 @@ class _Deploying:
     deadline: Deadline
     steady: bool = False
     again: Callable[..., Deployment] | None = None
+    unpacked: bool = False  # the best by numbers did not fit into the nodes
 
     def run(self, loads: Sequence[Workload]) -> Deployment:
         """Rates, columns, and the gap closed; whatever ends it early, the best so far."""
@@ -158,6 +163,27 @@ class _Deploying:
             return self._unlisted(end.reason, loads[0])
         if not offers:
             return self._answer([], None, None, why_no_layer_fits(self.problem))
+        found = self._of(offers)
+        return self._apart(loads, found) if self.unpacked else found
+
+    def _apart(self, loads: Sequence[Workload], found: Deployment) -> Deployment:
+        """The same with nodes kept apart, where there are few enough mixes for that; or what was found."""
+        try:
+            offers = offers_of(self.problem, loads, self.deadline, self.steady, apart=True)
+            few = Mixes(offers[0].rates.classes.count.tolist()).total <= _MOST_APART
+        except (Ended, TooLarge):
+            return found
+        if not few:
+            return found
+        again = self._of(offers)
+        values = [-1.0 if d.value is None else d.value for d in (found, again)]
+        worse = again.value is None or (found.value is not None and values[0] > values[1])
+        if self.at_least:
+            worse = again.value is None or (found.value is not None and values[0] < values[1])
+        return found if worse and again.status not in ("optimal", "infeasible") else again
+
+    def _of(self, offers: Sequence[Offer]) -> Deployment:
+        """The best of pipelines with these workloads."""
         pricing = SteadyPricing if self.steady else Pricing
         pricings = [pricing(offer.rates) for offer in offers]
         classes = offers[0].rates.classes
@@ -235,12 +261,16 @@ class _Deploying:
             generation.round_off()
         chosen = [] if generation is None or generation.best is None else generation.best
         pipelines = pipelines_of(offers, chosen)
+        rate = math.fsum(p.throughput * p.count for p in pipelines)
+        self.unpacked = rate < sum(c.rate for c in chosen) * (1 - ONE_ANSWER)
+        if self.unpacked and rate < self.at_least * (1 - REACHED):
+            pipelines = ()
         if not pipelines and ended and offers:
             return self._unlisted(ended, offers[0].problem.workload)
         bound = None if generation is None else generation.bound
         if not pipelines:
-            impossible = bool(reason) or proven
-            reason = reason or (_why_none(self.problem, offers) if proven else "")
+            impossible = not self.unpacked and (bool(reason) or proven)
+            reason = reason or (_why_none(self.problem, offers) if impossible else "")
             status = "infeasible" if impossible else "unknown"
             bound = None if impossible else bound
         else:
@@ -251,12 +281,12 @@ class _Deploying:
             within = generation is not None and generation.open <= self.gap
             ended = "gap limit" if within else "list limit"
             if not within:
-                reason = _why_open(proven)
+                reason = _why_open(self.unpacked)
         return Deployment(
             problem=self.problem,
             status=status,
             pipelines=pipelines,
-            throughput=math.fsum(p.throughput * p.count for p in pipelines) if pipelines else None,
+            throughput=rate if pipelines else None,
             bound=bound,
             at_least=self.at_least,
             seconds=self.deadline.spent,
@@ -330,8 +360,8 @@ def _size(offers: Sequence[Offer], generation: Generation | None) -> dict[str, i
     return {"classes": classes, "columns": columns, "rounds": generation.rounds}
 
 
-def _why_open(proven: bool) -> str:
-    if proven:
+def _why_open(unpacked: bool) -> str:
+    if unpacked:
         return "the bound leaves out that stages must be packed into nodes"
     return "there are too many ways to divide the GPUs to list what is left"
 

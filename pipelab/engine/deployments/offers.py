@@ -31,12 +31,16 @@ class Offer:
 
 
 def offers_of(
-    problem: Problem, workloads: Sequence[Workload], deadline: Deadline, steady: bool = False
+    problem: Problem,
+    workloads: Sequence[Workload],
+    deadline: Deadline,
+    steady: bool = False,
+    apart: bool = False,
 ) -> list[Offer]:
     """One for each workload with which some stage fits; all have the same classes.
 
-    Where only so many microbatches are in flight (`steady`), the time of each hop counts, and GPUs of
-    different nodes are kept apart.
+    GPUs of different nodes are kept apart if `apart`; always where only so many microbatches are in
+    flight (`steady`), as the time of each hop counts, and where links bind for one workload only.
 
     Raises
     ------
@@ -44,7 +48,8 @@ def offers_of(
         The deadline was first.
     """
     problems = [replace(problem, workload=load) for load in workloads]
-    if steady:
+    apart = apart or steady
+    if apart:
         tables = [made_in_time(partial(stage_rates, p), deadline) for p in problems]
     else:
         tables = [rates_in_time(p, deadline) for p in problems]
@@ -53,12 +58,11 @@ def offers_of(
         for p, rates in zip(problems, tables, strict=True)
         if len(rates.thresholds)
     ]
-    if steady:
+    if apart:
         return offers
     counted = [Offer(o.problem, by_family(o.rates, deadline)) for o in offers]
     number = {len(offer.rates.classes) for offer in counted}
-    # Where links bind for one workload only, all are kept apart.
     same = len(number) == 1 and all(
         (o.rates.classes.of == counted[0].rates.classes.of).all() for o in counted
     )
-    return counted if same else offers
+    return counted if same or not counted else offers_of(problem, workloads, deadline, apart=True)

@@ -15,13 +15,15 @@ from pipelab.engine.deployments.pass_times import LeastPasses
 from pipelab.engine.deployments.reachable import ReachableMixes, StageOf
 from pipelab.engine.deployments.result import Pipeline
 from pipelab.engine.in_flight_result import steady_rate
-from pipelab.errors import PipelabError
+from pipelab.errors import InvalidPlacement, PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 
 
 def pipelines_of(offers: Sequence[Offer], chosen: Sequence[Column]) -> tuple[Pipeline, ...]:
     """Each column as often as it is chosen; the fastest pipelines first, at the rates that they really have.
+
+    Where stages cannot be packed into nodes, fewer of them, or slower ones.
 
     Raises
     ------
@@ -43,7 +45,10 @@ def pipelines_of(offers: Sequence[Offer], chosen: Sequence[Column]) -> tuple[Pip
         placement = Placement.of(
             (layers, ids[i, s]) for s, (layers, _) in enumerate(stages[column])
         )
-        rate = rate_of(offers[column.offer], placement)
+        try:
+            rate = rate_of(offers[column.offer], placement)
+        except InvalidPlacement:
+            continue  # a stage over two nodes lacks the memory that it has within one
         replicas[column, rate].append(placement)
     found = [
         Pipeline(
