@@ -36,6 +36,8 @@ class OwnLimits:
         Ended
             The deadline was first.
         """
+        if not any(own.size for own in least):
+            return
         for i in range(len(self.pricings)):
             self._keep(i, cost, least, deadline)
         step = _FIRST_STEP
