@@ -29,7 +29,10 @@ def _section(book) -> str:
     listed = re.findall(r"^\d\. (.*?)[.,]?$", goals, flags=re.M)
     before = re.search(r"previous: \[(\d\d)", texts[0])
     graded = [name for name in EXERCISES if name.startswith(f"{book.number}.")]
-    points = "; ".join(f"{name} {_asked(name)}" for name in graded)
+    spare = re.findall(r"^\*\*(\d)\.\*\* \*Optional", "\n".join(texts), flags=re.M)
+    points = "; ".join(
+        f"{name} {_asked(name)}{', optional' * (name[-1] in spare)}" for name in graded
+    )
     after = f", after {before[1]}" if before else ""
     return (
         f"\n### {book.number} {book.title}\n\n*{book.minutes} minutes{after}; "

@@ -97,7 +97,7 @@ def list_allocations(problem: Problem) -> list[Allocation]:
     """
     instance("list_allocations", "problem", problem, Problem, "a Problem")
     model, gpus = problem.model, problem.cluster.gpus
-    runs = comb(model.layers + 1, 2)  # two of the M + 1 boundaries enclose a run of layers
+    runs = comb(model.layers + 1, 2)  # two of the L + 1 boundaries enclose a run of layers
     sizes = range(1, min(problem.max_gpus_per_stage, len(gpus)) + 1)
     _refuse(problem, "allocations", runs * sum(comb(len(gpus), size) for size in sizes))
     allocations = []

@@ -108,7 +108,7 @@ def solve_by_counting(problem: Problem) -> Counted:
 
 
 def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
-    """How fast every mix of GPUs is with 1 … M layers.
+    """How fast every mix of GPUs is with 1 … L layers.
 
     Parameters
     ----------
@@ -168,10 +168,10 @@ def fewest_stages(
     problem: Problem, rates: dict[Mix, list[float]], least: float
 ) -> list[Piece] | None:
     """The fewest stages that hold all layers, none slower than some rate; few stages, few links.
-    With n_p stages of piece p, which holds from fewest_p to most_p layers::
+    With z_p stages of piece p, which holds from fewest_p to most_p layers::
 
-        Σ fewest_p n_p ≤ M ≤ Σ most_p n_p             all M layers find a place
-        Σ (GPUs of kind k in p) n_p ≤ N_k             for each kind k of GPU
+        Σ fewest_p z_p ≤ L ≤ Σ most_p z_p             all L layers find a place
+        Σ (GPUs of kind k in p) z_p ≤ N_k             for each kind k of GPU
 
     Parameters
     ----------
@@ -201,10 +201,10 @@ def fewest_stages(
         pieces += [Piece(mix, int(run[0]), int(run[-1])) for run in runs]
     if not pieces:
         return None
-    M, kinds = problem.model.layers, range(len(problem.cluster.kinds))
+    L, kinds = problem.model.layers, range(len(problem.cluster.kinds))
     rows = [
-        LinearConstraint([piece.fewest for piece in pieces], ub=M),
-        LinearConstraint([piece.most for piece in pieces], lb=M),
+        LinearConstraint([piece.fewest for piece in pieces], ub=L),
+        LinearConstraint([piece.most for piece in pieces], lb=L),
         LinearConstraint(
             [[piece.mix.count(k) for piece in pieces] for k in kinds], ub=problem.cluster.kind_count
         ),

@@ -28,6 +28,9 @@ _UNITS = (
 )  # fmt: skip
 
 
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun, in the plural where there is not exactly one.
 
@@ -50,14 +53,14 @@ def duration(seconds: float) -> str:
     Returns
     -------
     str
-        Three digits, from microseconds to years; years beyond a million as a power of ten.
+        Three digits, from microseconds to billions of years; beyond that a power of ten.
 
     Examples
     --------
     >>> duration(2.15e-5), duration(1.927), duration(5400), duration(86_400 * 365.25 * 40)
     ('21.5 µs', '1.93 s', '90 minutes', '40 years')
-    >>> duration(1e25)
-    '3.17·10^17 years'
+    >>> duration(3.7e14), duration(1e25)
+    ('11.7 million years', '3.17·10¹⁷ years')
     """
     for limit, unit, name in _UNITS:
         if seconds < limit:
@@ -65,8 +68,11 @@ def duration(seconds: float) -> str:
     years = seconds / _YEAR
     if years < 1e6:
         return f"{years:,.3g} years" if years < 1000 else f"{years:,.0f} years"
+    for size, word in ((1e6, "million"), (1e9, "billion")):
+        if years < 999.5 * size:
+            return f"{years / size:.3g} {word} years"
     digits, power = f"{years:.2e}".split("e")
-    return f"{digits}·10^{int(power)} years"
+    return f"{digits}·10{str(int(power)).translate(_RAISED)} years"
 
 
 def listed(names: Sequence[str]) -> str:

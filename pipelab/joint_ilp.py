@@ -112,7 +112,7 @@ def state_families(
     Parameters
     ----------
     problem : Problem
-        With M layers and N GPUs.
+        With L layers and N GPUs.
     allocations : sequence of Allocation
         A of them, rates θ.
     connections : sequence of Connection
@@ -149,8 +149,8 @@ def state_families(
         import cvxpy as cp
 
     # 0–1 matrices: allocation a has layer l, has GPU g; connection x leaves a, enters a.
-    M, A, E = problem.model.layers, len(allocations), len(connections)
-    covers = np.array([[layer in a.layers for a in allocations] for layer in range(M)])
+    L, A, E = problem.model.layers, len(allocations), len(connections)
+    covers = np.array([[layer in a.layers for a in allocations] for layer in range(L)])
     uses = np.array([[g in a.gpus for a in allocations] for g in range(len(problem.cluster))])
     senders, receivers = ([c[end] for c in connections] for end in (0, 1))
     leaves, enters = (
@@ -174,7 +174,7 @@ def state_families(
         "gpu_exclusivity": uses @ z <= 1,
         # Some chosen allocation starts at the first layer.     Σ_{first(a) = 1} z_a ≥ 1
         "pipeline_start": covers[0] @ z >= 1,
-        # Some chosen allocation ends at the last layer.        Σ_{last(a) = M} z_a ≥ 1
+        # Some chosen allocation ends at the last layer.        Σ_{last(a) = L} z_a ≥ 1
         "pipeline_end": covers[-1] @ z >= 1,
         # Who is chosen and can be followed hands on.           Σ_b e_ab ≥ z_a           for all a
         # that a connection leaves. (Another that is not last shares a GPU with all that could

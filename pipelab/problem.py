@@ -70,14 +70,14 @@ class Model:
     name : str
         For titles and messages.
     layers : int
-        Number of decoder layers M, at most 100,000.
+        Number of decoder layers L, at most 100,000.
     d_model, d_hidden : int
         Width of the residual stream and of the feed-forward block, in elements.
     layer_weight_gb : float
         Weights of one ordinary layer, in the unit of `GPU.memory_gb`.
     bytes_per_element : float
         Of activations: 2 for fp16 and bf16.
-    weight_factors, work_factors : sequence of float, length M, optional
+    weight_factors, work_factors : sequence of float, length L, optional
         Where layers differ, one number per layer: how many ordinary layers it weighs, and how
         many it counts for in throughput. By default 1 for every layer.
 

@@ -1,4 +1,4 @@
-"""Which layers on which stage: six ways to cut M layers into consecutive stages.
+"""Which layers on which stage: six ways to cut L layers into consecutive stages.
 
 A split gives every stage at least one layer and every layer to one stage. It says nothing about
 GPUs. A stage costs the sum of its layers' costs, divided by its speed. The slowest stage sets the
@@ -35,7 +35,7 @@ def bottleneck(split: Split, costs: Numbers, speeds: Numbers | None = None) -> f
     ----------
     split : sequence of range
         Layers of each stage, numbered from 0.
-    costs : sequence of float, length M
+    costs : sequence of float, length L
         Cost of every layer.
     speeds : sequence of float, one per stage, optional
         1 by default.
@@ -138,10 +138,10 @@ def split_by_flops(flops: Numbers, stages: int) -> Split:
 
     Parameters
     ----------
-    flops : sequence of float, length M
+    flops : sequence of float, length L
         Of every layer, finite and at least 0, in any unit.
     stages : int
-        At most M.
+        At most L.
 
     Returns
     -------
@@ -251,10 +251,10 @@ def split_exhaustive(
 
     Parameters
     ----------
-    costs : sequence of float, length M
+    costs : sequence of float, length L
         Of every layer, finite and at least 0.
     stages : int
-        At most M.
+        At most L.
     speeds : sequence of float, one per stage, optional
         1 by default.
     limit : int
@@ -304,17 +304,17 @@ def split_minmax(
 
         best[s][j] = min over i < j of max(best[s-1][i], (cost of layers i … j-1) / speed of s)
 
-    That takes M² · stages / 2 steps, a second for 1,000 layers on 64 stages.
+    That takes L² · stages / 2 steps, a second for 1,000 layers on 64 stages.
 
     Parameters
     ----------
-    costs : sequence of float, length M
+    costs : sequence of float, length L
         Cost of every layer, finite and at least 0.
     stages : int
-        At most M.
+        At most L.
     speeds : sequence of float, one per stage, optional
         1 by default.
-    memory : sequence of float, length M, optional
+    memory : sequence of float, length L, optional
         Memory that every layer needs.
     limits : sequence of float, one per stage, optional
         Memory that every stage offers, in the same unit; needs `memory`.

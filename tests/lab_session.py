@@ -72,6 +72,19 @@ _ANEW = """async () => {
   await panel.context.revert();
   await panel.sessionContext.changeKernel({name: 'python3'}); }"""
 
+# Resolves when nothing has been added to the page or taken away for a while: the last figures and
+# formulas are there. Cursors blink by their styles, which do not count.
+_SETTLED = """() => new Promise(settled => {
+  const began = performance.now();
+  let last = began;
+  const watch = new MutationObserver(() => { last = performance.now(); });
+  watch.observe(document.body, {childList: true, subtree: true, characterData: true});
+  const look = () => {
+    const now = performance.now();
+    if (now - last < 400 && now - began < 10000) { setTimeout(look, 50); return; }
+    watch.disconnect(); settled(); };
+  look(); })"""
+
 _BAD_OUTPUT = (
     ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr'], "
     ".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']"
@@ -117,7 +130,7 @@ class LabPage:
     def run_all(self) -> list[int | None]:
         """Run every cell; the execution counts of the code cells."""
         counts = self.page.evaluate(_RUN_ALL)
-        self.page.wait_for_timeout(1500)  # the last figures and formulas settle
+        self.page.evaluate(_SETTLED)
         self.charts_drawn()
         return counts
 
@@ -158,8 +171,8 @@ class LabPage:
         known, or 60 s.
         """
         self.page.set_viewport_size({"width": width, "height": 1000})
-        for _ in range(120):
-            self.page.wait_for_timeout(500)
+        for _ in range(300):
+            self.page.wait_for_timeout(200)
             found = self.page.eval_on_selector_all(
                 ".jp-OutputArea-output",
                 """all => all.filter(e => e.scrollWidth > e.clientWidth + 2).map(

@@ -13,7 +13,8 @@ RESULTS = {
         "abs(result.throughput / best_rule.throughput - 1.754) < 1e-3",  # "a factor of 1.75"
         "(slowest, list(most.values()), fit) == (342, [18, 4, 2], 78)",
         "pairs.status == 'optimal' and 0.05 < pairs.throughput / result.throughput - 1 < 0.06",
-        "0.03 < errors.median() < 0.1",
+        # "a factor of 1.75 … is far beyond these errors"
+        "len(others) > 200 and 0.03 < errors.median() < others.median() < 0.1 and others.max() < 0.5",
         # "40 % of an A100's memory and 15 % of its speed", "wait more than 60 % of the time", "7 % too fast"
         "problem.cluster.gpus[7].memory_gb / problem.cluster.gpus[0].memory_gb == 0.4",
         "ms['A100-SXM-40'] / ms['T4'] == 0.15 and f'{2**30 / 1e9 - 1:.0%}' == '7%'",
@@ -73,6 +74,11 @@ RESULTS = {
         "abs(best.throughput - 6320.9877) < 1e-3 and best.status == 'optimal' and abs(predicted - 6692.8105) < 1e-3",
         "abs(max(true.values()) - 5688.8889) < 1e-3 and abs(min(true.values()) - 819.2) < 1e-9",
         "(len(mixes), len(held), over) == (99, 43, 22) and abs(max(held) - 2.6042) < 1e-4 and min(held) > 1 - 1e-9",
+        # "most of them by 1 to 11%, four by 13 to 32%, and four L4s with four T4s by far more"
+        "[sum(low < r < high for r in held) for low, high in ((1.005, 1.115), (1.125, 1.325))] == [17, 4]",
+        # "nearly all other wrong predictions count on a pair": 21 of 22; of the right ones, one does
+        "sum(any(k == 2 and n for cut in predict(row['mix'])[1].values() for n, k in cut)"
+        " == (row['predicted'] > row['possible'] * (1 + 1e-9)) for row in table if row['possible']) == 41",
         "lost and all(predict(mix)[0] and possible(mix) is None for mix in lost)",
         "as_written.details['solver_status'] == 'infeasible' and 'at most 66 of 80 layers' in as_written.reason",
         "outcomes['as published'].count('right') == 0 and outcomes['and the slowest link'].count('right') == 43",
@@ -329,10 +335,10 @@ FIGURES = {
     ),
     "01_splitting_layers.ipynb": (
         [
-            "by speed: 360 ms for the slowest stage; by memory takes 67% more, by FLOPs and by bandwidth 2.7",
+            "By speed: 360 ms for the slowest stage; by memory takes 67% more, by FLOPs and by bandwidth 2.7",
             "80 layers on 11 GPUs take 342 ms; the path back reads 18 + 19 + 19",
-            "exact: 342 ms for the slowest stage; by speed takes 5% more",
-            "exact: 342 ms for the slowest stage; by speed takes 5% more, by memory 1.8 times as much",
+            "Exact: 342 ms for the slowest stage; by speed takes 5% more",
+            "Exact: 342 ms for the slowest stage; by speed takes 5% more, by memory 1.8 times as much",
             "819.2 tokens/s: ",
             "5,988.3 tokens/s: ",
         ],
@@ -343,7 +349,7 @@ FIGURES = {
             "7,314.3 tokens/s: GPUs 0, 1 take 280 ms",
             "By speed beats 98% of the placements that fit; the best is 31% faster",
             "By speed beats 98% of the placements that fit; the best is 31% faster",
-            "one GPU per stage: beyond a year of search from",
+            "One GPU per stage: beyond a year of search from",
         ],
         None,
     ),
@@ -365,14 +371,14 @@ FIGURES = {
     "04_a_failed_heuristic.ipynb": (
         [
             "6,321.0 tokens/s: GPUs 0, 1, 2 take 324 ms",
-            "Predicted 6,692.8 tokens/s; true: 819.2 to 6,321.0",
+            "Predicted 6,692.8 tokens/s; the choice yields 819.2 to 5,688.9; possible: 6,321.0",
             "5,688.9 tokens/s: ",
             "Too much for 22 of 43 mixes that hold the model, by up to 2.60 times (4 L4 + 4 T4)",
             "8 GPUs are predicted to be 12.75 times as fast as one",
             "Of 43 mixes that hold the model, 0 are right as published and 43 are after the last fix",
-            "Predicted 2,133.3 tokens/s; true: 819.2",
+            "Predicted 2,133.3 tokens/s; the choice yields 819.2; possible: 819.2",
             "3,657.1 tokens/s: GPUs 3, 4 take 560 ms",
-            "Predicted 3,657.1 tokens/s; true: 819.2 to 3,657.1",
+            "Predicted 3,657.1 tokens/s; the choice yields 819.2 to 3,657.1",
         ],
         None,
     ),

@@ -1,6 +1,6 @@
 """A slower, independent truth: brute force from the raw numbers, and random small problems.
 
-Nothing here calls pipelab's cost model, candidates or judge. The formulas are written out
+Nothing here calls pipelab's cost model, candidates or evaluator. The formulas are written out
 once more from the write-up.
 """
 

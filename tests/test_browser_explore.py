@@ -66,7 +66,7 @@ def test_the_mix_follows_its_controls(page):
         assert "tiny, 4 GPUs: 355.04 tokens/s" in page.figures()[1]["title"]
 
 
-def test_a_plan_by_hand_is_judged_and_the_optimum_comes_back(page):
+def test_a_plan_by_hand_is_evaluated_and_the_optimum_comes_back(page):
     start = "pl.explore_mix('Llama-3-8B', {'A100-SXM-40': 2, 'L4': 2, 'T4': 2})"
     with explorer(page, "import pipelab as pl", start):
         best = page.figures()[1]

@@ -139,42 +139,48 @@ def test_what_a_reader_should_open_first_is_folded(path):
         ), cell.source
 
 
-FIRST_HALF = [path for path in COURSE if path.name < "07"]
-FIGURE = re.compile(r"pl\.(plot|explore_\w+)\(|course\.plot_|^@interact", re.M)
+TIMED = [path for path in COURSE if path.name < "07" or path.name > "12"]
+WIDGET = re.compile(r"pl\.explore_\w+\(|^@interact", re.M)
+FIGURE = re.compile(r"pl\.plot\(|course\.plot_")
+EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
 
 
 def _minutes(path):
-    """Of a newcomer who reads and looks at everything but what is optional, and tries all puzzles.
+    """Of a newcomer who reads, looks at and tries everything but what is optional.
 
-    200 words a minute, 20 lines of code, half a minute for a figure, a formula, a prediction, two
-    for a puzzle.
+    200 words a minute, 18 lines of code without imports, half a minute for a figure, a formula or a
+    prediction, one for a widget, four for an exercise.
     """
-    minutes, optional = 0.0, False
+    minutes, optional, spare = 0.0, False, False  # spare: of an exercise, optional
     for cell in nbformat.read(path, as_version=4).cells:
         text = re.sub(r"<details>.*?</details>", "", cell.source, flags=re.S)
         if cell.cell_type == "markdown":
             for part in re.split(r"(?m)^(?=## )", text):
                 if part.startswith("## "):
                     optional = bool(re.match(r"## (Optional|Sources)|## .*\n\n\*Optional", part))
+                    spare = False
+                if exercise := EXERCISE.search(part):
+                    spare = bool(exercise[1])
                 formulas = part.count("$$") // 2
                 words = len(re.sub(r"\$\$.*?\$\$", "", part, flags=re.S).split())
-                minutes += (not optional) * (words / 200 + formulas / 2)
-        elif not optional:
-            puzzle, guess = "pl.check(" in text, "pl.guess(" in text
-            drawn = FIGURE.search(text) and not re.search(r"^    course\.plot_", text, re.M)
-            lines = 0 if puzzle or guess else text.count("\n") + 1
-            minutes += 2 * puzzle + guess / 2 + bool(drawn) / 2 + lines / 20
+                minutes += (not optional and not spare) * (words / 200 + formulas / 2)
+        elif not optional and not spare:
+            exercise, guess = "pl.check(" in text, "pl.guess(" in text
+            seen = 1 if WIDGET.search(text) else bool(FIGURE.search(text)) / 2
+            lines = re.findall(r"^(?!from |import ).*\S", text, re.M)
+            minutes += 4 * exercise + guess / 2 + seen
+            minutes += 0 if exercise or guess else len(lines) / 18
     return minutes
 
 
-@pytest.mark.parametrize("path", FIRST_HALF, ids=_name)
+@pytest.mark.parametrize("path", TIMED, ids=_name)
 def test_a_notebook_takes_the_minutes_that_it_says_and_no_more_than_35(path):
-    """The head may say a little more, for exercises are not all done in two minutes."""
+    """The head may say a little more, for exercises are not all done in four minutes."""
     said = int(re.search(r"^\*(\d+) minutes", _text(path), flags=re.M)[1])
     assert said - 10 < _minutes(path) <= said <= 35
 
 
-@pytest.mark.parametrize("path", FIRST_HALF, ids=_name)
+@pytest.mark.parametrize("path", COURSE, ids=_name)
 def test_a_notebook_has_at_most_70_cells(path):
     assert len(nbformat.read(path, as_version=4).cells) <= 70
 
@@ -241,6 +247,23 @@ def test_a_term_is_explained_and_first_met_where_it_says(entry):
     wanted = "" if place[1] == title else f"cell-id={_cell_of(place[0], place[1])}"
     assert anchor == wanted, "python tests/make_glossary_links.py makes the links again"
     assert label == f"{book[:2]} {place[1]}"
+
+
+def _formulas(path):
+    return " ".join(re.findall(r"\$+([^$]+)\$+", _text(path)))
+
+
+def test_every_symbol_is_met_where_the_table_says():
+    table = next(
+        c.source for c in _cells(GLOSSARY, "markdown") if c.source.startswith("## Symbols")
+    )
+    rows = [row.split("|") for row in table.split("\n") if row.startswith("| $")]
+    assert len(rows) > 20
+    for _, symbols, _, _, where, _ in rows:
+        for symbol in re.findall(r"\$([^$]+)\$", symbols):
+            alone = re.compile(rf"(?<![A-Za-z\\]){re.escape(symbol)}(?![A-Za-z])")
+            first = next(path.name for path in COURSE if alone.search(_formulas(path)))
+            assert first == LINK.search(where)[2], symbol
 
 
 # Where a notebook rests on one of the four sources, it links to it: what its text names, and the

@@ -162,8 +162,8 @@ def test_the_joint_ilp_proves_what_trying_everything_finds(first):
         assert _agrees(found.throughput, truth), seed
         assert found.bound == found.throughput
         if truth is not None:
-            judged = pl.evaluate(problem, found.placement).throughput
-            assert judged == pytest.approx(truth, rel=1e-9)
+            evaluated = pl.evaluate(problem, found.placement).throughput
+            assert evaluated == pytest.approx(truth, rel=1e-9)
 
 
 def test_the_joint_ilp_refuses_what_takes_hours(monkeypatch):
@@ -296,8 +296,8 @@ def _counts(problem):
     assert _agrees(found.throughput, engine.throughput)
     if found.placement is None:
         return "nothing fits"
-    judged = pl.evaluate(problem, found.placement).throughput
-    assert judged == found.throughput
+    evaluated = pl.evaluate(problem, found.placement).throughput
+    assert evaluated == found.throughput
     mixed = any(
         len({problem.cluster.kind_of[g] for g in s.gpus}) > 1 for s in found.placement.stages
     )

@@ -1,4 +1,4 @@
-"""The judge accepts what is right to the last digit and refuses everything else."""
+"""The evaluator accepts what is right to the last digit and refuses everything else."""
 
 import dataclasses
 from itertools import pairwise
@@ -114,7 +114,7 @@ def test_all_defects_are_listed(tiny):
     assert len(caught.value.defects) == 3
 
 
-def test_the_judge_shares_no_code_with_any_formulation():
+def test_the_evaluator_shares_no_code_with_any_formulation():
     import ast
     import pathlib
 
@@ -126,7 +126,7 @@ def test_the_judge_shares_no_code_with_any_formulation():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_judge_agrees_with_the_oracle(seed):
+def test_the_evaluator_agrees_with_the_oracle(seed):
     import numpy as np
 
     rng = np.random.default_rng(seed)

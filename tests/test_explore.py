@@ -1,4 +1,4 @@
-"""Schedules side by side, the explorer's widget, and the contests that the simulator judges."""
+"""Schedules side by side, the explorer's widget, and the contests that the simulator decides."""
 
 import base64
 import json
@@ -413,7 +413,7 @@ def test_the_explorer_refuses_what_its_controls_cannot_show():
         (family((3, 2, 1, 0), (0, 0, 0, 2)), "right, makespan 52 against 60; no order takes less"),
     ],
 )
-def test_a_contest_is_judged_by_the_simulator(mine, verdict):
+def test_a_contest_is_decided_by_the_simulator(mine, verdict):
     assert verdict in str(pl.check("08.2", mine))
 
 

@@ -271,7 +271,7 @@ def test_prices_are_per_hour_and_per_million_tokens():
     assert money(tiny.problem, tiny.result.placement, 1.0).usd_per_hour is None
 
 
-def test_layers_dealt_by_hand_are_judged_with_their_deficit():
+def test_layers_dealt_by_hand_are_evaluated_with_their_deficit():
     found = answer(beginning("Llama-3-70B"))
     groups = stage_gpus(found)
     assert sorted(g for group in groups for g in group) == list(range(len(found.problem.cluster)))

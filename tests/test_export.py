@@ -67,7 +67,7 @@ def test_the_most_overloaded_stage_comes_first(two_stages):
     assert "Nor is any other: " in found.sentence  # two A100 hold a layer each, and no V100 any
 
 
-def test_misfits_agree_with_the_judge_and_with_brute_force():
+def test_misfits_agree_with_the_evaluator_and_with_brute_force():
     valid = unfit = 0
     for seed in range(300):
         problem = oracle.random_problem(seed, unlike=seed % 3 == 0)
@@ -164,22 +164,20 @@ def test_placements_come_back_from_their_files(name, tmp_path):
 def test_json_holds_everything_with_its_units(two_stages, tmp_path):
     result = pl.solve(two_stages, "aggregated")
     document = json.loads(pl.save(result, tmp_path / "plan.json").read_text(encoding="utf-8"))
-    judged = result.evaluation
-    assert (
-        document["throughput_tokens_per_s"] == document["bound_tokens_per_s"] == judged.throughput
-    )
+    found = result.evaluation
+    assert document["throughput_tokens_per_s"] == document["bound_tokens_per_s"] == found.throughput
     assert (document["status"], document["method"]) == ("optimal", "aggregated")
-    assert document["bottlenecks"] == list(judged.bottlenecks)
+    assert document["bottlenecks"] == list(found.bottlenecks)
     first = document["stages"][0]
-    report = judged.stages[0]
+    report = found.stages[0]
     assert first["gpus"] == list(report.stage.gpus)
     assert first["memory_needed_gb"] == list(report.memory_gb)
     assert first["memory_offered_gb"] == list(report.memory_limit_gb)
     assert first["throughput_tokens_per_s"] == report.throughput
-    assert document["links"][0]["throughput_transfers_per_s"] == judged.links[0].throughput
+    assert document["links"][0]["throughput_transfers_per_s"] == found.links[0].throughput
     assert document["links"][0]["slowest_pair_of_gpus"] == [
-        judged.links[0].sender,
-        judged.links[0].receiver,
+        found.links[0].sender,
+        found.links[0].receiver,
     ]
     own = json.loads(
         save_placement(two_stages, result.placement, tmp_path / "own.json").read_text("utf-8")
@@ -196,10 +194,10 @@ def test_csv_has_a_row_per_stage(tiny, tmp_path):
         "batch_split", "link_units", "max_gpus_per_stage", "same_type_stages", "sequence_length", "batch_size", "phase",
         "output_tokens", "microbatches_in_flight", "cost_model",
     ]  # fmt: skip
-    judged = pl.evaluate(tiny, placement)
+    found = pl.evaluate(tiny, placement)
     assert list(frame["gpus"].astype(str)) == ["0 2", "1"]
     assert list(frame["gpu_types"]) == ["1 × A100, 1 × V100", "1 × A100"]
-    assert list(frame["throughput_tokens_per_s"]) == [s.throughput for s in judged.stages]
+    assert list(frame["throughput_tokens_per_s"]) == [s.throughput for s in found.stages]
     assert frame["memory_offered_gb"][0] == 32  # the V100 has less to spare
     assert list(frame["last_layer"]) == [2, 4]
 
@@ -314,9 +312,9 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
     document = json.loads(
         save_placement(problem, placement, tmp_path / "plan.json").read_text(encoding="utf-8")
     )
-    judged = pl.evaluate(problem, placement)
+    found = pl.evaluate(problem, placement)
     assert [stage["gpus_per_layer"] for stage in document["stages"]] == [
-        stage.degree for stage in judged.stages
+        stage.degree for stage in found.stages
     ]
     under = document["conditions"]
     assert (under["microbatches_in_flight"], under["phase"], under["cost_model"]) == (

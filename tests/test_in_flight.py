@@ -96,7 +96,7 @@ def test_it_is_the_most_of_all_placements_with_all_numbers_in_flight(seed):
     assert answer.steady_rate == answer.bound == pytest.approx(truth[0], rel=1e-8)
     assert closed(answer)
     assert answer.problem.workload.in_flight == answer.in_flight >= truth[1]
-    placed = answer.timeline()  # the judge accepts it with so many, and the simulation agrees
+    placed = answer.timeline()  # the evaluator accepts it with so many, and the simulation agrees
     assert placed.steady_rate == pytest.approx(answer.steady_rate, rel=1e-6)
     assert placed.in_flight == answer.in_flight
     assert placed.reaches_predicted_rate == (
@@ -214,10 +214,10 @@ def test_the_simplest_cases_by_hand():
                          link_units="tokens", name="two L4")  # fmt: skip
     answer = solve_for_throughput_in_flight(problem)
     halves = pl.Placement.of([(17, (0,)), (15, (1,))])
-    judged = pl.evaluate(problem, halves)
-    needs = math.ceil(judged.throughput * judged.seconds_per_pass / 8 - 1e-9)
-    assert enough_in_flight(judged) == needs == pl.timeline_of(problem, halves).in_flight_needed
-    assert answer.steady_rate == pytest.approx(judged.throughput)
+    evaluated = pl.evaluate(problem, halves)
+    needs = math.ceil(evaluated.throughput * evaluated.seconds_per_pass / 8 - 1e-9)
+    assert enough_in_flight(evaluated) == needs == pl.timeline_of(problem, halves).in_flight_needed
+    assert answer.steady_rate == pytest.approx(evaluated.throughput)
     among = "of all placements and numbers in flight with a batch of 8, in"
     assert f"in flight, all of which fit; proven the most {among}" in answer.sentence
     told = json.loads(json.dumps(answer.to_dict(), allow_nan=False))

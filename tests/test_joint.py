@@ -591,7 +591,7 @@ def test_what_a_faulty_m_proved_never_becomes_a_bound(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize("share", [1 - 1e-6, 1 - 1e-12, 1 + 1e-6])
-def test_memory_at_the_limit_is_judged_listed_and_counted_alike(tiny, share):
+def test_memory_at_the_limit_is_evaluated_listed_and_counted_alike(tiny, share):
     need = 4 * 0.5 + tiny.costs.activation_gb(tiny.model, tiny.workload)
     cluster = pl.Cluster.from_counts({"A100": 1}, need * share, {})
     exact = dataclasses.replace(tiny, cluster=cluster)

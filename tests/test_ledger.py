@@ -67,7 +67,7 @@ def test_a_general_statement_is_tried_on_a_range(ledger):
     assert ledger.find("Not guaranteed | Global").value.of >= 16
 
 
-def test_what_was_judged_wrongly_once(ledger):
+def test_what_was_decided_wrongly_once(ledger):
     """Verdicts that rested on one case, on an opinion, or on a claim that the document does not make."""
     verdicts = {
         "Not guaranteed | Global": "holds on what was tried",

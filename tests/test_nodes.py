@@ -15,6 +15,7 @@ from pipelab.engine.formulations.aggregated.rates import stage_rates
 from pipelab.engine.formulations.latency.times import bound_of_more, pass_times
 from pipelab.engine.formulations.nodes.fewer import fewer_nodes
 from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
+from pipelab.engine.methods import aggregated
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.latency import solve_for_latency
@@ -294,7 +295,9 @@ def rate_of(problem, stages):
 
 
 @pytest.mark.parametrize("seed", range(500, 510))
-def test_stopped_at_once_it_is_no_worse_than_rules_and_one_node_after_another(seed):
+def test_stopped_at_once_it_is_no_worse_than_rules_and_one_node_after_another(seed, monkeypatch):
+    # however busy the machine is
+    monkeypatch.setattr(aggregated, "_LATE_SECONDS", 60.0)
     problem = node_oracle.random_problem(seed, layers=4, gpus=8)
     problem = dataclasses.replace(problem, max_gpus_per_stage=4, same_type_stages=True)
     if not by_nodes(problem) or len({g.type for g in problem.cluster.gpus}) > 1:
@@ -313,6 +316,18 @@ def test_stopped_at_once_it_is_no_worse_than_rules_and_one_node_after_another(se
     best = max(chains + [rule.throughput or 0.0 for rule in rules])
     assert (result.throughput or 0.0) >= best * (1 - 1e-12)
     assert result.bound is None or result.bound >= best * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("seed", [511, 521, 525, 528])  # where a rule fits in memory
+def test_without_time_for_any_table_it_is_no_worse_than_the_rules(seed, monkeypatch):
+    monkeypatch.setattr(aggregated, "_LATE_SECONDS", 0.0)
+    problem = node_oracle.random_problem(seed, layers=8, gpus=8)
+    names = ("even", "proportional", "by_flops", "bandwidth_aware")
+    rules = [pl.solve(problem, name).throughput or 0.0 for name in names]
+    result = pl.solve(problem, "aggregated", time_limit=0)
+    assert result.stopped_by == "time limit"
+    assert max(rules) > 0
+    assert (result.throughput or 0.0) >= max(rules) * (1 - 1e-12)
 
 
 def test_a_limit_is_kept_where_another_row_differs_in_its_limit_only():

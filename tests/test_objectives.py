@@ -449,9 +449,9 @@ def test_transfers_are_refused_where_there_are_links():
         solve_for_latency(tiny)
     with pytest.raises(pl.InvalidValue, match=r"trade_off: problem\.link_units = 'transfers'"):
         pl.trade_off(tiny, "seconds_per_pass")
-    judged = pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (1,))]))
+    evaluated = pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (1,))]))
     with pytest.raises(pl.InvalidValue, match="expected 'tokens'"):
-        judged.seconds_per_pass  # noqa: B018
+        evaluated.seconds_per_pass  # noqa: B018
     alone = dataclasses.replace(tiny, cluster=pl.Cluster(tiny.cluster.gpus[:1], np.zeros((1, 1))))
     result = solve_for_latency(alone)
     assert result.objective.value == pytest.approx(2048 * 16 / result.throughput, rel=1e-12)
@@ -573,7 +573,7 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
     "goal", [solve_for_cost, solve_for_latency, solve_for_throughput_in_flight]
 )
 def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
-    """Wherever it comes, the answer is a placement that the judge knows, and never an exception."""
+    """Wherever it comes, the answer is a placement that the evaluator accepts, and never an exception."""
     problem, real = priced(small(7, link_units="tokens"), 7), scip.run
     for moment in range(1, 5):
         calls = []

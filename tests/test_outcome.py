@@ -236,9 +236,9 @@ def test_results_and_scores_show_their_outcome(five):
         (pl.Placement.of([(12, (0,))]), DOES_NOT_FIT),
         (pl.Placement.of([(1, (0,))]), REFUSED),  # layers are left out
     ):
-        judged = pl.score(problem, placement, best)
-        assert judged.outcome == outcome
-        assert outcome.html in judged._repr_html_()
+        scored = pl.score(problem, placement, best)
+        assert scored.outcome == outcome
+        assert outcome.html in scored._repr_html_()
 
 
 def test_points_of_a_sweep_look_as_they_ended():

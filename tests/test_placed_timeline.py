@@ -1,4 +1,4 @@
-"""A placement's pipeline: closed loops against an event simulator, the judge's promise, training, refusals."""
+"""A placement's pipeline: closed loops against an event simulator, the evaluator's rate, training, refusals."""
 
 import dataclasses
 import heapq
@@ -161,17 +161,17 @@ def test_every_bundled_case_keeps_its_promise(case, gpus):
         placements += [p for p in [pl.solve(problem, method).placement] if p is not None]
     for placement in placements:
         placed = pl.timeline_of(problem, placement)
-        judged = pl.evaluate(problem, placement)
-        assert placed.steady_rate == pytest.approx(judged.throughput, rel=1e-6)
+        evaluated = pl.evaluate(problem, placement)
+        assert placed.steady_rate == pytest.approx(evaluated.throughput, rel=1e-6)
         assert placed.reaches_predicted_rate
         assert placed.in_flight == placed.in_flight_needed
         times = np.array([lane.seconds + lane.wait for lane in placed.lanes])
         assert placed.latency_s == pytest.approx(times.sum(), rel=1e-12)
-        assert placed.latency_s == pytest.approx(judged.seconds_per_pass, rel=1e-12)
+        assert placed.latency_s == pytest.approx(evaluated.seconds_per_pass, rel=1e-12)
         if placed.in_flight_needed > 1:
             fewer = pl.timeline_of(problem, placement, in_flight=placed.in_flight_needed - 1)
             assert not fewer.reaches_predicted_rate
-            assert fewer.steady_rate < judged.throughput * (1 - 1e-6)
+            assert fewer.steady_rate < evaluated.throughput * (1 - 1e-6)
 
 
 def random_placement(rng, problem):
@@ -184,7 +184,7 @@ def random_placement(rng, problem):
     return pl.Placement.of([(n, gpus[i * most : (i + 1) * most]) for i, n in enumerate(sizes)])
 
 
-def test_random_placements_keep_the_judges_promise():
+def test_random_placements_reach_the_evaluated_rate():
     """Several stages, mixed stages, slow links, different layers and either cost model."""
     checked = several = links = 0
     for seed in range(600):
@@ -196,17 +196,17 @@ def test_random_placements_keep_the_judges_promise():
             )
         placement = random_placement(rng, problem)
         try:
-            judged = pl.evaluate(problem, placement)
+            evaluated = pl.evaluate(problem, placement)
         except pl.InvalidPlacement:
             continue
         placed = pl.timeline_of(problem, placement)
-        assert placed.steady_rate == pytest.approx(judged.throughput, rel=1e-6), seed
-        assert {lane.name for lane in placed.lanes if lane.bottleneck} == set(judged.bottlenecks), (
-            seed
-        )
+        assert placed.steady_rate == pytest.approx(evaluated.throughput, rel=1e-6), seed
+        assert {lane.name for lane in placed.lanes if lane.bottleneck} == set(
+            evaluated.bottlenecks
+        ), seed
         longest = max(lane.seconds for lane in placed.lanes)
         slowest = {lane.name for lane in placed.lanes if lane.seconds >= longest * (1 - 2e-12)}
-        assert slowest == set(judged.bottlenecks), seed
+        assert slowest == set(evaluated.bottlenecks), seed
         checked += 1
         several += len(placed.lanes) > 1
         links += any(lane.link and lane.bottleneck for lane in placed.lanes)
@@ -224,12 +224,12 @@ def test_a_stage_whose_gpus_take_turns_keeps_the_promise_and_hands_on_later():
     both, alone = ((g, g + 1) for g in (0, 2)), ((0,), (1,))
     turns, single = (pl.Placement.of([(16, s) for s in sets]) for sets in (both, alone))
     placed = pl.timeline_of(problem, turns)
-    judged, one = placed.evaluation, pl.evaluate(problem, single)
-    assert judged.seconds_per_pass == pytest.approx(one.seconds_per_pass, rel=1e-12)
-    assert judged.throughput > one.throughput
-    assert placed.latency_s == pytest.approx(judged.seconds_per_pass, rel=1e-12)
-    assert placed.steady_rate == pytest.approx(judged.throughput, rel=1e-9)
-    for lane, report in zip(placed.lanes[::2], judged.stages, strict=True):
+    evaluated, one = placed.evaluation, pl.evaluate(problem, single)
+    assert evaluated.seconds_per_pass == pytest.approx(one.seconds_per_pass, rel=1e-12)
+    assert evaluated.throughput > one.throughput
+    assert placed.latency_s == pytest.approx(evaluated.seconds_per_pass, rel=1e-12)
+    assert placed.steady_rate == pytest.approx(evaluated.throughput, rel=1e-9)
+    for lane, report in zip(placed.lanes[::2], evaluated.stages, strict=True):
         assert lane.seconds == pytest.approx(1 / report.throughput)
         assert lane.seconds + lane.wait == pytest.approx(report.seconds)
         assert lane.wait > 0
@@ -239,7 +239,7 @@ def test_a_stage_whose_gpus_take_turns_keeps_the_promise_and_hands_on_later():
     )
     assert "handed_on_after_seconds" not in pl.timeline_of(problem, single).to_frame()
     few = pl.timeline_of(problem, turns, in_flight=1)
-    assert few.steady_rate == pytest.approx(1 / judged.seconds_per_pass)
+    assert few.steady_rate == pytest.approx(1 / evaluated.seconds_per_pass)
 
 
 class Halves:

@@ -163,13 +163,13 @@ def test_the_formulation_is_shown_from_the_registry(tiny):
 
 
 def test_long_names_in_tables_may_be_broken(tiny):
-    judged = pl.evaluate(tiny, pl.Placement.of([(4, (0,))]))._repr_html_()
-    assert "memory_<wbr>needed_<wbr>gb" in judged
+    shown = pl.evaluate(tiny, pl.Placement.of([(4, (0,))]))._repr_html_()
+    assert "memory_<wbr>needed_<wbr>gb" in shown
     assert "<code>link_<wbr>needs_<wbr>sender</code>" in joint_formulation(tiny)._repr_html_()
     assert "&lt;b&gt;" in show_table([{"<b>": 1}])._repr_html_()
 
 
-def test_leaving_out_exclusivity_is_found_out_by_the_judge(tiny):
+def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(tiny):
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
     three = pl.Cluster.from_counts(
         {"A100": 1, "V100": 1, "T4": 1}, {"A100": 60, "V100": 32, "T4": 32}, links

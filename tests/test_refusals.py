@@ -242,7 +242,7 @@ def test_no_latency_is_no_warning(problem):
     assert roof.link_throughput(problem, np.inf) == np.inf
 
 
-def test_a_saved_placement_keeps_what_it_was_judged_by(problem, tmp_path):
+def test_a_saved_placement_keeps_what_it_was_evaluated_by(problem, tmp_path):
     result = solve_for_cost(problem)
     path = save_placement(problem, result, tmp_path / "plan.json")
     saved = json.loads(path.read_text())

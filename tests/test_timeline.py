@@ -1205,19 +1205,19 @@ def test_the_chrome_trace_holds_every_action_and_message(tmp_path):
     assert [(0, 1000), (1, 1500)] in ends.values()  # the first forward's result
 
 
-def test_a_placements_pipeline_reaches_the_judges_throughput(two_stages):
+def test_a_placements_pipeline_reaches_the_evaluated_throughput(two_stages):
     """In the long run the pipeline yields what its bottleneck yields, be that a stage or a link."""
     problem = dataclasses.replace(two_stages, link_units="tokens")
     placement = pl.Placement.of([(2, (0,)), (2, (1,))])
     for slower in (1.0, 1e-7):
         slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(slower))
-        judged = pl.evaluate(slow, placement)
+        evaluated = pl.evaluate(slow, placement)
         costs = pl.inference_costs(slow, placement, tokens=512)
         few, many = (
             pl.simulate(pl.schedule("Inference", 3, m), costs).makespan for m in (100, 300)
         )
-        assert 200 * 512 / (many - few) == pytest.approx(judged.throughput)
-    assert judged.bottlenecks[0].startswith("link")
+        assert 200 * 512 / (many - few) == pytest.approx(evaluated.throughput)
+    assert evaluated.bottlenecks[0].startswith("link")
     with pytest.raises(
         pl.InvalidValue, match=r"problem\.link_units = 'transfers': expected 'tokens'"
     ):

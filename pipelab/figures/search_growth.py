@@ -59,9 +59,9 @@ def plot_search_growth(
         (n for n, v in zip(sizes, counts[steepest], strict=True) if v > per_second * _YEAR), None
     )
     title = (
-        f"{steepest}: beyond a year of search from {out} {axis} on"
+        f"{steepest[:1].upper()}{steepest[1:]}: beyond a year of search from {out} {axis} on"
         if out
-        else f"{steepest} grows fastest"
+        else f"{steepest[:1].upper()}{steepest[1:]} grows fastest"
     )
     note = f"{per_second:,.0f} placements tried per second on this machine"
     figure.update_layout(

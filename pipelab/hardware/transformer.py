@@ -61,7 +61,7 @@ class Transformer:
     name : str
         For titles and messages.
     layers : int
-        Number of decoder layers M, at most 100,000.
+        Number of decoder layers L, at most 100,000.
     d_model, d_ff : int
         Width of the residual stream, and of the (gated, three-matrix) feed-forward block.
     heads, kv_heads, head_dim : int
@@ -343,13 +343,13 @@ class Transformer:
 
     @cached_property
     def weight_factors(self) -> tuple[float, ...]:
-        """How many ordinary layers each layer weighs, with embedding and head; M numbers."""
+        """How many ordinary layers each layer weighs, with embedding and head; L numbers."""
         ordinary = self.layer_weight_gb
         return tuple(self.weight_gb(range(i, i + 1)) / ordinary for i in range(self.layers))
 
     @cached_property
     def work_factors(self) -> tuple[float, ...]:
-        """The same for `work`; M numbers."""
+        """The same for `work`; L numbers."""
         return tuple(self.work(range(i, i + 1)) for i in range(self.layers))
 
     @cached_property

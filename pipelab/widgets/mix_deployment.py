@@ -40,7 +40,9 @@ def deployments(
         yield best
 
 
-def deployed_parts(best: Deployment | PipelabError | None, found: Answer | None) -> dict:
+def deployed_parts(
+    best: Deployment | PipelabError | None, found: Answer | None, height: int | None = None
+) -> dict:
     """The chart of a deployment beside an answer: its title says by how much it beats one pipeline.
 
     Parameters
@@ -49,6 +51,9 @@ def deployed_parts(best: Deployment | PipelabError | None, found: Answer | None)
         None: not known yet; an error: why there is none.
     found : Answer or None
         The best single pipeline; None where there is no problem.
+    height : int, optional
+        Of a chart that waits for its deployment, in pixels: the last one's, so that nothing below
+        it moves while a slider does.
 
     Examples
     --------
@@ -57,7 +62,9 @@ def deployed_parts(best: Deployment | PipelabError | None, found: Answer | None)
     """
     if found is None or best is None:
         word = "not known yet" if found is None else "being solved …"
-        return deployment_parts(None, f"Best deployment: {word}")
+        parts = deployment_parts(None, f"Best deployment: {word}")
+        parts["layout"]["height"] = height or parts["layout"]["height"]
+        return parts
     if isinstance(best, PipelabError):
         return deployment_parts(None, f"Best deployment: {plain(best)[:80]}")
     if not best.pipelines:

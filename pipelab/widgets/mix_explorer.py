@@ -125,7 +125,8 @@ class MixExplorer(widgets.VBox):
             self.controls.reach(found.in_flight.needed)
         self.refusal.value = ""
         self.best = None
-        self.deployed.put(deployed_parts(None, found))
+        height = self.deployed.parts["layout"]["height"]
+        self.deployed.put(deployed_parts(None, found, height))
         self.own.begin(found)  # first: what is pinned is seen under the new values
         self._draw()
         self._notify()

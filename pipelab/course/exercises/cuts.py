@@ -106,7 +106,7 @@ CUTS: dict[str, Exercise | Puzzle] = {
     "00.1": Exercise(
         lambda: _by_speed((*L4, *A100, *T4)),
         "tokens/s",
-        "the speed of a GPU is 1 divided by its milliseconds per layer; cut, then evaluate",
+        "how fast is a GPU that takes so many milliseconds per layer? Is each part on its GPU, in that order?",
         (
             Mistake(
                 lambda: _by_speed((*A100, *L4, *T4)),

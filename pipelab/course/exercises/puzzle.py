@@ -38,6 +38,12 @@ class Failure(NamedTuple):
         return f"; yours says {self.says}" if number else ""
 
 
+def no_function(signature: str, mine: object) -> str:
+    """Why an answer that is no function is not graded."""
+    expected = f"the function itself, as `def {signature}:` makes it"
+    return f"expected {expected}; yours is {shown(mine)}"
+
+
 @dataclass(frozen=True)
 class Puzzle:
     """A function that a reader is asked to write.
@@ -74,8 +80,7 @@ class Puzzle:
     def grade(self, mine: object) -> tuple[bool, str]:
         """Whether the reader's function agrees everywhere, or the smallest input where it does not."""
         if not callable(mine):
-            expected = f"the function itself, as `def {self.signature}:` makes it"
-            return False, f"expected {expected}; yours is {shown(mine)}"
+            return False, no_function(self.signature, mine)
         return self.graded(self.smallest_failure(mine))
 
     def graded(self, failure: Failure | None) -> tuple[bool, str]:

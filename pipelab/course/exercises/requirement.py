@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pipelab.course.exercises.puzzle import no_function
 from pipelab.errors import shown
 
 
@@ -28,8 +29,7 @@ class Requirement:
     def grade(self, mine: object) -> tuple[bool, str]:
         """Whether every answer keeps the rule, or the smallest input with one that does not."""
         if not callable(mine):
-            expected = f"the function itself, as `def {self.signature}:` makes it"
-            return False, f"expected {expected}; yours is {shown(mine)}"
+            return False, no_function(self.signature, mine)
         inputs = self.inputs()
         for given in inputs:
             # lists of its own, so that a function that changes its argument spoils no later input

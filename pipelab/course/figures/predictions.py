@@ -1,6 +1,6 @@
 """A heuristic's predictions as pictures: against what is possible, and which part is to blame."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipelab.figures.theme import (
@@ -163,15 +163,19 @@ def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "go.Figure":
     return figure
 
 
-def plot_against_prediction(predicted: float, rates: Mapping[str, float]) -> "go.Figure":
-    """A bar for every rate, and a line where the prediction is.
+def plot_against_prediction(
+    predicted: float, rates: Mapping[str, float], optimum: float | None = None
+) -> "go.Figure":
+    """A bar for every rate that a choice yields, a line where the prediction is, and the optimum.
 
     Parameters
     ----------
     predicted : float
         Tokens/s.
     rates : mapping of name to float
-        What is true, tokens/s; 0: does not fit.
+        What the choice yields, tokens/s; 0: does not fit.
+    optimum : float, optional
+        What is possible with any choice, tokens/s; 0: nothing fits. A bar of its own.
 
     Returns
     -------
@@ -180,16 +184,21 @@ def plot_against_prediction(predicted: float, rates: Mapping[str, float]) -> "go
 
     Examples
     --------
-    >>> plot_against_prediction(6692.8, {"best order": 5688.9, "worst order": 819.2}).layout.title.text
-    'Predicted 6,692.8 tokens/s; true: 819.2 to 5,688.9'
+    >>> orders = {"best order": 5688.9, "worst order": 819.2}
+    >>> plot_against_prediction(6692.8, orders).layout.title.text
+    'Predicted 6,692.8 tokens/s; the choice yields 819.2 to 5,688.9'
+    >>> plot_against_prediction(6692.8, orders, optimum=6321).layout.title.text
+    'Predicted 6,692.8 tokens/s; the choice yields 819.2 to 5,688.9; possible: 6,321.0'
     """
     import plotly.graph_objects as go
 
-    names, values = list(rates), list(rates.values())
+    bars = {**rates} if optimum is None else {**rates, "optimum": optimum}
+    names, values = list(bars), list(bars.values())
+    colours = [TYPE_COLOURS[0]] * len(rates) + [TYPE_COLOURS[2]] * (optimum is not None)
     top = 1.18 * max(predicted, *values)
     figure = go.Figure(
         go.Bar(
-            orientation="h", y=names, x=values, marker={"color": TYPE_COLOURS[0]}, showlegend=False,
+            orientation="h", y=names, x=values, marker={"color": colours}, showlegend=False,
             text=[f"{v:,.1f}" if v else "does not fit" for v in values], cliponaxis=False, textangle=0,
             # Beside a long bar, the text would stand on the line.
             textposition=["inside" if v > top / 3 else "outside" for v in values], constraintext="none",
@@ -200,15 +209,28 @@ def plot_against_prediction(predicted: float, rates: Mapping[str, float]) -> "go
     figure.add_annotation(
         x=predicted, y=1, yref="paper", yanchor="bottom", text="predicted", showarrow=False, font={"color": WRONG},
     )  # fmt: skip
-    low, high = min(values), max(values)
-    true = f"true: {high:,.1f}" if low * _SAME >= high else f"true: {low:,.1f} to {high:,.1f}"
     figure.update_layout(
         template=template(), height=150 + 44 * len(names), margin={"t": 84, "l": 170},
-        title=f"Predicted {predicted:,.1f} tokens/s; {true}",
+        title=f"Predicted {predicted:,.1f} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
         xaxis={"title": {"text": "tokens/s"}, "range": [0, top], "tickformat": ","},
         yaxis={"autorange": "reversed", "title": {"text": ""}},
     )  # fmt: skip
     return figure
+
+
+def _yields(rates: Iterable[float]) -> str:
+    fitting = [rate for rate in rates if rate]
+    if not fitting:
+        return "the choice does not fit"
+    low, high = min(fitting), max(fitting)
+    between = f"{high:,.1f}" if low * _SAME >= high else f"{low:,.1f} to {high:,.1f}"
+    return f"the choice yields {between}"
+
+
+def _possible(optimum: float | None) -> str:
+    if optimum is None:
+        return ""
+    return f"; possible: {optimum:,.1f}" if optimum else "; the model does not fit"
 
 
 def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "go.Figure":

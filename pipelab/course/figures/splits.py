@@ -86,7 +86,7 @@ def plot_splits(
     figure.update_xaxes(range=[0.4, len(order) + 0.6], dtick=1, col=2)
     figure.update_xaxes(showticklabels=True, row=len(rows))
     figure.update_xaxes(title={"text": "decoder layer"}, row=len(rows), col=1)
-    figure.update_xaxes(title={"text": "stage; bars: ms per prompt"}, row=len(rows), col=2)
+    figure.update_xaxes(title={"text": "stage; bars: ms per batch"}, row=len(rows), col=2)
     figure.update_layout(
         template=template(), title=_title(rows), height=150 + 74 * len(rows), barmode="overlay", bargap=0.12,
         legend={"y": 1.0}, margin={"t": 92, "b": 52, "l": 150},
@@ -140,7 +140,7 @@ def _title(rows: Sequence[_Row]) -> str:
         return f"No split fits in memory<br><sup>{note}</sup>"
     best, last = ranked[0], ranked[-1]
     others = [row for row in ranked if row.slowest > best.slowest * _SAME]
-    says = f"{best.name}: {best.slowest:,.0f} ms for the slowest stage"
+    says = f"{best.name[:1].upper()}{best.name[1:]}: {best.slowest:,.0f} ms for the slowest stage"
     if others:
         says += f"; {others[0].name} takes {others[0].slowest / best.slowest - 1:.0%} more"
     if len(others) > 1:

@@ -25,7 +25,7 @@ BIG_MS = ("valid", "as_written")
 MARGIN = 1.1
 
 SYMBOLS = (
-    Symbol(r"\ell = 1 \dots M", "layers", "decoder layer; M of them", "–"),
+    Symbol(r"\ell = 1 \dots L", "layers", "decoder layer; L of them", "–"),
     Symbol(r"g = 0 \dots N-1", "gpus", "GPU; N of them", "–"),
     Symbol(
         r"a \in \mathcal{A}",
@@ -67,7 +67,7 @@ def _ones(n: int) -> np.ndarray:
 
 LAYER_COVERAGE = Family(
     "layer_coverage", "Layer ℓ is in exactly one chosen allocation.",
-    r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell", "logic", "M", lambda n: n["layers"],
+    r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell", "logic", "L", lambda n: n["layers"],
     rows=lambda i, c: c.rows({"z": i.covers}, lower=1, upper=1),
 )  # fmt: skip
 
@@ -87,7 +87,7 @@ FAMILIES = (
     ),
     Family(
         "pipeline_end", "Some chosen allocation ends at the last layer.",
-        r"\sum_{a:\,\mathrm{last}(a) = M} z_a \ge 1", "logic", "1", lambda n: 1,
+        r"\sum_{a:\,\mathrm{last}(a) = L} z_a \ge 1", "logic", "1", lambda n: 1,
         rows=lambda i, c: c.rows({"z": i.last}, lower=1),
     ),
     Family(

@@ -42,14 +42,14 @@ FAMILIES = (
     ),
     Family(
         "layer_rate", "t is at most the rate of whichever allocation holds layer ℓ.",
-        r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell", "throughput", "M", lambda n: n["layers"],
+        r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell", "throughput", "L", lambda n: n["layers"],
         rows=lambda i, c: c.rows({"t": _ones(i.candidates.layers), "z": -(i.covers @ i.theta)}, upper=0),
     ),
     Family(
         "boundary_rate", "t is at most the rate of the connection that crosses boundary ℓ, if one does.",
         r"t \le \sum_{(a,b) \text{ across } \ell} \nu_{ab} e_{ab} "
-        r"+ M_{\mathrm{link}} \Big(1 - \sum_{(a,b) \text{ across } \ell} e_{ab}\Big) \quad \forall \ell < M",
-        "throughput", "M − 1", lambda n: n["boundaries"],
+        r"+ M_{\mathrm{link}} \Big(1 - \sum_{(a,b) \text{ across } \ell} e_{ab}\Big) \quad \forall \ell < L",
+        "throughput", "L − 1", lambda n: n["boundaries"],
         rows=lambda i, c: c.rows(
             {"t": _ones(i.candidates.layers - 1), "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
             upper=i.big_m_link,

@@ -1,8 +1,8 @@
 """The small integer program: how many stages of each recipe? For models with identical layers.
 
-At a rate t, with n_p stages of piece p (a recipe with lo_p to hi_p layers):
+At a rate t, with z_p stages of piece p (a recipe with lo_p to hi_p layers):
 
-- all M layers are held: Σ lo_p n_p ≤ M ≤ Σ hi_p n_p;
+- all L layers are held: Σ lo_p z_p ≤ L ≤ Σ hi_p z_p;
 - no class gives more GPUs than it has;
 - where some link is slower than t, the stages can be put in an order: as arcs between states
   they make one walk from the start (see `order` and `walk`);
