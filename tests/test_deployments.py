@@ -265,19 +265,18 @@ def test_prices_that_keep_a_pipeline_to_its_gpus(seed, monkeypatch):
     assert all(moment.bound >= truth * (1 - 1e-9) for moment in seen)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [15, 19, 26, 43, 50, 71, 83, 87])
 def test_own_limits_are_no_more_than_any_pipeline_costs(seed):
     """Prices of one pipeline's own GPUs raise what rates cost at least; no pipeline of the rate costs less."""
-    problem = unbound(4 * seed + 2)
-    offers, rng = offers_of(problem, [problem.workload], NEVER), np.random.default_rng(seed)
-    if not offers:
-        return
-    pricing, classes = Pricing(offers[0].rates), offers[0].rates.classes
-    cost = rng.uniform(0.1, 2.0, len(classes))
+    problem = unbound(seed)
+    (offer,) = offers_of(problem, [problem.workload], NEVER)
+    pricing, classes = Pricing(offer.rates), offer.rates.classes
+    cost = np.random.default_rng(seed).uniform(0.1, 2.0, len(classes))
     least = [pricing.least(cost)]
     before = least[0].copy()
     OwnLimits([pricing], classes.count).raise_least(cost, least, NEVER)
     assert (least[0] >= before).all()
+    assert (least[0] > before * (1 + 1e-9)).any()
     for rate, used, _ in oracle.placements(problem):
         paid = sum(cost[classes.of[g]] for g in used)
         assert paid >= least[0][pricing.asked[0] <= rate * (1 + 1e-9)].max(initial=0.0) * (1 - 1e-9)
