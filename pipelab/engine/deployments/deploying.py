@@ -23,17 +23,17 @@ from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer, offers_of
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.read_back import pipelines_of
+from pipelab.engine.deployments.reasons import dual_prices, size, too_much, why_none, why_open
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.engine.deployments.steady_pricing import SteadyPricing
-from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.in_flight_result import steady_rate
-from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
+from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
 from pipelab.engine.methods.latency import refuse_transfers
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
+from pipelab.engine.tolerances import ONE_ANSWER, REACHED
 from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
@@ -240,7 +240,7 @@ class _Deploying:
             if most.settled:
                 bound = greatest
             if bound < self.at_least * (1 - REACHED):
-                return self._answer([], None, None, _too_much(self.at_least, greatest, bound))
+                return self._answer([], None, None, too_much(self.at_least, greatest, bound))
             return self._answer(offers, None, ended or "list limit", "", False)
         demand = replace(most.demand, load=self.at_least)
         least = Generation(pricings, demand, self.solver, self.deadline, self.on_progress, self.gap)
@@ -270,7 +270,7 @@ class _Deploying:
         bound = None if generation is None else generation.bound
         if not pipelines:
             impossible = not self.unpacked and (bool(reason) or proven)
-            reason = reason or (_why_none(self.problem, offers) if impossible else "")
+            reason = reason or (why_none(self.problem, offers) if impossible else "")
             status = "infeasible" if impossible else "unknown"
             bound = None if impossible else bound
         else:
@@ -281,7 +281,7 @@ class _Deploying:
             within = generation is not None and generation.open <= self.gap
             ended = "gap limit" if within else "list limit"
             if not within:
-                reason = _why_open(self.unpacked)
+                reason = why_open(self.unpacked)
         return Deployment(
             problem=self.problem,
             status=status,
@@ -290,13 +290,13 @@ class _Deploying:
             bound=bound,
             at_least=self.at_least,
             seconds=self.deadline.spent,
-            size=_size(offers, generation),
+            size=size(offers, generation),
             solver=choice.solver_version(self.solver) if generation is not None else "",
             reason=reason,
             stopped_by=None if status in ("optimal", "infeasible") else ended,
             details={
                 "progress": () if generation is None else tuple(generation.progress),
-                "dual_prices": _dual_prices(offers, generation),
+                "dual_prices": dual_prices(offers, generation),
             },
             again=self.again,
         )
@@ -338,49 +338,3 @@ class _Deploying:
             details={"progress": ()},
             again=self.again,
         )
-
-
-def _dual_prices(offers: Sequence[Offer], generation: Generation | None) -> dict[str, float]:
-    """What one more GPU of each type brings by the best bound; of several classes of a type the most."""
-    if generation is None or generation.prices is None or generation.demand.load:
-        return {}
-    out: dict[str, float] = {}
-    classes = offers[0].rates.classes
-    for a, price in enumerate(generation.prices.per_gpu.tolist()):
-        kind = classes.gpu(a).type
-        out[kind] = max(price, out.get(kind, 0.0))
-    return out
-
-
-def _size(offers: Sequence[Offer], generation: Generation | None) -> dict[str, int]:
-    if generation is None or not offers:
-        return {}
-    columns = len(generation.columns) + len(generation.beyond)
-    classes = len(offers[0].rates.classes)
-    return {"classes": classes, "columns": columns, "rounds": generation.rounds}
-
-
-def _why_open(unpacked: bool) -> str:
-    if unpacked:
-        return "the bound leaves out that stages must be packed into nodes"
-    return "there are too many ways to divide the GPUs to list what is left"
-
-
-def _why_none(problem: Problem, offers: Sequence[Offer]) -> str:
-    """The reason where stages fit but no pipeline does."""
-    rates: StageRates = offers[0].rates
-    return why_too_few(problem, rates.holdable(rates.thresholds[:1])[0], "listing every pipeline")
-
-
-def _too_much(load: float, greatest: float, bound: float) -> str:
-    """The reason where a load cannot be served."""
-    if not greatest:
-        return f"no pipeline fits, so {load:.7g} tokens/s cannot be served"
-    most = (
-        f"the most that these GPUs serve is {greatest:.7g} tokens/s"
-        if bound <= greatest * (1 + SOLVER)
-        else f"these GPUs serve at most {bound:.7g} tokens/s (found: {greatest:.7g})"
-    )
-    clusters = math.ceil(load / greatest * (1 - SOLVER))
-    short = f"{load - greatest:.7g} fewer than the load of {load:.7g}"
-    return f"{most}, {short}; {clusters} such clusters would serve it"
