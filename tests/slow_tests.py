@@ -23,6 +23,9 @@ SLOW = {
         "test_the_linter_finds_what_is_wrong_in_a_workflow": 0,
         "test_the_hooks_run_what_the_tests_check": 0,
     },
+    "tests/test_helix.py": {
+        "test_a_deployment_is_at_least_as_good_as_one_pipeline": 0,
+    },
     "tests/test_nodes.py": {
         "test_data_centres_are_proven": 3,
         "test_equal_to_brute_force": 0,

@@ -36,7 +36,7 @@ RULE = {
     "TensorRT-LLM": GRAPHS,
     "vLLM 0.2": {
         "prefill_efficiency": 0.9, "layer_overhead_us": 90, "step_overhead_us": 2000,
-        "sequence_overhead_us": 300, "allreduce_us": 15, "allreduce_hop_us": 20,
+        "sequence_overhead_us": 300, "allreduce_us": 15, "allreduce_hop_us": 20, "large_allreduce": 0.5,
     },
     "llama.cpp": {
         "prefill_efficiency": 0.65, "layer_overhead_us": 30, "step_overhead_us": 100,
