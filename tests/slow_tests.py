@@ -402,7 +402,13 @@ SLOW = {
         "test_ortools_and_highspy_work_in_one_process": 0,
         "test_a_time_limit_and_a_stop_keep_what_is_there": 0,
     },
+    "tests/test_deployments_in_flight.py": {
+        "test_equal_to_every_division": 3,
+        "test_one_pipeline_is_as_fast_as_the_best_placement_in_flight": 0,
+        "test_what_is_in_flight_is_shown_and_saved": 0,
+    },
     "tests/test_deployments.py": {
+        "test_small_classes_leave_little_open_without_a_list": 0,
         "test_a_time_limit_keeps_a_valid_deployment_and_a_valid_bound": 2,
         "test_the_cheapest_deployment_for_a_load": 5,
         "test_a_thousand_gpus_of_eight_types_within_one_percent": 0,

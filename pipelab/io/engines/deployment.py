@@ -63,6 +63,8 @@ class EnginePlan:
         Of a training step with these stages, where one was given.
     recompute : str
         What a training step computes a second time: "none", "selective" or "full".
+    pipeline : int
+        Which pipeline of a deployment it is, from 1; 0: it is the only one.
     """
 
     problem: Problem
@@ -74,6 +76,11 @@ class EnginePlan:
     in_flight: int
     schedule: Schedule | None = None
     recompute: str = "none"
+    pipeline: int = 0
+
+    def port(self, first: int, each: int = 1) -> int:
+        """A port that no other pipeline of the deployment has, where each takes so many from `first` on."""
+        return first + each * max(0, self.pipeline - 1)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -229,6 +236,7 @@ def deployed(
     engine: str,
     hosts: str | Sequence[str] | None,
     in_flight: int | None,
+    pipeline: int = 0,
 ) -> EnginePlan:
     """The plan on its hosts.
 
@@ -267,6 +275,7 @@ def deployed(
         machines,
         places,
         in_flight or problem.workload.in_flight,
+        pipeline=pipeline,
     )
 
 

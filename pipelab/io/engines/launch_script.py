@@ -71,8 +71,9 @@ def finished(
     usage = f"Run it: {own}=… bash FILE"
     if several:
         usage = f"Run it on every host: {own}=… HOSTS=… bash FILE NUMBER"
+    which = f", pipeline {plan.pipeline} of a deployment" if plan.pipeline else ""
     comments = [
-        f"{plan.engine}: {name} in {stages} on {counted(len(plan.hosts), 'host')}",
+        f"{plan.engine}: {name} in {stages} on {counted(len(plan.hosts), 'host')}{which}",
         f"{usage}; what follows goes to the engine.",
         *plan.stage_lines(),
         *(f"Note: {note}." for note in notes),
@@ -160,6 +161,11 @@ def options(**values: object) -> list[str]:
         for name, value in values.items()
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
+
+
+def own_port(plan: EnginePlan, first: int) -> list[str]:
+    """The server's port, where there are several pipelines; otherwise the engine has its usual one."""
+    return options(port=plan.port(first)) if plan.pipeline else []
 
 
 def pairs(arguments: Sequence[str]) -> list[str]:

@@ -46,7 +46,7 @@ def torchtitan_launch(plan: EnginePlan) -> script.EngineSettings:
     own, count = [], str(len(plan.hosts[0].gpus))
     commands = [script.own_gpus(plan)]
     if len(plan.hosts) > 1:
-        own = script.rendezvous(plan, _PORT)
+        own = script.rendezvous(plan, plan.port(_PORT))
         commands.append(script.table("ranks", [len(host.gpus) for host in plan.hosts]))
         count = "${ranks[$number]}"
     own.append(f"--nproc-per-node {count}")
