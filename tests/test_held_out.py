@@ -15,7 +15,7 @@ from pipelab.hardware.roofline.expected_rates import LEAST_ROWS, held_out_errors
 
 ROWS = pd.read_csv("data/held_out_times.csv")
 # By phase and GPUs that cut a layer: rows, and the greatest median |error|. The target is
-# 15 %. Prompts on 4 and 8 GPUs miss it: of 13 rows 9 are from one engine of 2023, where 4,096 tokens
+# 15%. Prompts on 4 and 8 GPUs miss it: of 13 rows 9 are from one engine of 2023, where 4,096 tokens
 # take 2.4 to 2.9 times as long as 2,048 on 4 and 8 GPUs and 2.1 times on 2, so neither arithmetic
 # nor attention explains it, but all-reduces of more than 32 MB at half the speed.
 GROUPS = {

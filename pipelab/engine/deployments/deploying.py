@@ -67,7 +67,7 @@ def deploy(
         Batch sizes among which each pipeline has the one that suits it best; by default the
         problem's own.
     solver : {"scip", "highs"}
-        Who answers the programs in whole numbers.
+        The solver for the integer programs.
     time_limit : float, optional
         Seconds. The best deployment found by then is kept, with a proven bound.
     gap : float
@@ -90,7 +90,7 @@ def deploy(
     TooLarge
         Too many mixtures of too many kinds of GPU in one stage, where mixtures must be listed.
     UnknownName
-        There is no such solver.
+        The solver is unknown.
 
     Notes
     -----

@@ -60,7 +60,7 @@ def settings(
     Parameters
     ----------
     problem : Problem
-        Whose rules and rates count.
+        Its rules and rates count.
     plan : Placement or Result
         Of a result, its placement.
     engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers"}
@@ -85,7 +85,7 @@ def settings(
         The engine cannot run this plan: stages have different numbers of GPUs, or share a batch; or
         it does not take these GPUs, hosts or precisions; names the reason.
     UnknownName
-        There is no such engine.
+        The engine is unknown.
 
     Notes
     -----
