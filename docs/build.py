@@ -35,9 +35,19 @@ GUIDES = {
     "Teach with it": ["docs/instructors.md", "docs/sources.md"],
     "Build on it": ["CONTRIBUTING.md", "docs/adding.md", "docs/releasing.md", "docs/notes.md", "CHANGELOG.md"],
 }  # fmt: skip
+# The gallery shows a notebook's first figure, or the first one below this heading.
+PICTURES = {
+    "02_exhaustive_search": "How good are the rules?",
+    "04_a_failed_heuristic": "Many mixes",
+    "05_joint_ilp": "Branch and bound",
+    "07_pipeline_schedules": "1F1B saves memory",
+    "09_real_gpus": "Predicted against measured",
+    "10_from_placement_to_timeline": "Memory for all of them",
+    "14_reading_other_schedulers": "Every fault",
+}  # fmt: skip
 _CSS = """
 .doors, .gallery { display: grid; gap: 16px; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); }
-.doors { grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); }
+.doors { grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); }
 .doors a, .gallery a { display: block; border: 1px solid var(--color-background-border); border-radius: 6px;
   padding: 10px 12px; text-decoration: none; color: var(--color-foreground-primary); }
 .doors a:hover, .gallery a:hover { border-color: var(--color-link); }
@@ -46,7 +56,7 @@ _CSS = """
   display: block; margin-bottom: 8px; }
 .gallery small { color: var(--color-foreground-secondary); }
 .main { min-width: 0; }
-@media (min-width: 82em) { .content { width: auto; flex: 1; min-width: 0; max-width: 60em; } }
+.content { width: auto; flex: 1; min-width: 0; max-width: 60em; }
 """
 _LEAD = """# Which GPUs should hold which layers?
 
@@ -103,8 +113,7 @@ def build(
             _put(source / f"{name}.rst", _indexed(name, text))
         _reference(source)
         _guides(source)
-        _start_page(source, pages)
-        _pictures(pages, source / "_static", browser)
+        _start_page(source, pages, _pictures(pages, source / "_static", browser))
         _put(source / "_static" / "site.css", _CSS)
         made = scratch / "site"
         _sphinx(source, made, scratch / "trees", verbatim)
@@ -126,6 +135,7 @@ def _sphinx(source: Path, made: Path, trees: Path, verbatim: dict[str, str]) -> 
     settings = {
         "project": "pipelab",
         "author": "the pipelab authors",
+        "copyright": "the pipelab authors",
         "release": pl.__version__,
         "extensions": ["sphinx.ext.autodoc", "numpydoc", "myst_parser"],
         "html_theme": "furo",
@@ -237,8 +247,8 @@ def _tree(caption: str, names: Iterable[str], hidden: bool = True) -> str:
     return "```{toctree}\n" + options + "\n".join(names) + "\n```\n"
 
 
-def _start_page(source: Path, pages: Path) -> None:
-    """What it is, four doors, and a picture per notebook."""
+def _start_page(source: Path, pages: Path, said: dict[str, str]) -> None:
+    """What it is, four doors, and a picture per notebook, with what it says."""
     doors = {
         "Learn": ("#the-course", "From one cut to proven layouts of thousands of GPUs"),
         "Decide": ("docs/using.html", "Your model on your GPUs, as settings for your engine"),
@@ -255,7 +265,8 @@ def _start_page(source: Path, pages: Path) -> None:
             continue
         numbered.append(stem)
         cards.append(
-            f'<a href="notebooks/{stem}.html"><img src="_static/{stem}.png" alt="" loading="lazy">'
+            f'<a href="notebooks/{stem}.html"><img src="_static/{stem}.png" loading="lazy" '
+            f'alt="{escape(said[stem], quote=True)}">'
             f"<b>{notebook.number} {escape(notebook.title)}</b><small>{notebook.minutes} minutes</small></a>"
         )
     others = sorted(p.stem for p in pages.glob("*.html") if p.stem not in [*numbered, "index"])
@@ -270,26 +281,44 @@ def _start_page(source: Path, pages: Path) -> None:
     _put(source / "index.md", text)
 
 
-def _pictures(pages: Path, target: Path, browser: str) -> None:
-    """The first figure of every notebook of the course, or what it opens with where there is none."""
+# A picture is shown at a third of a page's width: its title, in small print there, is its text instead.
+_FIGURE = """heading => {
+  const at = heading && [...document.querySelectorAll("main h2, main h3")].find(h => h.textContent.trim() === heading);
+  if (heading && !at) throw new Error(`there is no heading ${heading}`);
+  const drawn = [...document.querySelectorAll("main .figure:has(.main-svg)")];
+  return drawn.find(f => !at || at.compareDocumentPosition(f) & Node.DOCUMENT_POSITION_FOLLOWING) || null;
+}"""
+_UNTITLED = """async figure => {
+  const said = figure.layout.title?.text || "";
+  await Plotly.relayout(figure, {"title.text": "", "margin.t": Math.min(figure.layout.margin?.t ?? 60, 60)});
+  return said;
+}"""
+
+
+def _pictures(pages: Path, target: Path, browser: str) -> dict[str, str]:
+    """A figure of every notebook of the course, and its title; or what it opens with where there is none."""
     from playwright.sync_api import sync_playwright
 
     target.mkdir(parents=True, exist_ok=True)
+    said = {}
     with sync_playwright() as p:
         chromium = p.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        tab = chromium.new_page(viewport={"width": 900, "height": 700})
+        tab = chromium.new_page(viewport={"width": 720, "height": 700})
         for notebook in notebooks_of_the_course():
             stem = Path(notebook.file).stem
             if not (pages / f"{stem}.html").is_file():
                 continue
             tab.goto((pages / f"{stem}.html").as_uri())
-            figures = tab.locator("main .figure:has(.main-svg)")
-            shown = figures.first if figures.count() else tab.locator("main")
-            tab.wait_for_timeout(300)  # plotly moves titles once it knows the fonts
+            tab.add_style_tag(content="nav { display: none }")  # it sticks to the top of the page
+            figure = tab.evaluate_handle(_FIGURE, PICTURES.get(stem, "")).as_element()
+            shown = figure or tab.query_selector("main")
+            title = figure.evaluate(_UNTITLED) if figure else ""
+            said[stem] = unescape(re.sub(r"<br>.*|<[^>]*>", "", title, flags=re.S))
+            tab.wait_for_timeout(300)  # plotly moves what it draws once it knows the fonts
             shown.scroll_into_view_if_needed()
             box = shown.bounding_box()
             if box is None:
-                sys.exit(f"{stem}: its first figure is not visible")
+                sys.exit(f"{stem}: its figure is not visible")
             tab.screenshot(
                 path=target / f"{stem}.png",
                 full_page=True,
@@ -300,6 +329,7 @@ def _pictures(pages: Path, target: Path, browser: str) -> None:
                 },
             )
         chromium.close()
+    return said
 
 
 if __name__ == "__main__":

@@ -1,18 +1,27 @@
-"""Write the part of `docs/instructors.md` that follows from the notebooks: minutes, goals, exercises.
+"""Write the part of `docs/instructors.md` that follows from the notebooks: minutes, goals, rubrics.
 
 python docs/make_instructors.py
+
+The words of the rubrics stand in `docs/rubrics.toml`. What the notebooks say is taken from them: what is
+asked, the questions to guess at, and what `pl.check` says of common mistakes.
 """
 
+import ast
 import json
 import re
+import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from pipelab.course import notebooks_of_the_course
+from pipelab.course import Notebook, notebooks_of_the_course
 from pipelab.course.exercises.book import EXERCISES
 from pipelab.course.exercises.exercise import Exercise
 from pipelab.io.paths import notebooks_dir
 
 PAGE = Path(__file__).parent / "instructors.md"
+RUBRICS = Path(__file__).parent / "rubrics.toml"
 BEGIN, END = "<!-- made by docs/make_instructors.py -->", "<!-- end -->"
 
 
@@ -22,22 +31,72 @@ def page() -> str:
     return f"{head}{BEGIN}\n{''.join(map(_section, notebooks_of_the_course()))}\n{END}{rest.split(END)[1]}"
 
 
-def _section(book) -> str:
+def _section(book: Notebook) -> str:
     cells = json.loads((notebooks_dir() / book.file).read_text(encoding="utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells]
     goals = next(text for text in texts if text.startswith("**In this notebook you will**"))
     listed = re.findall(r"^\d\. (.*?)[.,]?$", goals, flags=re.M)
     before = re.search(r"previous: \[(\d\d)", texts[0])
     graded = [name for name in EXERCISES if name.startswith(f"{book.number}.")]
-    spare = re.findall(r"^\*\*(\d)\.\*\* \*Optional", "\n".join(texts), flags=re.M)
-    points = "; ".join(
-        f"{name} {_asked(name)}{', optional' * (name[-1] in spare)}" for name in graded
-    )
     after = f", after {before[1]}" if before else ""
+    spare = re.findall(r"^\*\*(\d)\.\*\* \*Optional", "\n".join(texts), flags=re.M)
+    optional = {name for name in graded if name[-1] in spare}
+    rows = [*_rubric(book.number, graded, optional, list(_questions(texts)))]
     return (
         f"\n### {book.number} {book.title}\n\n*{book.minutes} minutes{after}; "
-        f"{len(graded)} points.* Goals: {'; '.join(listed)}.\n\nGraded: {points}.\n"
+        f"{len(graded)} graded exercises, {len(rows)} points.* Goals: {'; '.join(listed)}.\n\n"
+        "| for | full | half | none |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
     )
+
+
+def _questions(texts: list[str]) -> Iterator[str]:
+    """What the notebook asks before it tells, where the question is plain text."""
+    for text in texts:
+        if "pl.guess(" not in text:
+            continue
+        for call in ast.walk(ast.parse(text)):
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "guess":
+                asked = call.args[0]
+                if isinstance(asked, ast.Constant):
+                    yield str(asked.value)
+
+
+def _rubric(
+    number: str, graded: list[str], optional: set[str], questions: list[str]
+) -> Iterator[str]:
+    """A row per exercise, and one each for a prediction and an answer in words."""
+    marks = tomllib.loads(RUBRICS.read_text(encoding="utf-8"))[number]
+    if set(marks) != {*graded, "prediction", "words"}:
+        sys.exit(f"rubrics.toml, {number}: expected {', '.join(graded)}, prediction and words")
+    for name in graded:
+        full = f"right, {marks[name]['full']}" if "full" in marks[name] else "right"
+        what = f"{name} {_asked(name)}{', optional' * (name in optional)}"
+        yield _row(what, full, *_half_and_none(name, marks[name]))
+    part = marks["prediction"]["asks"]
+    asked = [question for question in questions if part in question]
+    if len(asked) != 1:
+        sys.exit(f"rubrics.toml, {number}: {len(asked)} questions of the notebook have {part!r}")
+    for what, text in (("Prediction", asked[0]), ("In words", marks["words"]["asks"])):
+        row = marks["prediction" if what == "Prediction" else "words"]
+        yield _row(f"*{what}*: {text}", row["full"], row["half"], row["none"])
+
+
+def _half_and_none(name: str, marks: dict[str, Any]) -> tuple[str, str]:
+    """In words; of a number, what the check says of the mistakes that it knows."""
+    exercise = EXERCISES[name]
+    if not isinstance(exercise, Exercise):
+        return marks["half"], marks["none"]
+    known = [mistake.says for mistake in exercise.mistakes]
+    half = [says for says in known if says.startswith(tuple(marks["half_hints"]))]
+    if len(half) != len(marks["half_hints"]):
+        sys.exit(f"rubrics.toml, {name}: a hint of half_hints is not among {known}")
+    none = [says for says in known if says not in half]
+    quoted = ["; ".join(f"“{says}”" for says in group) for group in (half, none)]
+    return quoted[0], f"{quoted[1]}; any other" if none else "any other"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _asked(name: str) -> str:

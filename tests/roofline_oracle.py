@@ -57,9 +57,13 @@ def layer(m, index):
     return everything, met, expert * MATRIX[m.precision]
 
 
-def looked_at(m, start, end):
+def window_of(m, index):
+    """How far back a token looks in this layer."""
+    return math.inf if m.window is None or index in m.full_layers else m.window
+
+
+def looked_at(window, start, end):
     """Tokens that those from start to end look back at, in all."""
-    window = m.window or math.inf
     if window >= end:
         return (start + end) / 2 * (end - start)
     growing = max(0, window - start)  # tokens that see everything before them
@@ -74,7 +78,7 @@ def seconds(problem, gpu, span, b, t):
     peak = facts.fp16_tflop_per_s
     if m.precision == "fp8" and facts.fp8_tflop_per_s:
         peak = facts.fp8_tflop_per_s
-    elif m.precision != "fp8" and engine.accumulate == "fp16":
+    elif engine.accumulate == "fp16":
         peak = facts.fp16_accumulate_tflop_per_s or peak
     head_peak = facts.fp16_tflop_per_s
     if engine.accumulate == "fp16":
@@ -100,13 +104,18 @@ def seconds(problem, gpu, span, b, t):
         decode_pair = (
             2 * m.heads * (m.latent.kv_rank + m.latent.rope_dim) + 2 * m.heads * m.latent.kv_rank
         )
-    seen = min(s, m.window or s)
-    attention = {
-        "prefill": prompt_pair * looked_at(m, 0, s),
-        "decode": decode_pair * seen,
-        "mixed": decode_pair * looked_at(m, s, s + o) / o + prompt_pair * looked_at(m, 0, s) / o,
-    }[w.phase]
-    cached = {"prefill": s, "decode": seen, "mixed": looked_at(m, s, s + o) / o + s / o}[w.phase]
+
+    def attended(window):
+        """(FLOPs, tokens whose keys and values are moved, pairs of prompt tokens) of one sequence in a layer."""
+        seen, prompt = min(s, window), looked_at(window, 0, s)
+        written = looked_at(window, s, s + o) / o
+        flops = {
+            "prefill": prompt_pair * prompt,
+            "decode": decode_pair * seen,
+            "mixed": decode_pair * written + prompt_pair * prompt / o,
+        }[w.phase]
+        cached = {"prefill": s, "decode": seen, "mixed": written + s / o}[w.phase]
+        return flops, cached, {"prefill": prompt, "decode": 0, "mixed": prompt / o}[w.phase]
 
     def slower(x, y):
         return max(x, y) + (1 - overlap) * min(x, y)
@@ -114,6 +123,7 @@ def seconds(problem, gpu, span, b, t):
     total = 0.0
     for i in span:
         everything, met, expert = layer(m, i)
+        attention, cached, pairs = attended(window_of(m, i))
         touched = everything
         if expert:
             touched -= m.experts * (1 - m.experts_per_token / m.experts) ** (b * q) * expert
@@ -121,11 +131,12 @@ def seconds(problem, gpu, span, b, t):
         move = touched / quantised / t + 8 * b * q * m.d_model * 2 / t
         move += b * cached * kv / min(t, parts) / engine.kv_efficiency
         total += slower(compute, move / byte_rate) + engine.layer_overhead_us / 1e6
-        prompt = looked_at(m, 0, s)
-        pairs = {"prefill": prompt, "decode": 0, "mixed": prompt / o}[w.phase]
         total += b * engine.score_bytes * m.heads * pairs / (t * byte_rate)
         if t > 1:
             inside = gpu.node_gb_per_s * 1e9 * engine.link_efficiency
+            tokens = min(b * q, engine.chunk_tokens or math.inf)
+            if engine.large_allreduce and t > 3 and tokens * m.d_model >= 32 * 1024 * 1024:
+                inside *= engine.large_allreduce  # two bytes each: 64 MiB
             wait = engine.pcie_allreduce_us if gpu.node_gb_per_s < 64 else engine.allreduce_us
             wait += (t - 2) * engine.allreduce_hop_us
             total += 2 * (2 * (t - 1) / t * b * q * m.d_model * 2 / inside + wait / 1e6)
@@ -154,8 +165,8 @@ def memory_gb(problem, gpu, span, b, t):
     )
     parts = m.kv_heads if m.latent is None else 1
     longest = s + (o if w.phase == "mixed" else 0)
-    tokens = whole(b * w.in_flight) * min(longest, m.window or longest)
-    cache = len(span) * tokens * per_token * BYTES[m.kv_precision] / min(t, parts)
+    tokens = whole(b * w.in_flight) * sum(min(longest, window_of(m, i)) for i in span)
+    cache = tokens * per_token * BYTES[m.kv_precision] / min(t, parts)
     wide = (
         m.d_ff
         if m.experts == 1
@@ -258,7 +269,7 @@ def random_model(rng, layers):
     own = rng.spawn(1)[0]  # so that what was drawn before there were windows is drawn still
     heads = int(rng.choice([4, 8]))
     experts = int(rng.choice([1, 1, 8]))
-    return pl.Transformer(
+    drawn = pl.Transformer(
         "random", layers, 1024, int(rng.choice([2048, 4096])), heads, int(rng.choice([1, 2, heads])), 128,
         int(rng.choice([1000, 60_000])), experts, min(2, experts), int(rng.integers(0, 2)) if experts > 1 else 0,
         expert_ff=int(rng.choice([512, 2048])) if experts > 1 else None,
@@ -269,6 +280,9 @@ def random_model(rng, layers):
         extra_parameters=int(own.choice([0, 5000])), window=own.choice([None] * 6 + [100, 300, 5000]),
         precision=str(rng.choice(["bf16", "fp8", "int4"])), kv_precision=str(rng.choice(["bf16", "fp8"])),
     )  # fmt: skip
+    later, share = own.spawn(1)[0], own.choice([0, 0.5])
+    full = tuple(i for i in range(layers) if drawn.window and later.random() < share)
+    return dataclasses.replace(drawn, full_layers=full)
 
 
 def random_problem(seed, layers=6, gpus=4, **fixed):
@@ -316,7 +330,7 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
         *map(float, rng.uniform(0.4, 1, 4)), 2.0, float(rng.choice([0, 10])), 1.0, 4.0,
         float(rng.uniform(0.3, 1)), float(rng.choice([0, 30])), str(rng.choice(["fp32", "fp16"])),
         *map(float, own.uniform(0.3, 1, 2)), *map(float, own.uniform(0, 20, 3)),
-        float(own.choice([1, 2])), own.choice([None, 300, 5000]),
+        float(own.choice([1, 2])), own.choice([None, 300, 5000]), own.spawn(1)[0].choice([None, 0.5]),
     )  # fmt: skip
     costs = pl.Roofline(
         facts,

@@ -16,10 +16,11 @@ def tensors(c):
     d, vocab, kind = c["hidden_size"], c["vocab_size"], c["model_type"]
     yield "model.embed_tokens.weight", (vocab, d)
     yield "model.norm.weight", (d,)
-    if not c.get("tie_word_embeddings", kind == "gemma"):
+    if not c.get("tie_word_embeddings", kind.startswith("gemma")):
         yield "lm_head.weight", (vocab, d)
     for i in range(c["num_hidden_layers"]):
-        yield f"layers.{i}, two norms", (2, d)
+        norms = 4 if kind in ("gemma2", "gemma3_text") else 2
+        yield f"layers.{i}, {norms} norms", (norms, d)
         yield from (_latent if "kv_lora_rank" in c else _attention)(c)
         yield from _experts(c) if _routed(c, i) else _block(d, c["intermediate_size"])
 
@@ -27,13 +28,14 @@ def tensors(c):
 def _attention(c):
     d, kind, heads = c["hidden_size"], c["model_type"], c["num_attention_heads"]
     groups = c.get("num_key_value_heads") or heads
-    wide = c.get("head_dim") or {"gemma": 256, "qwen3": 128}.get(kind, d // heads)
+    own = {"gemma": 256, "gemma2": 256, "gemma3_text": 256, "qwen3": 128}
+    wide = c.get("head_dim") or own.get(kind, d // heads)
     for name, size in (("q", heads), ("k", groups), ("v", groups)):
         yield f"{name}_proj.weight", (size * wide, d)
         if kind in ("qwen2", "qwen2_moe"):
             yield f"{name}_proj.bias", (size * wide,)
     yield "o_proj.weight", (d, heads * wide)
-    if kind in ("qwen3", "qwen3_moe"):
+    if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
         yield "q_norm.weight, k_norm.weight", (2, wide)
     if kind == "olmo2":
         yield "q_norm.weight", (heads * wide,)

@@ -8,12 +8,14 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.formulations.aggregated.counting import Counting
 from pipelab.engine.formulations.aggregated.order import link_order
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 from pipelab.engine.formulations.aggregated.recipes import recipes_at
 from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.methods.subproblems import Subproblems
 
 # What the write-up's cases yield with 1 to 4 GPUs per stage, links in transfers and in tokens.
 ANSWERS = {
@@ -512,20 +514,47 @@ def test_a_time_limit_leaves_a_valid_bound(limit, seed):
 @pytest.mark.parametrize("answered", [1, 2, 3, 4, 5, 6, 8])
 def test_questions_left_open_do_not_lower_the_bound(answered, monkeypatch):
     """Only so many questions are answered; the time for all others is up, though some is left in all."""
-    from pipelab.engine.solvers import scip
-
-    real, asked = scip.run, []
-
-    def impatient(program, **options):
-        if "stop" not in options:  # reading an answer back is no question
-            return real(program, **options)
-        asked.append(program)
-        return real(program, **options | ({} if len(asked) <= answered else {"time_limit": 0.0}))
-
-    monkeypatch.setattr(scip, "run", impatient)
+    asked = _impatient(monkeypatch, lambda number: number <= answered)
     result = solved(pl.load_case("medium", max_gpus_per_stage=4), time_limit=100)
     assert result.bound >= 300
     assert result.status == "optimal" or result.stopped_by == "time limit"
+    assert asked
+
+
+def _impatient(monkeypatch, answered):
+    """Programs of which `answered(number)` is false have no time at all; their numbers so far."""
+    real, asked = Subproblems._run, []
+
+    def run(self, form, minimise, until, size):
+        asked.append(len(asked) + 1)
+        until = until if answered(asked[-1]) else Deadline(0)
+        return real(self, form, minimise, until, size)
+
+    monkeypatch.setattr(Subproblems, "_run", run)
+    return asked
+
+
+@pytest.mark.parametrize("slow", [(300.9612,), (300.9612, 307.4212), (300.0, 300.9612)])
+def test_questions_left_open_are_answered_in_the_time_that_is_left(slow, monkeypatch):
+    """Programs at these rates take longer than a third of the time: in the end all of it is theirs."""
+    real, late = Subproblems._run, []
+
+    def run(self, form, minimise, until, size):
+        if any(abs(self.asked - rate) < 1e-3 for rate in slow) and self.share < 0.4:
+            late.append(self.asked)
+            until = Deadline(0)
+        return real(self, form, minimise, until, size)
+
+    def solve(self, index, *variant, **options):
+        self.asked = self.rate(index)
+        return ask(self, index, *variant, **options)
+
+    ask = Subproblems.solve
+    monkeypatch.setattr(Subproblems, "solve", solve)
+    monkeypatch.setattr(Subproblems, "_run", run)
+    result = solved(pl.load_case("medium", max_gpus_per_stage=4), time_limit=100)
+    assert (result.throughput, result.bound, result.stopped_by) == (300.0, 300.0, None)
+    assert late
 
 
 def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):

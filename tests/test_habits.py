@@ -45,6 +45,33 @@ def test_the_version_is_the_same_everywhere():
     assert cited["license"] == project["license"]
 
 
+def _missing(address, readme, cited):
+    """Where the public address of the repository should stand, and does not; before it has one, nowhere."""
+    page = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
+    (badge,) = re.findall(r"^ *(\[!\[Binder\].*\))$", page, re.M)
+    if not address:
+        return ["README.md: a badge"] * ("mybinder.org" in readme)
+    owner_and_name = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)", address)[1]
+    badge = badge.replace("OWNER/REPOSITORY", owner_and_name)
+    missing = ["README.md: " + badge] * (badge not in readme.splitlines())
+    return missing + ["CITATION.cff"] * (cited.get("repository-code") != address)
+
+
+def test_the_binder_badge_stands_in_the_readme_once_there_is_an_address():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme, cited = (ROOT / "README.md").read_text("utf-8"), _yaml(ROOT / "CITATION.cff")
+    assert _missing(project["urls"].get("Repository", ""), readme, cited) == []
+    # one that is made up
+    address = "https://github.com/somebody/elsewhere"
+    found = _missing(address, "# pipelab", {})
+    assert found[1] == "CITATION.cff"
+    link = "https://mybinder.org/v2/gh/somebody/elsewhere/HEAD?urlpath=lab/tree/notebooks)"
+    assert found[0].endswith(link)
+    badge = found[0].removeprefix("README.md: ")
+    assert _missing(address, f"# pipelab\n\n{badge}", {"repository-code": address}) == []
+    assert _missing("", badge, {}) == ["README.md: a badge"]
+
+
 @pytest.mark.parametrize(
     ("schema", "paths"),
     [

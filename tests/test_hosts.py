@@ -91,6 +91,9 @@ def test_without_nvlink_a_host_is_a_node_over_pcie(tmp_path):
     lines = [f"{i}, NVIDIA L40S, 46068 MiB, 3, {w}\n" for i, w in enumerate((16, 4, 16))]
     (tmp_path / "h.gpus.csv").write_text(slots + "".join(lines))
     assert pl.load_cluster(tmp_path).bandwidth_matrix()[0].tolist()[1:] == [4 * 0.984375, 15.75]
+    unknown = [f"{i}, NVIDIA L40S, 46068 MiB, [N/A], [Not Supported]\n" for i in range(3)]
+    (tmp_path / "h.gpus.csv").write_text(slots + "".join(unknown))
+    assert pl.load_cluster(tmp_path).bandwidth_matrix()[0].tolist()[1:] == [31.5, 20]
 
 
 def test_two_joined_and_two_alone(tmp_path):

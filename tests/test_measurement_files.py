@@ -153,11 +153,16 @@ def _changed(path, tmp_path, **fields):
         (BENCH, {"n_gen": 128}, "leave out -pg"),
         (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
         (BENCH, {"n_gpu_layers": 10}, "expected all 32 layers of Llama-3-8B"),
+        (BENCH, {"n_cpu_moe": 10}, "field 'n_cpu_moe': 10: expected 0: all on the GPU"),
+        (BENCH, {"no_kv_offload": True}, "field 'no_kv_offload': True"),
+        (BENCH, {"tensor_buft_overrides": "exps=CPU"}, "'exps=CPU': expected 'none'"),
+        (BENCH, {"type_v": "q8_0"}, "field 'type_v': 'q8_0': expected 'f16'"),
         (BENCH, {"model_type": "llama 8B IQ2_XS - 2.3125 bpw"}, "give precision="),
         (BENCH, {"avg_ns": 0}, "field 'avg_ns': 0: expected a number above 0"),
         (BENCH, {"avg_ns": "12"}, "field 'avg_ns': '12': expected a number above 0"),
         (BENCH, {"avg_ns": float("nan")}, "field 'avg_ns'"),
         (SERVE, {"max_concurrency": None}, "give batch="),
+        (SERVE, {"request_rate": 2.0}, "field 'request_rate': 2.0: expected inf: .*give batch="),
         (SERVE, {"model_id": "Qwen/Qwen3-8B"}, "no model has this name; .*give model="),
         (SERVE, {"model_id": "RedHatAI/Meta-Llama-3-8B-Instruct-FP8"}, "quantised weights; give precision="),
         (SERVE, {"completed": 0}, "field 'completed': 0"),
@@ -170,6 +175,13 @@ def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
     with pytest.raises(pl.InvalidData, match=message) as error:
         ROOF.calibrated(new, **said)
     assert path.name in str(error.value)
+
+
+def test_no_more_run_at_once_than_there_are(tmp_path):
+    new = _changed(SERVE, tmp_path, max_concurrency=10_000, completed=37, request_rate="inf")
+    assert "decode of 37 ×" in ROOF.calibrated(new, gpu_type="L4").table["what"][0]
+    new = _changed(SERVE, tmp_path, request_rate=2.0)
+    assert "decode of 3 ×" in ROOF.calibrated(new, gpu_type="L4", batch=3).table["what"][0]
 
 
 def test_what_is_stated_counts(tmp_path):

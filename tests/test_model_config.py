@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensor_shapes
 
@@ -81,6 +82,8 @@ def test_dimensions_that_have_other_names(tmp_path):
     assert load("Qwen2.5-72B", use_sliding_window=True, max_window_layers=80).window is None
     assert load("Qwen2.5-72B", use_sliding_window=True, max_window_layers=0).window == 131072
     assert load("Qwen3-8B", layer_types=["full_attention"] * 36).window is None
+    qwen = load("Qwen2.5-72B", use_sliding_window=True, max_window_layers=70, sliding_window=...)
+    assert (qwen.window, qwen.full_layers) == (4096, tuple(range(70)))
     assert load("Mistral-Nemo-12B").head_dim == 128  # not 5120 / 32
     assert load("Llama-2-7B").kv_heads == 32  # none stated: as many as heads
     assert load("Gemma-2B").tied_embeddings  # none stated: as the class has it
@@ -115,6 +118,9 @@ SCHEMES = {
     ),
     "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
     "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+    "beside an encoder for images": (
+        {"quant_method": "fp8", "ignore": ["lm_head", "re:vision_tower.*", "multi_modal_projector.linear_1"]}, "fp8",
+    ),
     "none": (None, "bf16"),
 }  # fmt: skip
 
@@ -134,6 +140,10 @@ OTHER_SCHEMES = {
     "attention at 16 bits": (
         {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["model.layers.0.self_attn.q_proj"]},
         "modules_to_not_convert: 'model.layers.0.self_attn.q_proj': expected every matrix",
+    ),
+    "attention at 16 bits, in vLLM's words": (
+        {"quant_method": "fp8", "ignored_layers": ["lm_head", "model.layers.0.self_attn.q_proj"]},
+        "ignored_layers: 'model.layers.0.self_attn.q_proj': expected every matrix",
     ),
     "a scheme of its own": ({"quant_method": "mxfp4"}, "quant_method: 'mxfp4': expected fp8"),
     "two precisions": (
@@ -165,13 +175,30 @@ REFUSED = {
     "an encoder and a decoder": ({"model_type": "t5"}, "an encoder reads the prompt"),
     "one of a new name": ({"model_type": "t7", "is_encoder_decoder": True}, "an encoder reads the prompt"),
     "an encoder": ({"model_type": "bert"}, "writes no tokens"),
-    "windows in some layers": ({"model_type": "gemma2"}, "only some of its layers have a window"),
+    "chunks": ({"model_type": "llama4_text"}, "attention is cut into chunks"),
+    "sinks": ({"model_type": "gpt_oss"}, "its experts have biases"),
+    "a token that looks ahead": (
+        {"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention is not supp",
+    ),
     "an unknown one": ({"model_type": "qwen4"}, "its parameters are not counted here. did you mean 'qwen"),
     "images": ({"model_type": "llava", "text_config": {}}, "an encoder for images or sound"),
-    "some layers' kind": ({"layer_types": ["full_attention", "sliding_attention"]}, "'layer_types'"),
-    "some layers' window": (
-        {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 8},
-        "field 'max_window_layers': 8: expected 0 or num_hidden_layers = 32; here only some",
+    "images and no known text": (
+        {"model_type": "llava", "text_config": {"model_type": "opt"}}, "no text_config of a supported family",
+    ),
+    "some layers' kind": (
+        {"layer_types": ["full_attention", "sliding_attention"]}, "expected a list of num_hidden_layers = 32 kinds",
+    ),
+    "layers of another kind": (
+        {"layer_types": ["full_attention"] * 31 + ["linear_attention"]}, "in each layer, not 'linear_attention'",
+    ),
+    "windows without a size": (
+        {"layer_types": ["sliding_attention"] * 32, "sliding_window": "4k"}, "field 'sliding_window': '4k': expected",
+    ),
+    "windows in a family without them": (
+        {"model_type": "llama", "layer_types": ["sliding_attention"] * 32}, "every layer of a llama model",
+    ),
+    "no layer that looks back at all": (
+        {"model_type": "gemma3_text", "sliding_window_pattern": 0}, "field 'sliding_window_pattern': 0: expected",
     ),
     "a width that heads do not divide": (
         {"num_attention_heads": 48, "hidden_size": 4100}, "a divisor of hidden_size = 4100",
@@ -184,6 +211,9 @@ REFUSED = {
     ),
     "no layers": ({"num_hidden_layers": 0}, "field 'num_hidden_layers': 0"),
     "too many layers": ({"num_hidden_layers": 10**6}, "field 'num_hidden_layers': 1000000: expected at most 100000"),
+    "8 bits without a scheme": (
+        {"torch_dtype": "float8_e4m3fn"}, "field 'torch_dtype': 'float8_e4m3fn': expected one of float16, bfloat16",
+    ),
     "no type": ({"model_type": ...}, 'an object with "model_type"'),
 }  # fmt: skip
 
@@ -304,6 +334,133 @@ def test_layers_weigh_together_what_the_whole_weighs(precision, tied):
             assert weight * model.layer_weight_gb == pytest.approx(expected, rel=1e-12)
         head = model.vocab * model.d_model * (4 if precision == "fp32" else 2) / 1e9
         assert model.weight_gb(range(6, 7)) - model.layer_weight_gb == pytest.approx(head, rel=1e-4)
+
+
+# Layers that look back at everything, as the modelling code of transformers has it.
+WINDOWS = {
+    "Gemma 2: every other one": ("Gemma-2-9B", {}, 4096, range(1, 42, 2)),
+    "Gemma 3: every sixth": ("Gemma-3-1B", {}, 512, (5, 11, 17, 23)),
+    "Gemma 3, its newer field": (
+        "Gemma-3-1B", {"_sliding_window_pattern": 4, "sliding_window_pattern": ...}, 512, range(3, 26, 4),
+    ),
+    "by layer_types": (
+        "Gemma-3-1B", {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 24}, 512, (0, 1),
+    ),
+    "Ministral, by layer_types": (
+        "Mistral-7B-v0.1",
+        {"model_type": "ministral", "layer_types": ["full_attention", *["sliding_attention"] * 3] * 8},
+        4096, range(0, 32, 4),
+    ),
+    "all by null": ("Gemma-2-9B", {"sliding_window": None}, None, ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_of_some_layers(case, tmp_path):
+    name, changes, window, full = WINDOWS[case]
+    model = pl.load_model(_written(tmp_path, _config(name, **changes)))
+    assert (model.window, model.full_layers) == (window, tuple(full))
+
+
+def test_keys_and_values_with_windows_in_some_layers(tmp_path):
+    """By hand, for Gemma-3-1B: 22 layers keep 512 tokens, 4 keep all, of 2 · 256 numbers of 2 bytes each."""
+    model = pl.load_model(_written(tmp_path, _config("Gemma-3-1B")))
+    load = pl.Workload(32_768, 3, "decode")
+    problem = pl.Problem(
+        pl.Cluster.from_counts({"L4": 1}, 24, 10), model, load, pl.Roofline(), link_units="tokens"
+    )
+    gpu = problem.cluster.gpus[0]
+
+    def cache(layers):
+        return problem.costs.memory_parts(problem, gpu, layers)["KV cache"]
+
+    assert cache(range(26)) == 3 * (22 * 512 + 4 * 32_768) * 1024 / 1e9
+    assert cache(range(6)) == 3 * (5 * 512 + 32_768) * 1024 / 1e9
+    assert cache(range(6, 8)) == 3 * 2 * 512 * 1024 / 1e9
+    # What the fifth layer reads less than the sixth, and computes less: 4 heads · 4 · 256 per pair.
+    facts, engine = problem.costs.gpus["L4"], problem.costs.constants
+    seconds = [problem.costs.pass_seconds(model, load, gpu, range(i, i + 1)) for i in (4, 5)]
+    pairs = 3 * (32_768 - 512)
+    read = (
+        pairs
+        * 1024
+        / (facts.memory_bandwidth_gb_per_s * 1e9 * engine.memory_efficiency * engine.kv_efficiency)
+    )
+    flops = pairs * 4 * 4 * 256 / (facts.fp16_tflop_per_s * 1e12 * facts.compute_efficiency)
+    assert seconds[1] - seconds[0] == pytest.approx(read + (1 - engine.decode_overlap) * flops)
+    # In prefill a window of 512 tokens has 32,768 · 512 − 512²/2 pairs, and half of 32,768² without.
+    gemma = dataclasses.replace(model, window=512, full_layers=(5,))
+    prompt = pl.Workload(32_768, 1)
+    seconds = [problem.costs.pass_seconds(gemma, prompt, gpu, range(i, i + 1)) for i in (4, 5)]
+    more = 32_768**2 / 2 - (32_768 * 512 - 512**2 / 2)
+    flops = (
+        more
+        * 4
+        * 4
+        * 256
+        / (facts.fp16_tflop_per_s * 1e12 * facts.compute_efficiency * engine.prefill_efficiency)
+    )
+    assert seconds[1] - seconds[0] == pytest.approx(flops, rel=1e-6)
+
+
+def test_the_text_part_of_a_model_that_sees(tmp_path):
+    """google/gemma-3-4b-it's file leaves out what its class has by default; llama.cpp counts 3,880,263,168."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+            "num_hidden_layers": 34, "sliding_window": 1024}  # fmt: skip
+    whole = {
+        "model_type": "gemma3",
+        "text_config": text,
+        "vision_config": {},
+        "torch_dtype": "float16",
+    }
+    path = _written(tmp_path, whole)
+    with pytest.warns(
+        UserWarning, match="of model_type 'gemma3' only text_config is read"
+    ) as caught:
+        model = pl.load_model(path)
+    assert caught[0].filename == __file__
+    assert model.parameters() == 3_880_263_168
+    assert (model.precision, model.full_layers) == ("fp16", (5, 11, 17, 23, 29))
+
+
+def test_layers_without_a_window_are_there():
+    llama = pl.load_model("Llama-3-8B")
+    given = dataclasses.replace(llama, window=4096, full_layers=[3, 1, 3])
+    assert given.full_layers == (1, 3)
+    for changes, message in (
+        ({"full_layers": (1,)}, "expected none in a model without a window"),
+        ({"window": 8, "full_layers": (32,)}, "full_layers = 32: expected numbers from 0 to 31"),
+        ({"window": 8, "full_layers": (-1,)}, "full_layers"),
+    ):
+        with pytest.raises(pl.InvalidValue, match=message):
+            dataclasses.replace(llama, **changes)
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
+@pytest.mark.parametrize("name", ["Llama-3-8B", "DeepSeek-V3"])
+def test_a_window_that_no_layer_has_changes_nothing(name, phase):
+    plain = dataclasses.replace(pl.load_model(name), layers=6)
+    without = dataclasses.replace(plain, window=64, full_layers=range(6))
+    half = dataclasses.replace(plain, window=64, full_layers=(1, 3, 5))
+    cluster = pl.Cluster((pl.GPU("H200-SXM", 141, None, "node", 450),) * 2, np.full((2, 2), 450.0))
+    plan = pl.Placement.of([(6, (0, 1))])
+    found = []
+    for model in (plain, without, half):
+        load = pl.Workload(4096, 4, phase, 128)
+        problem = pl.Problem(
+            cluster, model, load, pl.Roofline(), link_units="tokens", max_gpus_per_stage=2
+        )
+        report = pl.evaluate(problem, plan)
+        prompts = dataclasses.replace(problem, workload=pl.Workload(4096, 4))
+        stage = pl.evaluate(prompts, plan).stages[0]
+        training = tuple(problem.costs.training_cost(prompts, stage))
+        parts = problem.costs.memory_parts(problem, cluster.gpus[0], range(6))
+        found.append((report.throughput, tuple(parts.values()), training))
+    assert found[0] == found[1]
+    assert found[0][0] < found[2][0]
+    assert sum(found[0][1]) > sum(found[2][1])
+    # The input gradient shrinks with attention, the weight gradient only as the forward is faster.
+    assert found[0][2][1] > found[2][2][1]
 
 
 def test_a_window_keeps_memory_and_time_from_growing():

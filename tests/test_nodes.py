@@ -395,3 +395,32 @@ def test_the_bound_for_all_nodes_knows_the_links_of_those_left_out():
     assert ids.tolist() == [0, 1, 2, 3]
     times, every = pass_times(small, 0.0), pass_times(problem, 0.0)
     assert bound_of_more(times, problem, 0.0, NEVER) == every.bound < times.bound
+
+
+def test_no_class_gives_more_than_it_has_where_rows_are_made_sparser():
+    """SCIP's presolving took two GPUs here, n1 and n2, of a class that has one; there is no solution."""
+    from pipelab.engine.solvers.choice import run_program
+    from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+
+    columns = Columns({"n": 7, "u": 4})
+    low, high = np.array([1, 1, 1, 1, 1, 1, 3.0]), np.array([1, 2, 2, 1, 2, 2, 3.0])
+    first, last = np.array([0, 1, 0, 0, 1, 0, 1.0]), np.array([0, 0, 1, 0, 0, 1, 1.0])
+    price = np.array([1, 1, 1, 0, 0, 0, 0.0])
+    classes = np.array([np.zeros(7), price, np.zeros(7)])
+    drawn = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 1.0]])
+    needs = -np.array([[0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 2.0]])
+    given = np.array([[1, 1, 0, 0], [0, 0, 1, 1.0]])
+    for most, status in ((1, "infeasible"), (2, "optimal")):
+        blocks = {
+            "layers": columns.rows({"n": low[None]}, upper=3),
+            "at least": columns.rows({"n": high[None]}, lower=3),
+            "ends": columns.rows({"n": np.array([first, last])}, 1, 1),
+            "classes": columns.rows({"n": classes, "u": drawn}, upper=1),
+            "draws": columns.rows({"n": needs, "u": given}, 0, 0),
+            "price": columns.rows({"n": price[None], "u": np.ones((1, 4))}, upper=most),
+        }
+        upper = np.array([1, 1, 1, 2, 1, 1, 1, *[np.inf] * 4])
+        whole, objective = np.arange(11) < 7, -np.concatenate([price, np.ones(4)])
+        program = LinearProgram(columns, np.zeros(11), upper, whole, objective, blocks)
+        for solver in ("scip", "highs"):
+            assert run_program(solver, program).status == status, (solver, most)

@@ -1,6 +1,7 @@
 """The roofline against its own formulas written out once more, published totals, measurements, and brute force."""
 
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
+from pipelab.hardware.roofline.arrays import Span
+from pipelab.hardware.roofline.demand import Demand
+from pipelab.hardware.roofline.pass_times import hardware_of, stage_seconds
 
 
 def test_parameters_equal_the_published_totals():
@@ -356,7 +360,7 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
 
 def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physical_reason():
     table = pl.against_measured()
-    assert len(table) == 69
+    assert len(table) == 73
     assert table["error"].abs().median() < 0.06
     assert (table["error"].abs() > 0.3).sum() == 0
     missed = table[table["error"].abs() > 0.2]
@@ -383,11 +387,34 @@ def test_the_milliseconds_of_the_course_are_near_the_rooflines():
         assert stated == pytest.approx(1000 * seconds, rel=0.4)  # int4 is dequantised first
 
 
+def test_large_all_reduces_are_slower_where_the_engine_says_so():
+    """By hand: two all-reduces a layer, each moving 2 · 3/4 of tokens · width · 2 bytes."""
+    model = dataclasses.replace(pl.load_model("Llama-2-70B"), layers=1, vocab=1)
+    gpu, tokens = pl.GPU("A100-SXM-80", 80, None, "node", 300), 64 * 2**20 // (2 * model.d_model)
+    costs = pl.Roofline(engine="vLLM 0.2")
+    share, reached = costs.constants.large_allreduce, costs.constants.link_efficiency * 300e9
+    whole = dataclasses.replace(costs.constants, large_allreduce=None)
+    plain = dataclasses.replace(costs, engines={"vLLM 0.2": whole})
+
+    def more(load, degree, costs=costs):
+        times = [c.pass_seconds(model, load, gpu, range(1), degree) for c in (costs, plain)]
+        return times[0] - times[1]
+
+    one = 2 * 2 * 3 / 4 * 64 * 2**20 / reached
+    assert more(pl.Workload(tokens, 1), 4) == pytest.approx(one * (1 / share - 1))
+    assert more(pl.Workload(tokens // 2, 4), 4) == pytest.approx(2 * one * (1 / share - 1))
+    assert more(pl.Workload(tokens - 1, 1), 4) == more(pl.Workload(tokens, 1), 2) == 0
+    chunked = dataclasses.replace(costs.constants, chunk_tokens=tokens // 2)
+    chunked = dataclasses.replace(costs, engines={"vLLM 0.2": chunked})
+    assert more(pl.Workload(tokens, 1), 4, chunked) == 0
+    assert all(engine.large_allreduce is None for engine in plain.engines.values())
+
+
 def test_the_figure_marks_what_is_missed():
     figure = plot_against_measured(pl.against_measured())
-    assert "1 of 69 is off by more than 20%" in figure.layout.title.text
+    assert "1 of 73 is off by more than 20%" in figure.layout.title.text
     points = [trace for trace in figure.data if trace.mode == "markers"]
-    assert sum(len(trace.x) for trace in points) == 69
+    assert sum(len(trace.x) for trace in points) == 73
     assert {trace.name for trace in points} == {
         "kernels", "llama.cpp", "vLLM 0.2", "TensorRT-LLM", "vLLM"
     }  # fmt: skip
@@ -503,3 +530,33 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     assert figure.layout.title.text == title
     alone = plot_layer_times(pl.Roofline(), llama, {"decode": (gpu, decode)})
     assert alone.layout.title.text == "Reading takes longer than computing throughout"
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
+def test_no_prediction_is_absurd_where_nobody_looked(phase):
+    """More sequences or tokens take longer, and more at once yield more; GPUs do not speed up beyond their number."""
+    roof, batches = pl.Roofline(), np.array([1.0, 2, 3, 8, 32, 100, 512])
+    models = {
+        x: pl.load_model("Mixtral-8x7B", precision=x) for x in ("bf16", "fp8", "int8", "int4")
+    }
+    for engine, name in product(("vLLM", "vLLM 0.2", "llama.cpp"), roof.gpu_types):
+        costs = roof.running(engine)
+        gpu = pl.GPU(name, 80, None, "node", roof.gpus[name].link_gb_per_s)
+        before = {}
+        for tokens, (precision, model) in product((128, 8192, 131_072), models.items()):
+            demand, span = Demand(model, pl.Workload(tokens, 1, phase)), Span.of(model, range(32))
+            hardware = hardware_of(costs, demand, [gpu]).take(0)
+            times = {t: stage_seconds(costs, demand, hardware, span, batches, t) for t in (1, 2, 8)}
+            for t, seconds in times.items():
+                where = f"{engine}, {name}, {tokens} tokens, {precision}, {t} GPUs"
+                assert (np.diff(seconds) > 0).all(), where
+                assert (seconds > before.get((precision, t), 0)).all(), where
+                assert (seconds * t >= times[1] * (1 - 1e-12)).all(), where
+                rate = batches / seconds
+                if (
+                    costs.constants.large_allreduce is None or t < 4
+                ):  # whose rate falls, as measured
+                    assert (np.diff(rate) >= -1e-12 * rate[1:]).all(), where
+                if precision != "bf16":
+                    assert (seconds <= before["bf16", t] * (1 + 1e-12)).all(), where
+                before[precision, t] = seconds

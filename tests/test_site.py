@@ -14,6 +14,7 @@ import pytest
 from nbformat.v4 import new_output
 
 import pipelab as pl
+from pipelab.course import notebooks_of_the_course
 from pipelab.course.exercises.book import EXERCISES
 from pipelab.io.paths import in_clone, notebooks_dir
 from pipelab.io.static.one_page import page
@@ -42,6 +43,32 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
     assert named == set(EXERCISES)
     lectures = made.partition("## Three lectures")[2].partition("## Grading")[0]
     assert set(re.findall(r"\b\d\d\.\d\b", lectures)) <= set(EXERCISES)
+    numbers = {book.number for book in notebooks_of_the_course()}
+    assert set(re.findall(r"\b\d\d\b(?![.\d])(?! minutes)", lectures)) - {"90"} == numbers
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"that is by memory"', '"that is by colour"', "00.1: a hint of half_hints is not among"),
+        ('"Is it better to leave them idle?"', '"Is it blue?"', "00: 0 questions of the notebook"),
+        ('[00."00.2"]', '[00."00.3"]', "00: expected 00.1, 00.2, prediction and words"),
+    ],
+)
+def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch, old, new, said):
+    module, text = _module("make_instructors"), (ROOT / "docs" / "rubrics.toml").read_text("utf-8")
+    assert text.count(old) == 1
+    (tmp_path / "rubrics.toml").write_text(text.replace(old, new), encoding="utf-8")
+    monkeypatch.setattr(module, "RUBRICS", tmp_path / "rubrics.toml")
+    with pytest.raises(SystemExit, match=re.escape(said)):
+        module.page()
+
+
+def test_the_gallery_names_headings_that_there_are():
+    for name, heading in _module("build").PICTURES.items():
+        cells = nbformat.read(notebooks_dir() / f"{name}.ipynb", as_version=4).cells
+        lines = [line for cell in cells for line in cell.source.splitlines()]
+        assert f"## {heading}" in lines, (name, heading)
 
 
 @pytest.fixture(scope="module")
@@ -123,21 +150,19 @@ def test_the_site_reads_in_a_browser_from_its_folder(site):
                 "console",
                 lambda message: errors.append(message.text) if message.type == "error" else None,
             )
-            for name in ("index.html", "api/index.html", "ledger.html", "docs/using.html"):
+            for name in ("api/index.html", "ledger.html", "docs/using.html", "index.html"):
                 tab.goto((site / name).as_uri())
                 assert tab.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
-            tab.goto((site / "index.html").as_uri())
-            cards = tab.locator(".gallery img")
-            cards.first.scroll_into_view_if_needed()
-            tab.wait_for_function("document.querySelector('.gallery img').naturalWidth > 300")
-            tab.locator(".gallery a").first.click()
-            tab.wait_for_selector(".figure .main-svg")
-            tab.goto((site / "search.html").as_uri() + "?q=bottleneck")
-            found = tab.locator("#search-results li a")
-            found.first.wait_for()
-            assert any(
-                "notebooks/" in link for link in found.evaluate_all("a => a.map(x => x.href)")
-            )
+        cards = tab.locator(".gallery img")
+        assert cards.first.get_attribute("alt").startswith("tiny: 217.52 tokens/s")
+        cards.first.scroll_into_view_if_needed()
+        tab.wait_for_function("document.querySelector('.gallery img').naturalWidth > 300")
+        tab.locator(".gallery a").first.click()
+        tab.wait_for_selector(".figure .main-svg")
+        tab.goto((site / "search.html").as_uri() + "?q=bottleneck")
+        found = tab.locator("#search-results li a")
+        found.first.wait_for()
+        assert any("notebooks/" in link for link in found.evaluate_all("a => a.map(x => x.href)"))
         browser.close()
     assert errors == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)

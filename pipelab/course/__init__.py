@@ -40,6 +40,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.figures.splits": ["plot_split_table", "plot_splits"],
         "course.figures.staircase": ["plot_staircase"],
         "course.figures.tree": ["plot_closing", "plot_tree"],
+        "course.helix": ["helix_cluster"],
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],
         "course.reading_tables": ["show_table"],
         "course.papers": ["published_bubbles"],

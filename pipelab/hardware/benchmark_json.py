@@ -14,6 +14,11 @@ from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.timed_passes import Stated, Timed, unsaid
 from pipelab.io.whole_files import named, read_text
 
+# Where llama-bench says that all is on the GPU, and keys and values have 16 bits; older files have no such fields.
+_ON_THE_GPU = {
+    "n_cpu_moe": (0,), "no_kv_offload": (False, 0), "tensor_buft_overrides": ("none", "", "-"),
+    "type_k": ("f16", "bf16"), "type_v": ("f16", "bf16"),
+}  # fmt: skip
 # llama.cpp's words for what weights are stored in, and the nearest of ours. Its int8 has 8.5 bits
 # per weight with the scales, its 4-bit kinds 4.5 to 4.9.
 _PRECISION = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "Q8_0": "int8", "Q4_": "int4"}
@@ -124,6 +129,10 @@ def _llama_bench(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) 
     if not isinstance(offloaded, int) or 0 <= offloaded <= layers:
         expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
         raise record.error("n_gpu_layers", offloaded, expected)
+    for field, fits in _ON_THE_GPU.items():
+        if record.fields.get(field, fits[0]) not in fits:
+            expected = f"expected {shown(fits[0])}: all on the GPU, keys and values in 16 bits"
+            raise record.error(field, record.fields[field], expected)
     milliseconds = record.number("avg_ns") / 1e6
     kind = _LLAMA_CPP_TYPE.search(record.text("model_type"))
     precision = stated.precision or (_PRECISION[kind[1]] if kind else None)
@@ -188,9 +197,14 @@ def _vllm_serve(record: _Record, stated: Stated) -> list[Timed]:
     batch = stated.batch
     if batch is None and record.fields.get("max_concurrency") is None:
         raise unsaid(record.place, "how many requests ran at once (max_concurrency)", "batch")
-    batch = batch or record.whole("max_concurrency")
-    if not batch:
-        raise record.error("max_concurrency", 0, "expected a whole number of at least 1")
+    if batch is None:
+        rate = record.fields.get("request_rate")
+        if rate is not None and str(rate).lower() not in ("inf", "infinity"):
+            expected = "expected inf: requests one by one leave places empty; give batch=…, as many as ran at once"
+            raise record.error("request_rate", rate, expected)
+        batch = min(record.whole("max_concurrency"), int(requests))
+        if not batch:
+            raise record.error("max_concurrency", 0, "expected a whole number of at least 1")
     rows = []
     if batch == 1 and "median_ttft_ms" in record.fields:
         prompt = max(1, round(asked)), "prefill", record.number("median_ttft_ms")

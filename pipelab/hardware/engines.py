@@ -61,6 +61,9 @@ class Engine:
     chunk_tokens : int, optional
         Tokens that pass at once: longer prompts pass in chunks, and memory for activations is for one
         chunk. None where prompts pass whole.
+    large_allreduce : float, optional
+        Share of that bandwidth which all-reduces of 64 MiB and more reach among four GPUs and more;
+        None: all of it.
     basis : str
         Where these numbers come from.
 
@@ -88,6 +91,7 @@ class Engine:
     allreduce_hop_us: NotNegative = 0.0
     stage_tensors: Positive = 1.0
     chunk_tokens: Count | None = None
+    large_allreduce: Share | None = None
     basis: str = ""
 
 

@@ -141,7 +141,8 @@ _MIG = "expected whole GPUs; turn MIG off, or leave this GPU out of both files"
 def _lanes(row: Row, column: str) -> int | None:
     text = row.cells.get(column, "")
     most = max(_PCIE_LANE) if column.endswith("max") else 32
-    if not text:
+    # "[N/A]", "[Not Supported]": the driver does not know.
+    if not text or text.strip("[]") in ("N/A", "Not Supported", "Unknown Error"):
         return None
     if not re.fullmatch("[0-9]{1,2}", text) or not 1 <= int(text) <= most:
         raise row.error(column, text, f"expected a whole number from 1 to {most}")

@@ -38,7 +38,8 @@ def load_model(
     name : str or Path
         One of `pl.models()`, or of your own file. Or the path of a `config.json`, or of the folder
         that has one: of the families llama, mistral, mixtral, qwen2, qwen3 (with experts, too),
-        deepseek_v2 and _v3, kimi_k2, gemma, phi3, olmo2 and granite.
+        deepseek_v2 and _v3, kimi_k2, gemma, gemma2 and gemma3, phi3, olmo2 and granite. Of a model
+        that sees, too, the part for text (`text_config`), with a warning.
     precision, kv_precision : str
         In which weights, and keys and values, are kept: "bf16", "fp8", "int4", …. Of weights by
         default 16 bits, or what a `config.json` says in `quantization_config`.
@@ -57,7 +58,7 @@ def load_model(
     InvalidData
         The file is not there or cannot be read, or a value does not fit; the message names row and
         column, or field. Or the model of a `config.json` has what `Transformer` has not, such as a
-        state, an encoder, or a window in some layers only; the message says what.
+        state, or an encoder that reads the prompt; the message says what.
     InvalidValue
         `file` is not a path.
 

@@ -4,6 +4,7 @@ Stands where `Model` stands in a `Problem`. The first layer's stage also holds t
 the last one's the head, so not all layers are identical.
 """
 
+from bisect import bisect_left
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -81,7 +82,11 @@ class Transformer:
         Parameters of every layer that no other field counts: norms of queries and keys, biases of
         the attention's output or of the feed-forward block, the gate of a shared expert.
     window : int, optional
-        A token looks back at no more than so many, and no more are cached; in every layer.
+        A token looks back at no more than so many, and no more are cached; in every layer but
+        those of `full_layers`.
+    full_layers : tuple of int
+        Layers, numbered from 0, in which a token looks back at everything though the model has a
+        window.
     latent : LatentAttention, optional
         Where keys and values are kept as one short vector.
     precision, kv_precision : str
@@ -94,7 +99,7 @@ class Transformer:
     ------
     InvalidValue
         A number does not fit: no positive whole one, `kv_heads` no divisor of `heads`, more experts
-        per token than there are, or more dense layers.
+        per token than there are, more dense layers, or full layers that are not there.
     UnknownName
         There is no such precision.
 
@@ -133,12 +138,13 @@ class Transformer:
     tied_embeddings: Flag = False
     extra_parameters: Natural = 0
     window: Count | None = None
+    full_layers: tuple[Natural, ...] = ()
     latent: LatentAttention | None = None
     precision: str = "bf16"
     kv_precision: str = "bf16"
 
     def __post_init__(self) -> None:
-        problems = []
+        problems: list[tuple[str, object, str]] = []
         for name in ("precision", "kv_precision"):
             if getattr(self, name) not in PRECISIONS:
                 raise UnknownName(
@@ -153,6 +159,14 @@ class Transformer:
         if self.dense_layers > self.layers or (self.dense_layers and not self.has_experts):
             expected = f"expected at most layers = {self.layers}, and 0 in a model without experts"
             problems.append(("dense_layers", self.dense_layers, expected))
+        if self.full_layers and self.window is None:
+            expected = "expected none in a model without a window: all of its layers are"
+            problems.append(("full_layers", self.full_layers, expected))
+        elif self.full_layers:
+            object.__setattr__(self, "full_layers", tuple(sorted(set(self.full_layers))))
+            if self.full_layers[-1] >= self.layers:
+                expected = f"expected numbers from 0 to {self.layers - 1}"
+                problems.append(("full_layers", self.full_layers[-1], expected))
         if problems:
             raise InvalidValue("Transformer", problems)
 
@@ -300,6 +314,32 @@ class Transformer:
     def _dense_among(self, layers: range) -> int:
         return sum(i < self.dense_layers for i in layers)
 
+    def full_among(self, layers: range) -> tuple[int, int]:
+        """How many of these layers look back at everything though the model has a window.
+
+        Parameters
+        ----------
+        layers : range
+            Consecutive ones, numbered from 0.
+
+        Returns
+        -------
+        tuple of int
+            All of them, and those among `dense_layers`.
+        """
+
+        def before(stop: int) -> int:
+            return bisect_left(self.full_layers, stop)
+
+        start, stop = layers.start, layers.stop
+        dense = max(start, min(stop, self.dense_layers))
+        return before(stop) - before(start), before(dense) - before(start)
+
+    @cached_property
+    def without_window(self) -> "Transformer":
+        """The same model, all of whose layers look back at everything."""
+        return replace(self, window=None, full_layers=())
+
     def _ends(self, layers: range, active: bool = False) -> int:
         """Parameters of embedding, last norm and head, as far as they are with these layers."""
         first, last = 0 in layers, self.layers - 1 in layers
@@ -354,12 +394,17 @@ class Transformer:
 
     @cached_property
     def spans(self) -> Spans:
-        """The different kinds of consecutive layers, U of them: by number, dense ones among them, and both ends."""
+        """The different kinds of consecutive layers, U of them: by number, dense and full ones, and both ends."""
         number = range(self.layers)
         first, last = ([float(i == end) for i in number] for end in (0, self.layers - 1))
-        dense = [float(i < self.dense_layers) for i in number]
+        sums = {"dense": [float(i < self.dense_layers) for i in number]}
+        if self.full_layers:
+            pairs = [self.full_among(range(i, i + 1)) for i in number]
+            sums["full"], sums["full_dense"] = (
+                list(map(float, column)) for column in zip(*pairs, strict=True)
+            )
         found = spans_of(
-            self.layers, self.weight_factors, self.work_factors, first=first, last=last, dense=dense
+            self.layers, self.weight_factors, self.work_factors, first=first, last=last, **sums
         )
         # Where embedding and head are one matrix, a span with both ends holds it once.
         twice = (
@@ -397,4 +442,7 @@ class Transformer:
                 f"{self.kv_bytes:,.0f} bytes per token and layer ({self.kv_precision})",
             ),
         ]
+        if self.window is not None:
+            windows = self.layers - len(self.full_layers)
+            rows.append(("window", f"{self.window:,} tokens in {windows} of {self.layers} layers"))
         return pd.DataFrame(rows, columns=[self.name, "value"])

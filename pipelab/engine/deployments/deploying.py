@@ -19,6 +19,7 @@ from pipelab.engine.deployments.generation import Generation
 from pipelab.engine.deployments.listing import close_gap
 from pipelab.engine.deployments.master import Demand
 from pipelab.engine.deployments.offers import Offer, offers_of
+from pipelab.engine.deployments.one_pipeline import add_best_alone
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.read_back import pipelines_of
 from pipelab.engine.deployments.result import Deployment, Pipeline
@@ -157,6 +158,7 @@ class _Deploying:
         try:
             generation.run()
             if generation.open > max(self.gap, 0.0) or generation.best is None:
+                add_best_alone(generation, offers)
                 proven = close_gap(generation, offers, pricings)
         except Ended as end:
             ended = end.reason

@@ -78,8 +78,8 @@ class Search:
     def find_best_rate(self) -> None:
         """Go down from the highest rate in steps 1, 2, 4, …; once one is reached, halve what is left.
 
-        A rate that stays open is given up, not ruled out: the search goes on below it, `high` stays
-        above it.
+        A rate that stays open within its share of the time is not ruled out: the search goes on
+        below it, `high` stays above it, and what time is left in the end goes to such rates again.
         """
         sub = self.subproblems
         self.high = sub.highest(self.cap)
@@ -98,8 +98,32 @@ class Search:
             step *= 2
             if sub.stopped is None and self._within_gap():
                 sub.stopped = "gap limit"
+        if sub.deadline.limited:
+            self._try_open_rates_again()
         if sub.stopped is None and self.low < self.high:
             sub.stopped = "list limit" if sub.sets_left_out else "time limit"
+
+    def _try_open_rates_again(self) -> None:
+        """Halve what is open, with half of the time that is left for each rate, and in the end all of it.
+
+        Low rates are reached and high ones ruled out more easily: a rate that stays open makes way
+        for a higher one, as that may still lower the bound.
+        """
+        sub = self.subproblems
+        first_share, sub.share = sub.share, 1 / 2
+        index = (self.low + self.high + 1) // 2
+        while self.low < self.high and sub.stopped is None and not sub.sets_left_out:
+            sub.share = 1.0 if index == self.high else 1 / 2
+            reached = self.reach(index)
+            if reached is False:
+                self.high = index - 1
+            self._report()
+            if reached is None and index == self.high:
+                break
+            index = ((index if reached is None else self.low) + self.high + 1) // 2
+            if sub.stopped is None and self._within_gap():
+                sub.stopped = "gap limit"
+        sub.share = first_share
 
     def reach(self, index: int) -> bool | None:
         """Whether a placement of at least this rate exists; None if that stays open.

@@ -6,13 +6,10 @@ What a file leaves out has the default of its class in transformers.
 from collections.abc import Callable
 from typing import Any
 
+from pipelab.errors import shown
 from pipelab.fields import is_list
 from pipelab.hardware.config_json.fields import Config
 from pipelab.hardware.transformer import LatentAttention
-
-WINDOWS = (
-    "only some of its layers have a window, and the cache of the others grows with the context"
-)
 
 
 def _common(c: Config, head_dim: int | None = None, tied: bool = False) -> dict[str, Any]:
@@ -43,37 +40,51 @@ def _biased(c: Config, fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"qkv_bias": True, "extra_parameters": extra}
 
 
-def _window(c: Config, default: int | None = None) -> int | None:
-    """Tokens that every layer looks back at; None for all."""
-    kinds = c.get("layer_types")
-    if kinds is not None:
-        if not is_list(kinds) or any(not isinstance(kind, str) for kind in kinds):
-            raise c.error("layer_types", "expected a list of the kinds of attention")
-        if set(kinds) == {"full_attention"}:
-            return None
-        if set(kinds) != {"sliding_attention"}:
-            raise c.error(
-                "layer_types", f"expected one kind of attention in all layers; here {WINDOWS}"
-            )
-        return c.whole("sliding_window", default)
+def _windows(c: Config, default: int | None = None, every: int = 0) -> dict[str, Any]:
+    """How far back the layers look: those of `Transformer.full_layers` at everything.
+
+    Parameters
+    ----------
+    default : int, optional
+        Tokens of the window where the file has no `sliding_window`; null is no window.
+    every : int
+        Unless `layer_types` says otherwise, each so-many-th layer looks back at everything; 0: none.
+    """
+    layers = c.whole("num_hidden_layers")
     size = c.get("sliding_window") if "sliding_window" in c.values else default
-    return None if size is None else c.whole("sliding_window", default)
+    full = [i for i in range(layers) if every and (i + 1) % every == 0]
+    if c.get("layer_types") is not None:
+        full = _full_by_type(c)
+    elif size is None:
+        full = list(range(layers))
+    if len(full) == layers:
+        return {"window": None}
+    return {"window": c.whole("sliding_window", default), "full_layers": tuple(full)}
 
 
-def _window_if_used(c: Config) -> int | None:
-    """Qwen's: of `use_sliding_window`, and in the layers from `max_window_layers` on."""
-    if not c.flag("use_sliding_window") or c.get("sliding_window") is None:
-        return None
-    if c.get("layer_types") is None:
-        layers = c.whole("num_hidden_layers")
-        full = c.whole("max_window_layers", least=0)
-        if full >= layers:
-            return None
-        if full:
-            raise c.error(
-                "max_window_layers", f"expected 0 or num_hidden_layers = {layers}; here {WINDOWS}"
+def _full_by_type(c: Config) -> list[int]:
+    """The layers whose entry in `layer_types` is "full_attention"; the others must have a window."""
+    layers, kinds = c.whole("num_hidden_layers"), c.get("layer_types")
+    if not is_list(kinds) or len(kinds) != layers:
+        raise c.error("layer_types", f"expected a list of num_hidden_layers = {layers} kinds")
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            expected = (
+                f"expected full_attention or sliding_attention in each layer, not {shown(kind)}"
             )
-    return _window(c)
+            raise c.error("layer_types", expected)
+    return [i for i, kind in enumerate(kinds) if kind == "full_attention"]
+
+
+def _windows_if_used(c: Config) -> dict[str, Any]:
+    """Qwen's: of `use_sliding_window`, and in the layers from `max_window_layers` on."""
+    if not c.flag("use_sliding_window"):
+        return {"window": None}
+    found = _windows(c, 4096)
+    if found["window"] is None or c.get("layer_types") is not None:
+        return found
+    layers, full = c.whole("num_hidden_layers"), c.whole("max_window_layers", least=0)
+    return {"window": None} if full >= layers else found | {"full_layers": tuple(range(full))}
 
 
 def _llama(c: Config) -> dict[str, Any]:
@@ -91,24 +102,42 @@ def _with(c: Config, **defaults: Any) -> Config:
 
 
 def _mistral(c: Config) -> dict[str, Any]:
-    return _common(c) | {"window": _window(c, 4096)}
+    return _common(c) | _windows(c, 4096)
 
 
 def _phi3(c: Config) -> dict[str, Any]:
-    window = _window(c)
-    return _common(_with(c, num_key_value_heads=c.get("num_attention_heads"))) | {"window": window}
+    return _common(_with(c, num_key_value_heads=c.get("num_attention_heads"))) | _windows(c)
 
 
 def _gemma(c: Config) -> dict[str, Any]:
     return _biased(c, _common(c, head_dim=256, tied=True))
 
 
+def _gemma2(c: Config) -> dict[str, Any]:
+    """Norms before and after both blocks; every other layer has a window, the first one among them."""
+    fields = _common(c, head_dim=256, tied=True) | _windows(c, 4096, every=2)
+    return _biased(c, fields | {"extra_parameters": 2 * fields["d_model"]})
+
+
+def _gemma3(c: Config) -> dict[str, Any]:
+    """As Gemma 2, with norms of queries and keys, and five windows to a layer without one."""
+    if c.flag("use_bidirectional_attention"):
+        reason = "a token looks ahead, too, and it writes none"
+        raise c.refused("use_bidirectional_attention", reason)
+    older, newer = "sliding_window_pattern", "_sliding_window_pattern"
+    windows = _windows(c, 4096, every=c.whole(newer if newer in c.values else older, 6))
+    c = _with(c, num_attention_heads=8, num_key_value_heads=4, vocab_size=262_208)
+    fields = _common(c, head_dim=256, tied=True) | windows
+    norms = 2 * fields["d_model"] + 2 * fields["head_dim"]
+    return _biased(c, fields | {"extra_parameters": norms})
+
+
 def _qwen2(c: Config) -> dict[str, Any]:
-    return _common(c) | {"qkv_bias": True, "window": _window_if_used(c)}
+    return _common(c) | {"qkv_bias": True} | _windows_if_used(c)
 
 
 def _qwen3(c: Config, head_dim: int | None = 128) -> dict[str, Any]:
-    fields = _common(c, head_dim) | {"window": _window_if_used(c)}
+    fields = _common(c, head_dim) | _windows_if_used(c)
     return _biased(c, fields | {"extra_parameters": 2 * fields["head_dim"]})  # norms of both
 
 
@@ -122,7 +151,7 @@ def _mixtral(c: Config) -> dict[str, Any]:
     return _common(c) | {
         "experts": c.whole("num_local_experts", least=2),
         "experts_per_token": c.whole("num_experts_per_tok"),
-        "window": _window(c),
+        **_windows(c),
     }
 
 
@@ -153,7 +182,7 @@ def _qwen2_moe(c: Config) -> dict[str, Any]:
         "shared_experts": shared // width,
         "qkv_bias": c.flag("qkv_bias", True),
         "extra_parameters": fields["d_model"],  # the shared expert's gate
-        "window": _window_if_used(c),
+        **_windows_if_used(c),
     }
 
 
@@ -191,8 +220,11 @@ FAMILIES: dict[str, Callable[[Config], dict[str, Any]]] = {
     "llama": _llama,
     "granite": _llama,
     "mistral": _mistral,
+    "ministral": _mistral,
     "phi3": _phi3,
     "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "olmo2": _olmo2,

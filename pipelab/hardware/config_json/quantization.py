@@ -15,6 +15,11 @@ from pipelab.io.whole_files import named
 
 # Of what a list of modules that are not converted may name: all this has 16 bits anyway.
 _PLAIN = ("lm_head", "embed_tokens", "gate", "shared_expert_gate", "router")
+# Parts of their names that say a module is none of the text's.
+_NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
+# Where the schemes list them.
+_KEPT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "bf16"}  # 32 bits are loaded in 16
 _BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}
 
 
@@ -27,8 +32,12 @@ def precision_of(c: Config) -> str:
         `Transformer` has no such precision.
     """
     q = c.get("quantization_config")
-    if q is None:  # engines load what is stored in 32 bits in 16
-        return "fp16" if c.get("torch_dtype", c.get("dtype")) == "float16" else "bf16"
+    if q is None:
+        key = "dtype" if c.get("torch_dtype") is None else "torch_dtype"
+        kind = str(c.get(key, "bfloat16")).removeprefix("torch.")
+        if kind not in _DTYPES:
+            raise c.error(key, f"expected one of {', '.join(_DTYPES)}, or quantization_config")
+        return _DTYPES[kind]
     if not isinstance(q, Mapping):
         raise c.error("quantization_config", "expected an object with quant_method")
     return _Scheme(c, q).precision()
@@ -87,11 +96,13 @@ class _Scheme:
 
     def _refuse_other_modules(self) -> None:
         """All matrices of the layers are quantised, or the weights would be larger than computed."""
-        for key in ("modules_to_not_convert", "ignore"):
+        for key in _KEPT:
             names = self.values.get(key) or []
             if not is_list(names):
                 raise self.error(key, names, "expected a list of modules")
             for name in names:
                 last = name.rpartition(".")[2] if isinstance(name, str) else ""
+                if isinstance(name, str) and any(part in name for part in _NOT_TEXT):
+                    continue
                 if not (last.endswith(_PLAIN) or last.endswith("norm") or last.endswith("norm$")):
                     raise self.error(key, name, "expected every matrix of the layers in few bits")

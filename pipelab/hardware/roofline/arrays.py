@@ -19,16 +19,21 @@ class Span:
     dense: np.ndarray | float  # of these, layers without experts in a model with experts
     last: np.ndarray | float  # 1 where the head is among them
     weight_gb: np.ndarray | float  # with embedding and head
+    full: np.ndarray | float = 0.0  # layers without a window in a model that has one
+    full_dense: np.ndarray | float = 0.0  # of these, layers without experts
 
     @classmethod
     def of(cls, model: Transformer, layers: range) -> "Span":
         """One span."""
         dense = sum(i < model.dense_layers for i in layers)
+        full, full_dense = model.full_among(layers)
         return cls(
             float(len(layers)),
             float(dense),
             float(model.layers - 1 in layers),
             model.weight_gb(layers),
+            float(full),
+            float(full_dense),
         )
 
     @classmethod
@@ -36,7 +41,8 @@ class Span:
         """Every kind of span of the model, in the order of `model.spans`."""
         s = runs_of(model)
         weight_gb = s.weight * model.layer_weight_gb
-        return cls(s.layers.astype(float), s.others["dense"], s.others["last"], weight_gb)
+        full = [s.others.get(name, np.zeros(len(s.layers))) for name in ("full", "full_dense")]
+        return cls(s.layers.astype(float), s.others["dense"], s.others["last"], weight_gb, *full)
 
     def __len__(self) -> int:
         return np.size(self.layers)

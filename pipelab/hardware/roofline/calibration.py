@@ -36,8 +36,15 @@ PRIORS = {
     "sequence_overhead_us": 0.5,
     "tensor_parallel_us": 0.5,
     "allreduce_hop_us": 0.5,
+    "large_allreduce": 0.5,
 }
-SHARES = {"memory_efficiency", "hbm_efficiency", "link_efficiency", "kv_efficiency"}
+SHARES = {
+    "memory_efficiency",
+    "hbm_efficiency",
+    "link_efficiency",
+    "kv_efficiency",
+    "large_allreduce",
+}
 GPU_FIELDS = {"compute": "compute_efficiency", "memory": "memory_factor"}
 TOGETHER = {"memory_efficiency": "hbm_efficiency", "allreduce_us": "pcie_allreduce_us"}
 FOLDS = 10  # parts that are left out in turn; up to ten rows, that is each row

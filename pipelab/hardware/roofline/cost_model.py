@@ -82,13 +82,15 @@ class Roofline(RooflineStages):
     and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`. φ,
     τ0, τ1, α_ar and all η except η_c belong to the `Engine`, which also has a factor of η_c in
     prefill. π is the peak at 16 bits (π₁₆) whatever the weights are stored in, except for fp8 on
-    GPUs that have it; attention always computes at 16 bits. k GPUs of a stage share the batch
+    GPUs that have it; attention always computes at 16 bits. All-reduces of 64 MiB and more reach
+    only `Engine.large_allreduce` of η_l, if the engine has one. k GPUs of a stage share the batch
     (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
     what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
     balanced by speed, all finish together.
 
     Shares b need not be whole in the rate: GPUs that take turns at whole batches do at least as
-    well in the long run, as T_stage(k·b) ≤ k·T_stage(b). No sequence is shared in a single pass
+    well in the long run, as T_stage(k·b) ≤ k·T_stage(b); large all-reduces that are slower are the
+    exception. No sequence is shared in a single pass
     without cutting layers, so a pass takes the longest T_stage(⌈b⌉) of the stage's GPUs or groups
     of GPUs (`pipelab.costs`). Both hold at once wherever T_stage is straight between ⌊b⌋ and
     ⌈b⌉; at the bend from reading to computing, a full pipeline may need turns at whole batches, and

@@ -20,19 +20,29 @@ activations
 
 With a window of w tokens, a token looks back at min(w, position) of them: b·min(s, w) pairs in decode,
 b·(s·w − w²/2) in prefill where s > w; as many keys and values are read, and no more than w are kept.
+Where only some layers have a window, this is counted for them alone (`Demand.groups`).
 
 In a mixed load every sequence writes o tokens after a prompt of s: each new token looks back at s +
 o/2 others on average, and brings s/o prompt tokens of other sequences with it.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pipelab.costs import whole_sequences
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
+
+if TYPE_CHECKING:
+    from pipelab.hardware.roofline.arrays import Span
+
+Kind = Literal[
+    "ordinary", "dense"
+]  # of a layer: as most are, or without experts where most have them
+Numbers = dict[Kind, "np.ndarray | float"]  # of layers of each kind
 
 ACTIVATION_BYTES = 2.0
 ACTIVATION_PASSES = 8  # times that an activation of width d is read or written in one layer
@@ -42,7 +52,8 @@ ACTIVATION_PASSES = 8  # times that an activation of width d is read or written 
 class Demand:
     """The demands of one model under one load; methods take arrays that broadcast.
 
-    `b` counts sequences and may be a fraction; t is the tensor-parallel degree.
+    `b` counts sequences and may be a fraction; t is the tensor-parallel degree. What one layer
+    demands is that of one with the model's window; `groups` has the others.
     """
 
     model: Transformer
@@ -66,6 +77,21 @@ class Demand:
         """Tokens per sequence that the KV cache must have room for."""
         written = self.load.output_tokens if self.load.phase == "mixed" else 0
         return self._seen(self.load.sequence_length + written)
+
+    @cached_property
+    def _without_window(self) -> "Demand":
+        return replace(self, model=self.model.without_window)
+
+    def groups(self, span: "Span") -> list[tuple["Demand", Numbers]]:
+        """The layers of a span by how far they look back: what one of them demands, and how many there are."""
+        if not self.model.full_layers:
+            return [(self, {"ordinary": span.layers - span.dense, "dense": span.dense})]
+        ordinary, dense = span.full - span.full_dense, span.full_dense
+        windows: Numbers = {
+            "ordinary": span.layers - span.dense - ordinary,
+            "dense": span.dense - dense,
+        }
+        return [(self, windows), (self._without_window, {"ordinary": ordinary, "dense": dense})]
 
     def _seen(self, position: int) -> int:
         """Tokens that one at this position looks back at."""
@@ -114,11 +140,11 @@ class Demand:
             )
         return writing * self._answer_pairs + reading * self._prompt_pairs
 
-    def layer_flops(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
+    def layer_flops(self, kind: Kind, b: Any) -> Any:
         """FLOPs of the matrices of one layer, "ordinary" or "dense", for b sequences."""
         return b * 2 * self.new_tokens * self.model.layer_parameters(kind, active=True)
 
-    def layer_weight_bytes(self, kind: Literal["ordinary", "dense"], b: Any) -> Any:
+    def layer_weight_bytes(self, kind: Kind, b: Any) -> Any:
         """Weights of one layer that a pass with b sequences reads."""
         m = self.model
         everything = m.layer_bytes(kind)
@@ -145,6 +171,10 @@ class Demand:
         """The residual stream of b sequences: what tensor parallelism adds up, and stages send to each other."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
+    def at_most(self, tokens: int, size: Any) -> Any:
+        """Of a residual stream of so many bytes, what one chunk of tokens has."""
+        return np.minimum(size, tokens * self.model.d_model * ACTIVATION_BYTES)
+
     def head_flops(self, b: Any) -> Any:
         """Of the head for b sequences."""
         return 2 * b * self.answers * self.model.vocab * self.model.d_model
@@ -154,20 +184,13 @@ class Demand:
         """Weights of the head, which is not quantised."""
         return self.model.vocab * self.model.d_model * self.model.kept_bytes
 
-    def kept_gb(
-        self,
-        weight_gb: np.ndarray | float,
-        layers: np.ndarray | float,
-        b: Any,
-        t: int,
-        chunk: int | None,
-    ) -> dict[str, np.ndarray]:
+    def kept_gb(self, span: "Span", b: Any, t: int, chunk: int | None) -> dict[str, np.ndarray]:
         """Memory on one GPU, in 10^9 bytes, by what it is for.
 
         Parameters
         ----------
-        weight_gb, layers
-            Of the stage: its weights with embedding and head, its number of layers.
+        span
+            The layers of the stage, and their weights with embedding and head.
         b, t
             Sequences that this GPU works on (a share may be a fraction; memory is for whole ones),
             and with how many others it cuts each layer.
@@ -177,7 +200,10 @@ class Demand:
         m = self.model
         # Half a sequence has no cache of its own: its keys and values lie on one GPU or another.
         cached = whole_sequences(b * self.load.in_flight)
-        cache = layers * cached * self.kept_tokens * m.kv_bytes
+        tokens = span.layers * self.kept_tokens
+        if m.full_layers:
+            tokens = tokens + span.full * (self._without_window.kept_tokens - self.kept_tokens)
+        cache = tokens * cached * m.kv_bytes
         width = (
             m.d_ff
             if not m.has_experts
@@ -189,7 +215,7 @@ class Demand:
         # Every GPU has the whole residual stream, and its own part of the feed-forward block.
         widest = at_once * (2 * m.d_model + 2 * width / t) * ACTIVATION_BYTES
         return {
-            "weights": weight_gb / t,
+            "weights": span.weight_gb / t,
             "KV cache": cache / np.minimum(t, m.kv_parts) / 1e9,
             "activations": widest / 1e9,
         }

@@ -104,6 +104,6 @@ def _table(
     passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
     reserve = np.array([(1 - costs.memory_share) * kind.memory_gb for kind in kinds])[:, None]
     chunk = costs.constants.chunk_tokens
-    kept = demand.kept_gb(span.weight_gb, span.layers, batch, t, chunk)
+    kept = demand.kept_gb(span, batch, t, chunk)
     memory = sum(kept.values()) + reserve
     return Table(demand.load.tokens / interval, passes, np.where(there, memory, 0.0))

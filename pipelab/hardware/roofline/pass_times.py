@@ -1,7 +1,7 @@
 """How long a pass takes: the formula of `Roofline`, for arrays of batches, spans of layers and GPUs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from pipelab.errors import InvalidValue, nearest
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.roofline.arrays import Hardware, Span
-from pipelab.hardware.roofline.demand import Demand
+from pipelab.hardware.roofline.demand import Demand, Kind
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 # PCIe 5.0 with 16 lanes has 63 GB/s; NVLink, Infinity Fabric and their kind begin above it.
 PCIE_GB_PER_S = 64.0
+
+# From so many bytes and GPUs on, all-reduces of an engine with `large_allreduce` are slower. In
+# Splitwise's rows prompts of 33.6 MB (Llama-2-70B, 2,048 tokens) and 58.7 MB (BLOOM-176B) are not, those
+# of 67.1 MB and 117 MB are; and none among two GPUs.
+LARGE_BYTES = 64 * 2**20
+LARGE_GPUS = 4
 
 
 def hardware_of(costs: "RooflineConstants", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
@@ -37,8 +43,8 @@ def hardware_of(costs: "RooflineConstants", demand: Demand, kinds: Sequence[GPU]
 
 def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -> float:
     peak = gpu.fp16_tflop_per_s
-    if precision == "fp8":
-        peak = gpu.fp8_tflop_per_s or peak
+    if precision == "fp8" and gpu.fp8_tflop_per_s:
+        peak = gpu.fp8_tflop_per_s
     elif engine.accumulate == "fp16":
         peak = gpu.fp16_accumulate_tflop_per_s or peak
     # Unified memory has one engine only, whose efficiency the GPU's is.
@@ -63,9 +69,7 @@ def slower(
     return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
 
 
-def moved_bytes(
-    engine: Engine, demand: Demand, kind: Literal["ordinary", "dense"], b: Any, t: int
-) -> tuple[Any, Any, Any]:
+def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> tuple[Any, Any, Any]:
     """Weights, keys and values, and activations of a layer on one of t GPUs, as if all were read at one speed.
 
     Integers, and keys and values, are read more slowly, and so count for more.
@@ -82,7 +86,12 @@ def moved_bytes(
 def layer_collectives(engine: Engine, demand: Demand, gpu: Hardware, b: Any, t: int) -> Any:
     """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
     wait = gpu.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
-    return 2 * (2 * (t - 1) / t * demand.residual_bytes(b) / gpu.inside + wait)
+    size, bandwidth = demand.residual_bytes(b), gpu.inside
+    if engine.large_allreduce is not None and t >= LARGE_GPUS:
+        message = size if engine.chunk_tokens is None else demand.at_most(engine.chunk_tokens, size)
+        share = np.where(message >= LARGE_BYTES, engine.large_allreduce, 1.0)
+        bandwidth = bandwidth * share
+    return 2 * (2 * (t - 1) / t * size / bandwidth + wait)
 
 
 def stage_seconds(
@@ -95,12 +104,10 @@ def stage_seconds(
 ) -> np.ndarray:
     """T_stage for b sequences; all arrays broadcast."""
     engine = costs.constants
-    extra = engine.layer_overhead_us * 1e-6
+    wait = engine.layer_overhead_us * 1e-6
     step = engine.step_overhead_us + engine.sequence_overhead_us * b
-    if engine.score_bytes:
-        extra = extra + demand.score_bytes(engine.score_bytes, b) / (t * gpu.bandwidth)
     if t > 1:
-        extra = extra + layer_collectives(engine, demand, gpu, b, t)
+        wait = wait + layer_collectives(engine, demand, gpu, b, t)
         step = step + engine.tensor_parallel_us
     head = slower(
         costs,
@@ -109,15 +116,17 @@ def stage_seconds(
         demand.head_bytes / (t * gpu.bandwidth),
     )
     total = span.last * (head + step * 1e-6)
-    # Attention computes in 16 bits, whatever the weights are stored in.
-    attention = b * demand.attention_flops() / gpu.head_flops
-    numbers: dict[Literal["ordinary", "dense"], np.ndarray | float]
-    numbers = {"ordinary": span.layers - span.dense, "dense": span.dense}
-    for kind, number in numbers.items():
-        if np.any(number):
-            move = sum(moved_bytes(engine, demand, kind, b, t)) / gpu.bandwidth
-            compute = (demand.layer_flops(kind, b) / gpu.flops + attention) / t
-            total = total + number * (slower(costs, demand, compute, move) + extra)
+    for own, numbers in demand.groups(span):
+        # Attention computes in 16 bits, whatever the weights are stored in.
+        attention = b * own.attention_flops() / gpu.head_flops
+        extra = wait
+        if engine.score_bytes:
+            extra = extra + own.score_bytes(engine.score_bytes, b) / (t * gpu.bandwidth)
+        for kind, number in numbers.items():
+            if np.any(number):
+                move = sum(moved_bytes(engine, own, kind, b, t)) / gpu.bandwidth
+                compute = (own.layer_flops(kind, b) / gpu.flops + attention) / t
+                total = total + number * (slower(costs, own, compute, move) + extra)
     return total
 
 

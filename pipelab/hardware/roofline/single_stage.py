@@ -87,7 +87,7 @@ def _mode(
             interval = max(interval, seconds(share))
             turn = max(turn, seconds(float(whole_sequences(share))))
         chunk = costs.constants.chunk_tokens
-        kept = demand.kept_gb(span.weight_gb, span.layers, share, degree, chunk)
+        kept = demand.kept_gb(span, share, degree, chunk)
         reserve = (1 - costs.memory_share) * gpu.memory_gb
         need[gpu, share] = float(sum(kept.values()) + reserve)
     shortfall = max(gb - gpu.memory_gb * MEMORY_SLACK for (gpu, _), gb in need.items())

@@ -113,8 +113,8 @@ class RooflineStages(RooflineConstants):
             "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes).
         """
         demand, load = Demand(_known(problem), problem.workload), problem.workload
-        weights, chunk = problem.model.weight_gb(layers), self.constants.chunk_tokens
-        parts = demand.kept_gb(weights, len(layers), load.batch_size, 1, chunk)
+        span, chunk = Span.of(demand.model, layers), self.constants.chunk_tokens
+        parts = demand.kept_gb(span, load.batch_size, 1, chunk)
         reserve = (1 - self.memory_share) * gpu.memory_gb
         return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
 

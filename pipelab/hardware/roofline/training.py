@@ -111,7 +111,9 @@ def _gradients(
         + span.dense * demand.layer_flops("dense", b)
         + span.last * demand.head_flops(b)
     )
-    attention = span.layers * b * demand.attention_flops()
+    attention = sum(
+        sum(numbers.values()) * b * own.attention_flops() for own, numbers in demand.groups(span)
+    )
     alone = (forward - shared) / (matrices + attention)
     back = alone * (matrices + ATTENTION_BACKWARD * attention) + shared
     return forward, float(back), float(alone * matrices)

@@ -12,12 +12,15 @@ _MARKDOWN = re.compile(
     flags=re.S,
 )
 _HTML = re.compile(
-    r"(?P<code><(pre|code|script|style)\b.*?</\2>|<(\w+)[^>]*? class='"
+    r"(?P<code><(pre|code|script|style)\b.*?</\2>|<(\w+)[^>]*? class='(?:[^']* )?"
     + NO_FORMULAS
     + r"'.*?</\3>)"
     r"|\$(?P<inline>[^\s$<](?:[^$\n<]*[^\s$\\<])?)\$",
     flags=re.S,
 )
+
+# latex2mathml knows them by themselves, but not behind \Big.
+_FENCES = {r"\lfloor": "⌊", r"\rfloor": "⌋", r"\lceil": "⌈", r"\rceil": "⌉"}
 
 
 def typeset(markdown: str) -> str:
@@ -52,5 +55,7 @@ def _replaced(found: re.Match) -> str:
 def _mathml(tex: str, display: str) -> str:
     from latex2mathml.converter import convert
 
+    for name, sign in _FENCES.items():
+        tex = tex.replace(name, sign)
     # In TeX a dollar sign of text is written with a backslash, which MathML would show.
     return convert(tex, display=display).replace("<mtext>\\$", "<mtext>$")

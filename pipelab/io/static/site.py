@@ -125,6 +125,7 @@ def _index(heads: list[tuple[str, str, str]], pages: list[str]) -> str:
         if "/" not in name:
             first = (head.split("\n\n") + [""])[1]
             about = linked(markdown2html(typeset(first)), "index.html", pages)
+            about = about.replace('href="#', f'href="{name}.html#')  # a place in the notebook
             rows.append(
                 f'<h3><a href="{name}.html">{escape(_numbered(name, title))}</a></h3>{about}'
             )
