@@ -51,7 +51,8 @@ class TrainingCost(NamedTuple):
     step: float  # once per step: gradients of its replicas added up, weights updated
     state_gb: float  # weights, gradients and the optimizer's state
     activation_gb: float  # of one microbatch, from forward to input gradient
-    weight_activation_gb: float  # what of these the weight gradients still need
+    weight_activation_gb: float  # from there to the weight gradient: what it needs
+    working_gb: float = 0.0  # once, whatever is in flight: of a layer that is recomputed
 
 
 @runtime_checkable
@@ -63,7 +64,7 @@ class CostModel(Protocol):
     for the last layers than for the first. Optional members make it faster or its
     reasons richer: `stage_tables`, `mixes_as_slowest`, `memory_parts`, all explained in
     `pipelab.engine.stage_arrays`. For training, `training_cost(problem, report, **recipe)` gives a
-    `TrainingCost`, as that of `Roofline` does.
+    `TrainingCost`, as that of `Roofline` does; its `training_table` has them for many stages.
     """
 
     @property

@@ -19,14 +19,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "DeploymentEvaluation",
-    "Evaluation",
-    "LinkReport",
-    "StageReport",
-    "broken_rules",
-    "evaluate",
+    "DeploymentEvaluation", "Evaluation", "LinkReport", "StageReport", "broken_rules", "evaluate",
     "tally",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -276,7 +271,12 @@ def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluatio
     if shared := [f"GPU {g} is used by {n} pipelines" for g, n in used.items() if n > 1]:
         raise InvalidPlacement(shared)
     found = tuple(evaluate(replace(problem, workload=load), r) for r, load in replicas)
-    return DeploymentEvaluation(found, math.fsum(e.throughput for e in found))
+    rates = [e.throughput for e in found]
+    for i, pipeline in enumerate(p for p in pipelines for _ in p.replicas):
+        if pipeline.steady:  # so many passes at a time, and no more
+            in_flight = pipeline.workload.in_flight * found[i].tokens
+            rates[i] = min(rates[i], in_flight / found[i].seconds_per_pass)
+    return DeploymentEvaluation(found, math.fsum(rates))
 
 
 def broken_rules(problem: Problem, placement: Placement) -> list[str]:

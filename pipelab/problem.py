@@ -157,7 +157,7 @@ def _sum(factors: tuple[float, ...] | None, layers: range) -> float:
 
 @checked
 class Workload:
-    """The requests that the model serves.
+    """The requests that the model serves, or the step that trains it.
 
     Parameters
     ----------
@@ -165,16 +165,18 @@ class Workload:
         Tokens per sequence: the prompt in prefill, the length of the KV cache in decode.
     batch_size : int
         Sequences that go through the pipeline together: one microbatch.
-    phase : {"prefill", "decode", "mixed"}
+    phase : {"prefill", "decode", "mixed", "training"}
         A microbatch reads whole prompts, or adds one token to every sequence, or does the latter
-        and reads as many prompt tokens as keep new sequences coming. The write-up has prefill only.
+        and reads as many prompt tokens as keep new sequences coming, or goes forward and backward
+        (for the objective "step_time" of `solve`). The write-up has prefill only.
     output_tokens : int
         Tokens written per sequence; read where the phase is "mixed".
     in_flight : int
         Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts
-        for memory only: throughput is that of a full pipeline, which needs about as many as there
-        are stages and links. `timeline_of` says how many, and what fewer yield; the objective
-        "throughput_in_flight" of `solve` chooses their number too.
+        for memory only: throughput is that of a full pipeline. `timeline_of` says how many that
+        needs, and what fewer yield; the objective "throughput_in_flight" chooses them too.
+    microbatches : int
+        Of a step; read in "training".
 
     Raises
     ------
@@ -189,21 +191,22 @@ class Workload:
 
     sequence_length: Count
     batch_size: Count
-    phase: Literal["prefill", "decode", "mixed"] = "prefill"
+    phase: Literal["prefill", "decode", "mixed", "training"] = "prefill"
     output_tokens: Count = 1
     in_flight: Count = 1
+    microbatches: Count = 1
 
     @property
     def tokens(self) -> float:
-        """Tokens that one microbatch counts for: of the prompts in prefill, else new ones."""
-        return float(self.batch_size * (self.sequence_length if self.phase == "prefill" else 1))
+        """Tokens that one microbatch counts for: of whole sequences, else new ones."""
+        whole = self.phase in ("prefill", "training")
+        return float(self.batch_size * (self.sequence_length if whole else 1))
 
     @property
     def tokens_passed(self) -> float:
         """Tokens whose activations one microbatch carries from stage to stage."""
-        if self.phase == "mixed":
-            return self.batch_size * (1 + self.sequence_length / self.output_tokens)
-        return self.tokens
+        more = self.sequence_length / self.output_tokens if self.phase == "mixed" else 0.0
+        return self.tokens + self.batch_size * more
 
 
 @checked

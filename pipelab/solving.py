@@ -254,6 +254,7 @@ OBJECTIVES = {
     "latency": "pipelab.engine.methods.latency:solve_for_latency",
     "cost": "pipelab.engine.methods.cost:solve_for_cost",
     "throughput_in_flight": "pipelab.engine.methods.in_flight:solve_for_throughput_in_flight",
+    "step_time": "pipelab.engine.methods.step_time:solve_for_step_time",
 }
 
 
@@ -272,11 +273,12 @@ def solve(
         "exhaustive": every placement. "single_gpu": the original MILP. "type_count": the
         heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
         "aggregated": the same optimum from counts over classes of interchangeable GPUs.
-    objective : {"throughput", "latency", "cost", "throughput_in_flight"}
+    objective : {"throughput", "latency", "cost", "throughput_in_flight", "step_time"}
         What is proven best. "latency": the shortest time of one microbatch through all stages and
         links. "cost": the lowest $ per million tokens. Both take `at_least`, a floor in tokens/s.
         "throughput_in_flight": the highest steady rate, where memory must hold every microbatch
-        in flight that this rate needs. These are proven by "aggregated", whatever the method.
+        in flight that this rate needs. "step_time": the shortest time of a training step under
+        `schedule`. These are proven by "aggregated" or a search, whatever the method.
     **options
         Those below that the method takes, and its own; see its docstring.
 
@@ -284,7 +286,8 @@ def solve(
     -------
     Result
         `method` names the method that answered. An infeasible problem is an answer with a
-        reason, not an error. With "throughput_in_flight" an `InFlightResult`.
+        reason, not an error. With "throughput_in_flight" an `InFlightResult`, with "step_time" a
+        `TrainingResult`.
 
     Other Parameters
     ----------------
@@ -322,6 +325,8 @@ def solve(
         )
     began = time.perf_counter()
     function = method_of(method, {**options, "objective": objective})
+    if objective != "step_time":
+        import_module("pipelab.engine.options").refuse_training(problem, "solve")
     if options.get("time_limit") is not None:  # what importing the method took counts
         options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
     return function(problem, **options)

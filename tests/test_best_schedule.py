@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.engine.best_schedules import bisection
+from pipelab.engine.best_schedules.arguments import question_of
+from pipelab.engine.best_schedules.program import Program
 from pipelab.engine.best_schedules.repeated_steps import span_bound, step_time
 from pipelab.engine.best_schedules.whole_numbers import in_units, unit_of
+from pipelab.engine.deadline import deadline_of
 from pipelab.engine.schedules import defects
 
 
@@ -172,6 +176,42 @@ def test_on_unequal_stages_no_published_rule_is_best(unequal):
     fused = pl.best_schedule(COSTS, 8, max_in_flight=4, split_backward=False, time_limit=120)
     more = pl.best_schedule(COSTS, 8, max_in_flight=5, time_limit=120)
     assert more.bound <= unequal.makespan <= fused.makespan
+
+
+def test_a_length_is_refuted_or_reached():
+    asked = question_of(pl.StageCosts(1, 1, 1), 8, 4, 4, None, True)  # 27 and no less
+    with deadline_of(60) as deadline:
+        for length, bound, found in ((26, 27, False), (27, 27, True)):
+            program = Program(asked, False, length, length)
+            answer = program.solve(deadline, 1, lambda *_: None)
+            assert (answer.bound, answer.starts is not None) == (bound, found)
+
+
+def test_where_lengths_are_not_decided_in_time_the_rest_goes_to_minimising(unequal, monkeypatch):
+    monkeypatch.setattr(bisection, "_FIRST_S", 0.0)
+    monkeypatch.setattr(bisection, "_STEP_S", 0.0)
+    asked = []
+    solve = Program.solve
+
+    def noted(self, *arguments):
+        asked.append(self.least == self.most)
+        return solve(self, *arguments)
+
+    monkeypatch.setattr(Program, "solve", noted)
+    again = pl.best_schedule(COSTS, 8, max_in_flight=4, time_limit=120)
+    assert (again.status, again.makespan) == ("optimal", unequal.makespan)
+    assert asked[-1] is False
+
+
+def test_eight_unequal_ranks_reach_the_bound():
+    rnd = random.Random(6)
+    forward = [round(rnd.uniform(0.7, 1.3), 3) for _ in range(8)]
+    costs = pl.StageCosts(forward, [1.2 * f for f in forward], [0.8 * f for f in forward], comm=0.1)
+    best = pl.best_schedule(costs, 16, max_in_flight=8, time_limit=120)
+    least = pl.lower_bound(8, 16, costs, in_flight=8)
+    assert best.status == "optimal"
+    assert best.makespan == pytest.approx(least, rel=1e-9)
+    assert best.makespan < min(best.first.values()) * (1 - 1e-6)
 
 
 def test_equal_costs_are_proven_without_a_solver():

@@ -134,6 +134,35 @@ def test_the_mix_flows_into_the_pipeline(page):
         wait_for(page, "Llama-3-8B, 1 in flight: ")
 
 
+def test_the_pipeline_turns_to_training_and_back(page):
+    counts = {"A100-SXM-80": 2, "L4": 2}
+    with explorer(page, "import pipelab as pl", f"pl.explore_pipeline('Llama-3-8B', {counts})"):
+        page.page.get_by_role("button", name="train").press("Enter")
+        wait_for(page, "proven least")
+        wait_for(page, "The fullest GPU is in stage")
+        assert not page.page.get_by_text("batch (sequences)").is_visible()
+        first = page.figures()
+        assert len(first) == 2
+        page.time_of(lambda: page.press("microbatches"), figure=0)
+        choose(page, "schedule", "ZBH1")
+        wait_for(page, "Llama-3-8B, ZBH1: a step takes")
+        wait_for(page, "proven least")
+        after = page.figures()
+        assert after[0]["bars"] != first[0]["bars"]
+        assert after[1]["lines"] != first[1]["lines"]
+        page.page.set_viewport_size({"width": 1000, "height": 1000})
+        page.page.wait_for_function(
+            """() => [...document.querySelectorAll('.jp-OutputArea-output:has(.pipelab-chart)')].every(e =>
+                 e.scrollWidth <= e.clientWidth + 1 && [...e.querySelectorAll('.pipelab-chart')].every(
+                   c => c.querySelector('.main-svg').clientWidth > 0.95 * e.clientWidth))"""
+        )
+        page.page.get_by_role("button", name="serve").press("Enter")
+        wait_for(page, "tokens/s in")
+        wait_for(page, "in flight:")
+        assert len(page.figures()) == 5
+        assert page.page.get_by_text("batch (sequences)").is_visible()
+
+
 def test_two_schedules_beside_each_other(page):
     with explorer(page, "import pipelab as pl", "pl.explore_schedules('1F1B', other='ZBH1')"):
         before = page.figures()[0]

@@ -3,6 +3,7 @@
 import itertools
 import re
 from functools import cache
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -48,9 +49,7 @@ def _name(path):
 
 
 def test_these_numbers_exist():
-    """12 is not written yet."""
-    numbers = ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "13", "14"]
-    assert [path.name[:2] for path in COURSE] == numbers
+    assert [path.name[:2] for path in COURSE] == [f"{number:02}" for number in range(15)]
 
 
 @pytest.mark.parametrize("path", COURSE, ids=_name)
@@ -371,3 +370,11 @@ def test_the_problem_of_the_course_carries_its_story():
         [(n, (g,)) for g, n in enumerate(sorted(as_listed, reverse=True))]  # A100s, L4s, T4s
     )
     assert pl.evaluate(problem, in_order).throughput < best.throughput / 2
+
+
+@pytest.mark.parametrize("path", sorted(notebooks_dir().glob("[0-9]*.ipynb")), ids=lambda p: p.name)
+def test_notebooks_import_the_front_and_the_course_alone(path):
+    code = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    found = set(re.findall(r"(?:from|import) (pipelab[.\w]*)", "\n".join(code)))
+    front = {"pipelab", *(f"pipelab.{p.stem}" for p in Path(pl.__file__).parent.glob("*.py"))}
+    assert {name for name in found if not name.startswith("pipelab.course")} <= front

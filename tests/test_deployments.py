@@ -5,6 +5,7 @@ import json
 import math
 import threading
 
+import node_oracle
 import numpy as np
 import pytest
 from test_objectives import priced, small
@@ -13,9 +14,12 @@ import oracle
 import pipelab as pl
 from pipelab.deployment import solve_by_every_division
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.deployments import listing
+from pipelab.engine.deployments import deploying, generation, listing
+from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import offers_of
+from pipelab.engine.deployments.own_limits import OwnLimits
 from pipelab.engine.deployments.pricing import Pricing
+from pipelab.engine.deployments.reachable import ReachableMixes
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 
 
@@ -32,7 +36,11 @@ def best_by_gpus(problem, batches):
 
 def every_division(problem, batches=None):
     """For every set of GPUs the greatest sum of rates over all its divisions into pipelines."""
-    best = best_by_gpus(problem, batches or [problem.workload.batch_size])
+    return divided(best_by_gpus(problem, batches or [problem.workload.batch_size]))
+
+
+def divided(best):
+    """For every set of GPUs the greatest sum over all its divisions into sets, by bit mask."""
     total = [0.0] * len(best)
     for mask in range(1, len(best)):
         lowest, part = mask & -mask, mask
@@ -69,6 +77,59 @@ def check_valid(problem, deployment):
 def test_equal_to_every_division(seed):
     """Unequal links, twins, unlike layers, mixed stages, tables with gaps."""
     problem = small(seed, gpus=5) if seed % 4 == 3 else small(seed)
+    check(problem, pl.deploy(problem), every_division(problem)[-1])
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_equal_to_every_division_in_nodes(seed):
+    """Identical nodes, in which stages may cut their layers."""
+    problem = node_oracle.random_problem(seed, gpus=5, layers=4)
+    check(problem, pl.deploy(problem), every_division(problem)[-1])
+
+
+def three_nodes_of_three():
+    """A layer that two GPUs of one node hold together, cut among them, and nothing else does."""
+    gpus = tuple(pl.GPU("L4", 2.0, 1.0, f"node {i // 3}", 300.0) for i in range(9))
+    model = dataclasses.replace(pl.load_model("Llama-3-8B"), layers=1)
+    load, fast = pl.Workload(512, 1, "decode"), np.full((9, 9), 100.0)
+    return pl.Problem(pl.Cluster(gpus, fast), model, load, pl.Roofline(), max_gpus_per_stage=2)
+
+
+def test_stages_that_nodes_have_no_room_for_are_not_counted():
+    """Four pairs by numbers, three in nodes: proven where nodes are kept apart."""
+    problem = three_nodes_of_three()
+    pair = pl.evaluate(problem, pl.Placement.of([(1, (0, 1))])).throughput
+    found = pl.deploy(problem)
+    assert (found.status, found.count) == ("optimal", 3)
+    assert found.throughput == pytest.approx(3 * pair)
+    check_valid(problem, found)
+    assert pl.deploy(problem, 2.5 * pair).count == 3
+    more = pl.deploy(problem, 3.5 * pair)
+    assert more.status == "infeasible"
+    assert "2 such clusters would serve it" in more.reason
+
+
+def test_stages_that_nodes_have_no_room_for_leave_a_gap_where_mixes_are_many(monkeypatch):
+    monkeypatch.setattr(deploying, "_MOST_APART", 0)
+    problem = three_nodes_of_three()
+    pair = pl.evaluate(problem, pl.Placement.of([(1, (0, 1))])).throughput
+    found = pl.deploy(problem)
+    assert (found.status, found.count) == ("feasible", 3)
+    assert found.bound >= 4 * pair * (1 - 1e-9)
+    assert "packed into nodes" in found.sentence
+    short = pl.deploy(problem, 3.5 * pair)
+    assert short.status == "unknown"
+    assert short.pipelines == ()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equal_to_every_division_over_families(seed):
+    """Identical nodes, and no link that binds: only numbers count."""
+    problem = node_oracle.random_problem(
+        seed, gpus=5, layers=3, costs="roofline", network="uniform"
+    )
+    cluster = pl.Cluster(problem.cluster.gpus, np.full((len(problem.cluster),) * 2, 1e5))
+    problem = dataclasses.replace(problem, cluster=cluster)
     check(problem, pl.deploy(problem), every_division(problem)[-1])
 
 
@@ -136,6 +197,51 @@ def test_dual_prices_bound_every_pipeline(seed):
         assert paid >= reached.max(initial=0.0) - 1e-9
 
 
+def unbound(seed):
+    """Identical layers and no link that binds; in every second problem more layers make a GPU faster."""
+    problem = oracle.random_problem(
+        seed, layers=6, twins=True, batch_split="even", link_units="tokens"
+    )
+    rng, costs = np.random.default_rng(seed), problem.costs
+    slope = float(rng.uniform(5, 30)) * (1 if seed % 2 else -1)
+    faster = {
+        kind: dataclasses.replace(c, per_layer=slope, constant=250.0)
+        for kind, c in costs.coefficients.items()
+    }
+    costs = dataclasses.replace(costs, coefficients=faster)
+    gpus, most = problem.cluster.gpus, problem.max_gpus_per_stage
+    if seed % 4 < 2:  # more stages of one kind
+        gpus, most = gpus[:1] * 5, 1
+    cluster = pl.Cluster(gpus, np.full((len(gpus),) * 2, 1e6))
+    return dataclasses.replace(problem, cluster=cluster, costs=costs, max_gpus_per_stage=most)
+
+
+@pytest.mark.parametrize("seed", range(22))
+def test_every_pipeline_is_listed_or_one_that_beats_it(seed):
+    """Where what a stage can hold it can hold in part, and where it cannot."""
+    problem = unbound(seed)
+    offers = offers_of(problem, [problem.workload], NEVER)
+    every = list(oracle.placements(problem))
+    if not offers:
+        assert every == []
+        return
+    classes, listed = offers[0].rates.classes, listing.list_all(offers, NEVER)
+    reachable = ReachableMixes(offers[0].rates, Mixes(classes.count.tolist()))
+    assert listed.complete
+    assert reachable.longest_is_best or seed % 2
+    of = {
+        (rate, tuple(np.bincount(classes.of[list(used)], minlength=len(classes))))
+        for rate, used, _ in every
+    }
+    for rate, mix in of:
+        assert any(
+            c.rate >= rate * (1 - 1e-9) and all(n <= m for n, m in zip(c.gpus, mix, strict=True))
+            for c in listed.columns
+        )
+    for column in listed.columns:
+        assert any(mix == column.gpus and rate >= column.rate * (1 - 1e-9) for rate, mix in of)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_round_has_a_bound_below_the_truth(seed):
     problem = small(4000 + seed)
@@ -147,6 +253,92 @@ def test_no_round_has_a_bound_below_the_truth(seed):
         assert moment.bound >= truth * (1 - 1e-9)
         assert (moment.incumbent or 0.0) <= truth * (1 + 1e-9)
     assert found.details["progress"] == tuple(seen)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_prices_that_keep_a_pipeline_to_its_gpus(seed, monkeypatch):
+    """What is done first where there are many mixes: bounds stay valid, and the answer is the same."""
+    monkeypatch.setattr(listing, "_FEW_MIXES", 0)
+    problem, seen = small(5000 + seed) if seed % 2 else unbound(seed), []
+    truth = every_division(problem)[-1]
+    check(problem, pl.deploy(problem, on_progress=seen.append), truth)
+    assert all(moment.bound >= truth * (1 - 1e-9) for moment in seen)
+
+
+@pytest.mark.parametrize("seed", [15, 19, 26, 43, 50, 71, 83, 87])
+def test_own_limits_are_no_more_than_any_pipeline_costs(seed):
+    """Prices of one pipeline's own GPUs raise what rates cost at least; no pipeline of the rate costs less."""
+    problem = unbound(seed)
+    (offer,) = offers_of(problem, [problem.workload], NEVER)
+    pricing, classes = Pricing(offer.rates), offer.rates.classes
+    cost = np.random.default_rng(seed).uniform(0.1, 2.0, len(classes))
+    least = [pricing.least(cost)]
+    before = least[0].copy()
+    OwnLimits([pricing], classes.count).raise_least(cost, least, NEVER)
+    assert (least[0] >= before).all()
+    assert (least[0] > before * (1 + 1e-9)).any()
+    for rate, used, _ in oracle.placements(problem):
+        paid = sum(cost[classes.of[g]] for g in used)
+        assert paid >= least[0][pricing.asked[0] <= rate * (1 + 1e-9)].max(initial=0.0) * (1 - 1e-9)
+
+
+def test_small_classes_leave_little_open_without_a_list():
+    """32 GPUs of 8 types: 10 % were open before a pipeline kept to the 4 GPUs of each type."""
+    memory = pl.gpus()["memory_gb"]
+    types = ["A100-SXM-80", "A100-SXM-40", "H100-SXM", "L4", "T4", "V100-SXM-32", "L40S", "A10"]
+    cluster = pl.Cluster.from_counts(dict.fromkeys(types, 4), memory.to_dict(), 12.5)
+    load = pl.Workload(1000, 8, "decode")
+    problem = pl.Problem(
+        cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), max_gpus_per_stage=2
+    )
+    found = pl.deploy(problem, gap=0.01)
+    assert found.gap <= 0.01
+    check_valid(problem, found)
+
+
+def test_progress_goes_on_while_pipelines_are_listed(monkeypatch):
+    monkeypatch.setattr(generation, "_SILENT_SECONDS", 0.0)
+    problem, seen = heterogeneous((4, 8, 12), "Llama-3-70B"), []
+    found = pl.deploy(problem, on_progress=seen.append)
+    assert found.status == "optimal"
+    of_last_round = [moment for moment in seen if moment.nodes == found.size["rounds"]]
+    assert len(of_last_round) > 10
+    assert [m.seconds for m in seen] == sorted(m.seconds for m in seen)
+
+
+def test_what_was_listed_at_an_early_end_counts(monkeypatch):
+    """Without any column from the rounds, an end in the middle of the list still has pipelines."""
+    problem, stop = heterogeneous((4, 8, 12), "Llama-3-70B", phase="decode"), threading.Event()
+    listed, at = [], ReachableMixes.at
+
+    def ends_after_some(self, index):
+        listed.append(index)
+        if len(listed) == 30:
+            stop.set()
+        return at(self, index)
+
+    monkeypatch.setattr(ReachableMixes, "at", ends_after_some)
+    monkeypatch.setattr(
+        generation.Generation, "run", lambda self: self._price(self.demand.counts * 0 + 1.0, 1.0)
+    )
+    monkeypatch.setattr(
+        generation.Generation, "round_off", _only_listed(generation.Generation.round_off)
+    )
+    found = pl.deploy(problem, stop=stop)
+    assert found.stopped_by == "stop"
+    assert found.pipelines
+    assert (
+        found.bound is not None
+    )  # not the pipeline that a moment finds, of which nothing is known
+    check_valid(problem, found)
+
+
+def _only_listed(round_off):
+    def of_those(self):
+        self.columns = [c for c in self.columns if c.index >= 0]
+        return round_off(self)
+
+    return of_those
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -284,9 +476,7 @@ def test_saved_and_drawn(tmp_path):
     with pytest.raises(
         pl.InvalidValue, match=r"one of its pipelines: x\.pipelines\[0\]\.placement"
     ):
-        pl.settings(found.problem, found, "vLLM")
-    with pytest.raises(pl.InvalidData, match="and this is a deployment; load one of its replicas"):
-        pl.load_placement(tmp_path / "plan.json", found.problem)
+        pl.timeline_of(found.problem, found)
 
 
 def test_prompts_and_answers_count_in_requests_and_in_dollars():

@@ -46,6 +46,7 @@ RETURNED = {
     "Ledger": "pipelab.course.ledger.book",
     "Pipeline": "pipelab.engine.deployments.result",
     "PlacedTimeline": "pipelab.engine.timeline.placed",
+    "RooflinePlans": "pipelab.hardware.roofline.plans",
     "Score": "pipelab.engine.scoring",
     "Solving": "pipelab.engine.background",
     "Sweep": "pipelab.engine.sweeps.run",
@@ -153,6 +154,8 @@ def _without_what_is_told_elsewhere(found: Any, codes: dict[str, str]) -> dict[s
         and known.keys() <= _told(found, "Parameters", "Attributes")
     ):
         del codes["PR01"]
+    if inspect.isclass(found) and "__init__" not in vars(found):  # told where they are stated
+        codes.pop("PR01", None)
     if getattr(found, "_is_protocol", False):  # nobody makes one
         codes.pop("PR01", None)
     takes_more = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())

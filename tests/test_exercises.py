@@ -29,6 +29,7 @@ from pipelab.course.exercises import (
     search,
     small_placements,
     splits,
+    training,
     write_up,
 )
 from pipelab.course.exercises.puzzle import Failure
@@ -741,6 +742,9 @@ def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypa
         ("10.2", lambda prefill, decode, tokens, n: 0),
         ("11.1", lambda rates, gpus: -1),
         ("11.2", lambda pipelines, prices, gpus: 0),
+        ("12.1", lambda rooms, m: list(range(len(rooms)))),
+        ("12.1", lambda rooms, m: [0, 0]),
+        ("12.2", lambda layers, whole, kept, held, room: 0),
     ],
 )
 def test_the_second_half_draws_them_too(name, wrong):
@@ -952,6 +956,55 @@ def _at_most(pipelines, prices, gpus, raised=True, best=max):
     return cost(gpus) * (best(rate / cost(mix) for mix, rate in pipelines) if raised else 1)
 
 
+def _recomputed_layers(layers, whole, kept, held, room, once=True, never=math.inf):
+    """From the room that is missing; with other arguments, as a reader may get it wrong."""
+    missing = held * layers * whole - room
+    if missing <= 0:
+        return 0
+    n = math.ceil((missing + whole * once) / (held * (whole - kept)))
+    return n if n <= layers else never
+
+
+def _order_of(rooms, m, largest_first=True, few=True):
+    """The GPU with most room first; with other arguments, as a reader may get it wrong."""
+    order = sorted(range(len(rooms)), key=lambda g: rooms[g] * (-1 if largest_first else 1))
+    holds = [min(m if few else m + len(rooms), len(rooms) - rank) for rank in range(len(rooms))]
+    return order if all(rooms[g] >= n for g, n in zip(order, holds, strict=True)) else None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"largest_first": False}, "it says that no order fits, and one does"),
+        ({"few": False}, "it says that no order fits, and one does"),
+    ],
+    ids=str,
+)
+def test_an_order_of_gpus_is_right_or_told_why_not(wrong, why):
+    puzzle = EXERCISES["12.1"]
+    assert str(pl.check("12.1", _order_of)) == "exercise 12.1: right, it agrees on all 150 inputs"
+    tried = puzzle.inputs()
+    assert [len(x.rooms) for x in tried] == sorted(len(x.rooms) for x in tried)
+    first = next(x for x in tried if (_order_of(*x) is None) != (_order_of(*x, **wrong) is None))
+    said = str(pl.check("12.1", lambda *given: _order_of(*given, **wrong)))
+    assert said.startswith(f"exercise 12.1: not yet. On {first} {why}")
+    assert len({puzzle.hint(x) for x in tried}) == 3
+    for mine, what in [
+        (lambda rooms, m: [0], "it is no order of the GPUs 0 to 1"),
+        (lambda rooms, m: list(range(len(rooms))), "and GPU 0 has room for 1; no order fits here"),
+    ]:
+        assert what in str(pl.check("12.1", mine))
+
+
+def test_what_1f1b_holds_is_what_the_simulator_says():
+    """The needs of exercise 12.1, and the peak of 12.2 with nothing recomputed."""
+    for given in EXERCISES["12.1"].inputs()[::10]:
+        timeline = pl.simulate(
+            pl.schedule("1F1B", len(given.rooms), given.m), pl.StageCosts(1, 1, 1)
+        )
+        assert list(timeline.peak_in_flight) == training._needs(given)
+
+
 @pytest.mark.parametrize(
     ("name", "function", "wrong"),
     [
@@ -967,6 +1020,8 @@ def _at_most(pipelines, prices, gpus, raised=True, best=max):
         ("11.1", _divided, {"greedy": True}),
         ("11.2", _at_most, {"raised": False}),
         ("11.2", _at_most, {"best": min}),
+        ("12.2", _recomputed_layers, {"once": False}),
+        ("12.2", _recomputed_layers, {"never": 0}),
     ],
 )
 def test_functions_of_serving_are_right_or_told_the_smallest_input(name, function, wrong):

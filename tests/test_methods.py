@@ -9,6 +9,7 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab import course
 from pipelab.engine.formulations import segment_rules, single_gpu
 from pipelab.engine.formulations.type_count import build as build_type_count
 from pipelab.engine.formulations.type_count import list_options, most_layers
@@ -428,7 +429,7 @@ def test_without_its_factor_it_promises_what_the_joint_ilp_proves(tiny):
 
 def test_with_times_per_layer_it_scales_one_gpu_by_its_factor():
     """12 of Llama-3-70B's layers on four L4: four GPUs are predicted to be almost six times as fast as one."""
-    problem = pl.course.three_sites(max_gpus_per_stage=4)
+    problem = course.three_sites(max_gpus_per_stage=4)
     model = dataclasses.replace(problem.model, layers=12, weight_factors=None, work_factors=None)
     four = problem.cluster.with_counts({"L4": 4})
     part = dataclasses.replace(problem, cluster=four, model=model)

@@ -15,7 +15,9 @@ import pytest
 
 import pipelab as pl
 
-ENGINES = ("vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers")
+ENGINES = (
+    "vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers",
+)  # fmt: skip
 
 
 def _vllms_rule(text, layers, ranks):
@@ -46,6 +48,18 @@ def _megatrons_rule(text):
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
         text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
     return text.split("|")
+
+
+def _torchtitans_rule(arguments, layers):
+    """`list_str_rule`, then `_split_module` of torchtitan: what every stage keeps of the model's children."""
+    start = arguments.index("--parallelism.module_fqns_per_model_part") + 1
+    end = next((i for i in range(start, len(arguments)) if arguments[i][:2] == "--"), None)
+    stages = []
+    for kept in (set(text.split(",")) for text in arguments[start:end]):
+        wanted = {name.split(".", 1)[1] for name in kept if name.startswith("layers.")}
+        simple = [name for name in ("tok_embeddings", "norm", "lm_head") if name in kept]
+        stages.append((simple, [i for i in range(layers) if str(i) in wanted]))
+    return stages
 
 
 def _transformers_rules(placed, names):
@@ -119,6 +133,14 @@ def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
         )
         assert (stages[0][0], stages[-1][-1]) == ("E", "L")
         assert [stage.strip("EL") for stage in stages] == ["t" * n for n in sizes]
+        arguments = found["torchtitan"].arguments
+        kept = _torchtitans_rule(arguments, layers)
+        assert [held for _, held in kept] == [list(range(*cut)) for cut in cuts]
+        ends = [simple for simple, _ in kept]
+        assert ends[0][0] == "tok_embeddings"
+        assert [name for simple in ends for name in simple] == ["tok_embeddings", "norm", "lm_head"]
+        assert ends[-1][-2:] == ["norm", "lm_head"]
+        assert int(_after(arguments, "--parallelism.pipeline_parallel_degree")) == len(sizes)
         (text,) = re.findall(r"^pp_partition: \[(.*)\]$", found["TensorRT-LLM"].script, re.M)
         assert _vllms_rule(text, layers, len(sizes)) == cuts
         names = [
@@ -147,7 +169,7 @@ STUB = """#!{bash}
 {{
   echo "${{0##*/}} $CUDA_VISIBLE_DEVICES"
   printf '  %s\\n' "$@"
-  for each; do case "$each" in *.yaml | *.json) cat "$each" ;; esac; done
+  for each; do case "$each" in *.yaml | *.json | *.csv) cat "$each" ;; esac; done
 }} > "$(mktemp -p "$LOG")"
 """
 
@@ -165,7 +187,8 @@ def run(tmp_path):
     def run(found, *arguments, **variables):
         log = Path(tempfile.mkdtemp(dir=tmp_path))
         (tmp_path / "run.sh").write_text(found.script, encoding="utf-8")
-        given = {"MODEL": "my model", "MEGATRON": "/m", "LOG": str(log), "TMPDIR": str(tmp_path)}
+        given = {"MODEL": "my model", "MEGATRON": "/m", "CONFIG": "llama3.llama3_8b"}
+        given |= {"LOG": str(log), "TMPDIR": str(tmp_path)}
         environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given | variables
         command = [bash, str(tmp_path / "run.sh"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
@@ -308,6 +331,97 @@ def test_megatron_starts_as_many_ranks_as_a_host_has_gpus(run, three):
         assert arguments[-2:] == ["--seq-length", "8"]
 
 
+@pytest.fixture(scope="module")
+def pair():
+    """Two stages on two hosts, to be trained with two sequences a microbatch."""
+    problem = replace(_free(5, 2, ["a", "b"]), link_units="tokens")
+    return problem, pl.Placement.of([(2, (0,)), (3, (1,))])
+
+
+def _microbatches(arguments):
+    """`_build_pipeline_schedule` of torchtitan."""
+    size = int(_after(arguments, "--parallelism.pipeline_parallel_microbatch_size"))
+    return divmod(int(_after(arguments, "--training.local_batch_size")), size)
+
+
+@pytest.mark.parametrize("name", ["1F1B", "GPipe", "ZBH1", "ZBH2", "best"])
+def test_torchtitan_runs_the_schedule_of_the_training_step(run, pair, name):
+    problem, plan = pair
+    rule = "ZBH1" if name == "best" else name
+    step = pl.timeline_of(problem, plan, training=True, schedule=rule, microbatches=6)
+    if name == "best":  # of a reader's own, whose name no engine knows
+        order = replace(step.timeline.schedule, name="best")
+        step = replace(step, timeline=pl.simulate(order, step.timeline.costs))
+    found = pl.settings(problem, step, "torchtitan")
+    for number in ("1", "2"):
+        done, ((program, arguments),) = run(found, number, "--training.steps", "9", HOSTS="x y")
+        assert done.returncode == 0, done.stderr
+        assert program.startswith("torchrun ")
+        assert _after(arguments, "--node-rank") == str(int(number) - 1)
+        assert arguments[arguments.index("-m") + 1 :][:5] == [
+            "torchtitan.train", "--module", "llama3", "--config", "llama3_8b",
+        ]  # fmt: skip
+        assert [held for _, held in _torchtitans_rule(arguments, 5)] == [[0, 1], [2, 3, 4]]
+        assert _microbatches(arguments) == (6, 0)
+        assert _after(arguments, "--training.seq_len") == "10"
+        chosen = _after(arguments, "--parallelism.pipeline_parallel_schedule")
+        table = "--parallelism.pipeline_parallel_schedule_csv"
+        if name in ("1F1B", "GPipe"):
+            assert (chosen, table in arguments) == (name, False)
+            continue
+        assert chosen == "PipelineScheduleMulti"
+        file = arguments.index("--training.steps") + 2  # the stub shows what is in it
+        rows = [line.split(",") for line in arguments[file:]]
+        assert arguments[arguments.index(table) + 1].endswith(".csv")
+        assert pl.Schedule.of("again", rows).actions == step.timeline.schedule.actions
+
+
+def test_training_steps_go_to_engines_that_train(pair):
+    problem, plan = pair
+    step = pl.timeline_of(problem, plan, training=True, microbatches=6)
+    arguments = pl.settings(problem, step, "Megatron").arguments
+    assert _after(arguments, "--micro-batch-size") == "2"
+    assert _after(arguments, "--global-batch-size") == "12"
+    assert "--recompute-granularity" not in arguments
+    for kind, granularity in (("full", "full"), ("selective", "selective")):
+        again = replace(step, recompute=(kind, kind))
+        arguments = pl.settings(problem, again, "Megatron").arguments
+        assert _after(arguments, "--recompute-granularity") == granularity
+        (note, *_) = pl.settings(problem, again, "torchtitan").notes
+        assert ("FullAC" in note) == (kind == "full")
+    for engine in ("Megatron", "torchtitan"):
+        with pytest.raises(pl.NotApplicable, match=f"{engine}: expected the same on every stage"):
+            pl.settings(problem, replace(step, recompute=("none", "full")), engine)
+    free = pl.settings(problem, plan, "torchtitan")
+    assert _microbatches(free.arguments) == (8, 0)
+    assert any("no schedule was given: 1F1B with 8 microbatches" in note for note in free.notes)
+    assert not any("no schedule" in note for note in pl.settings(problem, step, "torchtitan").notes)
+    with pytest.raises(pl.NotApplicable, match="'1F1B': vLLM: expected Megatron or torchtitan"):
+        pl.settings(problem, step, "vLLM")
+    zero = pl.timeline_of(problem, plan, training=True, schedule="ZBH1")
+    with pytest.raises(pl.NotApplicable, match="'ZBH1': Megatron: expected '1F1B'"):
+        pl.settings(problem, zero, "Megatron")
+    for name in ("Interleaved1F1B", "ZBVZeroBubble"):
+        chunked = pl.timeline_of(problem, plan, training=True, schedule=name)
+        with pytest.raises(pl.NotApplicable, match="one stage per rank and 2 ranks"):
+            pl.settings(problem, chunked, "torchtitan")
+
+
+def test_the_best_training_step_is_launched_as_it_was_planned():
+    cluster = pl.Cluster.from_counts({"A100-SXM-80": 2}, {"A100-SXM-80": 80}, 25)
+    load = pl.Workload(2048, 1, "training", microbatches=5)
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
+    best = pl.solve(problem, objective="step_time", schedule="ZBH1")
+    arguments = pl.settings(problem, best, "torchtitan").arguments
+    cuts = [list(stage.layers) for stage in best.placement.stages]
+    assert [held for _, held in _torchtitans_rule(arguments, 32)] == cuts
+    assert _microbatches(arguments) == (5, 0)
+    with pytest.raises(pl.NotApplicable, match="expected Megatron or torchtitan"):
+        pl.settings(problem, best, "SGLang")
+    planned = pl.settings(problem, best.placement, "torchtitan").arguments
+    assert _microbatches(planned) == (5, 0)
+
+
 def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     found = pl.settings(*three, "llama.cpp")
     served = {}
@@ -332,7 +446,7 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     _, calls = run(again, "1", HOSTS="x y")
     assert _after(calls[-1][1], "--rpc") == "x:50052,y:50052"
     assert sorted(name for name, _ in calls) == ["llama-server 1", "rpc-server 0"]
-    for engine in ("vLLM", "SGLang", "Megatron"):
+    for engine in ("vLLM", "SGLang", "Megatron", "torchtitan"):
         with pytest.raises(pl.NotApplicable, match="stage 3 is on 'a' again"):
             pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), engine)
 

@@ -39,6 +39,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.figures.stage_groups": ["plot_stage_groups"],
         "course.figures.splits": ["plot_split_table", "plot_splits"],
         "course.figures.staircase": ["plot_staircase"],
+        "course.figures.training_memory": ["plot_training_memory"],
         "course.figures.tree": ["plot_closing", "plot_tree"],
         "course.helix": ["helix_cluster"],
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],
@@ -58,6 +59,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "joint_size",
         ],
         "engine.methods.single_gpu": ["single_gpu_size"],
+        "engine.training.compared": ["schedules_for"],
         "figures.aggregated": ["plot_run_times"],
         "figures.layers": ["plot_layer_times"],
         "figures.makespans": ["plot_makespans"],
@@ -65,6 +67,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "figures.solves": ["plot_growth"],
         "hardware.roofline.bands": ["error_bands"],
         "hardware.roofline.expected_rates": ["held_out_errors"],
+        "hardware.training_memory": ["activation_bytes"],
         "io.csv_cells": ["saved_run"],
         "splits": ["count_splits"],
     },
@@ -99,14 +102,14 @@ class Way:
 WAYS = {
     "learner": Way(
         "to see how the problem evolved, idea by idea",
-        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "13", "14"),
+        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14"),
     ),
     "researcher": Way(
         "the write-up's numbers, and its mistakes",
         ("00", "03", "04", "06", "08", "13", "14"),
         ("05", "09"),
     ),
-    "engineer": Way("a placement for GPUs of your own", ("00", "09", "10", "11"), ("06",)),
+    "engineer": Way("a placement for GPUs of your own", ("00", "09", "10", "11", "12"), ("06",)),
 }
 
 

@@ -101,6 +101,31 @@ class Deadline:
         return Deadline(min(seconds, self.left), self.stop, self.interrupted)
 
 
+class Watched(Deadline):
+    """The same deadline, of which somebody hears: `tick` is called in `check`, every so many seconds.
+
+    Parameters
+    ----------
+    deadline : Deadline
+    tick : function without arguments
+    every : float
+        Seconds.
+    """
+
+    def __init__(self, deadline: Deadline, tick: Callable[[], None], every: float) -> None:
+        super().__init__(None, deadline.stop, deadline.interrupted)
+        self.began, self.end = deadline.began, deadline.end
+        self.tick, self.every = tick, every
+        self._last = time.perf_counter()
+
+    def check(self) -> None:
+        """As of `Deadline`."""
+        super().check()
+        if time.perf_counter() >= self._last + self.every:
+            self._last = time.perf_counter()
+            self.tick()
+
+
 NEVER = Deadline()
 
 

@@ -4,12 +4,15 @@ import math
 import threading
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue
 from pipelab.fields import is_real
 
-__all__ = ["check_options"]
+if TYPE_CHECKING:
+    from pipelab.problem import Problem
+
+__all__ = ["check_options", "refuse_training"]
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -29,3 +32,13 @@ def check_options(options: Mapping[str, Any]) -> None:
         bad.append(("on_progress", on_progress, "expected a function of Progress, or None"))
     if bad:
         raise InvalidValue("solve", bad)
+
+
+def refuse_training(problem: "Problem", what: str) -> None:
+    """Raise `InvalidValue` for a workload of training, which only the objective "step_time" places."""
+    phase = problem.workload.phase
+    if phase == "training":
+        expected = (
+            "expected another, or solve(…, objective='step_time'); 'prefill' has the forward alone"
+        )
+        raise InvalidValue(what, [("problem.workload.phase", phase, expected)])

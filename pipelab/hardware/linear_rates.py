@@ -111,12 +111,12 @@ class LinearThroughput:
         Raises
         ------
         InvalidValue
-            The phase is not "prefill"; or the model has no `d_hidden`; or a rate is 1e15 tokens/s
+            The phase is neither "prefill" nor "training"; or the model has no `d_hidden`; or a rate is 1e15 tokens/s
             or more, beyond what solvers compute with; or the batch is split so that all finish
             together, and some GPU has no positive rate before the first sequence or a negative
             `per_sequence`: a longer batch would take less time than a shorter one.
         """
-        if problem.workload.phase != "prefill":
+        if problem.workload.phase not in ("prefill", "training"):
             expected = "expected 'prefill': LinearThroughput has one rate, for whole sequences"
             raise InvalidValue("Problem", [("workload.phase", problem.workload.phase, expected)])
         if not hasattr(problem.model, "d_hidden"):

@@ -72,6 +72,7 @@ def activation_bytes(
     Returns
     -------
     float
+        In bytes, of one microbatch in one layer.
 
     Raises
     ------

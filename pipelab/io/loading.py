@@ -17,6 +17,10 @@ from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 
 _FIELDS = ("first_layer", "last_layer", "gpus")
+_ONE = (
+    "expected a plan of one pipeline, and this is a deployment; "
+    "load one of its replicas from a file of its own"
+)
 
 
 def load_placement(path: str | Path, problem: Problem | None = None) -> Placement:
@@ -104,6 +108,8 @@ def _read(path: Path) -> tuple[Saved, list[str]]:
     """What a file holds, and where each stage stands in it, up to the name of a field."""
     if path.suffix == ".csv":
         rows = read_rows(path, _FIELDS)
+        if rows and "pipeline" in rows[0].cells:
+            raise InvalidData(f"{path}, column 'pipeline': {_ONE}")
         cells: list[dict[str, Any]] = [
             {**row.cells, "gpus": row.cells["gpus"].split()} for row in rows
         ]
@@ -122,8 +128,7 @@ def _read_json(path: Path) -> Saved:
         return read_solution(path, document)
     stages = document.get("stages") if isinstance(document, dict) else None
     if isinstance(document, dict) and stages is None and "pipelines" in document:
-        expected = "expected a plan of one pipeline, and this is a deployment"
-        raise InvalidData(f"{path}: {expected}; load one of its replicas from a file of its own")
+        raise InvalidData(f"{path}: {_ONE}")
     if not isinstance(stages, list) or not stages:
         raise InvalidData(f'{path}: expected an object with "stages", a list of at least one stage')
     for i, stage in enumerate(stages, 1):

@@ -36,6 +36,15 @@ class Beside:
         # Two, so that a newer job need not wait until an older one notices that it is cancelled.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pipelab-explore")
 
+    @property
+    def follows(self) -> bool:
+        """Whether there is a loop, so that `later` does anything."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
+
     def run(
         self,
         job: Callable[[threading.Event], Any],

@@ -137,6 +137,11 @@ class MixControls:
             # A case keeps its own nodes.
             self.gpus_per_node.disabled = mix.is_case
 
+    def hide_serving(self, hidden: bool) -> None:
+        """Hide what only serving has: training has microbatches of its own."""
+        for control in (self.phase, self.batch, self.in_flight):
+            control.layout.display = "none" if hidden else None
+
     def reach(self, in_flight: int) -> None:
         """Let "batches in flight" go to twice what a placement needs."""
         if in_flight > self.in_flight.max:

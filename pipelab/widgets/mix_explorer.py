@@ -52,7 +52,8 @@ class MixExplorer(widgets.VBox):
         Its checkbox `more` shows all controls or only three.
     """
 
-    def __init__(self, mix: Mix, simple: bool = False) -> None:
+    def __init__(self, mix: Mix, simple: bool = False, *, at_work: bool = True) -> None:
+        self._other: Callable[[], None] | None = None
         self.found: Answer | None = None
         self.best: Deployment | None = None
         self._listeners: list[Callable[[Answer | None], None]] = []
@@ -69,13 +70,13 @@ class MixExplorer(widgets.VBox):
         self.chart = LiveChart(plan_parts(None, None, "No placement yet"))
         self.baselines = LiveChart(baseline_parts([], None))
         self._beside = Beside(self._show_busy)
-        self._draw_first(mix)
-        super().__init__(
-            [
-                self.panel, self.refusal, self.deployed, widgets.HTML(_ONE), self.chart, self.text,
-                self.own.panel, self.own.table, self.baselines, self.code, reload_note(), shared(),
-            ]
-        )  # fmt: skip
+        if at_work:
+            self._draw_first(mix)
+        self._answers = [
+            self.refusal, self.deployed, widgets.HTML(_ONE), self.chart, self.text,
+            self.own.panel, self.own.table, self.baselines, self.code, reload_note(),
+        ]  # fmt: skip
+        super().__init__([self.panel, *self._answers, shared()])
 
     @property
     def placement(self) -> Placement | None:
@@ -88,6 +89,14 @@ class MixExplorer(widgets.VBox):
         """Call this with every new answer or plan, and with None where there is no problem."""
         self._listeners.append(listener)
 
+    def hand_over(self, other: Callable[[], None] | None) -> None:
+        """From now on `other` answers the controls and these charts are hidden; with None, they are back."""
+        self._other = other
+        self._beside.cancel()
+        self._show_busy(False)
+        self.children = [self.panel, *(self._answers if other is None else ()), shared()]
+        self._changed()
+
     def _draw_first(self, mix: Mix) -> None:
         try:
             self._show(answer(mix, time_limit=_LIMIT_S))
@@ -95,6 +104,9 @@ class MixExplorer(widgets.VBox):
             self._arrived(None, error)
 
     def _changed(self) -> None:
+        if self._other is not None:
+            self._other()
+            return
         mix = self.controls.mix
         known = answered(mix)
         if known is not None:

@@ -232,6 +232,19 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
     >>> round(space["result"].throughput, 3)
     301.784
     """
+    lines = code_of_problem(mix)
+    lines += ['result = pl.solve(problem, "aggregated")']
+    if placement is not None:
+        parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]
+        lines += [
+            f"placement = pl.Placement.of({parts!r})",
+            "score = pl.score(problem, placement, result)",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def code_of_problem(mix: Mix) -> list[str]:
+    """The lines that make `problem`, with their imports."""
     counts = dict(mix.counts)
     load = f"pl.Workload({mix.context}, {mix.batch}, {mix.phase!r}, {mix.output_tokens}, {mix.in_flight})"
     rules = f"max_gpus_per_stage={mix.gpus_per_stage}, batch_split={mix.batch_split!r}"
@@ -254,14 +267,7 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
         lines += [f'rules = dict({rules}, link_units="tokens", name={mix.source!r})']
         lines += code_of_costs(mix.costs, [t for t, n in mix.counts if n])
         lines += ["problem = pl.Problem(cluster, model, load, costs, **rules)"]
-    lines += ['result = pl.solve(problem, "aggregated")']
-    if placement is not None:
-        parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]
-        lines += [
-            f"placement = pl.Placement.of({parts!r})",
-            "score = pl.score(problem, placement, result)",
-        ]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _code_of_cluster(mix: Mix, counts: dict[str, int]) -> list[str]:

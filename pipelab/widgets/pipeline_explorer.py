@@ -1,4 +1,4 @@
-"""From placement to timeline: the mix explorer, and below it the pipeline of its placement."""
+"""From placement to timeline: the mix explorer, and below it the pipeline of its placement, serving or training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +15,8 @@ from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.mix_explorer import MixExplorer
 from pipelab.widgets.mix_values import beginning
 from pipelab.widgets.parts import Words
+from pipelab.widgets.training_answer import TrainingValues, begin_training
+from pipelab.widgets.training_half import TrainingHalf
 
 
 class PipelineExplorer(widgets.VBox):
@@ -25,11 +27,24 @@ class PipelineExplorer(widgets.VBox):
     mix : MixExplorer
         The upper half.
     placed : PlacedTimeline or None
-        The pipeline in the charts; None without a valid placement.
+        The pipeline that serves; None without a valid placement.
+    training : TrainingHalf
+        Its `found` is the best training step known.
+    purpose : ToggleButtons
+        What the pipeline is for: "serve" or "train".
     """
 
-    def __init__(self, mix: MixExplorer) -> None:
+    def __init__(
+        self, mix: MixExplorer, values: TrainingValues | None = None, training: bool = False
+    ) -> None:
         self.mix = mix
+        self.training = TrainingHalf(mix.controls, values or TrainingValues())
+        self.purpose = widgets.ToggleButtons(
+            options=["serve", "train"],
+            value="train" if training else "serve",
+            description="the pipeline is to",
+            style={"description_width": "150px", "button_width": "110px"},
+        )
         self.placed: PlacedTimeline | None = None
         self.in_flight = widgets.IntSlider(
             min=0,
@@ -44,13 +59,31 @@ class PipelineExplorer(widgets.VBox):
         empty = plan_parts(None, None, "No pipeline without a placement")
         self.gantt, self.rate = LiveChart(empty), LiveChart(empty)
         self._empty = empty
-        self.redraw()
         mix.on_answer(lambda _found: self.redraw())
         self.in_flight.observe(lambda _change: self.redraw(), "value")
         head = widgets.HTML(
             "<b>The pipeline of this placement</b>: which microbatch each stage and link works on"
         )
-        super().__init__([mix, head, self.in_flight, self.words, self.gantt, self.rate])
+        self._serving = head, self.in_flight, self.words, self.gantt, self.rate
+        super().__init__()
+        if training:
+            self._turn()
+        else:
+            self.redraw()
+            self._arrange()
+        self.purpose.observe(lambda _change: self._turn(), "value")
+
+    def _turn(self) -> None:
+        """To training, or back to serving."""
+        trains = self.purpose.value == "train"
+        self._arrange()
+        self.mix.controls.hide_serving(trains)
+        self.mix.hand_over(self.training.follow if trains else None)
+        (self.training.begin if trains else self.training.end)()
+
+    def _arrange(self) -> None:
+        below = (self.training,) if self.purpose.value == "train" else self._serving
+        self.children = (self.purpose, self.mix, *below)
 
     def redraw(self) -> None:
         """Run the placement that the mix shows as a pipeline."""
@@ -93,9 +126,13 @@ def explore_pipeline(
     counts: Mapping[str, int] | None = None,
     *,
     simple: bool = False,
+    training: bool = False,
     **values: Any,
 ) -> PipelineExplorer:
     """The mix explorer with the pipeline of its placement below; both follow every control.
+
+    For training, the placement whose step takes least is drawn instead: the schedule's Gantt chart
+    and the memory of every GPU over time. What a moment finds comes first, the proof follows.
 
     Parameters
     ----------
@@ -105,13 +142,17 @@ def explore_pipeline(
         As for `pl.explore_mix`.
     simple : bool
         As for `pl.explore_mix`.
+    training : bool
+        Begin with training.
     **values
-        As for `pl.explore_mix`.
+        As for `pl.explore_mix`; and of training: schedule (a name of `pl.schedule`, or "best"),
+        microbatches of a step, sequences in each, recompute ("none", "selective", "full", "auto").
 
     Returns
     -------
     PipelineExplorer
-        A widget; `mix` is its upper half, `placed` the pipeline in the charts.
+        A widget; `mix` is its upper half, `placed` the pipeline in the charts, `training.found` the
+        training step.
 
     Raises
     ------
@@ -128,4 +169,6 @@ def explore_pipeline(
     >>> [lane.name for lane in both.placed.lanes]
     ['stage 1', 'link 1→2', 'stage 2']
     """
-    return PipelineExplorer(MixExplorer(beginning(source, counts, **values), simple))
+    of_training, others = begin_training(values)
+    mix = MixExplorer(beginning(source, counts, **others), simple, at_work=not training)
+    return PipelineExplorer(mix, of_training, training)

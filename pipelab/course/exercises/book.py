@@ -17,6 +17,7 @@ from pipelab.course.exercises.schedules import SCHEDULES
 from pipelab.course.exercises.search import SEARCH
 from pipelab.course.exercises.serving import SERVING
 from pipelab.course.exercises.splits import SPLITS
+from pipelab.course.exercises.training import TRAINING
 from pipelab.course.exercises.write_up import WRITE_UP
 from pipelab.errors import UnknownName, nearest
 
@@ -31,6 +32,7 @@ EXERCISES: dict[str, Exercise | Contest | Puzzle | SmallestMix | Refutation | Re
     **SCHEDULES,
     **SERVING,
     **DEPLOYING,
+    **TRAINING,
     **WRITE_UP,
     **AUDITS,
 }

@@ -53,9 +53,9 @@ class Answer:
     Attributes
     ----------
     starts : dict of (rank, kind, microbatch) to int, or None
-        In units; None where nothing was found that is as good as the start.
+        In units; None where nothing was found.
     bound : int
-        Nothing is shorter, in units.
+        Nothing is shorter, in units; above `most` where nothing is as short as that.
     stopped_by : str or None
         "time limit", "stop" or "interrupt".
     """
@@ -158,7 +158,7 @@ class Program:
 
     def _objective(self, span: bool, least: int, most: int) -> None:
         question, model = self.question, self.model
-        self.least = least
+        self.least, self.most = least, most
         self.goal = model.new_int_var(least, most, "goal")
         if span:
             model.add(self.start[0, "F", 0] == 0)
@@ -227,10 +227,10 @@ class Program:
             return Answer(starts, bound, None if proven else asked_to_end or "time limit")
         if status == library.UNKNOWN:
             return Answer(None, self.least, asked_to_end or "time limit")
-        # The start itself satisfies the program, so neither of these can be true of it.
+        if status == library.INFEASIBLE:
+            return Answer(None, self.most + 1, None)
         raise RuntimeError(
-            f"CP-SAT calls a program with a known solution {solver.status_name(status)}; "
-            "a mistake in pipelab"
+            f"CP-SAT calls a program {solver.status_name(status)}; a mistake in pipelab"
         )
 
 

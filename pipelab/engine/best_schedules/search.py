@@ -4,44 +4,28 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import ceil, floor, lcm
-from typing import Any, NamedTuple
+from math import floor, lcm
+from typing import Any
 
 import numpy as np
 
 from pipelab.engine.best_schedules.arguments import misfit, question_of
-from pipelab.engine.best_schedules.program import (
-    Action,
-    Answer,
-    Program,
-    counts_exactly,
-    time_unit,
-)
+from pipelab.engine.best_schedules.bisection import Bisection, Progress
+from pipelab.engine.best_schedules.program import counts_exactly, time_unit
 from pipelab.engine.best_schedules.question import MEMORY_SLACK, Question
 from pipelab.engine.best_schedules.repeated_steps import span_bound, value_of
 from pipelab.engine.best_schedules.result import BestSchedule
 from pipelab.engine.best_schedules.start import first_schedules
-from pipelab.engine.best_schedules.whole_numbers import in_units
 from pipelab.engine.deadline import Deadline, deadline_of
 from pipelab.engine.options import check_options
 from pipelab.engine.schedules.lower_bounds import lower_bound
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.event_times import simulate
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.errors import InvalidSchedule, InvalidValue
+from pipelab.errors import InvalidValue
 from pipelab.fields import instance, whole_number
-from pipelab.schedules import Schedule
 
 _WHAT = "best_schedule"
-
-
-class Progress(NamedTuple):
-    """What is known at one moment: the shortest schedule so far, and what none is shorter than."""
-
-    seconds: float
-    value: float
-    bound: float
 
 
 def best_schedule(
@@ -178,9 +162,9 @@ def _searched(
     # The time of a step is a mean over at most as many steps as there are ranks.
     parts = 1 if objective == "makespan" else lcm(*range(1, question.ranks + 1))
     unit = time_unit(question, best.makespan + question.work, parts=parts)
-    found, timeline = _solved(question, objective, best, deadline, on_progress, workers, unit)
-    if timeline is None or value_of(timeline, objective) > value_of(best, objective):
-        timeline = best
+    search = Bisection(question, objective, unit, workers, deadline, on_progress)
+    found = search.run(best, lambda whole: _least(whole, objective))
+    timeline = min(best, found.timeline, key=lambda timeline: value_of(timeline, objective))
     solver = f"OR-tools CP-SAT {_version()}"
     # Rounding down makes actions shorter: the bound holds for the true costs, too. The time of a
     # step may lie between two units, if these are no parts of the costs.
@@ -207,96 +191,6 @@ def _least(question: Question, objective: str) -> float:
         in_flight=held,
         split_backward=question.split_backward,
     )
-
-
-def _solved(
-    question: Question,
-    objective: str,
-    best: Timeline,
-    deadline: Deadline,
-    on_progress: Callable[[Progress], None] | None,
-    workers: int,
-    unit: Any,
-) -> tuple[Answer, Timeline | None]:
-    """What CP-SAT says in whole units, and its schedule simulated with the true costs."""
-    forward, back, weight, comm = (
-        tuple(float(in_units(time, unit)) for time in times.tolist())
-        for times in (*(question.length[kind] for kind in "FIW"), question.table["comm"])
-    )
-    costs = replace(
-        question.costs,
-        forward=forward,
-        backward_input=back,
-        backward_weight=weight,
-        comm=comm,
-    )
-    whole = question.with_costs(costs)
-    known = simulate(best.schedule, costs)
-    most = ceil(value_of(known, objective))
-    program = Program(whole, objective == "span", min(most, int(_least(whole, objective))), most)
-    if objective == "makespan":
-        program.hint(_starts(known))
-
-    def progress(value: int, least: int) -> None:
-        if on_progress is not None:
-            on_progress(Progress(deadline.spent, float(value / unit), float(least / unit)))
-
-    found = program.solve(deadline, workers, progress)
-    if found.starts is None:
-        return found, None
-    timeline = None
-    try:
-        timeline = simulate(_in_order(whole, found.starts), question.costs)
-    except InvalidSchedule:  # actions of no length at one moment, put in an order that cannot run
-        return found, None
-    return found, timeline if question.keeps(timeline) else None
-
-
-def _starts(timeline: Timeline) -> dict[Action, int]:
-    """When each action starts, the k-th of each kind and rank being microbatch k's."""
-    columns = timeline.columns
-    starts: dict[Action, int] = {}
-    counts: dict[tuple[int, str], int] = {}
-    for action, rank, begin in zip(
-        (action for row in columns.schedule.actions for action in row),
-        columns.rank.tolist(),
-        timeline.start.tolist(),
-        strict=True,
-    ):
-        k = counts.get((rank, action.kind), 0)
-        counts[rank, action.kind] = k + 1
-        starts[rank, action.kind, k] = int(begin)
-    return starts
-
-
-def _in_order(question: Question, starts: dict[Action, int]) -> Schedule:
-    """Each rank's actions by their start. Of those of no length, what frees memory goes first."""
-    rows = []
-    for rank in range(question.ranks):
-        mine = [
-            (begin, begin + int(question.length[kind][rank]), "WIBF".index(kind), k, kind)
-            for (at, kind, k), begin in starts.items()
-            if at == rank
-        ]
-        rows.append(_runnable([(kind, k) for *_, k, kind in sorted(mine)], question.kinds))
-    return question.schedule("best", rows)
-
-
-def _runnable(row: list[tuple[str, int]], kinds: tuple[str, ...]) -> list[tuple[str, int]]:
-    """The same order, but that no action comes before what it works on."""
-    done = dict.fromkeys(kinds, 0)
-    waiting, ordered = list(row), []
-    while waiting:
-        ready = (
-            action
-            for action in waiting
-            if (place := kinds.index(action[0])) == 0 or done[kinds[place - 1]] > action[1]
-        )
-        action = next(ready)
-        waiting.remove(action)
-        done[action[0]] += 1
-        ordered.append(action)
-    return ordered
 
 
 def _version() -> str:

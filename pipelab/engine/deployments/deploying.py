@@ -8,6 +8,7 @@ whole program over these proves the best.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -18,26 +19,39 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.generation import Generation
 from pipelab.engine.deployments.listing import close_gap
 from pipelab.engine.deployments.master import Demand
+from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer, offers_of
 from pipelab.engine.deployments.one_pipeline import add_best_alone
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.read_back import pipelines_of
+from pipelab.engine.deployments.reasons import dual_prices, size, too_much, why_none, why_open
 from pipelab.engine.deployments.result import Deployment, Pipeline
-from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
+from pipelab.engine.deployments.steady_pricing import SteadyPricing
+from pipelab.engine.in_flight_result import steady_rate
+from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
+from pipelab.engine.methods.latency import refuse_transfers
 from pipelab.engine.objective import status_and_bound, status_and_least
+from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
+from pipelab.engine.tolerances import ONE_ANSWER, REACHED
+from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
 from pipelab.problem import Problem, Workload
+
+_MOST_APART = 200_000  # mixes, where a second search keeps nodes apart
 
 _Batches = Annotated[
     Annotated[tuple[Count, ...], MinLen(1)] | None,
     BeforeValidator(lambda sizes: tuple(sizes) if is_list(sizes) else sizes),
     described("batch sizes, such as [4, 8, 16]"),
+]
+_InFlight = Annotated[
+    Annotated[tuple[Count, ...], MinLen(1)] | None,
+    BeforeValidator(lambda numbers: tuple(numbers) if is_list(numbers) else numbers),
+    described("numbers of microbatches, such as [1, 2, 4]"),
 ]
 
 
@@ -47,6 +61,7 @@ def deploy(
     at_least: Annotated[NotNegative, described("tokens/s, a finite number of at least 0")] = 0.0,
     *,
     batches: _Batches = None,
+    in_flight: _InFlight = None,
     solver: choice.Solver = "highs",
     time_limit: choice.TimeLimit = None,
     gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
@@ -67,6 +82,10 @@ def deploy(
     batches : sequence of int, optional
         Batch sizes among which each pipeline has the one that suits it best; by default the
         problem's own.
+    in_flight : sequence of int, optional
+        Numbers of microbatches in flight among which each pipeline has the one that suits it best:
+        memory holds them all, and the pipeline counts with what they yield. By default the
+        problem's own number, which counts for memory only. Links must be counted in tokens/s.
     solver : {"scip", "highs"}
         The solver for the integer programs.
     time_limit : float, optional
@@ -109,12 +128,20 @@ def deploy(
     >>> several.status, several.count, several.throughput > 1.05 * one.throughput
     ('optimal', 6, True)
     """
+    refuse_training(problem, "deploy")
     if at_least:
         refuse_unpriced(problem, "deploy")
     sizes = batches or (problem.workload.batch_size,)
     loads = [replace(problem.workload, batch_size=b) for b in dict.fromkeys(sizes)]
+    if in_flight is not None:
+        refuse_transfers(problem, "deploy")
+        numbers = sorted(set(in_flight))
+        loads = [replace(load, in_flight=n) for load in loads for n in numbers]
+    steady = in_flight is not None
     with deadline_of(time_limit, stop) as deadline:
-        return _Deploying(problem, at_least, solver, gap, on_progress, deadline).run(loads)
+        again = partial(deploy, batches=batches, in_flight=in_flight, solver=solver, gap=gap)
+        ask = _Deploying(problem, at_least, solver, gap, on_progress, deadline, steady, again)
+        return ask.run(loads)
 
 
 @dataclass
@@ -127,16 +154,41 @@ class _Deploying:
     gap: float
     on_progress: Callable | None
     deadline: Deadline
+    steady: bool = False
+    again: Callable[..., Deployment] | None = None
+    unpacked: bool = False  # the best by numbers did not fit into the nodes
 
     def run(self, loads: Sequence[Workload]) -> Deployment:
         """Rates, columns, and the gap closed; whatever ends it early, the best so far."""
         try:
-            offers = offers_of(self.problem, loads, self.deadline)
+            offers = offers_of(self.problem, loads, self.deadline, self.steady)
         except Ended as end:
-            return self._unlisted(end.reason)
+            return self._unlisted(end.reason, loads[0])
         if not offers:
             return self._answer([], None, None, why_no_layer_fits(self.problem))
-        pricings = [Pricing(offer.rates) for offer in offers]
+        found = self._of(offers)
+        return self._apart(loads, found) if self.unpacked else found
+
+    def _apart(self, loads: Sequence[Workload], found: Deployment) -> Deployment:
+        """The same with nodes kept apart, where there are few enough mixes for that; or what was found."""
+        try:
+            offers = offers_of(self.problem, loads, self.deadline, self.steady, apart=True)
+            few = Mixes(offers[0].rates.classes.count.tolist()).total <= _MOST_APART
+        except (Ended, TooLarge):
+            return found
+        if not few:
+            return found
+        again = self._of(offers)
+        values = [-1.0 if d.value is None else d.value for d in (found, again)]
+        worse = again.value is None or (found.value is not None and values[0] > values[1])
+        if self.at_least:
+            worse = again.value is None or (found.value is not None and values[0] < values[1])
+        return found if worse and again.status not in ("optimal", "infeasible") else again
+
+    def _of(self, offers: Sequence[Offer]) -> Deployment:
+        """The best of pipelines with these workloads."""
+        pricing = SteadyPricing if self.steady else Pricing
+        pricings = [pricing(offer.rates) for offer in offers]
         classes = offers[0].rates.classes
         price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
         demand = Demand(classes.count, 0.0, np.array(price))
@@ -192,7 +244,7 @@ class _Deploying:
             if most.settled:
                 bound = greatest
             if bound < self.at_least * (1 - REACHED):
-                return self._answer([], None, None, _too_much(self.at_least, greatest, bound))
+                return self._answer([], None, None, too_much(self.at_least, greatest, bound))
             return self._answer(offers, None, ended or "list limit", "", False)
         demand = replace(most.demand, load=self.at_least)
         least = Generation(pricings, demand, self.solver, self.deadline, self.on_progress, self.gap)
@@ -213,12 +265,16 @@ class _Deploying:
             generation.round_off()
         chosen = [] if generation is None or generation.best is None else generation.best
         pipelines = pipelines_of(offers, chosen)
+        rate = math.fsum(p.throughput * p.count for p in pipelines)
+        self.unpacked = rate < sum(c.rate for c in chosen) * (1 - ONE_ANSWER)
+        if self.unpacked and rate < self.at_least * (1 - REACHED):
+            pipelines = ()
         if not pipelines and ended and offers:
-            return self._unlisted(ended)
+            return self._unlisted(ended, offers[0].problem.workload)
         bound = None if generation is None else generation.bound
         if not pipelines:
-            impossible = bool(reason) or proven
-            reason = reason or (_why_none(self.problem, offers) if proven else "")
+            impossible = not self.unpacked and (bool(reason) or proven)
+            reason = reason or (why_none(self.problem, offers) if impossible else "")
             status = "infeasible" if impossible else "unknown"
             bound = None if impossible else bound
         else:
@@ -229,20 +285,24 @@ class _Deploying:
             within = generation is not None and generation.open <= self.gap
             ended = "gap limit" if within else "list limit"
             if not within:
-                reason = _why_open(proven)
+                reason = why_open(self.unpacked)
         return Deployment(
             problem=self.problem,
             status=status,
             pipelines=pipelines,
-            throughput=math.fsum(p.throughput * p.count for p in pipelines) if pipelines else None,
+            throughput=rate if pipelines else None,
             bound=bound,
             at_least=self.at_least,
             seconds=self.deadline.spent,
-            size=_size(offers, generation),
+            size=size(offers, generation),
             solver=choice.solver_version(self.solver) if generation is not None else "",
             reason=reason,
             stopped_by=None if status in ("optimal", "infeasible") else ended,
-            details={"progress": () if generation is None else tuple(generation.progress)},
+            details={
+                "progress": () if generation is None else tuple(generation.progress),
+                "dual_prices": dual_prices(offers, generation),
+            },
+            again=self.again,
         )
 
     def _value(self, pipelines: Sequence[Pipeline]) -> float:
@@ -259,13 +319,16 @@ class _Deploying:
             return "optimal", value
         return status_and_bound(value, bound)
 
-    def _unlisted(self, ended: str) -> Deployment:
+    def _unlisted(self, ended: str, load: Workload) -> Deployment:
         """Ended before any column was there: one pipeline at most, which a moment finds."""
-        placement = stand_in(self.problem, self.at_least)
+        problem = replace(self.problem, workload=load)
+        placement = stand_in(problem, self.at_least)
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
-            rate = evaluate(self.problem, placement).throughput
-            pipelines = (Pipeline((placement,), self.problem.workload, rate),)
+            found = evaluate(problem, placement)
+            rate = steady_rate(found, load.in_flight) if self.steady else found.throughput
+            if rate >= self.at_least:
+                pipelines = (Pipeline((placement,), load, rate, self.steady),)
         return Deployment(
             problem=self.problem,
             status="feasible" if pipelines else "unknown",
@@ -277,38 +340,5 @@ class _Deploying:
             reason="the rates of stages were still being listed" if not pipelines else "",
             stopped_by=ended,
             details={"progress": ()},
+            again=self.again,
         )
-
-
-def _size(offers: Sequence[Offer], generation: Generation | None) -> dict[str, int]:
-    if generation is None or not offers:
-        return {}
-    columns = len(generation.columns) + len(generation.beyond)
-    classes = len(offers[0].rates.classes)
-    return {"classes": classes, "columns": columns, "rounds": generation.rounds}
-
-
-def _why_open(proven: bool) -> str:
-    if proven:
-        return "the bound leaves out that stages must be packed into nodes"
-    return "there are too many ways to divide the GPUs to list what is left"
-
-
-def _why_none(problem: Problem, offers: Sequence[Offer]) -> str:
-    """The reason where stages fit but no pipeline does."""
-    rates: StageRates = offers[0].rates
-    return why_too_few(problem, rates.holdable(rates.thresholds[:1])[0], "listing every pipeline")
-
-
-def _too_much(load: float, greatest: float, bound: float) -> str:
-    """The reason where a load cannot be served."""
-    if not greatest:
-        return f"no pipeline fits, so {load:.7g} tokens/s cannot be served"
-    most = (
-        f"the most that these GPUs serve is {greatest:.7g} tokens/s"
-        if bound <= greatest * (1 + SOLVER)
-        else f"these GPUs serve at most {bound:.7g} tokens/s (found: {greatest:.7g})"
-    )
-    clusters = math.ceil(load / greatest * (1 - SOLVER))
-    short = f"{load - greatest:.7g} fewer than the load of {load:.7g}"
-    return f"{most}, {short}; {clusters} such clusters would serve it"

@@ -22,10 +22,14 @@ from pipelab.engine.formulations.aggregated.rates import (
     StageRates,
     _attained,
     _fastest,
+    _mixtures,
     _pure,
     _without_one,
     distinct,
+    stage_rates,
 )
+from pipelab.engine.formulations.nodes.rates import NodeRates
+from pipelab.problem import Problem
 
 
 def fastest_pipeline(rates: StageRates) -> float:
@@ -35,14 +39,21 @@ def fastest_pipeline(rates: StageRates) -> float:
 
 
 def by_family(rates: StageRates, deadline: Deadline) -> StageRates:
-    """The same table over families; the table itself where that would not make classes fewer, or links may bind."""
-    cluster = rates.problem.cluster
+    """The same table over families; one over classes where that would not make them fewer, or links may bind.
+
+    Raises
+    ------
+    TooLarge
+        Too many mixtures of too many kinds, where mixtures must be listed.
+    """
+    nodes = rates if isinstance(rates, NodeRates) and rates.of_nodes.local else None
     if rates.link.min(initial=np.inf) < fastest_pipeline(rates):
-        return rates
-    family_of = _families(rates)
+        return stage_rates(rates.problem, deadline) if isinstance(rates, NodeRates) else rates
+    family_of = _families_of_nodes(nodes) if nodes else _families(rates)
     families = max(family_of) + 1
-    if families == len(rates.classes):
+    if families == len(rates.classes) and not nodes:
         return rates
+    cluster = rates.problem.cluster
     first = [family_of.index(f) for f in range(families)]
     names = [f"family {f}" if cluster.kinds[k].node else "" for f, k in enumerate(first)]
     kinds = [replace(cluster.kinds[k], node=names[f]) for f, k in enumerate(first)]
@@ -51,29 +62,79 @@ def by_family(rates: StageRates, deadline: Deadline) -> StageRates:
     fast = np.array([[float(links[np.isfinite(links)].max())]])  # none binds
     plain = Cluster(gpus, fast, np.zeros(len(gpus), dtype=int))
     problem = replace(rates.problem, cluster=plain)
-    belongs = np.zeros((len(family_of), families), dtype=int)
-    belongs[np.arange(len(family_of)), family_of] = 1
-    if rates.pure:
+    pure = rates.pure and not nodes
+    if pure:
+        rate = _best_of_sizes(rates, family_of)
         mixtures = _pure(problem)
-        spans = rates.rate.shape[1]
-        table = rates.rate.reshape(len(family_of), -1, spans)
-        by_size = np.zeros((families, *table.shape[1:]))
-        np.maximum.at(by_size, np.array(family_of), table)
-        rate = by_size.reshape(-1, spans)
         stages = np.unique(rate[(rate > 0) & _attained(problem, rate, deadline)])
-        fastest, parents = rate.reshape(families, -1, spans), mixtures[:0]
+        fastest, parents = rate.reshape(families, -1, rate.shape[1]), mixtures[:0]
     else:
-        mixtures, which = np.unique(rates.composition @ belongs, axis=0, return_inverse=True)
-        rate = np.zeros((len(mixtures), rates.rate.shape[1]))
-        np.maximum.at(rate, which.reshape(-1), rates.rate)
-        order = np.argsort(mixtures.sum(axis=1), kind="stable")
-        mixtures, rate = mixtures[order], rate[order]
+        mixtures, rate = (
+            _mixtures_of_nodes(nodes, problem, first, deadline)
+            if nodes
+            else _mixtures_of_families(rates, family_of)
+        )
         stages = distinct(rate, deadline)
         fastest = _fastest(mixtures, rate, rates.largest, deadline)
         parents = _without_one(mixtures, deadline)
     classes = find_classes(plain, deadline)
     link = problem.link_throughput(classes.bandwidth_gb_per_s)
-    return StageRates(problem, classes, mixtures, rate, link, rates.pure, stages, fastest, parents)
+    return StageRates(problem, classes, mixtures, rate, link, pure, stages, fastest, parents)
+
+
+def _best_of_sizes(rates: StageRates, family_of: list[int]) -> np.ndarray:
+    """The best rate of so many GPUs of each family, where only pure mixtures have rows."""
+    table = rates.rate.reshape(len(family_of), -1, rates.rate.shape[1])
+    by_size = np.zeros((max(family_of) + 1, *table.shape[1:]))
+    np.maximum.at(by_size, np.array(family_of), table)
+    return by_size.reshape(-1, rates.rate.shape[1])
+
+
+def _mixtures_of_families(rates: StageRates, family_of: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Mixtures of families, and the best rate of the mixtures of kinds that each stands for."""
+    belongs = np.zeros((len(family_of), max(family_of) + 1), dtype=int)
+    belongs[np.arange(len(family_of)), family_of] = 1
+    mixtures, which = np.unique(rates.composition @ belongs, axis=0, return_inverse=True)
+    rate = np.zeros((len(mixtures), rates.rate.shape[1]))
+    np.maximum.at(rate, which.reshape(-1), rates.rate)
+    order = np.argsort(mixtures.sum(axis=1), kind="stable")
+    return mixtures[order], rate[order]
+
+
+def _mixtures_of_nodes(
+    rates: NodeRates, problem: Problem, first: list[int], deadline: Deadline
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mixtures of families, at the rate of their plain kinds; of one family also at that inside a node."""
+    plain_of, local_of = rates.of_nodes.plain_of[first], rates.of_nodes.local_of[first]
+    in_node = rates.problem.cluster.kind_count[first]
+    mixtures = _mixtures(problem, deadline)
+    size = mixtures.sum(axis=1)
+    by_plain = np.zeros((len(mixtures), len(rates.of_nodes.plain)), dtype=int)
+    np.add.at(by_plain.T, plain_of, mixtures.T)
+    if rates.pure:  # as fast as the slowest of its kinds
+        alone = np.where(
+            (by_plain > 0)[:, :, None], rates.alone[:, size - 1].swapaxes(0, 1), np.inf
+        )
+        rate = alone.min(axis=1)
+    else:
+        row = {tuple(plain): i for i, plain in enumerate(rates.composition.tolist())}
+        rate = rates.rate[[row[tuple(plain)] for plain in by_plain.tolist()]]
+    for f, local in enumerate(local_of.tolist()):
+        own = (mixtures[:, f] == size) & (size <= in_node[f])
+        if local >= 0:
+            rate[own] = np.maximum(rate[own], rates.local[local, size[own] - 1])
+    return mixtures, rate
+
+
+def _families_of_nodes(rates: NodeRates) -> list[int]:
+    """The same where nodes repeat: GPUs of a plain and a local kind, as many of them in every node."""
+    count, of = rates.problem.cluster.kind_count.tolist(), rates.of_nodes
+    numbers: dict[tuple, int] = {}
+    family_of = []
+    for k, (plain, local) in enumerate(zip(of.plain_of, of.local_of, strict=True)):
+        key = plain, local, count[k] if local >= 0 else 0
+        family_of.append(numbers.setdefault(key, len(numbers)))
+    return family_of
 
 
 def _families(rates: StageRates) -> list[int]:

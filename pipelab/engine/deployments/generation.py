@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.deadline import Deadline, Ended, Watched
 from pipelab.engine.deployments.available import rows_of, within_counts
 from pipelab.engine.deployments.master import (
     Column,
@@ -32,16 +32,19 @@ from pipelab.engine.deployments.master import (
     repeated,
     whole,
 )
+from pipelab.engine.deployments.own_limits import OwnLimits
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.fields import given
 
 _MOST_ROUNDS = 300
+_TIGHTER_ROUNDS = 60
 _PER_ROUND = 24  # columns of each offer
 _LEAST_PRICE = 1e-9  # as a share of the highest: a price of 0 would make the ratio infinite
 _CONVERGED = 1e-7
 _ROUNDING_SECONDS = 5.0
+_SILENT_SECONDS = 1.0
 
 
 class Prices(NamedTuple):
@@ -79,6 +82,8 @@ class Generation:
         The pipelines of the best deployment so far, repeated.
     prices : Prices or None
         Those of the best bound so far.
+    limits : OwnLimits or None
+        Of one pipeline, where these are counted.
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
     """
@@ -95,6 +100,7 @@ class Generation:
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
+    limits: OwnLimits | None = None
     progress: list[Progress] = field(default_factory=list)
     _seen: set[tuple] = field(default_factory=set)
 
@@ -131,26 +137,47 @@ class Generation:
         Ended
             The deadline was first; what was found until then is kept.
         """
+        if not self._rounds(_MOST_ROUNDS):
+            self.improve(_ROUNDING_SECONDS)
+
+    def tighten(self) -> None:
+        """Rounds in which a pipeline keeps to the GPUs there are: fewer columns, and a better bound.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; what was found until then is kept.
+        """
+        if not self.beyond or self.open <= max(self.gap, ONE_ANSWER):
+            return
+        self.limits, self.beyond = OwnLimits(self.pricings, self.demand.counts), []
+        if not self._rounds(_TIGHTER_ROUNDS):
+            self.improve(_ROUNDING_SECONDS)
+
+    def _rounds(self, most: int) -> bool:
+        """Rounds until the relaxation is solved or the gap is closed; whether there is nothing more to find."""
         counts = self.demand.counts
         smoothed, centre = False, 1.0 / np.maximum(counts, 1)
         answer: Relaxed | None = None
-        for _ in range(_MOST_ROUNDS):
+        if self.limits is not None and self.columns:
+            answer = relaxed(self.demand, self.columns)
+        for _ in range(most):
             self.rounds += 1
             new = self._price(*self._asked(answer, centre, smoothed))
             if not self.columns and not self.beyond:
-                return
+                return True
             answer = relaxed(self.demand, self.columns + self.beyond)
-            if answer is not None and self.rounds % 5 == 0:
+            if answer is not None and (self.rounds % 5 == 0 or self.best is None):
                 self.round_off()
             self._report()
             if answer is not None and self._settled(answer):
                 break
             if self.open <= max(self.gap, ONE_ANSWER):
-                return
+                return True
             if not new and not smoothed:
                 break
             smoothed = new > 0 and self.rounds > 3 and answer is not None
-        self.improve(_ROUNDING_SECONDS)
+        return False
 
     def _settled(self, answer: Relaxed) -> bool:
         far = abs(self.prices.bound - answer.value) if self.prices is not None else np.inf
@@ -175,6 +202,8 @@ class Generation:
         cost = capacity + (demand.price if demand.load else 0.0)
         cost = cost + _LEAST_PRICE * max(cost.max(), 1e-300)
         least = [pricing.least(cost, self.deadline) for pricing in self.pricings]
+        if self.limits is not None:
+            self.limits.raise_least(cost, least, self.deadline)
         ratio = max(
             float((p.asked[1] / price).max(initial=0.0))
             for p, price in zip(self.pricings, least, strict=True)
@@ -208,6 +237,8 @@ class Generation:
     def _add(self, offer: int, pricing: Pricing, which: list[int], cost: np.ndarray) -> int:
         """New columns from the cheapest pipelines at some rates."""
         new = 0
+        if self.limits is not None:
+            cost = cost + self.limits.prices[offer]
         found = pricing.pipelines(cost, which, self.deadline) if which else []
         for stages, asked in zip(found, which, strict=True):
             rows = rows_of(stages)
@@ -215,7 +246,8 @@ class Generation:
             if by_class is None:
                 rate = pricing.rate_of([(layers, ()) for layers, _ in stages], rows)
                 beyond = Column(rate, pricing.without_limits(rows, cost), offer)
-                new += self._take(self.beyond, beyond)
+                if self.limits is None:
+                    new += self._take(self.beyond, beyond)
                 other = within_counts(pricing, cost, asked, self.deadline)
                 if other is None:
                     continue
@@ -260,6 +292,11 @@ class Generation:
         self._report()
         if self.deadline.reason is not None:
             raise Ended(self.deadline.reason)
+
+    @property
+    def watched(self) -> Deadline:
+        """The deadline for what takes long without a round: progress goes on being reported."""
+        return Watched(self.deadline, self._report, _SILENT_SECONDS)
 
     def _report(self) -> None:
         moment = Progress(self.deadline.spent, self.value, self.bound, self.rounds)

@@ -14,11 +14,14 @@ from pipelab.engine.deployments.generation import Generation
 from pipelab.engine.deployments.master import Column, Demand, repeated, whole
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer
+from pipelab.engine.deployments.pass_times import MOST_CELLS, LeastPasses, best_rates
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.reachable import ReachableMixes, frontier
 from pipelab.engine.deployments.sums import MOST_STEPS, best_sums, chosen, number_of_steps
+from pipelab.engine.tolerances import ONE_ANSWER
 
 MOST_MIXES = 4_000_000  # half a megabyte for each set of mixes
+_FEW_MIXES = 20_000  # listed in a second
 _SLACK = 1e-9  # of the price of all GPUs: the arithmetic of prices
 
 
@@ -65,6 +68,24 @@ def list_all(
     return Listed(columns, complete)
 
 
+def list_steady(offers: Sequence[Offer], generation: Generation) -> Listed:
+    """Every pipeline that a better deployment could have, where its microbatches in flight count."""
+    mixes = Mixes(offers[0].rates.classes.count.tolist())
+    tables = [LeastPasses(offer, mixes, generation.watched) for offer in offers]
+    if mixes.total > MOST_MIXES or any(passes.cells() > MOST_CELLS for passes in tables):
+        return Listed([], False)
+    enough = np.zeros(mixes.shape)
+    if generation.prices is not None:
+        price = np.tensordot(generation.prices.per_gpu, np.indices(mixes.shape), 1)
+        enough = np.maximum(enough, price - generation.slack - _margin(generation))
+    best, complete = best_rates(tables, enough)
+    columns = [
+        Column(float(best.rate[mix]), mix, int(best.offer[mix]), int(best.at[mix]))
+        for mix in map(tuple, best.smallest().tolist())
+    ]
+    return Listed(_worthwhile(columns, generation), complete)
+
+
 def _of_interest(offer: Offer, pricing: Pricing, generation: Generation) -> tuple[int, int]:
     """The lowest and the highest number of a rate at which some pipeline can be of interest."""
     thresholds = offer.rates.thresholds
@@ -101,13 +122,27 @@ def _worthwhile(columns: list[Column], generation: Generation) -> list[Column]:
 def close_gap(generation: Generation, offers: Sequence[Offer], pricings: Sequence[Pricing]) -> bool:
     """List what a better deployment could have and solve the whole program; whether the best is proven.
 
+    Where there are many mixes, first what `Generation.tighten` can do without a list.
+
     Raises
     ------
     Ended
         The deadline was first; what was found until then is kept.
     """
-    listed = list_all(offers, generation.deadline, pricings, generation)
-    columns, demand, deadline = listed.columns, generation.demand, generation.deadline
+    if Mixes(generation.demand.counts.tolist()).total > _FEW_MIXES:
+        generation.tighten()
+        if generation.best is not None and generation.open <= max(generation.gap, ONE_ANSWER):
+            return False  # the bound says it
+    demand, deadline = generation.demand, generation.watched
+    listed = (
+        list_steady(offers, generation)
+        if offers[0].steady
+        else list_all(offers, deadline, pricings, generation)
+    )
+    columns = listed.columns
+    if deadline.reason is not None:  # a part of them: what it is good for at once
+        generation.columns += columns
+        generation.round_off()
     if not columns:
         deadline.check()
         return listed.complete

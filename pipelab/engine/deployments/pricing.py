@@ -111,11 +111,16 @@ class Pricing:
         return of_kind
 
     def _stage_prices(
-        self, prices: np.ndarray, enough: np.ndarray
+        self, prices: np.ndarray, enough: np.ndarray, extra: np.ndarray | float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The least price of a stage for each kind of span and rate, and the row that has it; shape (U, T) each."""
+        """The least price of a stage for each kind of span and rate, and the row that has it; shape (U, T) each.
+
+        `extra` is added to the price of each row with each kind of span.
+        """
         order, _ = self._by_rate
         of_row = (self.rates.composition @ self.by_kind(prices))[order]
+        if isinstance(extra, np.ndarray):
+            of_row = of_row + np.take_along_axis(extra, order, axis=0)
         least = np.minimum.accumulate(of_row, axis=0)
         # the first row with the least price so far
         new = np.vstack([np.ones_like(least[:1], dtype=bool), least[1:] < least[:-1]])
@@ -178,13 +183,16 @@ class Pricing:
 
     def rate_of(self, stages: Sequence[StageOf], rows: Sequence[int]) -> float:
         """The rate of these stages in this order, links included."""
-        kind, at, rate = runs_of(self.rates.problem.model).kind, 0, np.inf
-        for (layers, _), row in zip(stages, rows, strict=True):
-            rate = min(rate, float(self.rates.rate[row, kind[at, layers - 1]]))
-            at += layers
+        kinds = self._kinds_of([layers for layers, _ in stages])
+        rate = float(self.rates.rate[list(rows), kinds].min(initial=np.inf))
         for (_, sender), (_, receiver) in pairwise(stages):
             if not sender:
                 continue  # GPUs are not known
             used = np.ix_(np.flatnonzero(sender), np.flatnonzero(receiver))
             rate = min(rate, float(self.rates.link[used].min()))
         return rate
+
+    def _kinds_of(self, sizes: Sequence[int]) -> np.ndarray:
+        """The kinds of consecutive runs of so many layers."""
+        ends = np.cumsum(sizes)
+        return runs_of(self.rates.problem.model).kind[ends - sizes, np.array(sizes) - 1]

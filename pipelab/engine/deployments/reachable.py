@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended
+from pipelab.engine.deployments.held_layers import HeldLayers, longest
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.recipes import Recipe, Recipes, recipes_at
@@ -34,7 +35,8 @@ class Reachable:
     Attributes
     ----------
     ends : int
-        The set of mixes (`Mixes`) with which some pipeline uses each GPU of the mix.
+        A set of mixes (`Mixes`) that make a pipeline: at least those with which some pipeline
+        uses each GPU of the mix.
     complete : bool
         False where some stages were left out, as there were too many: then a mix that is missing
         may reach the rate nevertheless.
@@ -62,10 +64,17 @@ class ReachableMixes:
     def at(self, index: int) -> Reachable:
         """The mixes of rate number `index`."""
         recipes = self._recipes(index)
-        ends = 0
+        runs, ends = runs_of(self.rates.problem.model), 0
+        complete = not recipes.order.narrowed and self._few(recipes)
+        if recipes.order.free and self.longest_is_best and runs.alike_inside:
+            ways = [
+                (drawn, longest(runs, recipe.spans)) for recipe, drawn, _ in self._ways(recipes)
+            ]
+            layers = self.rates.problem.model.layers
+            return Reachable(self._held.pipelines(layers, ways, self.deadline), complete)
         for mixes in self._filled(recipes)[-1].values():
             ends |= mixes
-        return Reachable(ends, not recipes.order.narrowed and self._few(recipes))
+        return Reachable(ends, complete)
 
     def stages(self, index: int, mix: tuple[int, ...]) -> list[StageOf]:
         """The stages of a pipeline of at least rate number `index` that uses just this mix."""
@@ -79,6 +88,10 @@ class ReachableMixes:
             mix = tuple(n - m for n, m in zip(mix, stage[1], strict=True))
             stages.append(stage)
         return stages[::-1]
+
+    @cached_property
+    def _held(self) -> HeldLayers:
+        return HeldLayers(self.mixes)
 
     def _step_back(
         self,

@@ -11,15 +11,19 @@ from collections.abc import Sequence
 from pipelab.engine.deployments.master import Column
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer
+from pipelab.engine.deployments.pass_times import LeastPasses
 from pipelab.engine.deployments.reachable import ReachableMixes, StageOf
 from pipelab.engine.deployments.result import Pipeline
-from pipelab.errors import PipelabError
+from pipelab.engine.in_flight_result import steady_rate
+from pipelab.errors import InvalidPlacement, PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 
 
 def pipelines_of(offers: Sequence[Offer], chosen: Sequence[Column]) -> tuple[Pipeline, ...]:
     """Each column as often as it is chosen; the fastest pipelines first, at the rates that they really have.
+
+    Where stages cannot be packed into nodes, fewer of them, or slower ones.
 
     Raises
     ------
@@ -41,13 +45,26 @@ def pipelines_of(offers: Sequence[Offer], chosen: Sequence[Column]) -> tuple[Pip
         placement = Placement.of(
             (layers, ids[i, s]) for s, (layers, _) in enumerate(stages[column])
         )
-        rate = evaluate(offers[column.offer].problem, placement).throughput
+        try:
+            rate = rate_of(offers[column.offer], placement)
+        except InvalidPlacement:
+            continue  # a stage over two nodes lacks the memory that it has within one
         replicas[column, rate].append(placement)
     found = [
-        Pipeline(tuple(own), offers[column.offer].problem.workload, rate)
+        Pipeline(
+            tuple(own), offers[column.offer].problem.workload, rate, offers[column.offer].steady
+        )
         for (column, rate), own in replicas.items()
     ]
     return tuple(sorted(found, key=lambda p: -p.throughput))
+
+
+def rate_of(offer: Offer, placement: Placement) -> float:
+    """What a placement yields with an offer's workload, as the evaluator has it."""
+    found = evaluate(offer.problem, placement)
+    if offer.steady:
+        return steady_rate(found, offer.problem.workload.in_flight)
+    return found.throughput
 
 
 class _Free:
@@ -83,5 +100,7 @@ class _Free:
 
 def _stages_of(offer: Offer, column: Column) -> Sequence[StageOf]:
     """The stages of a column that says only which rate its GPUs reach."""
+    if offer.steady:
+        return LeastPasses(offer, Mixes(column.gpus)).stages(column.index, column.gpus)
     reachable = ReachableMixes(offer.rates, Mixes(column.gpus))
     return reachable.stages(column.index, column.gpus)

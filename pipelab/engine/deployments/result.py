@@ -1,17 +1,21 @@
 """What `deploy` returns: pipelines on disjoint GPUs, how good they are together, and how far from the best."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import NO_FORMULAS, ended, ending, table
+from pipelab.engine.deployments.one_more import with_one_more
+from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from pandas import DataFrame
 
 
@@ -27,11 +31,15 @@ class Pipeline:
         With the batch that each of them works on.
     throughput : float
         Of each, in tokens/s.
+    steady : bool
+        True: that is what `workload.in_flight` microbatches in flight yield. False: what enough of
+        them would yield.
     """
 
     replicas: tuple[Placement, ...]
     workload: Workload
     throughput: float
+    steady: bool = False
 
     @property
     def count(self) -> int:
@@ -76,7 +84,10 @@ class Deployment:
     stopped_by : str or None
         "time limit", "gap limit", "stop", "interrupt", … where it ended early.
     details : mapping
-        `progress`: incumbent and bound, round by round.
+        `progress`: incumbent and bound, round by round. `dual_prices`: by type, what the relaxation
+        says that one more GPU brings, in tokens/s.
+    again : function or None
+        `deploy` with the same batches and microbatches in flight, for a problem and a load.
     """
 
     problem: Problem
@@ -91,6 +102,7 @@ class Deployment:
     reason: str = ""
     stopped_by: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    again: "Callable[..., Deployment] | None" = field(default=None, repr=False)
 
     @property
     def count(self) -> int:
@@ -205,6 +217,50 @@ class Deployment:
             for p in self.pipelines
         ]
         return pd.DataFrame(rows)
+
+    def one_more(
+        self, *, time_limit: float | None = None, stop: "Event | None" = None
+    ) -> "DataFrame":
+        """What one more GPU of each type would bring, with the same workloads.
+
+        Parameters
+        ----------
+        time_limit : float, optional
+            Seconds for all types together, shared out evenly.
+        stop : threading.Event, optional
+            Set it to end the search.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per type. `throughput_after_tokens_per_s`, `gain_tokens_per_s`, and beside it
+            `dual_price_tokens_per_s`: what the relaxation of the present problem says of it, which no
+            pipeline need attain. `usd_per_hour` of the GPU, `gain_per_usd_per_hour`, and whether both
+            deployments are `proven`. With a load `usd_per_hour_after` and `saves_usd_per_hour`
+            instead. Without a price, None.
+
+        Raises
+        ------
+        InvalidValue
+            The deployment was put together by hand.
+
+        Notes
+        -----
+        The new GPU has the memory, price, node and links of the first of its type.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> gpus = pl.Cluster.from_counts({"A100": 1, "T4": 2}, {"A100": 40, "T4": 16}, 12.5)
+        >>> case = pl.load_case("tiny")
+        >>> problem = pl.Problem(gpus, case.model, case.workload, case.costs)
+        >>> pl.deploy(problem).one_more()[["type", "gain_tokens_per_s"]].round(3).values.tolist()
+        [['A100', 217.52], ['T4', 66.96]]
+        """
+        if self.again is None:
+            expected = "expected a deployment that `pl.deploy` returned"
+            raise InvalidValue("one_more", [("deployment", self.problem.name, expected)])
+        return with_one_more(self, time_limit, stop)
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.display import table
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
+from pipelab.engine.deployments.curve import deployments_against
+from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
@@ -16,9 +18,10 @@ from pipelab.engine.methods.prices import price_per_hour, whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
-from pipelab.errors import UnknownName, nearest, shown
-from pipelab.fields import checked_arguments, described, given
+from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.fields import Flag, checked_arguments, described, given
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
@@ -36,7 +39,7 @@ class TradeOff:
     Attributes
     ----------
     against : "gpus", "usd_per_hour", "usd_per_million_tokens" or "seconds_per_pass"
-    points : tuple of Result
+    points : tuple of Result, or of Deployment
         Fastest first. One with status "optimal" is proven: nothing as cheap is faster, nothing as
         fast is cheaper. One with "feasible" (against seconds or dollars per token) was found, and
         not proven.
@@ -50,28 +53,18 @@ class TradeOff:
 
     problem: Problem
     against: str
-    points: tuple[Result, ...]
+    points: tuple[Result | Deployment, ...]
     complete: bool
     seconds: float
 
     def to_frame(self) -> "DataFrame":
-        """One row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement."""
+        """One row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement.
+
+        Of deployments the number of pipelines and the gap in place of stages and bottleneck.
+        """
         import pandas as pd
 
-        rows: list[dict[str, Any]] = [
-            ({r.objective.name: r.objective.value} if r.objective else {})
-            | {
-                "gpus": len(given(r.placement).gpus),
-                "usd_per_hour": price_per_hour(self.problem, given(r.placement)),
-                "throughput_tokens_per_s": r.throughput,
-                "stages": len(given(r.placement)),
-                "bottleneck": ", ".join(given(r.evaluation).bottlenecks[:2]),
-                "proven": r.status == "optimal",
-                "placement": str(r.placement),
-            }
-            for r in self.points
-        ]
-        frame = pd.DataFrame(rows)
+        frame = pd.DataFrame([_row(self.problem, point) for point in self.points])
         return (
             frame
             if self.points and frame["usd_per_hour"].notna().any()
@@ -80,6 +73,30 @@ class TradeOff:
 
     def _repr_html_(self) -> str:
         return table(self.to_frame().drop(columns="placement", errors="ignore"))
+
+
+def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
+    """A point as a row of the table."""
+    if isinstance(point, Result):
+        r, placement = point, given(point.placement)
+        return ({r.objective.name: r.objective.value} if r.objective else {}) | {
+            "gpus": len(placement.gpus),
+            "usd_per_hour": price_per_hour(problem, placement),
+            "throughput_tokens_per_s": r.throughput,
+            "stages": len(placement),
+            "bottleneck": ", ".join(given(r.evaluation).bottlenecks[:2]),
+            "proven": r.status == "optimal",
+            "placement": str(placement),
+        }
+    return {
+        "gpus": sum(len(replica.gpus) for p in point.pipelines for replica in p.replicas),
+        "usd_per_hour": point.usd_per_hour,
+        "throughput_tokens_per_s": point.throughput,
+        "pipelines": point.count,
+        "gap": point.gap,
+        "proven": point.status == "optimal",
+        "placement": " → ".join(f"{p.count} × ({p.placement})" for p in point.pipelines),
+    }
 
 
 def _under_limit(result: Result, limits: Limits, against: str) -> Result:
@@ -100,6 +117,7 @@ def trade_off(
     problem: choice.AskedProblem,
     against: str = "gpus",
     *,
+    deployments: Flag = False,
     solver: choice.Solver = "scip",
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
@@ -118,6 +136,8 @@ def trade_off(
         What is to be placed on what.
     against : {"gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass"}
         Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
+    deployments : bool
+        True: the points are deployments (`pl.deploy`), against GPUs or dollars per hour.
     solver : {"scip", "highs"}
         The solver for the small programs.
     time_limit : float, optional
@@ -131,7 +151,7 @@ def trade_off(
     Returns
     -------
     TradeOff
-        Its `points` are Results, the fastest first; `to_frame()` has them as a table, `pl.plot` as a
+        Its `points` are Results (or Deployments), the fastest first; `to_frame()` has them as a table, `pl.plot` as a
         curve.
 
     Raises
@@ -142,7 +162,14 @@ def trade_off(
     UnknownName
         `against` or the solver is unknown.
     TooLarge
-        Too many mixtures of too many kinds of GPU, where mixtures must be listed.
+        Too many mixtures of too many kinds of GPU, where mixtures must be listed; or too many mixes
+        for deployments against GPUs.
+
+    Notes
+    -----
+    Of deployments on small clusters (50,000 mixes of GPUs) every point is proven at once. On larger
+    ones the points are the cheapest deployments for 12 loads, each proven or with its gap, and
+    `complete` is False, as there may be others between them.
 
     Examples
     --------
@@ -155,11 +182,20 @@ def trade_off(
         raise UnknownName(
             f"there is no against={shown(against)}; {nearest(against, (*_AGAINST, *_LEAST))}"
         )
+    refuse_training(problem, "trade_off")
+    if deployments and against not in _AGAINST:
+        expected = f"expected {' or '.join(map(repr, _AGAINST))} where points are deployments"
+        raise InvalidValue("trade_off", [("against", against, expected)])
     if against == "seconds_per_pass":
         refuse_transfers(problem, "trade_off")
     if against.startswith("usd"):
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:
+        if deployments:
+            several, complete = deployments_against(
+                problem, against, solver, deadline, stop, on_point
+            )
+            return TradeOff(problem, against, several, complete, deadline.spent)
         try:
             rates = rates_in_time(problem, deadline)
         except Ended:

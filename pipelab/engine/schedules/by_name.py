@@ -106,9 +106,7 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     rank 0: 0F0 0F1 0I0 0W0 0I1 0W1
     rank 1: 1F0 1I0 1F1 1I1 1W0 1W1
     """
-    known = _ALIASES.get(name, name) if isinstance(name, str) else None
-    if known not in RULES:
-        raise UnknownName(f"schedule {shown(name)} is not known; {nearest(name, RULES)}")
+    known = name_of(name)
     rule = RULES[known]
     ranks, microbatches = (
         whole_number("schedule", field, value)
@@ -124,6 +122,19 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     holder = tuple(range(ranks)) * chunks
     arrays = kind.ravel(), stage.ravel(), microbatch.ravel(), first
     return Columns(known, microbatches, holder, *arrays, np.zeros(kind.size, bool)).schedule
+
+
+def name_of(name: str) -> str:
+    """The name under which `RULES` has a schedule.
+
+    Raises
+    ------
+    UnknownName
+    """
+    known = _ALIASES.get(name, name) if isinstance(name, str) else None
+    if known not in RULES:
+        raise UnknownName(f"schedule {shown(name)} is not known; {nearest(name, RULES)}")
+    return known
 
 
 def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: int) -> None:

@@ -15,17 +15,8 @@ from pipelab.problem import Problem
 
 # Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's
 # time.
-# SCIP 10 drops dominated columns wrongly where two rows differ in their limits only: it returned 114
-# GPUs where a row allows 104 (`tests/test_nodes.py` has the program). And where it has made rows sparser
-# by adding equations to them, it fixes columns wrongly: it returned two GPUs where a row allows one.
 _SETTINGS = {
-    "scip": {
-        "settings": {
-            "propagating/probing/maxprerounds": 0,
-            "presolving/domcol/maxrounds": 0,
-            "presolving/sparsify/maxrounds": 0,
-        }
-    },
+    "scip": {"settings": {"propagating/probing/maxprerounds": 0}},
     "highs": {},
 }
 

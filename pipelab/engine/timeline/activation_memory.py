@@ -37,6 +37,33 @@ def peak_in_flight(columns: Columns) -> tuple[int, ...]:
     return tuple(int(held[low:high].max(initial=base)) - base for low, high, base in ranges)
 
 
+def held_counts(columns: Columns) -> tuple[np.ndarray, ...]:
+    """Per rank, how much its order has it hold at the fullest moments, whatever the times.
+
+    Returns
+    -------
+    tuple of int arrays, shape (n, 2)
+        In chunks: forwards whose full backward or input gradient has not ended, and input gradients
+        whose weight gradient has not. Of the pairs that occur those that no other exceeds in both;
+        with a activations of a chunk, and w of these still held by its weight gradient, the peak of
+        `memory` is the largest i·a + j·w.
+    """
+    found, held = [], np.zeros((2 * len(columns), 2), dtype=np.int64)
+    # A forward counts before it runs, and what it leaves free after: two lines per entry.
+    held[::2, 0] = columns.kind == F
+    held[1::2, 0] = -np.isin(columns.kind, (B, I)).astype(np.int64)
+    held[1::2, 1] = (columns.kind == I).astype(np.int64) - (columns.kind == W)
+    for low, high in zip(columns.first[:-1].tolist(), columns.first[1:].tolist(), strict=True):
+        forwards, gradients = np.cumsum(held[2 * low : 2 * high], axis=0).T
+        most = np.full(forwards.max(initial=0) + 2, -1)
+        np.maximum.at(most, forwards, gradients)
+        # more than is held with more forwards
+        beyond = np.maximum.accumulate(most[::-1])[::-1]
+        kept = np.flatnonzero(most[:-1] > beyond[1:])
+        found.append(np.stack([kept, most[kept]], axis=1))
+    return tuple(found)
+
+
 def memory(timeline: "Timeline", rank: int) -> Steps:
     """What `rank` holds over time: a forward's activations from its start to the end of its backward.
 

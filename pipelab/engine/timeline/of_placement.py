@@ -142,7 +142,8 @@ def timeline_of(
         By default as many as it takes to reach the rate that `pl.evaluate` predicts. Memory is
         checked for `Workload.in_flight`, whatever this is.
     training : bool
-        Run one training step instead, forward and backward: see `training_timeline`.
+        Run one training step instead, forward and backward: see `training_timeline`. So it does
+        wherever the workload's phase is "training".
     **step
         Options of a training step, such as `schedule="ZBH1"`.
 
@@ -171,7 +172,8 @@ def timeline_of(
     >>> print(pl.timeline_of(tiny, placed.placement, in_flight=1).sentence)
     1 microbatch in flight: 82.5629 tokens/s, 61.3% of the predicted 134.616, which 2 would reach.
     """
-    if true_or_false("timeline_of", "training", training):
+    trains = isinstance(problem, Problem) and problem.workload.phase == "training"
+    if true_or_false("timeline_of", "training", training) or trains:
         if in_flight is not None:
             expected = "expected None: a training step holds what its schedule says"
             raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])

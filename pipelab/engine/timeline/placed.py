@@ -78,7 +78,7 @@ class PlacedTimeline:
     @property
     def returns(self) -> bool:
         """Whether the microbatches go round (decode and mixed): each pass of one waits for its pass before."""
-        return self.problem.workload.phase != "prefill"
+        return self.problem.workload.phase in ("decode", "mixed")
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:

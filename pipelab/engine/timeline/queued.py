@@ -12,11 +12,76 @@ From the times of this larger graph follows how late each message is; the timeli
 ranks' own nodes, with these delays.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pipelab.engine.schedules.columns import Columns
 from pipelab.engine.schedules.compiled import Graph
 from pipelab.engine.schedules.dependencies import makers
+
+
+class Lanes(NamedTuple):
+    """The larger graph, in which messages are nodes after the ranks' own.
+
+    Attributes
+    ----------
+    graph : Graph
+    received, made_by : int arrays, shape (messages,)
+        Of each message the entry that needs it and the entry that makes it.
+    link : int array, shape (messages,)
+        Over which link it comes.
+    """
+
+    graph: Graph
+    received: np.ndarray
+    made_by: np.ndarray
+    link: np.ndarray
+
+
+def lanes_of(columns: Columns, graph: Graph, link: np.ndarray) -> Lanes:
+    """The larger graph; made once for each columns.
+
+    Parameters
+    ----------
+    columns, graph
+        Of the schedule, wired as for buffered transfers.
+    link : int array, shape (entries,)
+        Over which link each entry's data comes; the number of links for none.
+    """
+    kept = columns.__dict__.get("_lanes")
+    if kept is None:
+        kept = columns.__dict__["_lanes"] = _lanes(columns, graph, link)
+    return kept
+
+
+def _lanes(columns: Columns, graph: Graph, link: np.ndarray) -> Lanes:
+    nodes, maker = len(graph), makers(columns)
+    received = np.flatnonzero(link < columns.stages - 1)
+    made_by = maker[received]
+    # One lane for each pair of sender and receiver; its messages in the sender's order.
+    lane = columns.rank[made_by] * np.int64(columns.ranks) + columns.rank[received]
+    order = np.lexsort((made_by, lane))
+    received, made_by, lane = received[order], made_by[order], lane[order]
+    begins = np.flatnonzero(np.append(True, lane[1:] != lane[:-1]))
+    messages = nodes + np.arange(len(received))
+    count = nodes + len(received)
+
+    waits = [_moved(wait, nodes, count, len(received)) for wait in graph.waits]
+    if len(received):
+        before = np.append(count, messages[:-1])
+        before[begins] = count
+        waits[0][nodes:] = before
+        waits[1][nodes:] = graph.node[made_by]
+    # The second half of a pair has its own array of what it waits for.
+    for which, mine in enumerate((~columns.second[received], columns.second[received]), 1):
+        if mine.any():
+            waits[which][graph.node[received[mine]]] = messages[mine]
+
+    first = (
+        np.concatenate([graph.first, nodes + begins[1:], [count]]) if len(received) else graph.first
+    )
+    return Lanes(Graph(first, np.arange(count), tuple(waits)), received, made_by, link[received])
 
 
 def queued_delays(
@@ -26,10 +91,8 @@ def queued_delays(
 
     Parameters
     ----------
-    columns, graph
-        Of the schedule, wired as for buffered transfers.
-    link : int array, shape (entries,)
-        Over which link each entry's data comes; the last index of `comm` for none.
+    columns, graph, link
+        As `lanes_of` has them.
     comm : float array, shape (links + 1,)
         For how long a message holds its lane.
     duration : float array, shape (nodes,)
@@ -40,37 +103,12 @@ def queued_delays(
     float array, shape (entries,)
         0 where nothing is sent.
     """
-    nodes, maker = len(graph), makers(columns)
-    received = np.flatnonzero(link < len(comm) - 1)
-    if not len(received):
-        return np.zeros(len(columns))
-    made_by = maker[received]
-    # One lane for each pair of sender and receiver; its messages in the sender's order.
-    lane = columns.rank[made_by] * np.int64(columns.ranks) + columns.rank[received]
-    order = np.lexsort((made_by, lane))
-    received, made_by, lane = received[order], made_by[order], lane[order]
-    begins = np.flatnonzero(np.append(True, lane[1:] != lane[:-1]))
-    messages = nodes + np.arange(len(received))
-    count = nodes + len(received)
-
-    message_of = np.full(len(columns), -1)
-    message_of[received] = messages
-    waits = [_moved(wait, nodes, count, len(received)) for wait in graph.waits]
-    before = np.append(count, messages[:-1])
-    before[begins] = count
-    waits[0][nodes:] = before
-    waits[1][nodes:] = graph.node[made_by]
-    for entry in received.tolist():
-        # The second half of a pair has its own array of what it waits for.
-        which = 2 if columns.second[entry] else 1
-        waits[which][graph.node[entry]] = message_of[entry]
-
-    first = np.concatenate([graph.first, nodes + begins[1:], [count]])
-    lanes = Graph(first, np.arange(count), tuple(waits))
-    lasts = np.concatenate([duration, comm[link[received]]])
-    end = lanes.order.finish(lasts, (None,) * len(waits))
     late = np.zeros(len(columns))
-    late[received] = end[messages] - end[graph.node[made_by]]
+    lanes = lanes_of(columns, graph, link)
+    if len(lanes.received):
+        lasts = np.concatenate([duration, comm[lanes.link]])
+        end = lanes.graph.order.finish(lasts, (None,) * len(lanes.graph.waits))
+        late[lanes.received] = end[len(graph) :] - end[graph.node[lanes.made_by]]
     return late
 
 

@@ -1,24 +1,30 @@
 """A placement run as a training pipeline: forward and backward over its stages."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipelab.costs import TrainingCost
+from pipelab.costs import MEMORY_SLACK, TrainingCost
 from pipelab.display import NO_FORMULAS, table
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.event_times import simulate
 from pipelab.engine.timeline.placed import refuse_transfers_per_second, stage_label
 from pipelab.engine.timeline.timeline import Timeline
+from pipelab.engine.timeline.training_costs import (
+    by_cost_model,
+    by_multiples,
+    hops,
+    in_training,
+    stages_of,
+)
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import real_number, whole_number
-from pipelab.placement import Placement, Stage
+from pipelab.fields import whole_number
+from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.schedules import Schedule
 from pipelab.solving import Result, placement_in
 
 if TYPE_CHECKING:
@@ -42,6 +48,8 @@ class TrainingTimeline:
         memory is in GB, where the cost model says what training keeps.
     stages : tuple of TrainingCost or None
         What each stage takes and keeps; None where the cost model does not say.
+    recompute : tuple of str or None
+        What each stage computes a second time: "none", "selective" or "full"; None as `stages`.
 
     Examples
     --------
@@ -58,6 +66,7 @@ class TrainingTimeline:
     evaluation: Evaluation
     timeline: Timeline
     stages: tuple[TrainingCost, ...] | None = None
+    recompute: tuple[str, ...] | None = None
 
     @property
     def memory_gb(self) -> tuple[float, ...] | None:
@@ -68,7 +77,9 @@ class TrainingTimeline:
         if self.stages is None:
             return None
         peaks = self.timeline.peak_memory
-        return tuple(s.state_gb + peak for s, peak in zip(self.stages, peaks, strict=True))
+        return tuple(
+            s.state_gb + s.working_gb + peak for s, peak in zip(self.stages, peaks, strict=True)
+        )
 
     @property
     def shortfall(self) -> str:
@@ -76,14 +87,15 @@ class TrainingTimeline:
         lacking = [
             f"{label} needs {need:.1f} GB of {limit:.1f}"
             for label, need, limit in zip(
-                self.labels, self.memory_gb or (), self._limits_gb, strict=False
+                self.labels, self.memory_gb or (), self.limits_gb, strict=False
             )
-            if need > limit
+            if need > limit * MEMORY_SLACK
         ]
         return "; ".join(lacking)
 
     @property
-    def _limits_gb(self) -> tuple[float, ...]:
+    def limits_gb(self) -> tuple[float, ...]:
+        """What each rank's smallest GPU has."""
         return tuple(min(report.memory_limit_gb) for report in self.evaluation.stages)
 
     @property
@@ -146,8 +158,11 @@ class TrainingTimeline:
         }
         if self.stages is not None:
             columns["state_gb"] = [stage.state_gb for stage in self.stages]
-            columns["activations_gb"] = timeline.peak_memory
-            columns["memory_gb"] = self._limits_gb
+            columns["activations_gb"] = [
+                stage.working_gb + peak
+                for stage, peak in zip(self.stages, timeline.peak_memory, strict=True)
+            ]
+            columns["memory_gb"] = self.limits_gb
         return pd.DataFrame(columns)
 
     def __repr__(self) -> str:
@@ -171,7 +186,7 @@ def training_timeline(
     backward_weight: float | None = None,
     weight_activation: float | None = None,
     transfers: str = "queued",
-    recompute: str | None = None,
+    recompute: str | Sequence[str] | None = None,
     bytes_per_parameter: float | None = None,
 ) -> TrainingTimeline:
     """Run one training step of a placement: forward and backward over its stages, simulated.
@@ -183,11 +198,11 @@ def training_timeline(
     Parameters
     ----------
     problem : Problem
-        With a prefill workload, and with `link_units="tokens"`, unless there is no link.
+        With a workload of training or of prefill, and with `link_units="tokens"`, unless there is no link.
     placement : Placement or Result
         A reader's own, or what `pl.solve` returned.
     microbatches : int, optional
-        By default four for each stage.
+        By default the workload's where its phase is "training", else four for each stage.
     schedule : str
         Any name that `pl.schedule` knows. With several chunks per rank, every stage's work is cut
         into equal ones.
@@ -201,9 +216,10 @@ def training_timeline(
     transfers : str
         As for `pl.simulate`: by default messages between two ranks go one at a time, at the speed
         of the slower direction.
-    recompute : {"none", "selective", "full"}, optional
+    recompute : {"none", "selective", "full", "auto"} or a sequence of them, optional
         Which activations are computed a second time instead of kept, as for
-        `Roofline.training_cost`; none by default.
+        `Roofline.training_cost`; none by default. "auto": full on the stages that do not fit
+        otherwise. Of a sequence, one for each stage.
     bytes_per_parameter : float, optional
         Of weights, gradients and the optimizer's state; by default 16, as Adam in mixed precision.
 
@@ -217,8 +233,8 @@ def training_timeline(
     InvalidPlacement
         The placement breaks a rule or does not fit; names stage, GPU, need and offer.
     InvalidValue
-        Links are counted in transfers/s, there is no placement, the workload is not prefill, the
-        schedule has no backward, or a number does not fit.
+        Links are counted in transfers/s, there is no placement, the workload is of decode or mixed,
+        the schedule has no backward, or a number does not fit.
     UnknownName
         There is no schedule of this name.
     TooLarge
@@ -236,114 +252,26 @@ def training_timeline(
     placement = placement_in(placement, what)
     evaluation = evaluate(problem, placement)
     refuse_transfers_per_second(evaluation, what)
-    phase = problem.workload.phase
-    if phase != "prefill":
-        expected = "expected 'prefill': training reads whole sequences"
-        raise InvalidValue(what, [("problem.workload.phase", phase, expected)])
-    microbatches = 4 * len(placement) if microbatches is None else microbatches
+    load = problem.workload
+    if load.phase not in ("prefill", "training"):
+        expected = "expected 'training', or 'prefill': training reads whole sequences"
+        raise InvalidValue(what, [("problem.workload.phase", load.phase, expected)])
+    if microbatches is None:
+        microbatches = load.microbatches if load.phase == "training" else 4 * len(placement)
     microbatches = whole_number(what, "microbatches", microbatches)
     order = make_schedule(schedule, len(placement), microbatches)
     if columns_of(order).forward_only:
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
         raise InvalidValue(what, [("schedule", schedule, expected)])
-    stated = {"recompute": recompute, "bytes_per_parameter": bytes_per_parameter}
-    recipe = {name: value for name, value in stated.items() if value is not None}
-    multiples = backward_input, backward_weight
-    if hasattr(problem.costs, "training_cost"):
-        stages = tuple(
-            problem.costs.training_cost(problem, report, **recipe) for report in evaluation.stages
-        )
-        per_rank = _by_cost_model(stages, *multiples, weight_activation)
-    elif recipe:
-        name = next(iter(recipe))
-        expected = "expected a cost model that knows what training keeps, such as Roofline"
-        raise InvalidValue(what, [(name, recipe[name], expected)])
+    recipe = {} if bytes_per_parameter is None else {"bytes_per_parameter": bytes_per_parameter}
+    found = stages_of(problem, evaluation, order, recompute, recipe)
+    stages = None if found is None else tuple(cost for cost, _ in found)
+    multiples = backward_input, backward_weight, weight_activation
+    if stages is None:
+        per_rank = by_multiples(evaluation, *multiples)
     else:
-        stages = None
-        per_rank = _by_multiples(problem, evaluation, *multiples, weight_activation)
-    costs = replace(per_rank.cut_for(order), comm=_hops(_in_training(problem), placement, order))
+        per_rank = by_cost_model(stages, *multiples)
+    costs = replace(per_rank.cut_for(order), comm=hops(in_training(problem), placement, order))
     timeline = simulate(order, costs, transfers=transfers)
-    return TrainingTimeline(problem, placement, evaluation, timeline, stages)
-
-
-def _by_cost_model(
-    stages: tuple[TrainingCost, ...],
-    backward_input: float | None,
-    backward_weight: float | None,
-    weight_activation: float | None,
-) -> StageCosts:
-    """Seconds and gigabytes of every rank, as the cost model has them but for what the user states."""
-    forward, back, weight, step, _, held, kept = map(list, zip(*stages, strict=True))
-    if backward_input is not None:
-        back = [_multiple("backward_input", backward_input) * time for time in forward]
-    if backward_weight is not None:
-        weight = [_multiple("backward_weight", backward_weight) * time for time in forward]
-    if weight_activation is not None:
-        kept = [_multiple("weight_activation", weight_activation) * gb for gb in held]
-    return StageCosts(
-        forward,
-        back,
-        weight,
-        activation=held,
-        weight_activation=kept,
-        optimizer=max(step),
-        unit="s",
-    )
-
-
-def _by_multiples(
-    problem: Problem,
-    evaluation: Evaluation,
-    backward_input: float | None,
-    backward_weight: float | None,
-    weight_activation: float | None,
-) -> StageCosts:
-    """The forward of inference, and backwards as multiples of it."""
-    forward = [problem.workload.tokens / report.throughput for report in evaluation.stages]
-    back = 1.0 if backward_input is None else _multiple("backward_input", backward_input)
-    weight = 1.0 if backward_weight is None else _multiple("backward_weight", backward_weight)
-    return StageCosts(
-        forward,
-        [back * time for time in forward],
-        [weight * time for time in forward],
-        weight_activation=weight_activation,
-        unit="s",
-    )
-
-
-def _multiple(field: str, value: Any) -> float:
-    expected = "expected a multiple of the forward, at least 0"
-    if real_number("timeline_of", field, value, expected) < 0:
-        raise InvalidValue("timeline_of", [(field, value, expected)])
-    return float(value)
-
-
-def _in_training(problem: Problem) -> Problem:
-    """With links that carry what stages send in training, where the cost model tells it from inference."""
-    if hasattr(problem.costs, "for_training"):
-        return replace(problem, costs=problem.costs.for_training())
-    return problem
-
-
-def _hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
-    """Seconds of the message between each stage of the schedule and the next; 0 within a rank."""
-    at, stages = order.stage_rank, placement.stages
-    # A stage's link to itself is left out: a GPU's bandwidth to itself may be any number.
-    return [
-        0.0 if at[s] == at[s + 1] else _hop(problem, stages[at[s]], stages[at[s + 1]])
-        for s in range(order.stages - 1)
-    ]
-
-
-def _hop(problem: Problem, one: Stage, other: Stage) -> float:
-    """Activations go forward, gradients of the same size back: the slowest pair of GPUs in each direction."""
-    pairs = [pair for i in one.gpus for j in other.gpus for pair in ((i, j), (j, i))]
-    cluster = problem.cluster
-    return max(
-        float(
-            problem.message_seconds(
-                cluster.bandwidth_between(*pair), cluster.latency_between(*pair)
-            )
-        )
-        for pair in pairs
-    )
+    how = None if found is None else tuple(mode for _, mode in found)
+    return TrainingTimeline(problem, placement, evaluation, timeline, stages, how)

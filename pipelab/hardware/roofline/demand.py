@@ -58,7 +58,6 @@ class Demand:
 
     model: Transformer
     load: Workload
-    every_token: bool = False  # the head is asked for all tokens, as in training
 
     @property
     def new_tokens(self) -> float:
@@ -67,14 +66,16 @@ class Demand:
 
     @property
     def answers(self) -> float:
-        """Tokens per sequence that the head is asked for: the last of a prompt, or each new one."""
-        if self.every_token:
+        """Tokens per sequence that the head is asked for: the last of a prompt, each new one, or all."""
+        if self.load.phase == "training":
             return self.new_tokens
         return 1 + 1 / self.load.output_tokens if self.load.phase == "mixed" else 1.0
 
     @property
     def kept_tokens(self) -> float:
-        """Tokens per sequence that the KV cache must have room for."""
+        """Tokens per sequence that the KV cache must have room for; training has none."""
+        if self.load.phase == "training":
+            return 0.0
         written = self.load.output_tokens if self.load.phase == "mixed" else 0
         return self._seen(self.load.sequence_length + written)
 
@@ -113,9 +114,9 @@ class Demand:
     def _prompt_pairs(self) -> float:
         """Pairs of one prompt, per pass: in a mixed load, of the share of it that a new token brings."""
         pairs = self._pairs(0, self.load.sequence_length)
-        return {"prefill": pairs, "decode": 0.0, "mixed": pairs / self.load.output_tokens}[
-            self.load.phase
-        ]
+        if self.load.phase == "mixed":
+            return pairs / self.load.output_tokens
+        return 0.0 if self.load.phase == "decode" else pairs
 
     @property
     def _answer_pairs(self) -> float:
@@ -156,7 +157,7 @@ class Demand:
     def kv_bytes(self, b: Any) -> Any:
         """Keys and values of one layer that a pass with b sequences reads or writes."""
         s, o = self.load.sequence_length, self.load.output_tokens
-        prompt = {"prefill": float(s), "decode": 0.0, "mixed": s / o}[self.load.phase]
+        prompt = {"decode": 0.0, "mixed": s / o}.get(self.load.phase, float(s))
         return b * (prompt + self._answer_pairs) * self.model.kv_bytes
 
     def activation_bytes(self, b: Any) -> Any:

@@ -9,6 +9,7 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue
 from pipelab.hardware.roofline.arrays import Span
 from pipelab.hardware.roofline.demand import Demand
+from pipelab.hardware.roofline.pass_times import seconds_of_pass
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 from pipelab.splits import split_minmax
@@ -16,11 +17,11 @@ from pipelab.splits import split_minmax
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from pipelab.hardware.roofline.cost_model import Roofline  # whose constants these are
+    from pipelab.hardware.roofline.stage_costs import RooflineStages  # whose constants these are
 
 
 def mixes_of_node(
-    costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU, gpus: int
+    costs: "RooflineStages", model: Transformer, workload: Workload, gpu: GPU, gpus: int
 ) -> "DataFrame":
     """The table of `Roofline.node_mixes`."""
     import pandas as pd
@@ -46,7 +47,7 @@ def _can_cut(model: Transformer, cut: int) -> bool:
 
 
 def _row(
-    costs: "Roofline",
+    costs: "RooflineStages",
     model: Transformer,
     workload: Workload,
     gpu: GPU,
@@ -58,7 +59,9 @@ def _row(
     whole = workload.batch_size * workload.in_flight
     batch = -(-whole // (replicas * stages))
     load = replace(workload, batch_size=batch, in_flight=stages)
-    each = [costs.pass_seconds(model, load, gpu, range(i, i + 1), cut) for i in range(model.layers)]
+    each = [
+        seconds_of_pass(costs, model, load, gpu, range(i, i + 1), cut) for i in range(model.layers)
+    ]
     split = split_minmax(each, stages)
     assert split is not None  # there are no limits
     seconds = [sum(each[i] for i in layers) for layers in split]

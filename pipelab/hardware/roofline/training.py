@@ -7,7 +7,9 @@ input gradient all-reduces as often as the forward, weight gradients never. Sele
 is what fused attention does already; full recomputation runs the forward again.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from pipelab.hardware.training_memory import (
     head_bytes,
     weight_share,
 )
+from pipelab.hardware.transformer import Transformer
 
 if TYPE_CHECKING:
     from pipelab.evaluation import StageReport
@@ -46,66 +49,110 @@ def training_cost(
     bytes_per_parameter: float = ADAM_BYTES,
 ) -> TrainingCost:
     """One stage of a placement; see `Roofline.training_cost`."""
+    model, layers = problem.model, report.stage.layers
+    span, parameters = Span.of(model, layers), float(model.parameters(layers))
+    even = (problem.workload.batch_size / len(report.stage.gpus),) * len(report.stage.gpus)
+    batch = report.batch if report.degree == 1 else even
+    found = _stages(
+        costs, problem, report.stage.gpus, span, parameters, batch, recompute, bytes_per_parameter
+    )
+    return TrainingCost(*(float(value) for value in found))
+
+
+def training_table(
+    costs: "RooflineConstants",
+    problem: "Problem",
+    ids: Sequence[int],
+    *,
+    recompute: Recompute = "none",
+    bytes_per_parameter: float = ADAM_BYTES,
+) -> np.ndarray | None:
+    """The same for every kind of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
+
+    None where shares of the batch depend on the span.
+    """
+    gpus = [problem.cluster.gpus[g] for g in ids]
+    if problem.batch_split != "even" and len(set(gpus)) > 1:
+        return None
+    model = problem.model
+    spans = zip(*model.spans.examples, strict=True)
+    parameters = np.array([float(model.parameters(range(i, i + n))) for i, n in spans])
+    batch = (problem.workload.batch_size / len(ids),) * len(ids)
+    return _stages(
+        costs, problem, ids, Span.all(model), parameters, batch, recompute, bytes_per_parameter
+    )
+
+
+def _stages(
+    costs: "RooflineConstants",
+    problem: "Problem",
+    ids: Sequence[int],
+    span: Span,
+    parameters: Any,
+    batch: tuple[float, ...],
+    recompute: Recompute,
+    bytes_per_parameter: float,
+) -> np.ndarray:
+    """The fields of `TrainingCost`, one number for one span, or an array for many."""
     if real_number("training_cost", "bytes_per_parameter", bytes_per_parameter) < 0:
         expected = "expected at least 0"
         raise InvalidValue(
             "training_cost", [("bytes_per_parameter", bytes_per_parameter, expected)]
         )
-    model, load, layers = problem.model, problem.workload, report.stage.layers
-    demand, span = Demand(model, load, every_token=True), Span.of(model, layers)
-    gpus = tuple(problem.cluster.gpus[g] for g in report.stage.gpus)
+    model, load = problem.model, replace(problem.workload, phase="training")
+    demand, gpus = Demand(model, load), tuple(problem.cluster.gpus[g] for g in ids)
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
     # Serving may prefer to share the batch where training has to cut layers, and so may this.
-    shared = {1: report.batch}
+    shared = {1: batch}
     for t in degrees_of(costs, model, gpus):
         shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
-    modes = []
-    for t, batch in shared.items():
-        most = max(float(whole_sequences(share)) for share in batch)
+    modes, busy = [], []
+    for t, shares in shared.items():
         times = [
             _gradients(costs, demand, gpu, span, float(whole_sequences(share)), t)
-            for gpu, share in dict.fromkeys(zip(gpus, batch, strict=True))
+            for gpu, share in dict.fromkeys(zip(gpus, shares, strict=True))
             if share > 0
         ]
-        slowest = tuple(max(column) for column in zip(*times, strict=True))
-        modes.append((sum(slowest), slowest, t, most))
-    _, (forward, back, weight), degree, sequences = min(modes)
-    parameters = model.parameters(layers) / degree
-    most = sequences * load.sequence_length
+        forward, back, weight = (np.maximum.reduce(column) for column in zip(*times, strict=True))
+        busy.append(forward + back + weight)
+        tokens = max(float(whole_sequences(share)) for share in shares) * load.sequence_length
+        kept = _kept(model, span, tokens, load.sequence_length, t, recompute)
+        if recompute == "full":
+            back = back + forward
+        step = _step(costs, demand, problem, ids, t, parameters / t)
+        state = parameters / t * bytes_per_parameter / 1e9
+        modes.append(np.stack(np.broadcast_arrays(forward, back, weight, step, state, *kept)))
+    best = np.argmin(np.stack(busy), axis=0)
+    return np.take_along_axis(np.stack(modes), best[None, None], axis=0)[0]
+
+
+def _kept(
+    model: Transformer, span: Span, tokens: float, sequence: int, degree: int, recompute: Recompute
+) -> tuple[Any, Any, float]:
+    """GB of activations until the input gradient, from there to the weight gradient, and once."""
     one_layer = activation_bytes(
-        model, most, sequence=load.sequence_length, recompute=recompute, degree=degree
+        model, tokens, sequence=sequence, recompute=recompute, degree=degree
     )
-    last = model.layers - 1 in layers
-    head = head_bytes(model, most, degree) if last else 0.0
-    kept = weight_share(model) * activation_bytes(
-        model, most, sequence=load.sequence_length, degree=degree
-    )
-    whole = len(layers) * one_layer + head
-    if recompute == "full":
-        back += forward
-        # While a layer's backward runs, its activations are there again.
-        whole += kept / weight_share(model)
-    return TrainingCost(
-        forward,
-        back,
-        weight,
-        _step(costs, demand, problem, report, degree, parameters),
-        parameters * bytes_per_parameter / 1e9,
-        whole / 1e9,
-        min(whole, len(layers) * kept + head) / 1e9,
+    head = span.last * head_bytes(model, tokens, degree)
+    # Not recomputed: of one layer all is there again while its backward runs, and what weight
+    # gradients need stays until they run.
+    stored = activation_bytes(model, tokens, sequence=sequence, degree=degree)
+    return (
+        (span.layers * one_layer + head) / 1e9,
+        (span.layers * weight_share(model) * stored + head) / 1e9,
+        stored / 1e9 if recompute == "full" else 0.0,
     )
 
 
 def _gradients(
     costs: "RooflineConstants", demand: Demand, gpu: GPU, span: Span, b: float, degree: int
-) -> tuple[float, float, float]:
+) -> tuple[Any, Any, Any]:
     """Seconds of forward, input gradient and weight gradient on one GPU."""
     hardware = hardware_of(costs, demand, [gpu]).take(0)
-    forward = float(stage_seconds(costs, demand, hardware, span, b, degree))
-    shared = 0.0
+    forward = stage_seconds(costs, demand, hardware, span, b, degree)
+    shared: Any = 0.0
     if degree > 1:
-        each = layer_collectives(costs.constants, demand, hardware, b, degree)
-        shared = float(span.layers * each)
+        shared = span.layers * layer_collectives(costs.constants, demand, hardware, b, degree)
     matrices = (
         (span.layers - span.dense) * demand.layer_flops("ordinary", b)
         + span.dense * demand.layer_flops("dense", b)
@@ -116,27 +163,27 @@ def _gradients(
     )
     alone = (forward - shared) / (matrices + attention)
     back = alone * (matrices + ATTENTION_BACKWARD * attention) + shared
-    return forward, float(back), float(alone * matrices)
+    return forward, back, alone * matrices
 
 
 def _step(
     costs: "RooflineConstants",
     demand: Demand,
     problem: "Problem",
-    report: "StageReport",
+    ids: Sequence[int],
     degree: int,
-    parameters: float,
-) -> float:
+    parameters: Any,
+) -> Any:
     """Seconds to add up the gradients of the stage's replicas in a ring, and to update its weights."""
-    stage, cluster = report.stage, problem.cluster
-    gpus = [cluster.gpus[g] for g in stage.gpus]
-    update = max(
-        parameters * UPDATE_BYTES / float(hardware_of(costs, demand, [gpu]).take(0).bandwidth)
-        for gpu in dict.fromkeys(gpus)
+    cluster = problem.cluster
+    gpus = [cluster.gpus[g] for g in ids]
+    slowest = min(
+        float(hardware_of(costs, demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
     )
+    update = parameters * UPDATE_BYTES / slowest
     replicas = len(gpus) // degree
     if replicas == 1:
-        return float(update)
-    slowest = min(cluster.bandwidth_between(i, j) for i in stage.gpus for j in stage.gpus if i != j)
-    ring = 2 * (replicas - 1) / replicas * parameters * 2 / (slowest * 1e9)
-    return float(update + ring) if np.isfinite(ring) else float(update)
+        return update
+    link = min(cluster.bandwidth_between(i, j) for i in ids for j in ids if i != j)
+    ring = 2 * (replicas - 1) / replicas * parameters * 2 / (link * 1e9) if link else np.inf
+    return update + ring

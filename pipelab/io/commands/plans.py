@@ -118,7 +118,10 @@ def evaluate(
 def settings(
     wanted: Wanted,
     engine: Annotated[
-        str, typer.Option(help="vLLM, llama.cpp, SGLang, Megatron, TensorRT-LLM or transformers.")
+        str,
+        typer.Option(
+            help="vLLM, llama.cpp, SGLang, Megatron, torchtitan, TensorRT-LLM or transformers."
+        ),
     ],
     case_or_plan: Annotated[
         str | None, typer.Argument(help="A case to solve, or a plan written by solve --output.")

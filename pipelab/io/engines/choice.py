@@ -1,10 +1,15 @@
 """settings(problem, plan, engine): a plan as the settings of the engine that runs it."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, overload
 
+from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.in_flight_result import InFlightResult
-from pipelab.errors import UnknownName, nearest, shown
+from pipelab.engine.timeline.training import TrainingTimeline
+from pipelab.engine.training import TrainingResult
+from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.evaluation import evaluate
 from pipelab.io.engines.deployment import EnginePlan, deployed
 from pipelab.io.engines.device_map import transformers_launch
 from pipelab.io.engines.launch_script import EngineSettings
@@ -12,6 +17,7 @@ from pipelab.io.engines.llama_cpp import llama_cpp_launch
 from pipelab.io.engines.megatron import megatron_launch
 from pipelab.io.engines.sglang import sglang_launch
 from pipelab.io.engines.tensorrt_llm import tensorrt_llm_launch
+from pipelab.io.engines.torchtitan import torchtitan_launch
 from pipelab.io.engines.vllm import vllm_launch
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -30,6 +36,7 @@ class _Engine(NamedTuple):
     )  # precisions of keys and values; none: it has none
     mixed: bool = False  # GPUs of several makers in one engine
     host_by_host: bool = True  # it numbers its ranks so
+    trains: bool = False  # it takes a schedule
 
 
 ENGINES = {
@@ -42,28 +49,47 @@ ENGINES = {
         host_by_host=False,
     ),
     "SGLang": _Engine(sglang_launch),
-    "Megatron": _Engine(megatron_launch, kv=()),
+    "Megatron": _Engine(megatron_launch, kv=(), trains=True),
+    "torchtitan": _Engine(torchtitan_launch, kv=(), trains=True),
     "TensorRT-LLM": _Engine(tensorrt_llm_launch, ("CUDA",), host_by_host=False),
     "transformers": _Engine(transformers_launch, kv=("bf16", "fp16"), host_by_host=False),
 }
 
 
+@overload
 def settings(
     problem: Problem,
-    plan: Placement | Result | InFlightResult,
+    plan: Placement | Result | InFlightResult | TrainingTimeline,
     engine: str,
     *,
     hosts: str | Sequence[str] | None = None,
-) -> EngineSettings:
+) -> EngineSettings: ...
+@overload
+def settings(
+    problem: Problem,
+    plan: Deployment,
+    engine: str,
+    *,
+    hosts: str | Sequence[str] | None = None,
+) -> dict[str, EngineSettings]: ...
+def settings(
+    problem: Problem,
+    plan: Placement | Result | InFlightResult | TrainingTimeline | Deployment,
+    engine: str,
+    *,
+    hosts: str | Sequence[str] | None = None,
+) -> EngineSettings | dict[str, EngineSettings]:
     """The same stages for an engine: a launch script for the plan's own hosts, and what is in it.
 
     Parameters
     ----------
     problem : Problem
         Its rules and rates count.
-    plan : Placement or Result
-        Of a result, its placement.
-    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "TensorRT-LLM", "transformers"}
+    plan : Placement, Result, TrainingTimeline or Deployment
+        Of a result, its placement; of a deployment, each of its pipelines; of a training step
+        (`pl.timeline_of(…, training=True)`, or a result of `objective="step_time"`) its schedule,
+        microbatches and recomputation, too, for Megatron and torchtitan.
+    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers"}
         The engine that is to run it.
     hosts : str or sequence of str, optional
         The address of every GPU's host, by GPU id; one text where all are on one host. By default a
@@ -73,17 +99,18 @@ def settings(
     Returns
     -------
     EngineSettings
-        Prints as a launch script for bash.
+        Prints as a launch script for bash. Of a deployment a dict of them by name, "pipeline-1",
+        "pipeline-2", …, one for each pipeline: each has GPUs and ports of its own.
 
     Raises
     ------
     InvalidPlacement
         The placement is not valid for this problem.
     InvalidValue
-        There is no placement, or `hosts` does not fit.
+        There is no placement, no pipeline, or `hosts` does not fit.
     NotApplicable
         The engine cannot run this plan: stages have different numbers of GPUs, or share a batch; or
-        it does not take these GPUs, hosts or precisions; names the reason.
+        it does not take these GPUs, hosts, precisions or this schedule; names the reason.
     UnknownName
         The engine is unknown.
 
@@ -107,13 +134,44 @@ def settings(
     """
     if not isinstance(engine, str) or engine not in ENGINES:
         raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, ENGINES)}")
+    if isinstance(plan, Deployment):
+        return _of_pipelines(problem, plan, engine, hosts)
     in_flight = plan.in_flight if isinstance(plan, InFlightResult) else None
     placement = placement_in(plan, "settings")
-    needs = ENGINES[engine]
-    deployment = deployed(problem, placement, engine, hosts, in_flight)
+    step = plan.step if isinstance(plan, TrainingResult) else plan
+    return _launched(
+        deployed(problem, placement, engine, hosts, in_flight),
+        step if isinstance(step, TrainingTimeline) else None,
+    )
+
+
+def _of_pipelines(
+    problem: Problem, plan: Deployment, engine: str, hosts: str | Sequence[str] | None
+) -> dict[str, EngineSettings]:
+    """One launch script for each pipeline, with its own workload."""
+    if not plan.pipelines:
+        expected = f"expected a deployment with a pipeline. {plan.sentence}"
+        raise InvalidValue("settings", [("plan", plan.status, expected)])
+    evaluate(problem, plan)  # no GPU is in two
+    pairs = [(replica, p.workload) for p in plan.pipelines for replica in p.replicas]
+    digits = len(str(len(pairs)))
+    found = {}
+    for i, (replica, load) in enumerate(pairs, start=1):
+        own = deployed(replace(problem, workload=load), replica, engine, hosts, None, i)
+        found[f"pipeline-{i:0{digits}}"] = _launched(own)
+    return found
+
+
+def _launched(deployment: EnginePlan, step: TrainingTimeline | None = None) -> EngineSettings:
+    needs = ENGINES[deployment.engine]
     deployment.refuse_platforms(*needs.platforms, mixed=needs.mixed)
     if needs.kv:
         deployment.refuse_kv(needs.kv)
     if needs.host_by_host:
         deployment.refuse_scattered()
+    if step is not None:
+        if not needs.trains:
+            expected = "expected Megatron or torchtitan for a training step: it serves"
+            raise deployment.refuse("plan", step.timeline.schedule.name, expected)
+        deployment = deployment.for_step(step.timeline.schedule, step.recompute or ())
     return needs.launch(deployment)

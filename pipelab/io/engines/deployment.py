@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelab.display import counted
 from pipelab.errors import InvalidValue, NotApplicable
@@ -12,6 +12,7 @@ from pipelab.fields import is_list
 from pipelab.io.saved_plans import in_flight_needed
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
+from pipelab.schedules import Schedule
 
 # Types without bf16 by how their names begin: compute capability below 8.0 (Kepler to Turing).
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide: bf16 arithmetic from 8.0 on.
@@ -58,6 +59,12 @@ class EnginePlan:
         Of every rank its host (from 0) and its GPU as that host counts.
     in_flight : int
         Microbatches whose KV cache the plan holds.
+    schedule : Schedule or None
+        Of a training step with these stages, where one was given.
+    recompute : str
+        What a training step computes a second time: "none", "selective" or "full".
+    pipeline : int
+        Which pipeline of a deployment it is, from 1; 0: it is the only one.
     """
 
     problem: Problem
@@ -67,6 +74,13 @@ class EnginePlan:
     hosts: tuple[Host, ...]
     places: tuple[tuple[int, int], ...]
     in_flight: int
+    schedule: Schedule | None = None
+    recompute: str = "none"
+    pipeline: int = 0
+
+    def port(self, first: int, each: int = 1) -> int:
+        """A port that no other pipeline of the deployment has, where each takes so many from `first` on."""
+        return first + each * max(0, self.pipeline - 1)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -123,6 +137,23 @@ class EnginePlan:
     def refuse(self, field: str, value: object, expected: str) -> NotApplicable:
         """What this engine cannot do, as an error."""
         return NotApplicable("settings", [(field, value, f"{self.engine}: {expected}")])
+
+    def for_step(self, schedule: Schedule, recompute: Sequence[str]) -> "EnginePlan":
+        """The plan for a training step: its schedule has one rank per stage, and every stage recomputes the same."""
+        stages = len(self.layers)
+        if schedule.ranks != stages or schedule.stages != stages:
+            expected = (
+                f"expected one stage per rank and {counted(stages, 'rank')}, as the plan has; "
+                "with several chunks per rank a rank holds no run of layers"
+            )
+            raise self.refuse("schedule", schedule.name, expected)
+        if len(set(recompute)) > 1:
+            expected = (
+                "expected the same on every stage, since one engine has one choice for all layers; "
+                'solve with recompute="none" or "full"'
+            )
+            raise self.refuse("recompute", tuple(recompute), expected)
+        return replace(self, schedule=schedule, recompute=[*recompute, "none"][0])
 
     def refuse_platforms(self, *known: str, mixed: bool = False) -> None:
         """Refuse GPUs that the engine does not run on, and GPUs of two makers in one engine."""
@@ -205,6 +236,7 @@ def deployed(
     engine: str,
     hosts: str | Sequence[str] | None,
     in_flight: int | None,
+    pipeline: int = 0,
 ) -> EnginePlan:
     """The plan on its hosts.
 
@@ -243,6 +275,7 @@ def deployed(
         machines,
         places,
         in_flight or problem.workload.in_flight,
+        pipeline=pipeline,
     )
 
 

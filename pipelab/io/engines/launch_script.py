@@ -71,8 +71,9 @@ def finished(
     usage = f"Run it: {own}=… bash FILE"
     if several:
         usage = f"Run it on every host: {own}=… HOSTS=… bash FILE NUMBER"
+    which = f", pipeline {plan.pipeline} of a deployment" if plan.pipeline else ""
     comments = [
-        f"{plan.engine}: {name} in {stages} on {counted(len(plan.hosts), 'host')}",
+        f"{plan.engine}: {name} in {stages} on {counted(len(plan.hosts), 'host')}{which}",
         f"{usage}; what follows goes to the engine.",
         *plan.stage_lines(),
         *(f"Note: {note}." for note in notes),
@@ -134,6 +135,15 @@ def table(name: str, values: Sequence[object]) -> str:
     return f"{name}=({' '.join(map(str, ['-', *values]))})"
 
 
+def rendezvous(plan: EnginePlan, port: int) -> list[str]:
+    """Options with which `torchrun` on every host finds the others."""
+    return [
+        f"--nnodes {len(plan.hosts)}",
+        "--node-rank $((number - 1))",
+        f'--master-addr "${{host[1]}}" --master-port {port}',
+    ]
+
+
 def visible(gpus: Sequence[int]) -> str:
     """The variable that makes these GPUs of a host visible, in this order."""
     return f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}"
@@ -151,6 +161,11 @@ def options(**values: object) -> list[str]:
         for name, value in values.items()
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
+
+
+def own_port(plan: EnginePlan, first: int) -> list[str]:
+    """The server's port, where there are several pipelines; otherwise the engine has its usual one."""
+    return options(port=plan.port(first)) if plan.pipeline else []
 
 
 def pairs(arguments: Sequence[str]) -> list[str]:

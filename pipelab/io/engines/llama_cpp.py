@@ -1,9 +1,17 @@
 """llama.cpp: `--tensor-split` by layers, and a server for every GPU that is not beside the last stage."""
 
 from pipelab.io.engines.deployment import EnginePlan
-from pipelab.io.engines.launch_script import EngineSettings, finished, joined, pairs, visible
+from pipelab.io.engines.launch_script import (
+    EngineSettings,
+    finished,
+    joined,
+    own_port,
+    pairs,
+    visible,
+)
 
 _PORT = 50052
+_SERVER_PORT = 8080
 _MOST_DEVICES = 16  # llama_max_devices in src/llama.cpp
 
 
@@ -38,7 +46,7 @@ def llama_cpp_launch(plan: EnginePlan) -> EngineSettings:
     ports: dict[int, int] = {}  # of every host, so far
     servers, addresses = [], []
     for host, gpu in plan.places[:local]:
-        port = ports[host] = ports.get(host, _PORT - 1) + 1
+        port = ports[host] = ports.get(host, plan.port(_PORT, _MOST_DEVICES) - 1) + 1
         address = f"${{host[{host + 1}]}}" if len(plan.hosts) > 1 else "127.0.0.1"
         servers.append((host, f'{visible([gpu])} rpc-server -H "{address}" -p {port} &'))
         addresses.append(f"{address}:{port}")
@@ -47,6 +55,7 @@ def llama_cpp_launch(plan: EnginePlan) -> EngineSettings:
         "-ngl", str(sum(shares)), "-sm", "layer", "-ts", ",".join(map(str, shares)),
         "-c", str(plan.context * plan.sequences), "-np", str(plan.sequences),
     ]  # fmt: skip
+    arguments += own_port(plan, _SERVER_PORT)
     remote = [f'--rpc "{",".join(addresses)}"'] if addresses else []
     serve = joined('llama-server -m "$MODEL"', *pairs(arguments), *remote, '"$@"')
     own = [f"export {visible([gpu for _, gpu in plan.places[local:]])}", f"exec {serve}"]

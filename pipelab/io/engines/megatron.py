@@ -21,17 +21,15 @@ def megatron_launch(plan: EnginePlan) -> script.EngineSettings:
         num_layers=sum(plan.layers),
         tensor_model_parallel_size=plan.size,
         pipeline_model_parallel_size=len(plan.layers),
+        **_step(plan),
         pipeline_model_parallel_layout=_layout(plan.layers),
     )
     quoted = [*arguments[:-1], f"'{arguments[-1]}'"]  # the shell would take | and *
+    rest = " and batch" if plan.schedule is None else " and optimizer"
     own, count = [], str(len(plan.hosts[0].gpus))
     commands = [script.own_gpus(plan)]
     if len(plan.hosts) > 1:
-        own = [
-            f"--nnodes {len(plan.hosts)}",
-            "--node-rank $((number - 1))",
-            f'--master-addr "${{host[1]}}" --master-port {_PORT}',
-        ]
+        own = script.rendezvous(plan, plan.port(_PORT))
         commands.append(script.table("ranks", [len(host.gpus) for host in plan.hosts]))
         count = "${ranks[$number]}"
     own.append(f"--nproc-per-node {count}")
@@ -44,8 +42,32 @@ def megatron_launch(plan: EnginePlan) -> script.EngineSettings:
         commands,
         model="MEGATRON=${MEGATRON:?set MEGATRON to the folder of Megatron-LM}",
         serves=False,
-        notes=("the model's other dimensions, data and batch follow as arguments",),
+        notes=(f"the model's other dimensions, data{rest} follow as arguments",),
     )
+
+
+_RECOMPUTED: dict[str, dict[str, object]] = {
+    "none": {},
+    "selective": {"recompute_granularity": "selective"},
+    "full": {
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 1,
+    },
+}
+
+
+def _step(plan: EnginePlan) -> dict[str, object]:
+    """How a training step is cut into microbatches, and what it recomputes; nothing where none was given."""
+    order = plan.schedule
+    if order is None:
+        return {}
+    if order.name != "1F1B":
+        expected = "expected '1F1B', the only schedule that it has for one stage per rank"
+        raise plan.refuse("schedule", order.name, expected)
+    size = plan.problem.workload.batch_size
+    batches = {"micro_batch_size": size, "global_batch_size": size * order.microbatches}
+    return {**batches, **_RECOMPUTED[plan.recompute]}
 
 
 def _layout(layers: tuple[int, ...]) -> str:

@@ -4,6 +4,7 @@ from pipelab.io.engines import launch_script as script
 from pipelab.io.engines.deployment import EnginePlan
 
 _PORT = 20000
+_SERVER_PORT = 30000
 
 
 def sglang_launch(plan: EnginePlan) -> script.EngineSettings:
@@ -34,13 +35,14 @@ def sglang_launch(plan: EnginePlan) -> script.EngineSettings:
     )
     if getattr(plan.problem.model, "kv_precision", "") == "fp8":
         arguments += script.options(kv_cache_dtype="fp8_e4m3")
+    arguments += script.own_port(plan, _SERVER_PORT)
     environment = {"SGLANG_PP_LAYER_PARTITION": ",".join(map(str, plan.layers))}
     several = []
     if len(counts) > 1:
         several = [
             f"--nnodes {len(counts)}",
             "--node-rank $((number - 1))",
-            f'--dist-init-addr "${{host[1]}}:{_PORT}"',
+            f'--dist-init-addr "${{host[1]}}:{plan.port(_PORT)}"',
         ]
     start = 'exec python3 -m sglang.launch_server --model-path "$MODEL"'
     command = script.joined(start, *script.pairs(arguments), *several, '"$@"')

@@ -1,7 +1,16 @@
 """TensorRT-LLM: `pp_partition` in the file of options of `trtllm-serve`, on one host."""
 
 from pipelab.io.engines.deployment import EnginePlan
-from pipelab.io.engines.launch_script import EngineSettings, finished, joined, own_gpus, pairs
+from pipelab.io.engines.launch_script import (
+    EngineSettings,
+    finished,
+    joined,
+    own_gpus,
+    own_port,
+    pairs,
+)
+
+_SERVER_PORT = 8000
 
 
 def tensorrt_llm_launch(plan: EnginePlan) -> EngineSettings:
@@ -23,6 +32,7 @@ def tensorrt_llm_launch(plan: EnginePlan) -> EngineSettings:
         "max_batch_size": plan.sequences,
     }
     arguments = [part for name, value in sizes.items() for part in (f"--{name}", str(value))]
+    arguments += own_port(plan, _SERVER_PORT)
     lines = [f"pp_partition: [{', '.join(map(str, plan.layers))}]"]
     if plan.without_bf16:
         lines.append("dtype: float16")

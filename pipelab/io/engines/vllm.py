@@ -10,6 +10,8 @@ from pipelab.io.engines import launch_script as script
 from pipelab.io.engines.deployment import EnginePlan, Host
 
 _PORT = 6379
+_SERVER_PORT = 8000
+_WORKERS_PORT, _WORKERS_PORTS = 20000, 100  # of each pipeline that has Ray to itself
 
 
 def vllm_launch(plan: EnginePlan) -> script.EngineSettings:
@@ -38,6 +40,7 @@ def vllm_launch(plan: EnginePlan) -> script.EngineSettings:
     )
     if getattr(plan.problem.model, "kv_precision", "") == "fp8":
         arguments += script.options(kv_cache_dtype="fp8")
+    arguments += script.own_port(plan, _SERVER_PORT)
     environment = {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, plan.layers))}
     serve = script.joined('exec vllm serve "$MODEL"', *script.pairs(arguments), '"$@"')
     if not over_ray:
@@ -46,19 +49,34 @@ def vllm_launch(plan: EnginePlan) -> script.EngineSettings:
     hosts = tuple(replace(h, gpus=_in_rays_order(plan, i, h)) for i, h in enumerate(plan.hosts))
     left = [iter(host.gpus) for host in hosts]
     plan = replace(plan, hosts=hosts, places=tuple((i, next(left[i])) for i, _ in plan.places))
+    own, port = _own_ray(plan), plan.port(_PORT)
     ask = 'import ray; ray.init("auto", logging_level="ERROR"); print(int(ray.cluster_resources().get("GPU", 0)))'
     commands = [
         *_check_of_addresses(plan),
         script.own_gpus(plan),
         "export VLLM_HOST_IP=${host[$number]}",
         "if [ $number -gt 1 ]; then",
-        f'  exec ray start --address="${{host[1]}}:{_PORT}" --node-ip-address="$VLLM_HOST_IP" --block',
+        f'  exec ray start --address="${{host[1]}}:{port}" --node-ip-address="$VLLM_HOST_IP"{own} --block',
         "fi",
-        f'ray start --head --port={_PORT} --node-ip-address="$VLLM_HOST_IP"',
+        f'ray start --head --port={port} --node-ip-address="$VLLM_HOST_IP"{own}',
+        *([f'export RAY_ADDRESS="${{host[1]}}:{port}"'] if plan.pipeline else []),
         f"until [ \"$(python3 -c '{ask}')\" -ge {len(plan.places)} ]; do sleep 2; done  # all hosts have joined",
         serve,
     ]
     return script.finished(plan, environment, arguments, commands)
+
+
+def _own_ray(plan: EnginePlan) -> str:
+    """Ports that no other pipeline's Ray takes on a host that both are on."""
+    if not plan.pipeline:
+        return ""
+    first = plan.port(_WORKERS_PORT, _WORKERS_PORTS)
+    ports = script.options(
+        ray_client_server_port=first,
+        min_worker_port=first + 1,
+        max_worker_port=first + _WORKERS_PORTS - 1,
+    )
+    return " " + " ".join(ports)
 
 
 def _in_rays_order(plan: EnginePlan, number: int, host: Host) -> tuple[int, ...]:

@@ -1,0 +1,292 @@
+"""The placement whose training step takes least time under a published schedule.
+
+The step time of a placement is the simulator's: `timeline_of(problem, placement, training=True,
+schedule=…)`. Placements are searched in order of a lower bound (`engine.training.bounds`) that a
+dynamic program finds for all of them at once, and simulated until the bound meets the best.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator
+
+from pipelab.engine.deadline import Deadline, Ended, deadline_of
+from pipelab.engine.methods.latency import refuse_transfers
+from pipelab.engine.objective import status_and_least
+from pipelab.engine.schedules.by_name import name_of
+from pipelab.engine.solvers import choice
+from pipelab.engine.solvers.solver_run import Progress
+from pipelab.engine.timeline import TrainingTimeline, training_timeline
+from pipelab.engine.tolerances import SOLVER
+from pipelab.engine.training.infeasible import why_none_fits
+from pipelab.engine.training.orders import TRAINED_BY, orders_of
+from pipelab.engine.training.result import StepTime, TrainingResult
+from pipelab.engine.training.rule import Best, RuleSearch, least_slowest
+from pipelab.engine.training.stages import Stages, stages_in_training
+from pipelab.errors import InvalidValue
+from pipelab.fields import checked_arguments
+from pipelab.problem import Problem
+
+ANY = "best"
+
+
+def _schedule(name: Any) -> str:
+    if name == ANY:
+        return ANY
+    known = name_of(name)
+    if known not in TRAINED_BY:
+        expected = f"expected a schedule with backwards, such as '1F1B', or {ANY!r}"
+        raise InvalidValue("solve", [("schedule", name, expected)])
+    return known
+
+
+ScheduleName = Annotated[str, BeforeValidator(_schedule)]
+
+
+@checked_arguments
+def solve_for_step_time(
+    problem: choice.AskedProblem,
+    *,
+    schedule: ScheduleName = "1F1B",
+    recompute: str | None = None,
+    bytes_per_parameter: float | None = None,
+    time_limit: choice.TimeLimit = None,
+    gap: float = 0.0,
+    stop: choice.Stop = None,
+    on_progress: Callable | None = None,
+) -> TrainingResult:
+    """The placement whose training step takes least time.
+
+    A step runs `Workload.microbatches` forward and backward, then the optimizer. Memory must hold
+    the parameters' state, and the activations of as many microbatches as the schedule keeps on
+    each rank.
+
+    Parameters
+    ----------
+    problem : Problem
+        With a workload of training, and with `link_units="tokens"`, unless there is only one GPU.
+    schedule : str
+        A rule that `pl.schedule` knows, or "best": whichever published rule takes least time, each
+        with its own placement.
+    recompute : {"none", "selective", "full", "auto"}, optional
+        Activations that are computed a second time instead of kept; none by default. "auto": all of
+        a stage where it does not fit otherwise.
+    bytes_per_parameter : float, optional
+        Of weights, gradients and the optimizer's state; by default 16, as Adam in mixed precision.
+    time_limit : float, optional
+        Seconds. Ended early, the answer is the best placement so far, with a proven bound.
+    gap : float, optional
+        Stop once the least is known to be lower by at most this share.
+    stop : threading.Event, optional
+        Set it to end the search, to the same effect.
+    on_progress : function of Progress, optional
+        Called for every better placement: its `incumbent` and `bound` are seconds per step.
+
+    Returns
+    -------
+    TrainingResult
+        `objective` has the seconds and their bound. Where nothing fits, `reason` says which stage
+        of the placement that comes nearest lacks how much, and what would help.
+
+    Raises
+    ------
+    InvalidValue
+        The workload is not of training, links are counted in transfers/s, a recipe is given to a
+        cost model that has none, or a value does not fit.
+    UnknownName
+        There is no such schedule.
+    TooLarge
+        More than 400 layers, or too many kinds of stage.
+
+    Notes
+    -----
+    Cost models without `training_cost` give the forward, and both gradients take as long; their
+    memory is checked as for inference.
+
+    Examples
+    --------
+    >>> import dataclasses, pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens")
+    >>> load = dataclasses.replace(tiny.workload, phase="training", microbatches=8)
+    >>> result = solve_for_step_time(dataclasses.replace(tiny, workload=load))
+    >>> result.status, result.objective.unit, len(result.placement.stages)
+    ('optimal', 's per step', 3)
+    """
+    refuse_transfers(problem, "solve")
+    refuse_other_phases(problem)
+    with deadline_of(time_limit, stop) as deadline:
+        try:
+            stages = stages_in_training(problem, recompute, bytes_per_parameter, deadline)
+        except Ended as end:
+            return _unlisted(problem, schedule, deadline, end)
+        solving = _Solving(stages, schedule, gap, deadline, bytes_per_parameter, on_progress)
+        solving.run()
+        return solving.result()
+
+
+def refuse_other_phases(problem: Problem) -> None:
+    """Raise `InvalidValue` for a workload of inference."""
+    phase = problem.workload.phase
+    if phase != "training":
+        expected = "expected 'training': pl.Workload(…, phase='training', microbatches=…)"
+        raise InvalidValue("solve", [("problem.workload.phase", phase, expected)])
+
+
+class _Solving:
+    """All rules in question, one after the other, with the best placement shared."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        schedule: str,
+        gap: float,
+        deadline: Deadline,
+        bytes_per_parameter: float | None,
+        on_progress: Callable | None,
+    ) -> None:
+        self.stages, self.schedule, self.gap = stages, schedule, gap
+        self.deadline, self.bytes_per_parameter = deadline, bytes_per_parameter
+        self.on_progress = on_progress
+        self.best = Best(on_change=self._tell)
+        self.rules: list[RuleSearch] = []
+        self.absent: dict[str, str] = {}
+        self.unseen: tuple[str, ...] = ()
+        self.floor = 0.0
+        self.stopped: str | None = None
+
+    def run(self) -> None:
+        """Rule after rule, each with its share of the time that is left."""
+        names = TRAINED_BY if self.schedule == ANY else (self.schedule,)
+        # 1F1B first: what is known of it helps all others.
+        names = tuple(sorted(names, key=lambda name: name != "1F1B"))
+        microbatches = self.stages.problem.workload.microbatches
+        nothing = [(np.zeros((1, 2)), 1)]
+        self.floor = microbatches * least_slowest(self.stages, nothing)
+        for i, name in enumerate(names):
+            if self.deadline.reason is not None:
+                self.unseen, self.stopped = names[i:], self.deadline.reason
+                break
+            orders, why = orders_of(name, self.stages.most, microbatches)
+            if not orders:
+                self.absent[name] = why
+                continue
+            until, left = self.deadline, len(names) - i
+            if until.limited and left > 1:
+                until = until.within(2 * until.left / left)
+            rule = RuleSearch(name, self.stages, orders, self.best, until, self.gap, self.floor)
+            self.rules.append(rule)
+            rule.run()
+            self.stopped = rule.stopped or self.stopped
+
+    @property
+    def bound(self) -> float:
+        """No placement has less under any of the rules, in seconds."""
+        bounds = [rule.bound for rule in self.rules] + [self.floor] * bool(self.unseen)
+        return min([*bounds, self.best.seconds])
+
+    def _tell(self) -> None:
+        if self.on_progress is not None:
+            nodes = sum(rule.nodes for rule in self.rules)
+            self.on_progress(Progress(self.deadline.spent, self.best.seconds, None, nodes))
+
+    def result(self) -> TrainingResult:
+        """What is known when the search has ended."""
+        problem, best = self.stages.problem, self.best
+        bound: float | None = self.bound
+        step = self._step() if best.plan is not None else None
+        value = None if step is None else step.timeline.iteration_time
+        if value is not None and abs(value / best.seconds - 1) > SOLVER:
+            expected = (
+                f"expected {best.seconds:g} s per step, as for the first layers that are identical"
+            )
+            model = type(problem.costs).__name__
+            raise InvalidValue(f"{model}.training_cost", [("step", value, expected)])
+        reason, stopped = "", self.stopped
+        if value is None and bound == np.inf:
+            status, bound, stopped = "infeasible", None, None
+            reason = self._why_none()
+        else:
+            status, bound = status_and_least(value, bound or None)
+        if step is not None and len(step.placement) > problem.workload.microbatches:
+            few = problem.workload.microbatches
+            several = "one microbatch" if few == 1 else f"{few} microbatches"
+            reason = f"{several} on {len(step.placement)} ranks: some of them always wait"
+        among = self.schedule if self.schedule != ANY else "the published schedules"
+        objective = StepTime("seconds_per_step", "s per step", value, bound, 0.0, among)
+        size = {
+            "classes": len(self.stages.classes),
+            "compositions": len(self.stages.composition),
+            "states": sum(rule.states for rule in self.rules),
+        }
+        details = {
+            "seconds_per_step": value,
+            "bound_seconds": bound,
+            "nodes": sum(rule.nodes for rule in self.rules),
+            "simulated": sum(rule.simulated for rule in self.rules),
+            "bounds_by_schedule": {rule.name: rule.bound for rule in self.rules},
+        }
+        return TrainingResult(
+            problem,
+            "step_time",
+            status,
+            None if step is None else step.placement,
+            None if step is None else step.rate,
+            None,
+            self.deadline.spent,
+            size,
+            "",
+            reason,
+            stopped if status not in ("optimal", "infeasible") else None,
+            details,
+            objective,
+            None if step is None else best.rule,
+            None if step is None else self._recomputed(step),
+            step,
+        )
+
+    def _why_none(self) -> str:
+        """Of the rule that exists here and holds least; or why none exists."""
+        if not self.rules:
+            return next(iter(self.absent.values())).removeprefix("schedule: ")
+        names = [rule.name for rule in self.rules]
+        rule = self.rules[names.index("1F1B") if "1F1B" in names else 0]
+        return why_none_fits(self.stages, rule.orders, self.deadline, self.bytes_per_parameter)
+
+    def _step(self) -> TrainingTimeline:
+        """The best placement, as `timeline_of` has it."""
+        compositions, sizes = self.best.plan or ((), ())
+        placement = self.stages.placement(compositions, np.cumsum([0, *sizes]).tolist())
+        modes = self.stages.modes
+        return training_timeline(
+            self.stages.problem,
+            placement,
+            schedule=self.best.rule,
+            recompute="auto" if len(modes) > 1 else modes[0],
+            bytes_per_parameter=self.bytes_per_parameter,
+        )
+
+    def _recomputed(self, step: TrainingTimeline) -> tuple[str, ...] | None:
+        modes = self.stages.modes
+        if modes == (None,):
+            return None
+        if len(modes) == 1:
+            return tuple(str(modes[0]) for _ in step.placement.stages)
+        return step.recompute
+
+
+def _unlisted(problem: Problem, schedule: str, deadline: Deadline, end: Ended) -> TrainingResult:
+    """Ended while stages were being asked for."""
+    objective = StepTime("seconds_per_step", "s per step", None, None, 0.0, schedule)
+    return TrainingResult(
+        problem,
+        "step_time",
+        "unknown",
+        None,
+        None,
+        None,
+        deadline.spent,
+        reason="the times of stages were still being computed",
+        stopped_by=end.reason,
+        objective=objective,
+    )

@@ -1,0 +1,196 @@
+"""From the mix explorer's cluster and model to a training step: problem, best placement, words, code."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import ending
+from pipelab.engine.schedules import RULES
+from pipelab.engine.timeline import TrainingTimeline, training_timeline
+from pipelab.errors import PipelabError, UnknownName, nearest, shown
+from pipelab.fields import given, whole_number
+from pipelab.hardware.training_memory import RECOMPUTE as KINDS
+from pipelab.problem import Problem, Workload
+from pipelab.solving import solve
+from pipelab.widgets.mix_values import Mix, code_of_problem, problem_of
+
+if TYPE_CHECKING:
+    from pipelab.engine.training import TrainingResult
+
+BEST = "best"  # of the published rules, for each placement
+SCHEDULES = (*(name for name in RULES if name != "Inference"), BEST)
+RECOMPUTE = (*KINDS, "auto")
+_MOST = {"microbatches": 1024, "sequences": 256}
+_MOST_KEPT = 100
+_kept: dict[tuple[Mix, "TrainingValues"], "TrainingResult"] = {}
+
+
+@dataclass(frozen=True)
+class TrainingValues:
+    """One state of the controls for training.
+
+    Parameters
+    ----------
+    schedule : str
+        A name of `pl.schedule`, or "best".
+    microbatches : int
+        Of one step.
+    sequences : int
+        Of one microbatch.
+    recompute : {"none", "selective", "full", "auto"}
+    """
+
+    schedule: str = "1F1B"
+    microbatches: int = 16
+    sequences: int = 1
+    recompute: str = "none"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of `pl.solve`: recomputation only where there is any, since not all cost models know it."""
+        again = {} if self.recompute == "none" else {"recompute": self.recompute}
+        return {"schedule": self.schedule, **again}
+
+
+def begin_training(values: Mapping[str, Any]) -> tuple[TrainingValues, dict[str, Any]]:
+    """Initial values of the controls for training, and the others.
+
+    Raises
+    ------
+    UnknownName, InvalidValue
+        A value is none that its control has.
+    """
+    own = {name: values[name] for name in TrainingValues.__dataclass_fields__ if name in values}
+    for name in ("microbatches", "sequences"):
+        if name in own:
+            own[name] = whole_number("explore_pipeline", name, own[name], most=_MOST[name])
+    for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE)):
+        if own.get(name, known[0]) not in known:
+            raise UnknownName(
+                f"explore_pipeline has no {name} {shown(own[name])}; {nearest(str(own[name]), known)}"
+            )
+    return TrainingValues(**own), {n: v for n, v in values.items() if n not in own}
+
+
+def for_training(mix: Mix, values: TrainingValues) -> Mix:
+    """The mix without what only serving has."""
+    # in flight and output tokens as they are by default: they mean nothing here
+    return replace(mix, phase="prefill", batch=values.sequences, in_flight=1, output_tokens=256)
+
+
+def training_problem(mix: Mix, values: TrainingValues) -> Problem:
+    """The mix's cluster and model, trained.
+
+    Raises
+    ------
+    InvalidValue
+        The values contradict each other.
+    """
+    load = Workload(mix.context, values.sequences, "training", microbatches=values.microbatches)
+    return replace(problem_of(for_training(mix, values)), workload=load)
+
+
+def trained(
+    mix: Mix,
+    values: TrainingValues,
+    stop: threading.Event | None = None,
+    time_limit: float | None = None,
+) -> "TrainingResult":
+    """The placement whose training step takes least, as far as it was found in time.
+
+    Raises
+    ------
+    PipelabError
+        The values contradict each other.
+    """
+    key = for_training(mix, values), values
+    if key in _kept:
+        return _kept[key]
+    found = solve(
+        training_problem(mix, values),
+        objective="step_time",
+        **values.options,
+        stop=stop,
+        time_limit=time_limit,
+    )
+    if found.status in ("optimal", "infeasible"):
+        while len(_kept) >= _MOST_KEPT:
+            _kept.pop(next(iter(_kept)))
+        _kept[key] = found
+    return found
+
+
+def carried_on(
+    found: "TrainingResult | None", mix: Mix, values: TrainingValues
+) -> TrainingTimeline | None:
+    """The placement of another answer under these values, if it exists there: soon drawn, and no answer."""
+    if found is None or found.placement is None:
+        return None
+    options = values.options
+    if values.schedule == BEST:
+        options["schedule"] = found.schedule or values.schedule
+    try:
+        problem = training_problem(mix, values)
+        if problem.cluster.gpus != found.problem.cluster.gpus:
+            return None  # the GPUs' numbers mean others now
+        return training_timeline(problem, found.placement, **options)
+    except PipelabError:
+        return None
+
+
+def passing_headline(step: TrainingTimeline) -> str:
+    """The title until there is an answer."""
+    name, seconds = step.timeline.schedule.name, step.timeline.iteration_time
+    fits = ", which does not fit" if step.shortfall else ""
+    return (
+        f"{name}: a step takes {_time(seconds)} with this placement{fits}; "
+        "the best is being solved …"
+    )
+
+
+def headline(found: "TrainingResult", at_work: bool) -> str:
+    """What was found, and how far it is proven, in one line."""
+    if found.placement is None:
+        return ""
+    stages = len(found.placement)
+    head = f"{found.schedule}: a step takes {_time(given(given(found.objective).value))} on {stages} stages, "
+    if found.status == "optimal":
+        return f"{head}proven least"
+    far = f"up to {found.gap:.1%} less may be possible" if found.gap is not None else "no bound yet"
+    state = "being proven" if at_work else ending(found.stopped_by) or "not proven"
+    return f"{head}{state}: {far}"
+
+
+def facts(found: "TrainingResult", at_work: bool) -> list[str]:
+    """Tokens/s, idle share, what is recomputed; each a line for a reader."""
+    step = found.step
+    if step is None:
+        return [] if at_work else [found.reason or found.sentence]
+    lines = [
+        f"{found.throughput:,.6g} tokens/s; {found.bubble:.1%} of the stages' time is idle (the bubble)."
+    ]
+    kinds = found.recompute or ()
+    if len(set(kinds)) > 1:
+        again = [i for i, kind in enumerate(kinds, 1) if kind != "none"]
+        lines.append(f"Recomputed in stages {', '.join(map(str, again))} only.")
+    return lines
+
+
+def code_of_training(mix: Mix, values: TrainingValues) -> str:
+    """The few lines that make the same problem and the same answer."""
+    lines = code_of_problem(for_training(mix, values))
+    options = ", ".join(f"{name}={value!r}" for name, value in values.options.items())
+    load = f'pl.Workload({mix.context}, {values.sequences}, "training", microbatches={values.microbatches})'
+    lines += [
+        f"problem = dataclasses.replace(problem, workload={load})",
+        f'result = pl.solve(problem, objective="step_time", {options})',
+        "step = result.step",
+    ]
+    if "import dataclasses" not in lines:
+        lines = ["import dataclasses", "", *lines]
+    return "\n".join(lines) + "\n"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.4g} s" if seconds >= 1 else f"{seconds * 1000:.4g} ms"

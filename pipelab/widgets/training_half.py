@@ -1,0 +1,175 @@
+"""The training half of the pipeline explorer: schedule, microbatches, recomputation; Gantt and memory."""
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+
+from pipelab.errors import PipelabError
+from pipelab.figures.plan import plan_parts
+from pipelab.figures.theme import plain
+from pipelab.figures.training_charts import training_gantt_parts, training_memory_parts
+from pipelab.widgets.background import Beside
+from pipelab.widgets.chart import LiveChart
+from pipelab.widgets.panel import COLUMNS, LOOK, RELEASED
+from pipelab.widgets.parts import CopyCode, Words, reload_note
+from pipelab.widgets.training_answer import (
+    BEST,
+    SCHEDULES,
+    TrainingValues,
+    carried_on,
+    code_of_training,
+    facts,
+    headline,
+    passing_headline,
+    trained,
+)
+
+if TYPE_CHECKING:
+    from pipelab.engine.timeline import TrainingTimeline
+    from pipelab.engine.training import TrainingResult
+    from pipelab.widgets.mix_controls import MixControls
+
+_FIRST_S = 0.8  # for a first answer; until then, the placement of the one before is drawn
+_LIMIT_S = 30.0  # for the proof
+_IDLE_S = 0.4  # without a change before that begins
+_MICROBATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_SEQUENCES = (1, 2, 4, 8, 16, 32)
+_RECOMPUTE = {
+    "none": "nothing",
+    "selective": "attention's scores",
+    "full": "whole layers",
+    "auto": "layers where memory binds",
+}
+
+
+class TrainingHalf(widgets.VBox):
+    """Follows the controls of a mix while it is at work.
+
+    Parameters
+    ----------
+    controls : MixControls
+        Cluster, model, context and rules of the stages.
+    values : TrainingValues
+        What its own controls begin with.
+
+    Attributes
+    ----------
+    found : TrainingResult or None
+        The best placement known; None where the values contradict each other, and before the first.
+    """
+
+    def __init__(self, controls: "MixControls", values: TrainingValues) -> None:
+        self._controls, self._at_work = controls, False
+        self.found: TrainingResult | None = None
+        self.schedule = widgets.Dropdown(
+            options=[("the best rule" if name == BEST else name, name) for name in SCHEDULES],
+            value=values.schedule,
+            description="schedule",
+            **LOOK,
+        )
+        self.microbatches = _choice("microbatches", _MICROBATCHES, values.microbatches)
+        self.sequences = _choice("sequences in each", _SEQUENCES, values.sequences)
+        self.recompute = widgets.Dropdown(
+            options=[(label, kind) for kind, label in _RECOMPUTE.items()],
+            value=values.recompute,
+            description="recomputed",
+            **LOOK,
+        )
+        own = [self.schedule, self.microbatches, self.sequences, self.recompute]
+        self.busy, self.words, self.code = widgets.HTML(), Words(), CopyCode()
+        empty = plan_parts(None, None, "The training step is being solved …")
+        self.gantt, self.memory = LiveChart(empty), LiveChart(empty)
+        self._beside = Beside(self._show_busy)
+        for control in own:
+            control.observe(lambda _change: self.follow(), "value")
+        head = widgets.HTML(
+            "<b>The placement whose training step takes least</b>, and what its GPUs do and hold"
+        )
+        grid = widgets.GridBox(own, layout=COLUMNS)
+        super().__init__(
+            [
+                head, grid, self.busy, self.words, self.gantt, self.memory, self.code, reload_note(),
+            ]
+        )  # fmt: skip
+
+    @property
+    def values(self) -> TrainingValues:
+        """What its controls say."""
+        return TrainingValues(
+            self.schedule.value, self.microbatches.value, self.sequences.value, self.recompute.value
+        )
+
+    def begin(self) -> None:
+        """Answer from now on."""
+        self._at_work = True
+        self.follow()
+
+    def end(self) -> None:
+        """Answer no more."""
+        self._at_work = False
+        self._beside.cancel()
+        self._show_busy(False)
+
+    def follow(self) -> None:
+        """The controls have changed: a placement at once, the proof later."""
+        if not self._at_work:
+            return
+        mix, values = self._controls.mix, self.values
+        self.code.code = code_of_training(mix, values)
+        step = carried_on(self.found, mix, values)
+        if step is not None:
+            self._draw(step, passing_headline(step))
+        # where nothing follows, in a script, all of the time is given to the first answer
+        limit = _FIRST_S if self._beside.follows else _LIMIT_S
+        self._beside.run(lambda stop: trained(mix, values, stop, limit), self._arrived)
+
+    def _arrived(self, found: "TrainingResult | None", error: BaseException | None) -> None:
+        if found is None:
+            self.found = None
+            if not isinstance(error, PipelabError):
+                raise error or RuntimeError("neither an answer nor an error")
+            self.words.explain(error)
+            self._show_nothing("These values contradict each other")
+            return
+        proven = found.status in ("optimal", "infeasible")
+        self._show(found, at_work=not proven)
+        if not proven:
+            self._beside.later(self._proof, lambda better: self._show(better, False), _IDLE_S)
+
+    def _proof(self, stop: threading.Event) -> "Iterator[TrainingResult]":
+        mix, values = self._controls.mix, self.values
+        found = trained(mix, values, stop, _LIMIT_S)
+        if not stop.is_set():
+            yield found
+
+    def _show(self, found: "TrainingResult", at_work: bool) -> None:
+        self.found = found
+        self.words.say(*facts(found, at_work))
+        step = found.step
+        if step is None:
+            none = f"{plain(found.problem.name)}: no placement "
+            infeasible = found.status == "infeasible"
+            self._show_nothing(none + ("can be trained" if infeasible else "found yet …"))
+            return
+        self._draw(step, headline(found, at_work))
+
+    def _draw(self, step: "TrainingTimeline", finding: str) -> None:
+        """A step's charts."""
+        self.gantt.put(training_gantt_parts(step, f"{plain(step.problem.name)}, {finding}"))
+        self.memory.put(training_memory_parts(step))
+
+    def _show_nothing(self, title: str) -> None:
+        self.gantt.put(plan_parts(None, None, title))
+        self.memory.put(plan_parts(None, None, "Nothing is held in memory without a placement"))
+
+    def _show_busy(self, on: bool) -> None:
+        text = "<span role='status'>… Still solving; the charts show the previous values.</span>"
+        self.busy.value = text if on else ""
+
+
+def _choice(description: str, options: tuple[int, ...], value: int) -> Any:
+    return widgets.SelectionSlider(
+        options=sorted({*options, value}), value=value, description=description, **RELEASED
+    )

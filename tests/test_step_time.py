@@ -1,0 +1,412 @@
+"""Placement for training: equal to all placements through the simulator, anytime, and with reasons."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise, permutations
+from threading import Event
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+from pipelab.costs import LayerTimes, TrainingCost
+from pipelab.course.training_cuts import cuts_table
+from pipelab.engine.deadline import NEVER
+from pipelab.engine.training import TrainingResult, schedules_for
+from pipelab.engine.training.bounds import placement_bounds
+from pipelab.engine.training.orders import TRAINED_BY, Order, orders_of
+from pipelab.engine.training.stages import stages_in_training
+from pipelab.engine.training.suffixes import Suffixes, merged
+from pipelab.errors import UnknownName
+
+
+class Trained:
+    """Times per type of GPU, gradients and memory of their own: a cost model as a user may write one."""
+
+    def __init__(self, rng, types):
+        self.served = LayerTimes({t: float(rng.choice([1, 2, 3, 5, 7, 11])) for t in types})
+        self.gpu_types, self.check = self.served.gpu_types, self.served.check
+        self.link_throughput, self.stage = self.served.link_throughput, self.served.stage
+        self.back = {t: float(rng.uniform(0.5, 2.5)) for t in types}
+        self.weight = {t: float(rng.uniform(0.1, 1.5)) for t in types}
+        self.step = float(rng.choice([0, 1e-3]))
+        self.kept = float(rng.uniform(0.5, 2.0))
+
+    def training_cost(self, problem, report, *, recompute="none", bytes_per_parameter=16):
+        forward, first = report.seconds, report.gpu_types[0]
+        n = problem.model.work(report.stage.layers)
+        back = self.back[first] * forward + (forward if recompute == "full" else 0.0)
+        kept = n * self.kept * (0.2 if recompute == "full" else 1.0)
+        working = self.kept if recompute == "full" else 0.0
+        weight, state = self.weight[first] * forward, n * bytes_per_parameter / 16
+        return TrainingCost(forward, back, weight, self.step * n, state, kept, 0.7 * kept, working)
+
+
+def random_problem(rng, gpus=None, layers=None, most=1):
+    """Few unlike GPUs, links that matter, memory that binds as often as not."""
+    n, layers = gpus or int(rng.integers(2, 5)), layers or int(rng.integers(3, 6))
+    types = [f"t{i}" for i in range(int(rng.integers(1, 4)))]
+    tight = rng.random() < 0.6
+    room = {t: float(rng.uniform(4, 14)) if tight else 1000.0 for t in types}
+    each = [str(rng.choice(types)) for _ in range(n)]
+    speeds = np.full((n, n), 0.1)
+    if rng.random() < 0.6:
+        speeds = rng.choice([0.02, 0.1, 1, 50], size=(n, n))
+    latency = np.full((n, n), float(rng.choice([0, 2])))
+    np.fill_diagonal(latency, 0)
+    gpus = [pl.GPU(t, room[t]) for t in each]
+    cluster = pl.Cluster(gpus, speeds.tolist(), latency_ms=latency.tolist())
+    factors = tuple(rng.choice([1.0, 1.5], size=layers)) if rng.random() < 0.3 else None
+    model = pl.Model("random", layers, 256, 1024, 0.001, work_factors=factors)
+    load = pl.Workload(
+        64, int(rng.integers(1, 3)), "training", microbatches=int(rng.integers(1, 8))
+    )
+    return pl.Problem(cluster, model, load, Trained(rng, types), most, link_units="tokens")
+
+
+def placements(problem):
+    """Every placement: groups of GPUs in every order, every cut."""
+    n, layers, most = len(problem.cluster), problem.model.layers, problem.max_gpus_per_stage
+    groups = [g for k in range(1, most + 1) for g in combinations(range(n), k)]
+    for p in range(1, min(n, layers) + 1):
+        for chosen in permutations(groups, p):
+            if len({g for group in chosen for g in group}) < sum(map(len, chosen)):
+                continue
+            for cuts in combinations(range(1, layers), p - 1):
+                sizes = [b - a for a, b in pairwise((0, *cuts, layers))]
+                yield pl.Placement.of(list(zip(sizes, chosen, strict=True)))
+
+
+def exists(schedule, ranks, microbatches):
+    try:
+        pl.schedule(schedule, ranks, microbatches)
+    except pl.InvalidValue:
+        return False
+    return True
+
+
+def least(problem, schedule, recompute="none"):
+    """The least step time of all placements that fit, by the simulator; infinite where none does."""
+    best, microbatches = np.inf, problem.workload.microbatches
+    for placement in placements(problem):
+        if exists(schedule, len(placement), microbatches):
+            step = pl.timeline_of(problem, placement, schedule=schedule, recompute=recompute)
+            if not step.shortfall:
+                best = min(best, step.timeline.iteration_time)
+    return best
+
+
+def compare(seed, schedule, recompute="none", **kind):
+    """A random problem solved and tried out; how it ended."""
+    problem = random_problem(np.random.default_rng(seed), **kind)
+    expected = least(problem, schedule, recompute)
+    result = pl.solve(problem, objective="step_time", schedule=schedule, recompute=recompute)
+    if expected == np.inf:
+        assert result.status == "infeasible", (seed, schedule, result.sentence)
+        return "infeasible"
+    assert result.status == "optimal", (seed, schedule, result.sentence)
+    assert result.objective.value == pytest.approx(expected, rel=2e-9), (seed, schedule)
+    assert not result.step.shortfall
+    return "optimal"
+
+
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B", "ZBH1", "Interleaved1F1B", "ZBV"])
+def test_no_placement_is_faster(schedule):
+    ended = [compare(seed, schedule, gpus=3, layers=4) for seed in range(3)]
+    assert "optimal" in ended
+
+
+def test_no_placement_is_faster_where_stages_may_recompute():
+    ended = [compare(seed, "1F1B", "auto", gpus=2, layers=4) for seed in (3, 5, 6, 8)]
+    assert "optimal" in ended
+
+
+def test_no_placement_is_faster_with_several_gpus_per_stage():
+    assert compare(1, "1F1B", gpus=3, layers=3, most=2) == "optimal"
+
+
+def test_merged_classes_bound_every_placement(monkeypatch):
+    """Each group counts with the best that any of its members has."""
+    from pipelab.engine.training import rule
+
+    monkeypatch.setattr(rule, "_MOST_CELLS", 0)
+    for seed in (2, 4):
+        problem = random_problem(np.random.default_rng(seed), gpus=3, layers=4)
+        stages = stages_in_training(problem, None, None, NEVER)
+        orders, _ = orders_of("1F1B", stages.most, problem.workload.microbatches)
+        groups = merged(stages, 1)
+        assert len(groups.count) == 1 < len(stages.classes)
+        table = Suffixes(stages, orders, groups, np.inf, NEVER)
+        bound = min(value[..., 0].max(axis=1).min() for value in table.value[1:])
+        assert bound <= least(problem, "1F1B") * (1 + 1e-9)
+        compare(seed, "1F1B", gpus=3, layers=4)
+
+
+def test_each_stage_recomputes_only_where_it_must():
+    """Of all choices per stage, none that fits is quicker than "auto"."""
+    rng = np.random.default_rng(8)
+    problem = random_problem(rng, gpus=3, layers=5)
+    wide = [replace(g, memory_gb=1000.0) for g in problem.cluster.gpus]
+    problem = replace(problem, cluster=pl.Cluster(wide, [[0.1] * 3] * 3))
+    placement = pl.Placement.of([(2, (0,)), (2, (1,)), (1, (2,))])
+    *_, second, most = sorted(pl.timeline_of(problem, placement).memory_gb)
+    tight = [replace(g, memory_gb=(second + most) / 2) for g in wide]
+    problem = replace(problem, cluster=pl.Cluster(tight, [[0.1] * 3] * 3))
+    auto = pl.timeline_of(problem, placement, recompute="auto")
+    times = []
+    for choice in np.ndindex(2, 2, 2):
+        each = [("none", "full")[i] for i in choice]
+        step = pl.timeline_of(problem, placement, recompute=each)
+        assert step.recompute == tuple(each)
+        if not step.shortfall:
+            times.append(step.timeline.iteration_time)
+    assert set(auto.recompute) == {"none", "full"}
+    assert not auto.shortfall
+    assert auto.timeline.iteration_time == min(times)
+
+
+@pytest.mark.parametrize("schedule", TRAINED_BY)
+def test_bounds_hold_and_many_are_simulated_as_one(schedule):
+    rng = np.random.default_rng(0)
+    for ranks, microbatches in ((1, 4), (3, 6), (4, 8), (5, 5)):
+        if not exists(schedule, ranks, microbatches):
+            continue
+        order = Order(pl.schedule(schedule, ranks, microbatches))
+        at, count = np.array(order.schedule.stage_rank), 60
+        times = rng.random((3, ranks, count)) ** rng.choice([0.3, 1, 4])
+        hops = rng.random((ranks, ranks, count)) * rng.choice([0, 0.1, 1], size=count)
+        hops = np.maximum(hops, hops.transpose(1, 0, 2))
+        comm = np.where((at[:-1] != at[1:])[:, None], hops[at[:-1], at[1:]], 0.0)
+        ends = order.together.makespans(times, comm)
+        chain = hops[range(ranks - 1), range(1, ranks)]
+        bounds = placement_bounds(order, times, np.zeros((ranks, count)), chain)
+        assert (bounds <= ends * (1 + 1e-9)).all()
+        # a rank's own work is never forgotten
+        assert (bounds >= microbatches * times.sum(axis=0).max(axis=0) * (1 - 1e-9)).all()
+        forward, back, weight = times[:, :, 0].tolist()
+        costs = pl.StageCosts(forward, back, weight, activation=forward, weight_activation=back)
+        costs = replace(costs.cut_for(order.schedule), comm=comm[:, 0].tolist())
+        alone = pl.simulate(order.schedule, costs, transfers="queued")
+        assert ends[0] == pytest.approx(alone.makespan, rel=1e-12)
+        peaks = [
+            (held @ times[:2, rank, 0]).max() / order.chunks for rank, held in enumerate(order.held)
+        ]
+        assert peaks == pytest.approx(alone.peak_memory)
+
+
+def real_problem(counts, microbatches=32, sequence=4096, model="Llama-3-8B", **more):
+    memory = pl.gpus()["memory_gb"]
+    gpus = [pl.GPU(t, float(memory[t])) for t, n in counts.items() for _ in range(n)]
+    cluster = pl.Cluster(gpus, [[12.5] * len(gpus) for _ in gpus])
+    load = pl.Workload(sequence, 1, "training", microbatches=microbatches)
+    return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(), **more)
+
+
+def test_unlike_gpus_beat_the_cuts_people_use():
+    problem = real_problem({"A100-SXM-80": 2, "H100-SXM": 2, "L40S": 2})
+    table = cuts_table(problem, recompute="auto").set_index("cut")
+    assert table.status["least step time"] == "optimal"
+    assert table.longer["even"] > 0.3
+    assert 0 < table.longer["ΣT + (M − 1)·max T"] < 0.1
+    assert (table.longer >= 0).all()
+
+
+def test_stopped_early_keeps_its_best_and_says_how_far_off():
+    problem = real_problem({"A100-SXM-80": 4, "H100-SXM": 4, "L40S": 4, "A10G": 4}, 64)
+    result = pl.solve(problem, objective="step_time", recompute="auto", time_limit=1.5)
+    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+    assert 0 < result.gap < 0.25
+    assert result.objective.bound < result.objective.value
+    assert "not proven least among placements under 1F1B (stopped by time limit)" in result.sentence
+    assert not result.step.shortfall
+    few = real_problem({"A100-SXM-80": 3, "H100-SXM": 3, "L40S": 3})
+    loose = pl.solve(few, objective="step_time", recompute="auto", gap=0.5)
+    assert (loose.stopped_by, 0 < loose.gap <= 0.5) == ("gap limit", True)
+    stop = Event()
+    stop.set()
+    for nothing in ({"stop": stop}, {"time_limit": 0}):
+        ended = pl.solve(problem, objective="step_time", **nothing)
+        assert ended.status == "unknown"
+        assert ended.sentence.startswith("No placement was found before the")
+
+
+def test_a_stop_from_the_first_placement_on_keeps_it():
+    problem = real_problem({"A100-SXM-80": 3, "H100-SXM": 3, "L40S": 3}, 24)
+    stop, seen = Event(), []
+
+    def first(progress):
+        seen.append(progress.incumbent)
+        stop.set()
+
+    result = pl.solve(problem, objective="step_time", stop=stop, on_progress=first)
+    assert (result.status, result.stopped_by) == ("feasible", "stop")
+    assert result.objective.value == pytest.approx(seen[-1])
+    assert result.objective.bound > 0
+
+
+def test_what_the_result_says_is_the_simulator_s():
+    problem = real_problem({"A100-SXM-80": 2, "H100-SXM": 1}, 8)
+    result = pl.solve(problem, objective="step_time", schedule="ZB-H1", recompute="full")
+    assert isinstance(result, TrainingResult)
+    step = pl.timeline_of(problem, result, schedule="ZBH1", recompute="full")
+    assert result.objective.value == step.timeline.iteration_time
+    assert result.throughput == step.rate == 8 * 4096 / result.objective.value
+    assert (result.schedule, set(result.recompute)) == ("ZBH1", {"full"})
+    assert result.bubble == step.timeline.bubble_fraction
+    assert result.memory_gb == step.memory_gb
+    assert result.to_dict()["objective"]["seconds_per_step"] == result.objective.value
+    assert "proven least among placements under ZBH1" in result.sentence
+
+
+def test_the_best_schedule_is_the_best_of_all():
+    problem = replace(random_problem(np.random.default_rng(2), gpus=3, layers=4))
+    each = {}
+    for name in TRAINED_BY:
+        result = pl.solve(problem, objective="step_time", schedule=name)
+        if result.placement is not None:
+            each[name] = result.objective.value
+    best = pl.solve(problem, objective="step_time", schedule="best")
+    assert best.status == "optimal"
+    assert best.objective.value == pytest.approx(min(each.values()))
+    assert each[best.schedule] == pytest.approx(min(each.values()))
+    table = schedules_for(problem, best)
+    assert table.seconds_per_step[table.fits].min() == pytest.approx(best.objective.value)
+    assert table.seconds_per_step[table.fits].is_monotonic_increasing
+    for row in table[table.seconds_per_step.isna()].itertuples():
+        assert "microbatches" in row.reason
+
+
+def test_nothing_fits_has_numbers_and_a_remedy():
+    problem = real_problem({"A10G": 8}, 16)
+    result = pl.solve(problem, objective="step_time")
+    assert result.status == "infeasible"
+    assert "GB are missing; with recompute='auto' there are placements that fit" in result.reason
+    assert pl.solve(problem, objective="step_time", recompute="auto").status == "optimal"
+    hopeless = pl.solve(real_problem({"A10G": 2}), objective="step_time", recompute="auto")
+    state = 16 * pl.load_model("Llama-3-8B").parameters() / 1e9
+    assert f"the state of all parameters takes {state:.4g} GB" in hopeless.reason
+    assert "take more GPUs" in hopeless.reason
+    bare = real_problem({"A10G": 4}, 16, 1024)
+    fewer = pl.solve(bare, objective="step_time", bytes_per_parameter=6, recompute="auto")
+    assert fewer.status == "optimal"
+
+
+def test_fewer_microbatches_than_ranks_is_said():
+    result = pl.solve(real_problem({"H100-SXM": 4}, 2), objective="step_time")
+    assert result.status == "optimal"
+    assert len(result.placement) > 2
+    assert result.sentence.endswith("2 microbatches on 4 ranks: some of them always wait.")
+
+
+def test_a_rule_that_does_not_exist_here_is_an_answer():
+    result = pl.solve(real_problem({"H100-SXM": 2}, 1), objective="step_time", schedule="DualPipeV")
+    assert result.status == "infeasible"
+    assert "needs at least 2 microbatches" in result.reason
+
+
+def test_training_and_serving_are_told_apart():
+    trained = real_problem({"H100-SXM": 2}, 4)
+    served = replace(trained, workload=replace(trained.workload, phase="prefill"))
+    for refused in (pl.solve, pl.deploy, pl.trade_off, pl.score):
+        more = [pl.Placement.of([(32, (0,))])] if refused is pl.score else []
+        with pytest.raises(pl.InvalidValue, match="phase = 'training': expected another"):
+            refused(trained, *more)
+    with pytest.raises(pl.InvalidValue, match="phase = 'training'"):
+        pl.solve(trained, objective="latency")
+    with pytest.raises(pl.InvalidValue, match="phase = 'prefill': expected 'training'"):
+        pl.solve(served, objective="step_time")
+    with pytest.raises(pl.InvalidValue, match="microbatches = 0"):
+        pl.Workload(1024, 1, "training", microbatches=0)
+    with pytest.raises(pl.InvalidValue, match="schedule with backwards"):
+        pl.solve(trained, objective="step_time", schedule="Inference")
+    with pytest.raises(UnknownName, match="'2F2B' is not known"):
+        pl.solve(trained, objective="step_time", schedule="2F2B")
+    with pytest.raises(pl.InvalidValue, match="recompute = 'some': expected one of none"):
+        pl.solve(trained, objective="step_time", recompute="some")
+    with pytest.raises(pl.InvalidValue, match="method = 'joint'"):
+        pl.solve(trained, "joint", objective="step_time")
+
+
+def test_the_forward_of_training_has_a_rate_and_no_cache():
+    problem = real_problem({"A100-SXM-80": 2}, 4)
+    evaluation = pl.evaluate(problem, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    cost = problem.costs.training_cost(problem, evaluation.stages[1])
+    assert evaluation.stages[1].seconds == pytest.approx(cost.forward)
+    longer = replace(problem, workload=replace(problem.workload, in_flight=50))
+    assert pl.evaluate(longer, pl.Placement.of([(16, (0,)), (16, (1,))])) == evaluation
+    step = pl.timeline_of(problem, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    assert step.timeline.schedule.microbatches == 4
+
+
+def test_a_model_without_training_takes_multiples():
+    tiny = pl.load_case("tiny", link_units="tokens")
+    load = replace(tiny.workload, phase="training", microbatches=8)
+    problem = replace(tiny, workload=load)
+    result = pl.solve(problem, objective="step_time")
+    assert result.objective.value == pytest.approx(least_of_forwards(problem))
+    assert (result.recompute, result.memory_gb) == (None, None)
+    with pytest.raises(pl.InvalidValue, match="expected a cost model that knows"):
+        pl.solve(problem, objective="step_time", recompute="full")
+
+
+def least_of_forwards(problem):
+    steps = []
+    for placement in placements(problem):
+        try:
+            steps.append(pl.timeline_of(problem, placement).timeline.iteration_time)
+        except pl.InvalidPlacement:
+            continue
+    return min(steps)
+
+
+def test_costs_of_zero_and_less_are_refused():
+    problem = random_problem(np.random.default_rng(0), gpus=2, layers=3)
+    for wrong, words in (
+        ([0.0, 0.0, 0.0], "more than 0 seconds"),
+        ([1.0, -1.0, 0.0], "at least 0"),
+        ([1.0, float("nan"), 0.0], "at least 0"),
+    ):
+        costs = Trained(np.random.default_rng(0), problem.costs.gpu_types)
+        costs.training_cost = lambda *_, wrong=wrong, **__: TrainingCost(*wrong, 0, 0, 0, 0)
+        with pytest.raises(pl.InvalidValue, match=words):
+            pl.solve(replace(problem, costs=costs), objective="step_time")
+
+
+def test_a_model_that_knows_layers_by_their_place_is_refused():
+    """Layers that the model calls identical must cost the same wherever they are."""
+
+    class Headed(Trained):
+        def training_cost(self, problem, report, **recipe):
+            cost = super().training_cost(problem, report, **recipe)
+            last = problem.model.layers - 1 in report.stage.layers
+            return cost._replace(forward=cost.forward * (2 if last else 1))
+
+    problem = random_problem(np.random.default_rng(0), gpus=2, layers=4)
+    twins = pl.Cluster([pl.GPU("t", 1000.0)] * 2, [[50.0] * 2] * 2)
+    load = replace(problem.workload, microbatches=8)
+    costs = Headed(np.random.default_rng(0), ["t"])
+    problem = replace(problem, cluster=twins, costs=costs, workload=load)
+    with pytest.raises(pl.InvalidValue, match=r"Headed\.training_cost: step"):
+        pl.solve(problem, objective="step_time")
+
+
+def test_the_roofline_s_table_is_its_stages():
+    gpus = [pl.GPU("A100-SXM-80", 85.9, node="n", node_gb_per_s=300.0)] * 2
+    cluster = pl.Cluster([*gpus, pl.GPU("L40S", 48.3)], [[12.5] * 3] * 3)
+    load = pl.Workload(2048, 3, "training", microbatches=4)
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2)
+    starts, sizes = problem.model.spans.examples
+    for ids, recompute in (((0, 1), "full"), ((2,), "none"), ((0, 2), "none")):
+        table = problem.costs.training_table(problem, ids, recompute=recompute)
+        for start, n in ((0, 5), (5, 9), (20, 12)):
+            rest = next(g for g in range(3) if g not in ids)
+            parts = [(start, (rest,))] if start else []
+            parts += [(n, ids)]
+            parts += [(32 - start - n, (rest,))] if start + n < 32 and not start else []
+            if sum(p[0] for p in parts) < 32:
+                continue
+            stage = pl.evaluate(problem, pl.Placement.of(parts)).stages[1 if start else 0]
+            kind = int(problem.model.spans.kind[start, n - 1])
+            alone = problem.costs.training_cost(problem, stage, recompute=recompute)
+            assert table[:, kind] == pytest.approx(np.array(alone))
+    assert table.shape == (8, len(starts))
+    assert len(sizes) == len(starts)
