@@ -73,10 +73,10 @@ class Cluster:
         (G = N), and the diagonal is not read. Large clusters share rows: memory grows with the
         square of the number of groups, not of GPUs.
     latency_ms : array of float, shape (G, G), or number, optional
-        From the moment a byte is sent to the moment it is there, by the same rows; a number from 0
-        to 10^9 holds for every link. By default 0. It delays a message and takes nothing from the
-        bandwidth: the next message can be sent meanwhile. So it adds to the end-to-end latency and
-        to how many microbatches must be in flight; the rate of the link stays.
+        Time from sending a byte to its arrival, by the same rows; a number from 0
+        to 10^9 holds for every link. By default 0. It delays a message but uses up no
+        bandwidth: the next message can be sent in the meantime. So it adds to the end-to-end
+        latency and to the number of microbatches that must be in flight; the link's rate stays.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class Cluster:
         usd_per_hour: Mapping[str, float] | float | None = None,
         latency_ms: Mapping[tuple[str, str], float] | float = 0.0,
     ) -> "Cluster":
-        """A cluster without files: so many GPUs of each type, ids in the order of `counts`.
+        """A cluster without files: a number of GPUs of each type, ids in the order of `counts`.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class Cluster:
         Returns
         -------
         Cluster
-            Its groups are the types of which there is a GPU.
+            Its groups are the types that have a GPU.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class Cluster:
         Raises
         ------
         InvalidValue
-            The factor is no such number.
+            The factor is not such a number.
         """
         if not (is_real(factor) and factor > 0):
             problem = ("factor", factor, "expected a finite number above 0")

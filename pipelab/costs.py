@@ -164,8 +164,9 @@ def answered(
     Raises
     ------
     InvalidValue
-        It is no `StageCost`, a number is none, or there is not one for each GPU. A rate of 0 says
-        that the model has no answer, and infinite memory that the stage fits nowhere.
+        It is not a `StageCost`, a number is not valid, or there is not one for each GPU.
+        A rate of 0 says that the model has no answer; infinite memory says that the stage fits
+        nowhere.
     """
     cost, each = costs.stage(model, workload, gpus, layers, batch_split), []
     expected = f"expected a number of at least 0 for each of {counted(len(gpus), 'GPU')}"
@@ -197,7 +198,7 @@ def link_answered(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
     Raises
     ------
     InvalidValue
-        It is no number, or not above 0 where the bandwidth is.
+        It is not a number, or not above 0 where the bandwidth is.
     """
     rate = python_value(problem.costs.link_throughput(problem, bandwidth_gb_per_s))
     if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:

@@ -152,7 +152,7 @@ class InvalidSchedule(PipelabError, ValueError):
     Parameters
     ----------
     defects : iterable of str
-        Every missing, doubled or impossible action; if there is none, the edges of the deadlock.
+        Every missing, duplicate or impossible action; if there is none, the edges of the deadlock.
     what : str, optional
         What cannot be run, for the message, which names the first five defects.
 

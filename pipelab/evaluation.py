@@ -205,12 +205,12 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation: ...
 @overload
 def evaluate(problem: Problem, placement: Any) -> Any: ...
 def evaluate(problem: Problem, placement: Any) -> Any:
-    """Check every rule a placement must keep, then recompute every rate from the raw data.
+    """Check every rule that a placement must obey, then recompute every rate from the raw data.
 
     Parameters
     ----------
     problem : Problem
-        Whose rules and rates count.
+        Its rules and rates count.
     placement : Placement or Deployment
         What is evaluated. Each pipeline of a deployment has a batch of its own.
 

@@ -211,7 +211,7 @@ class Workload:
 
 @checked
 class Problem:
-    """Everything a placement depends on; `Placement` says what it must keep.
+    """Everything a placement depends on; `Placement` lists the rules that it must obey.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class Problem:
         What a stage yields and needs: `LinearThroughput`, `Roofline`, `Measured`, or one of your
         own with their methods.
     max_gpus_per_stage : int
-        A stage may be held by up to so many GPUs, each with a full copy of its layers.
+        The most GPUs that may share one stage, each with a full copy of its layers.
     same_type_stages : bool
         True: all GPUs of a stage are of one type.
     batch_split : {"even", "balanced"}

@@ -37,7 +37,7 @@ class Result:
     problem : Problem
         What was solved.
     method : str
-        Who answered: a method of `solve`; "latency" or "cost" for these objectives.
+        The method that answered: one of `solve`, or "latency" or "cost" for these objectives.
     status : str
         "optimal": proven, the bound equals the throughput (or the objective's value). "feasible": a
         placement without that proof. "infeasible": no placement exists, see `reason`. "unknown": no
@@ -62,8 +62,7 @@ class Result:
     details : mapping
         What only this method has: build_seconds, nodes, root_bound, progress, …
     objective : Objective or None
-        What was to be least, where it was not throughput that was to be greatest; with its own
-        bound.
+        What was minimised, if it was not throughput that was maximised; with its own bound.
     """
 
     problem: Problem
@@ -275,19 +274,19 @@ def solve(
         heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
         "aggregated": the same optimum from counts over classes of interchangeable GPUs.
     objective : {"throughput", "latency", "cost", "throughput_in_flight", "step_time"}
-        What is proven best. "latency": the least time of one microbatch through all stages and
-        links. "cost": the least $ per million tokens. Both take `at_least`, a floor in tokens/s.
-        "throughput_in_flight": the greatest steady rate, where memory must hold every microbatch
-        in flight that this rate needs. "step_time": the least time of a training step under
+        What is proven best. "latency": the shortest time of one microbatch through all stages and
+        links. "cost": the lowest $ per million tokens. Both take `at_least`, a floor in tokens/s.
+        "throughput_in_flight": the highest steady rate, where memory must hold every microbatch
+        in flight that this rate needs. "step_time": the shortest time of a training step under
         `schedule`. These are proven by "aggregated" or a search, whatever the method.
     **options
-        Those below, as far as the method takes them, and what only it knows; see its own docstring.
+        Those below that the method takes, and its own; see its docstring.
 
     Returns
     -------
     Result
-        Its `method` names who answered. An infeasible problem is an answer with a reason, not an
-        error. With "throughput_in_flight" an `InFlightResult`, with "step_time" a
+        `method` names the method that answered. An infeasible problem is an answer with a
+        reason, not an error. With "throughput_in_flight" an `InFlightResult`, with "step_time" a
         `TrainingResult`.
 
     Other Parameters

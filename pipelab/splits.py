@@ -114,7 +114,7 @@ def split_proportional(layers: int, weights: Numbers) -> Split:
     Raises
     ------
     InvalidValue
-        A weight is no such number, or there are fewer layers than weights.
+        A weight is not such a number, or there are fewer layers than weights.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def split_by_flops(flops: Numbers, stages: int) -> Split:
     Raises
     ------
     InvalidValue
-        An amount is no such number, or there are fewer layers than stages.
+        An amount is not such a number, or there are fewer layers than stages.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def split_bandwidth_aware(
     Raises
     ------
     InvalidValue
-        An amount is no such number, numbers are missing, or layers of this size do not fit.
+        An amount is not such a number, numbers are missing, or layers of this size do not fit.
 
     Examples
     --------
@@ -258,7 +258,7 @@ def split_exhaustive(
     speeds : sequence of float, one per stage, optional
         1 by default.
     limit : int
-        Most splits to try.
+        Largest number of splits to try.
 
     Returns
     -------

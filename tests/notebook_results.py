@@ -15,7 +15,7 @@ RESULTS = {
         "pairs.status == 'optimal' and 0.05 < pairs.throughput / result.throughput - 1 < 0.06",
         # "a factor of 1.75 … is far beyond these errors"
         "len(others) > 200 and 0.03 < errors.median() < others.median() < 0.1 and others.max() < 0.5",
-        # "40 % of an A100's memory and 15 % of its speed", "wait more than 60 % of the time", "7 % too fast"
+        # "40% of an A100's memory and 15% of its speed", "wait more than 60% of the time", "7% too fast"
         "problem.cluster.gpus[7].memory_gb / problem.cluster.gpus[0].memory_gb == 0.4",
         "ms['A100-SXM-40'] / ms['T4'] == 0.15 and f'{2**30 / 1e9 - 1:.0%}' == '7%'",
         "min(1 - len(s.layers) * ms['A100-SXM-40'] / 600 for s in best_rule.placement.stages if s.gpus[0] < 3) > 0.6",
@@ -215,6 +215,7 @@ RESULTS = {
         "ways[0]['layers cut'] > 3 * ways[0]['batch shared'] and ways[-1]['layers cut'] < ways[-1]['batch shared']",
         "fit.table['after'].abs().median() < 0.5 * fit.table['before'].abs().median()",
         "0.82 < arithmetic < 0.9 and 0.82 < memory < 0.9",
+        "not {*worst['gpu_type']} & {*stated} and worst['error'].abs().min() > 0.25",
         "found.problem == three_sites and found.scenarios[0].best.status == 'optimal'",
         "len(flips) == 2 and len(found.scenarios) == 9 and 0.05 < found.worst.loss < 0.06",
         "found.worst.gpu_type == 'A100-SXM-40' and three_sites.max_gpus_per_stage == 1",
@@ -243,7 +244,7 @@ RESULTS = {
         "isclose(fours[0]['with four'], waits[1]['tokens/s, all'])",
         "0.3 < share < 0.8 and turns < mixed.steady_rate < best.throughput",
         # more in flight make up for part of what varies
-        "0.6 < varied[n] < varied[n + 5] < varied[2 * n] < 1",
+        "0.6 < varied[m] < varied[m + 5] < varied[2 * m] < 1",
         "json.loads(saved.read_text())['throughput_tokens_per_s'] == best.throughput",
     ],
     "solutions/10_from_placement_to_timeline.ipynb": [
@@ -496,13 +497,13 @@ FIGURES = {
             "GPipe: every rank holds 8 microbatches at its peak",
             "1F1B never holds more than 4 of 8 microbatches, its last rank 1",
             "Two chunks per rank: 28.5 instead of 33",
-            "GPipe does not care which rank is slow; with 1F1B, the first is 6 better than the last",
+            "With GPipe any rank may be the slow one; 1F1B ends 6 earlier if it is the first, not the last",
             "1F1B, rank 0 slow ends at 51, 11% before 1F1B, rank 3 slow",
-            "messages as long as a forward: 1F1B ends 10 after GPipe",
+            "when they take as long as a forward, 1F1B ends 10 after GPipe",
             "Messages of 0.5 take 1F1B from 33 to 41",
             "Interleaved1F1B ends 4.5 before GPipe while messages are free, and 7 after it at 1",
             "1F1B and GPipe end at 33",
-            "twice as many ahead ends at 36, 12% before 1F1B",
+            "Twice as many ahead ends at 36, 12% before 1F1B",
         ],
         None,  # hundreds of bars, which test_gantt.py counts
     ),

@@ -138,7 +138,6 @@ def test_what_a_reader_should_open_first_is_folded(path):
         ), cell.source
 
 
-TIMED = [path for path in COURSE if path.name < "07" or path.name > "12"]
 WIDGET = re.compile(r"pl\.explore_\w+\(|^@interact", re.M)
 FIGURE = re.compile(r"pl\.plot\(|course\.plot_")
 EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
@@ -172,7 +171,7 @@ def _minutes(path):
     return minutes
 
 
-@pytest.mark.parametrize("path", TIMED, ids=_name)
+@pytest.mark.parametrize("path", COURSE, ids=_name)
 def test_a_notebook_takes_the_minutes_that_it_says_and_no_more_than_35(path):
     """The head may say a little more, for exercises are not all done in four minutes."""
     said = int(re.search(r"^\*(\d+) minutes", _text(path), flags=re.M)[1])
@@ -256,13 +255,15 @@ def test_every_symbol_is_met_where_the_table_says():
     table = next(
         c.source for c in _cells(GLOSSARY, "markdown") if c.source.startswith("## Symbols")
     )
-    rows = [row.split("|") for row in table.split("\n") if row.startswith("| $")]
-    assert len(rows) > 20
-    for _, symbols, _, _, where, _ in rows:
-        for symbol in re.findall(r"\$([^$]+)\$", symbols):
-            alone = re.compile(rf"(?<![A-Za-z\\]){re.escape(symbol)}(?![A-Za-z])")
-            first = next(path.name for path in COURSE if alone.search(_formulas(path)))
-            assert first == LINK.search(where)[2], symbol
+    general, from_07 = table.split("| from 07 on |")
+    for part, books, least in ((general, COURSE, 20), (from_07, COURSE[7:], 10)):
+        rows = [row.split("|") for row in part.split("\n") if row.startswith("| $")]
+        assert len(rows) > least
+        for _, symbols, _, _, where, _ in rows:
+            for symbol in re.findall(r"\$([^$]+)\$", symbols):
+                alone = re.compile(rf"(?<![A-Za-z\\]){re.escape(symbol)}(?![A-Za-z])")
+                first = next(path.name for path in books if alone.search(_formulas(path)))
+                assert first == LINK.search(where)[2], symbol
 
 
 # Where a notebook rests on one of the four sources, it links to it: what its text names, and the

@@ -14,10 +14,10 @@ from pipelab.hardware.roofline.bands import error_bands
 from pipelab.hardware.roofline.expected_rates import LEAST_ROWS, held_out_errors
 
 ROWS = pd.read_csv("data/held_out_times.csv")
-# By phase and GPUs that cut a layer: rows, and the greatest median |error|; the target is 15 %. Of the
+# By phase and GPUs that cut a layer: rows, and the greatest median |error|; the target is 15%. Of the
 # prompts on 4 and 8 GPUs 9 of 13 are from one engine of 2023, where 4,096 tokens take 2.4 to 2.9
 # times as long as 2,048 on 4 and 8 GPUs and 2.1 times on 2, so neither arithmetic nor attention
-# explains it, but slow all-reduces of 64 MiB and more (`Engine.large_allreduce`): 21 % without them.
+# explains it, but slow all-reduces of 64 MiB and more (`Engine.large_allreduce`): 21% without them.
 GROUPS = {
     ("decode", "1"): (82, 0.08),
     ("decode", "2"): (39, 0.09),

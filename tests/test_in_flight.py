@@ -176,7 +176,7 @@ def test_ended_early_the_bound_holds(limit):
             )
         if answer.status not in ("optimal", "infeasible"):
             assert answer.stopped_by == "time limit"
-            assert "; proven the most" not in answer.sentence
+            assert "; proven the highest" not in answer.sentence
 
 
 def test_a_stop_ends_it():
@@ -219,7 +219,7 @@ def test_the_simplest_cases_by_hand():
     assert enough_in_flight(evaluated) == needs == pl.timeline_of(problem, halves).in_flight_needed
     assert answer.steady_rate == pytest.approx(evaluated.throughput)
     among = "of all placements and numbers in flight with a batch of 8, in"
-    assert f"in flight, all of which fit; proven the most {among}" in answer.sentence
+    assert f"in flight, all of which fit; proven the highest {among}" in answer.sentence
     told = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
     assert told["placement"] == answer.placement.to_dict()
     assert (told["steady_rate_tokens_per_s"], told["in_flight"]) == (answer.steady_rate, needs)

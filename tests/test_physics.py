@@ -43,7 +43,7 @@ def test_the_quickest_on_eight_h100_cuts_every_layer_eight_ways():
 
 
 def test_memory_is_what_drivers_report():
-    """81,559 MiB on an H100: two of them have 12.8 GB for keys and values of Llama-3-70B at 90 %."""
+    """81,559 MiB on an H100: two of them have 12.8 GB for keys and values of Llama-3-70B at 90%."""
     bytes_ = 2 * 81_559 * 2**20
     model = pl.load_model("Llama-3-70B")
     offered = 2 * pl.load_gpus()["H100-SXM"].memory_gb

@@ -136,7 +136,7 @@ def compare(
     InvalidValue
         `methods` is not a list, or an option's value does not fit.
     UnknownName
-        There is no such method or option, or options are for a method that is not compared.
+        The method or an option is unknown, or options are for a method that is not compared.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a full pipeline yields with so many microbatches in flight, and the answer to what could be most."""
+"""What a full pipeline yields with so many microbatches in flight, and the highest rate that memory allows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -160,14 +160,14 @@ class InFlightResult:
             share, enough = self.steady_rate / evaluation.throughput, enough_in_flight(evaluation)
             text += f" ({share:.1%} of what {enough} would yield)"
         if self.status == "optimal":
-            return f"{text}; proven the most{self._among}, in {self.seconds:.3g} s."
+            return f"{text}; proven the highest{self._among}, in {self.seconds:.3g} s."
         far = (
             f"; there may be up to {self.gap:.2%} more (bound {self.bound:,.7g})"
             if self.bound
             else ""
         )
         why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
-        return f"{text}, not proven the most{self._among}{why}{far}."
+        return f"{text}, not proven the highest{self._among}{why}{far}."
 
     @property
     def _among(self) -> str:

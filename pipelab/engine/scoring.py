@@ -56,7 +56,7 @@ class Score:
     Attributes
     ----------
     problem : Problem
-        Whose rules and rates count.
+        Its rules and rates count.
     placement : Placement
         The placement scored.
     evaluation : Evaluation or None
@@ -179,7 +179,7 @@ class Score:
             return head + given(self.evaluation)._repr_html_()
         listed = "".join(f"<li>{escape(reason)}</li>" for reason in self.reasons)
         html = f"{head}<ul>{listed}</ul>"
-        return html + table(self.to_frame()) if self.misfits else html
+        return html + table(self.to_frame(), digits=4) if self.misfits else html
 
 
 @checked_arguments
@@ -197,7 +197,7 @@ def score(
     Parameters
     ----------
     problem : Problem
-        Whose rules and rates count.
+        Its rules and rates count.
     placement : Placement or Result
         To be scored; of a result, its placement.
     best : Result, optional

@@ -32,7 +32,7 @@ def gantt_widget(timeline: "Timeline", **options: Any) -> "FigureWidget":
     InvalidValue
         `window` or `overview` is among the options, or a value does not fit.
     TypeError
-        There is no such option.
+        The option is unknown.
     MissingPackage
         anywidget is not installed.
 

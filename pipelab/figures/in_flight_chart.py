@@ -35,7 +35,7 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     figure = go.Figure()
     figure.add_trace(
         go.Scatter(
-            name="bound: the predicted rate, or n microbatches per latency", mode="lines", x=[0, bend, last],
+            name="upper bound: the predicted rate, or number in flight / latency", mode="lines", x=[0, bend, last],
             y=[0, placed.predicted_rate, placed.predicted_rate], hoverinfo="skip",
             line={"color": TYPE_COLOURS[1], "width": 7},
         )

@@ -50,7 +50,7 @@ def placed_gantt(
     Raises
     ------
     InvalidValue
-        There is no such microbatch.
+        The microbatch is unknown.
     """
     import plotly.graph_objects as go
 

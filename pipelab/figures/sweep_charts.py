@@ -51,7 +51,7 @@ def plot_sweep(
     Raises
     ------
     UnknownName
-        There is no such column.
+        The column is unknown.
     InvalidValue
         A column does not hold numbers.
     """

@@ -39,7 +39,7 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     InvalidValue
         An option's value does not fit.
     TypeError
-        There is no such option.
+        The option is unknown.
     """
     figure = gantt(
         training.timeline,

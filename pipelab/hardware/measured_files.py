@@ -49,7 +49,7 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
         `needs` is no cost model, an option is not one of these, or its value does not fit, or what
         is given is no path.
     UnknownName
-        There is no such model.
+        The model is unknown.
     """
     file = path_of("load_measured", path)
     given = {name: v for name, v in options.items() if name in Stated.__dataclass_fields__}

@@ -29,7 +29,7 @@ def stated_of(what: str, given: Mapping[str, Any]) -> Stated:
     InvalidValue
         One does not fit.
     UnknownName
-        There is no such model.
+        The model is unknown.
     """
     try:
         stated = Stated(**given)

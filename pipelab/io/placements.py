@@ -28,7 +28,7 @@ def save_placement(
     Parameters
     ----------
     problem : Problem
-        Whose rules and rates count.
+        Its rules and rates count.
     placement : Placement or Result
         Of a result, JSON also holds status and bound.
     path : str or Path

@@ -21,8 +21,8 @@ class Layer(NamedTuple):
     weights: int
     cache: int
     flops: int
-    B: int
-    F: int
+    bandwidth: int
+    speed: int
 
     def __repr__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self._asdict().items())
@@ -76,9 +76,9 @@ def _layers() -> tuple[Layer, ...]:
 
 
 def _crossing(given: Layer) -> float:
-    """In whole numbers: b · flops · B ≥ (weights + b · cache) · F."""
-    gain = given.flops * given.B - given.cache * given.F
-    return max(1, -(-given.weights * given.F // gain)) if gain > 0 else math.inf
+    """In whole numbers: b · flops · bandwidth ≥ (weights + b · cache) · speed."""
+    gain = given.flops * given.bandwidth - given.cache * given.speed
+    return max(1, -(-given.weights * given.speed // gain)) if gain > 0 else math.inf
 
 
 def _draw_layer(failure: Failure) -> "Figure":
@@ -88,13 +88,13 @@ def _draw_layer(failure: Failure) -> "Figure":
     cross = _crossing(given)
     most = 12 if math.isinf(cross) else max(4, int(1.6 * cross))
     batches = sorted({1 + round(i * (most - 1) / 24) for i in range(25)})
-    reading = [(given.weights + b * given.cache) / given.B for b in batches]
-    lines = {"computing": [b * given.flops / given.F for b in batches], "reading": reading}
+    reading = [(given.weights + b * given.cache) / given.bandwidth for b in batches]
+    lines = {"computing": [b * given.flops / given.speed for b in batches], "reading": reading}
     if math.isinf(cross):
         text = "Reading always takes longer than computing"
         return plot_lines(batches, lines, text, ("sequences", "seconds"))
     text = f"Computing takes at least as long as reading from {counted(int(cross), 'sequence')} on"
-    at = (cross, cross * given.flops / given.F)
+    at = (cross, cross * given.flops / given.speed)
     return plot_lines(batches, lines, text, ("sequences", "seconds"), at)
 
 
@@ -224,7 +224,7 @@ def _look_at_request(given: Request) -> str:
 
 SERVING: dict[str, Puzzle] = {
     "09.1": Puzzle(
-        "crossing(weights, cache, flops, B, F)",
+        "crossing(weights, cache, flops, bandwidth, speed)",
         _layers,
         _crossing,
         _look_at_layer,

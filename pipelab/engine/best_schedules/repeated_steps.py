@@ -12,7 +12,7 @@ from pipelab.engine.timeline.timeline import Timeline
 
 
 def value_of(timeline: Timeline, objective: str) -> float:
-    """What is to be least: the makespan, or the time of one of many steps."""
+    """What is minimised: the makespan, or the time of one of many steps."""
     return timeline.makespan if objective == "makespan" else step_time(timeline)
 
 

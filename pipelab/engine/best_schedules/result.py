@@ -23,7 +23,7 @@ class BestSchedule:
     question : Question
         Costs, ranks, microbatches and limits.
     objective : {"makespan", "span"}
-        What was to be least.
+        What was minimised.
     status : str
         "optimal": proven, the bound is reached. "feasible": a schedule without that proof.
         "infeasible": not even one microbatch fits, see `reason`.

@@ -87,7 +87,7 @@ def deploy(
         memory holds them all, and the pipeline counts with what they yield. By default the
         problem's own number, which counts for memory only. Links must be counted in tokens/s.
     solver : {"scip", "highs"}
-        Who answers the programs in whole numbers.
+        The solver for the integer programs.
     time_limit : float, optional
         Seconds. The best deployment found by then is kept, with a proven bound.
     gap : float
@@ -110,7 +110,7 @@ def deploy(
     TooLarge
         Too many mixtures of too many kinds of GPU in one stage, where mixtures must be listed.
     UnknownName
-        There is no such solver.
+        The solver is unknown.
 
     Notes
     -----

@@ -59,7 +59,7 @@ class Deployment:
     Attributes
     ----------
     problem : Problem
-        Whose cluster and model they are of.
+        The cluster and the model that they use.
     status : str
         "optimal": proven, no deployment is better. "feasible": a deployment without that proof.
         "infeasible": there is none, see `reason`. "unknown": none was found, and it is not proven

@@ -97,7 +97,7 @@ def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
     Raises
     ------
     UnknownName
-        There is no such form.
+        The form is unknown.
 
     References
     ----------

@@ -54,7 +54,7 @@ def solve_aggregated(
     Parameters
     ----------
     solver : "scip" or "highs"
-        Who answers the small programs.
+        The solver for the small programs.
     time_limit, gap, stop, on_progress
         As for `solve`. Ended early, the answer is the best placement so far, with the fastest
         rate that is not ruled out as its bound.

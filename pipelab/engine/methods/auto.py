@@ -30,7 +30,7 @@ def solve_auto(
     Returns
     -------
     Result
-        `method` names who answered: "aggregated"; or, where that refuses to list too many mixtures
+        `method` names the method that answered: "aggregated"; or, where that refuses to list too many mixtures
         of GPU types in one stage, "joint" in its tight form, with that refusal as the `reason`.
 
     Raises

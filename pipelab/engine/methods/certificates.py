@@ -37,7 +37,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     result : Result
         Proven optimal or infeasible, by any method.
     solver : {"scip", "highs"}
-        Who answers the small programs.
+        The solver for the small programs.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
     TooLarge
         Too many mixtures of too many kinds of GPU would have to be listed.
     UnknownName
-        There is no such solver.
+        The solver is unknown.
 
     Examples
     --------

@@ -46,7 +46,7 @@ def solve_for_cost(
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
-    """The placement with the least $ per million tokens among those of at least so many tokens/s.
+    """The placement with the least $ per million tokens among those that reach a rate in tokens/s.
 
     What counts is the price per hour of the GPUs in use over the tokens of an hour.
 
@@ -57,11 +57,11 @@ def solve_for_cost(
     at_least : float
         Floor of throughput in tokens/s.
     solver : {"scip", "highs"}
-        Who answers the small programs.
+        The solver for the small programs.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
     stop : threading.Event, optional
-        Set it to end the search, to the same effect.
+        Set it to end the search, with the same effect.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def solve_for_cost(
     TooLarge
         Too many mixtures of too many kinds of GPU, where mixtures must be listed.
     UnknownName
-        There is no such solver.
+        The solver is unknown.
 
     Examples
     --------

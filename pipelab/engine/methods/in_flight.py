@@ -1,4 +1,4 @@
-"""The greatest steady rate that memory allows for one batch size: every microbatch in flight keeps its KV cache.
+"""The highest steady rate that memory allows for one batch size: every microbatch in flight keeps its KV cache.
 
 A full pipeline with n microbatches in flight yields min(r, n·w / L) tokens/s, where r is the rate
 of its slowest stage or link (what `solve` makes greatest), w the tokens of a pass and L the time of
@@ -80,11 +80,11 @@ def solve_for_throughput_in_flight(
         With `link_units="tokens"`, unless there is only one GPU. Its own `Workload.in_flight` is
         not read.
     solver : {"scip", "highs"}
-        Who answers the small programs.
+        The solver for the small programs.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best pair so far with a proven bound for all.
     stop : threading.Event, optional
-        Set it to end the search, to the same effect.
+        Set it to end the search, with the same effect.
 
     Returns
     -------
@@ -96,11 +96,11 @@ def solve_for_throughput_in_flight(
     Raises
     ------
     InvalidValue
-        Links counted in transfers/s, a limit that is none, or no problem.
+        Links counted in transfers/s, a limit that is not valid, or `problem` is not a `Problem`.
     TooLarge
         As for `solve_for_latency`.
     UnknownName
-        There is no such solver.
+        The solver is unknown.
 
     Notes
     -----

@@ -31,7 +31,7 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     Raises
     ------
     UnknownName
-        There is no such form.
+        The form is unknown.
 
     References
     ----------
@@ -65,7 +65,7 @@ def joint_capacity(form: str = "written") -> int:
     Raises
     ------
     UnknownName
-        There is no such form.
+        The form is unknown.
     """
     joint_form(form)
     per_variable, per_row = BYTES[form]
@@ -100,7 +100,7 @@ def joint_program(
     TooLarge
         It would not fit in the memory that is free.
     UnknownName
-        There is no such form or M, or the author's M for the tight form, which has none.
+        The form or M is unknown, or the author's M for the tight form, which has none.
 
     References
     ----------
@@ -134,7 +134,7 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
     TooLarge
         It would not fit in the memory that is free.
     UnknownName
-        There is no such form or M, or the author's M for the tight form, which has none.
+        The form or M is unknown, or the author's M for the tight form, which has none.
     """
     from pipelab.engine.solvers import scip
 

@@ -41,7 +41,7 @@ def solve_for_latency(
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
-    """The placement with the lowest time per pass among those of at least so many tokens/s.
+    """The placement with the lowest time per pass among those that reach a rate in tokens/s.
 
     One pass takes a microbatch through all stages and links, one after another. In decode that is
     the time per output token of every stream, in prefill the time to the first token. No sequence
@@ -62,7 +62,7 @@ def solve_for_latency(
         Seconds. Ended early, the answer is the best placement so far, with a proven lower
         bound.
     stop : threading.Event, optional
-        Set it to end the search, to the same effect.
+        Set it to end the search, with the same effect.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def solve_for_latency(
     TooLarge
         Too many compositions of a stage from too many classes of GPU.
     UnknownName
-        There is no such solver.
+        The solver is unknown.
 
     Notes
     -----

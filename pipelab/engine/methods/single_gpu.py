@@ -59,7 +59,7 @@ def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
     Raises
     ------
     UnknownName
-        There is no such choice of segments.
+        The choice of segments is unknown.
     NotApplicable
         "as_run" does not apply where layers differ.
 

@@ -139,12 +139,12 @@ def trade_off(
     deployments : bool
         True: the points are deployments (`pl.deploy`), against GPUs or dollars per hour.
     solver : {"scip", "highs"}
-        Who answers the small programs.
+        The solver for the small programs.
     time_limit : float, optional
         Seconds; what was found by then is kept, with status "feasible" where no proof is, and
         `complete` says so.
     stop : threading.Event, optional
-        Set it to end the search, to the same effect.
+        Set it to end the search, with the same effect.
     on_point : function of Result, optional
         Called with every point as it is proven.
 
@@ -160,7 +160,7 @@ def trade_off(
         Prices are missing or too fine to be distinguished, links are counted in transfers/s, or an
         argument is of another kind.
     UnknownName
-        There is no such `against` or solver.
+        `against` or the solver is unknown.
     TooLarge
         Too many mixtures of too many kinds of GPU, where mixtures must be listed; or too many mixes
         for deployments against GPUs.

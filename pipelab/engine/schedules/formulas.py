@@ -200,7 +200,7 @@ def closed_forms(
     InvalidValue
         The schedule is not a schedule, the costs are not costs, or they do not fit each other.
     UnknownName
-        There are no such transfers.
+        `transfers` is unknown.
 
     References
     ----------

@@ -41,7 +41,7 @@ def lower_bound(
     Raises
     ------
     InvalidValue
-        A number is none, the costs do not fit the ranks, or a rank may hold nothing.
+        A number is not valid, the costs do not fit the ranks, or a rank may hold nothing.
 
     Notes
     -----

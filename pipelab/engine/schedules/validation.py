@@ -1,4 +1,4 @@
-"""Can this schedule be run? Every missing, doubled or impossible action, or the edges of the deadlock."""
+"""Can this schedule be run? Every missing, duplicate or impossible action, or the edges of the deadlock."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -41,7 +41,7 @@ def refuse(columns: Columns) -> None:
 
 
 def defects(schedule: Schedule) -> tuple[str, ...]:
-    """Why a schedule cannot be run: impossible, doubled or missing actions, wrong order, or a deadlock.
+    """Why a schedule cannot be run: impossible, duplicate or missing actions, wrong order, or a deadlock.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Who answers the aggregated form's small programs, and with which settings."""
+"""Which solver solves the small programs of the aggregated form, and with which settings."""
 
 from importlib import import_module
 from threading import Event

@@ -137,19 +137,19 @@ def sweep(
     method : str or function
         One of `solve`, or a function of a Problem and options that returns a Result.
     file : str or Path, optional
-        A CSV file. Each row is added to it as soon as it is there; the same call later goes on
-        where this one ended. It knows points, method and options, not what `make` does: take
+        A CSV file. Each row is added to it as soon as it is computed; the same call later goes
+        on where this one ended. It knows points, method and options, not what `make` does: take
         another file when that changes. Points may be added, and time_limit may change. One sweep at
         a time may write to it.
     jobs : int, optional
-        Number of processes. By default what `joblib.parallel_config` says, otherwise one for each
+        Number of processes. By default as set by `joblib.parallel_config`, otherwise one for each
         core; `with joblib.parallel_config("dask"):` uses a Dask cluster.
     time_limit : float, optional
         Seconds for each point.
     progress : bool
         Show a progress bar.
     again : iterable of str
-        Statuses whose rows in the file are to be computed anew, such as ("failed", "unknown").
+        Statuses whose rows in the file are to be computed again, such as ("failed", "unknown").
     **options
         Options of the method.
 

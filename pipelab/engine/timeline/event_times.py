@@ -55,9 +55,9 @@ def simulate(
         The schedule cannot be run, or not with these transfers; names the action or the edges that
         block.
     InvalidValue
-        The costs do not fit the schedule, or an argument is none.
+        The costs do not fit the schedule, or an argument is not valid.
     UnknownName
-        There are no such transfers.
+        `transfers` is unknown.
     TooLarge
         More than a million rounds of actions, or 40 million cells of rounds times ranks.
 

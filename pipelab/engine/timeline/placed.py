@@ -42,7 +42,7 @@ class PlacedTimeline:
     Attributes
     ----------
     problem : Problem
-        Whose rules and rates count.
+        Its rules and rates count.
     placement : Placement
         What runs as a pipeline.
     evaluation : Evaluation

@@ -38,7 +38,7 @@ class TrainingTimeline:
     Attributes
     ----------
     problem : Problem
-        Whose rules and rates count.
+        Its rules and rates count.
     placement : Placement
         What runs as a pipeline.
     evaluation : Evaluation

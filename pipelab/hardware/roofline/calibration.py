@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pipelab.hardware.roofline.cost_model import Roofline
 
-# How unsure a default is: standard deviation of its logarithm. 0.1 is about 10 %.
+# How unsure a default is: standard deviation of its logarithm. 0.1 is about 10%.
 PRIORS = {
     "compute": 0.15,  # compute_efficiency of one GPU type
     "memory": 0.05,  # memory_factor of one GPU type
@@ -78,7 +78,7 @@ class Calibration:
         from pipelab.display import table
 
         warned = "".join(f"<p>{escape(w)}</p>" for w in self.warnings)
-        return f"<p>{self.sentence}</p>{warned}{table(self.constants.reset_index())}"
+        return f"<p>{self.sentence}</p>{warned}{table(self.constants, digits=4)}"
 
 
 def calibrate(costs: "Roofline", rows: Sequence[Measurement]) -> Calibration:

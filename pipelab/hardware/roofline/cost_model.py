@@ -30,7 +30,7 @@ class Roofline(RooflinePlans):
     Parameters
     ----------
     gpus : mapping of GPU type to GPUFacts, optional
-        By default all of `data/gpus.csv`. `F` = fp16_tflop_per_s, `B` = memory_bandwidth_gb_per_s
+        By default all of `data/gpus.csv`. `π` = fp16_tflop_per_s, `β` = memory_bandwidth_gb_per_s
         and `η_c` = compute_efficiency come from there.
     engine : str
         The inference engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (eager),
@@ -39,8 +39,8 @@ class Roofline(RooflinePlans):
         By default all of `data/engines.csv`.
     hop_latency_s : float
         `α`, what sending a message to another node takes besides its bytes, in seconds; the link is
-        taken for that long. How long a byte is on the way is the link's own (`Cluster.latency_ms`), and keeps no
-        other message from it.
+        busy for that long. The time on the wire belongs to the link (`Cluster.latency_ms`) and
+        delays no other message.
     memory_share : float
         Share of a GPU's memory that may be used.
     tensor_parallel : bool
@@ -63,16 +63,16 @@ class Roofline(RooflinePlans):
     -----
     With t GPUs cutting a layer, in seconds:
 
-        T_c = matrix FLOPs / (t · F · η_c) + attention FLOPs / (t · F₁₆ · η_c)
-        T_m = (weights / (t · η_q) + KV / (min(t, K) · η_kv) + activations / t) / (B · η_m)
-        T_tp = 2 · (2(t − 1)/t · b·q·d·2 bytes / (η_l · bandwidth inside the node) + α_ar)
-        T_stage = Σ layers [max(T_c, T_m) + (1 − ω) · min(T_c, T_m) + τ0 + T_tp] + head + τ1(b)
+        τ_c = matrix FLOPs / (t · π · η_c) + attention FLOPs / (t · π₁₆ · η_c)
+        τ_m = (weights / (t · η_q) + KV / (min(t, K) · η_kv) + activations / t) / (β · η_m)
+        τ_tp = 2 · (2(t − 1)/t · b·q·d·2 bytes / (η_l · bandwidth inside the node) + α_ar)
+        T_stage = Σ layers [max(τ_c, τ_m) + (1 − φ) · min(τ_c, τ_m) + τ0 + τ_tp] + head + τ1(b)
 
-    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`; the η
-    but η_c, ω, τ0, τ1 and α_ar belong to the `Engine`, and so does a factor of η_c in prefill. F is
-    the peak at 16 bits (F₁₆) whatever the weights are stored in, but for fp8 on GPUs that have it;
-    attention always computes at 16 bits. Of the link, all-reduces of 64 MiB and more reach only
-    `Engine.large_allreduce` of η_l, if it has one. k GPUs of a stage share the batch
+    and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`. φ,
+    τ0, τ1, α_ar and all η except η_c belong to the `Engine`, which also has a factor of η_c in
+    prefill. π is the peak at 16 bits (π₁₆) whatever the weights are stored in, except for fp8 on
+    GPUs that have it; attention always computes at 16 bits. All-reduces of 64 MiB and more reach
+    only `Engine.large_allreduce` of η_l, if the engine has one. k GPUs of a stage share the batch
     (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
     what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
     balanced by speed, all finish together.
@@ -144,7 +144,7 @@ class Roofline(RooflinePlans):
         InvalidValue
             `file` is not a path, or a stated fact does not fit.
         UnknownName
-            There is no such model.
+            The model is unknown.
         """
         from pipelab.hardware.measurement_files import (
             format_of,

@@ -84,7 +84,7 @@ def settings(
     Parameters
     ----------
     problem : Problem
-        Whose rules and rates count.
+        Its rules and rates count.
     plan : Placement, Result, TrainingTimeline or Deployment
         Of a result, its placement; of a deployment, each of its pipelines; of a training step
         (`pl.timeline_of(…, training=True)`, or a result of `objective="step_time"`) its schedule,
@@ -112,7 +112,7 @@ def settings(
         The engine cannot run this plan: stages have different numbers of GPUs, or share a batch; or
         it does not take these GPUs, hosts, precisions or this schedule; names the reason.
     UnknownName
-        There is no such engine.
+        The engine is unknown.
 
     Notes
     -----
