@@ -260,10 +260,22 @@ RESULTS = {
         "len({*range(11)} - {*one.placement.gpus}) == 2 and shares['T4'][0] == 0",
         "len(rate) == 69 and len(rounds) > 3 and all(row['bound'] >= best.throughput * (1 - 1e-9) for row in rounds)",
         # the dual prices of the last round foretell what one more brings
-        "all(abs(row['deployment'] / price - 1) < 0.05 for row, price in zip(added, rounds[-1]['prices']))",
-        "min(added, key=lambda row: row['per $'])['one more'] == 'L4'",
-        "{found.status for found in served} == {'optimal'} and dollars == sorted(dollars)",
-        "dollars[-1] / dollars[2] > 1.2 * loads[-1] / loads[2]",
+        "all(abs(gain / price - 1) < 0.05 for gain, price in zip(added['gain_tokens_per_s'], rounds[-1]['prices']))",
+        "all(added['gain_tokens_per_s'] <= added['dual_price_tokens_per_s'] * (1 + 1e-6)) and all(added['proven'])",
+        "added['type'][added['gain_per_usd_per_hour'].idxmin()] == 'L4' and list(added['type'])[-1] == 'T4'",
+        "added['gain_tokens_per_s'].iloc[-1] < 0.97 * added['dual_price_tokens_per_s'].iloc[-1]",
+        # to be faster in one pipeline: no small GPU can have the head, nor the A100 more than 11 layers with it
+        "all(pl.solve(replace(problem, cluster=cluster.with_counts({kind: 1}),"
+        " model=replace(problem.model, layers=k))).throughput < one.throughput"
+        " for kind, k in (('A100-SXM-40', 12), ('T4', 1), ('L4', 1)))",
+        "all(pl.evaluate(problem, pl.Placement.of([(3, [g]), (29, [0])])).stages[0].throughput"
+        " <= one.throughput * (1 + 1e-9) for g in range(1, 11))",
+        "max(len(s.layers) for s in pl.solve(replace(problem, cluster=pl.Cluster.from_counts({'T4': 3}, memory, 12.5)))"
+        ".placement.stages) == 12",
+        "curve.complete and all(points['proven']) and dollars[-1] / dollars[0] > 1.2 * loads[-1] / loads[0]",
+        # the last steps are one L4 each
+        "[round(x, 2) for x in points['usd_per_hour']][:5] == [6.4, 5.7, 5.0, 4.3, 3.6]",
+        "np.allclose(np.diff(points['throughput_tokens_per_s'][:5]), -added['gain_tokens_per_s'][1])",
         "[row['pipelines'] for row in gains] == [7, 8, 1] and gains[2]['more'] == '0.0%'",
         "all(row['needs'] <= row['has room for'] for row in sequences) and together < sequences[0]['has room for']",
         "len(affordable) == 22 and len(swept) == 132 and set(swept['status']) == {'optimal', 'infeasible'}",
@@ -274,10 +286,12 @@ RESULTS = {
         "{row['status'] for row in many} == {'optimal'} and many[2]['variables'] <= many[0]['variables'] < 20",
         "all(of.reported_bound > 20 * of.reported for of in clusters) and round(single.reported_bound) == 78062",
         "[sum(max(of.rates[m]) for m in of.machines) for of in clusters] == [152, 152, 350] and copies == [1, 1, 4]",
-        "{one.status for one in in_one} == {'optimal'} and in_several[2].throughput == in_one[2].throughput",
+        "{one.status for one in in_one} == {'optimal'} and in_one[2].throughput <= in_several[2].throughput",
         # among all flows on single24; nobody beats what is drawn up by hand on geo24 by more than the bound says
         "isclose(in_one[0].throughput, no_flow_beats(single)) and table[0]['Helix'] < 0.64 * in_one[0].throughput",
+        # what a deployment of five seconds reaches depends on the machine; that nothing beats the bound does not
         "table[2]['Helix'] < in_one[2].throughput < no_flow_beats(hetero)",
+        "table[2]['several'] <= no_flow_beats(hetero)",
         "0.74 < in_one[1].throughput / geo.reported < 0.76 and 1.4 < by_hand / geo.reported < 1.5",
         "by_hand < no_flow_beats(geo)",
         "round(max(geo.links[geo.links < 2000])) == 916 and in_one[1].throughput < 916",
@@ -544,7 +558,7 @@ FIGURES = {
             " with 7 pipelines, proven best",
             "A T4 contributes most in a pipeline of 2, an L4 in one of 1",
             "Bound and master program meet after ",
-            "2.5 times the load costs 3.5 times as much",
+            "2,622 tokens/s at most, most per dollar at 2.2 $ per hour",
             "At 8,192 tokens a batch of 64 costs 27% more than one of 16",
             "Best deployment: ",
             "Llama-3-8B, 10 GPUs: ",

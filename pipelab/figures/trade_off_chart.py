@@ -122,9 +122,11 @@ def _percent(share: float) -> str:
 
 
 def _labels(against: str, x: list[float], y: list[float]) -> list[str]:
-    """Throughput beside each point, unless the next one leaves no room."""
+    """Throughput beside each point, unless the next one leaves no room.
+
+    >>> _labels("usd_per_hour", [1.0, 1.1, 4.0], [10.0, 11.0, 30.0])
+    ['', '11', '30']
+    """
     labels = [_rate(v) for v in y]
-    if against in _ADDING_UP:
-        return labels
-    room = 0.07 * (x[-1] - x[0])
+    room = 0.05 * x[-1] if against in _ADDING_UP else 0.07 * (x[-1] - x[0])
     return [t if i == len(x) - 1 or x[i + 1] - x[i] > room else "" for i, t in enumerate(labels)]
