@@ -49,7 +49,11 @@ def test_every_pipeline_has_its_own_gpus_and_ports(engine):
         )
         assert own.environment == alone.environment
         assert own.arguments[: len(alone.arguments)] == alone.arguments
-    if engine not in ("Megatron", "transformers"):  # these serve nobody on a port of their own
+    if engine not in (
+        "Megatron",
+        "torchtitan",
+        "transformers",
+    ):  # these serve nobody on a port of their own
         assert all(ports(own.script) for own in scripts.values())
     for a, b in combinations(scripts.values(), 2):
         assert not set(a.hosts[0].gpus) & set(b.hosts[0].gpus)

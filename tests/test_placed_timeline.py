@@ -538,7 +538,8 @@ def test_bad_input_is_named(tiny, decode):
     with pytest.raises(pl.UnknownName, match="did you mean '1F1B'"):
         pl.timeline_of(tokens, two, schedule="1f1b", training=True)
     with pytest.raises(
-        pl.InvalidValue, match="'decode': expected 'prefill': training reads whole sequences"
+        pl.InvalidValue,
+        match="'decode': expected 'training', or 'prefill': training reads whole sequences",
     ):
         pl.timeline_of(decode, PARTS, training=True)
     with pytest.raises(pl.TooLarge):

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import dataclasses
-import gc
 import os
 import re
 import signal
@@ -871,22 +870,3 @@ def test_a_dask_cluster_takes_over_by_joblibs_switch(tmp_path):
     assert len(workers) == 2
     assert {int(row["reason"]) for row in told.rows} <= workers
     assert os.getpid() not in workers
-
-
-def test_models_of_the_points_before_do_not_pile_up():
-    """Left to Python's own habits, hundreds of SCIP's models stay in memory, megabytes each."""
-    from pyscipopt import Model
-
-    from pipelab.engine.sweeps.task import Task
-
-    task, alive = Task(make, "aggregated", {"solver": "scip"}), []
-    gc.collect()
-    gc.disable()
-    try:
-        for point in POINTS[-3:] * 7:
-            task(point)
-            alive.append(sum(isinstance(thing, Model) for thing in gc.get_objects()))
-    finally:
-        gc.enable()
-    assert max(alive) > 0
-    assert 0 in alive[1:]

@@ -124,8 +124,10 @@ def run(
         recorder.reraise()
         if not solving.ended.is_set() or solving.cut_short(reason):
             return recorder.stopped(given(reason), built - began)
-        _free_later(len(variables), model, variables)
-        return _read(model, variables, recorder, reason, built - began, time.perf_counter() - built)
+        solved = time.perf_counter() - built
+        run = _read(model, variables, recorder, reason, built - began, solved)
+        _free(model, variables)
+        return run
 
 
 @contextmanager
@@ -183,7 +185,7 @@ def load(
             for name, block in program.blocks.items():
                 _add_rows(model, terms, block, name if names else None, deadline)
         except Ended:
-            _free_later(len(variables), model, variables, terms)
+            _free(model, variables, terms)
             raise
         model.setMaximize()
     return model, variables
@@ -311,21 +313,38 @@ class _Solving:
         return reason is not None and any(_NOT_NOW in str(error) for error in self.failure)
 
 
-def _free_later(columns: int, *parts: Any) -> None:
-    """Freeing a large model takes seconds, with Python's lock held: not before the answer is given."""
-    if columns > _LARGE:
-        mark = object()
-        _UNFREED[mark] = parts
-        waiting = threading.Timer(_FREE_AFTER_SECONDS, _UNFREED.pop, (mark, None))
-        waiting.daemon = True
-        waiting.start()
+def _free(model: Any, variables: list, *parts: Any) -> None:
+    """Free a model that has been read.
+
+    Freeing a large model takes seconds, with Python's lock held: not before the answer is given.
+    """
+    if len(variables) <= _LARGE:
+        _free_now(model)
+        return
+    mark = object()
+    _UNFREED[mark] = (model, variables, *parts)
+    waiting = threading.Timer(_FREE_AFTER_SECONDS, _free_marked, (mark,))
+    waiting.daemon = True
+    waiting.start()
+
+
+def _free_marked(mark: object) -> None:
+    parts = _UNFREED.pop(mark, None)
+    if parts is not None:
+        _free_now(parts[0])
+
+
+def _free_now(model: Any) -> None:
+    """Model and event handler refer to each other: Python itself would free them after gigabytes of others."""
+    if hasattr(model, "free"):  # since PySCIPOpt 6.3, where they do
+        model.free()
 
 
 def _free_waiting(deadline: Deadline) -> None:
     """Free at the beginning of a solve what would otherwise hold it up later, maybe at its end."""
     while _UNFREED and deadline.left > _FREE_IF_LEFT_SECONDS:
         for mark in list(_UNFREED):
-            _UNFREED.pop(mark, None)
+            _free_marked(mark)
 
 
 def _read(

@@ -1,7 +1,5 @@
 """From a point to a row: make the problem, solve it, note the answer, or why there is none."""
 
-import gc
-import itertools
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -16,8 +14,6 @@ from pipelab.fields import Natural, NotNegative, Positive, checked, described, g
 from pipelab.solving import Result, method_of, solve
 
 _LONGEST_REASON, _END = 10_000, 2_000
-# SCIP's models refer to themselves: megabytes each, that only a full search for garbage frees.
-_TIDY_EVERY, _POINTS = 20, itertools.count(1)
 STATUSES = ("optimal", "feasible", "infeasible", "unknown", "failed")
 _WORDS = tuple(outcome.word for outcome in OUTCOMES)
 _Status = Annotated[
@@ -93,8 +89,6 @@ class Task:
             answer = _answer(self._result(point))
         except (Exception, SystemExit) as error:
             answer = failed(_reason(error))
-        if next(_POINTS) % _TIDY_EVERY == 0:
-            gc.collect()
         seconds = round(time.perf_counter() - began, 6)
         return {**point, **vars(answer), "seconds": seconds}
 
