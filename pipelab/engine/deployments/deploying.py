@@ -210,7 +210,7 @@ class _Deploying:
         try:
             generation.run()
             if generation.open > max(self.gap, 0.0) or generation.best is None:
-                add_best_alone(generation, offers)
+                add_best_alone(generation, offers, self.steady)
                 proven = close_gap(generation, offers, pricings)
         except Ended as end:
             ended = end.reason

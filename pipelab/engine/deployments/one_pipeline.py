@@ -11,15 +11,22 @@ import numpy as np
 from pipelab.engine.deployments.generation import Generation
 from pipelab.engine.deployments.master import Column
 from pipelab.engine.deployments.offers import Offer
+from pipelab.engine.in_flight_result import steady_rate
 from pipelab.engine.methods.aggregated import rates_in_time
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.evaluation import evaluate
 
 _SECONDS = 10.0
 
 
-def add_best_alone(generation: Generation, offers: Sequence[Offer]) -> None:
+def add_best_alone(generation: Generation, offers: Sequence[Offer], steady: bool) -> None:
     """Search for the best single pipeline of each offer for a while; what is found becomes a column.
+
+    Parameters
+    ----------
+    steady : bool
+        Whether pipelines count with what their microbatches in flight yield.
 
     Raises
     ------
@@ -37,6 +44,11 @@ def add_best_alone(generation: Generation, offers: Sequence[Offer]) -> None:
             gpus = np.bincount(classes.of[list(stage.gpus)], minlength=len(classes))
             stages.append((len(stage.layers), tuple(gpus.tolist())))
         used = tuple(np.sum([gpus for _, gpus in stages], axis=0).tolist())
-        column = Column(found.throughput, used, i, stages=tuple(stages))
+        rate = found.throughput
+        if steady:
+            rate = steady_rate(
+                evaluate(offer.problem, found.best), offer.problem.workload.in_flight
+            )
+        column = Column(rate, used, i, stages=tuple(stages))
         generation.columns.append(column)
         generation.keep([column])

@@ -21,6 +21,7 @@ import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
 from pipelab.engine.solvers.linear_program import LinearProgram
+from pipelab.engine.solvers.scip_freeing import free, free_waiting
 from pipelab.engine.solvers.scip_progress import Recorder, finite
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.errors import InvalidValue, PipelabError
@@ -34,10 +35,6 @@ _POLL_SECONDS = 0.05  # how soon a stop is noticed
 _GRACE_SECONDS = (
     0.25  # what SCIP has to end after it was interrupted; then it is not waited for any longer
 )
-# columns of a model whose freeing waits until its answer was given
-_LARGE, _FREE_AFTER_SECONDS = 50_000, 0.5
-_FREE_IF_LEFT_SECONDS = 1.0  # what a solve needs for freeing the models before it
-_UNFREED: dict[object, tuple] = {}  # models that wait for it, with their columns
 # so many columns or entries of rows are handed over between two looks at the clock
 _GIVE_WAY = 10_000
 
@@ -97,7 +94,7 @@ def run(
         made = deadline_of(time_limit, stop)
     with made as until:
         began = time.perf_counter()
-        _free_waiting(until)
+        free_waiting(until)
         try:
             with _in_words():
                 model, variables = load(program, deadline=until)
@@ -126,7 +123,7 @@ def run(
             return recorder.stopped(given(reason), built - began)
         solved = time.perf_counter() - built
         run = _read(model, variables, recorder, reason, built - began, solved)
-        _free(model, variables)
+        free(model, variables)
         return run
 
 
@@ -185,7 +182,7 @@ def load(
             for name, block in program.blocks.items():
                 _add_rows(model, terms, block, name if names else None, deadline)
         except Ended:
-            _free(model, variables, terms)
+            free(model, variables, terms)
             raise
         model.setMaximize()
     return model, variables
@@ -311,40 +308,6 @@ class _Solving:
     def cut_short(self, reason: str | None) -> bool:
         """Whether SCIP was interrupted where it could not end in order: there is nothing to read then."""
         return reason is not None and any(_NOT_NOW in str(error) for error in self.failure)
-
-
-def _free(model: Any, variables: list, *parts: Any) -> None:
-    """Free a model that has been read.
-
-    Freeing a large model takes seconds, with Python's lock held: not before the answer is given.
-    """
-    if len(variables) <= _LARGE:
-        _free_now(model)
-        return
-    mark = object()
-    _UNFREED[mark] = (model, variables, *parts)
-    waiting = threading.Timer(_FREE_AFTER_SECONDS, _free_marked, (mark,))
-    waiting.daemon = True
-    waiting.start()
-
-
-def _free_marked(mark: object) -> None:
-    parts = _UNFREED.pop(mark, None)
-    if parts is not None:
-        _free_now(parts[0])
-
-
-def _free_now(model: Any) -> None:
-    """Model and event handler refer to each other: Python itself would free them after gigabytes of others."""
-    if hasattr(model, "free"):  # since PySCIPOpt 6.3, where they do
-        model.free()
-
-
-def _free_waiting(deadline: Deadline) -> None:
-    """Free at the beginning of a solve what would otherwise hold it up later, maybe at its end."""
-    while _UNFREED and deadline.left > _FREE_IF_LEFT_SECONDS:
-        for mark in list(_UNFREED):
-            _free_marked(mark)
 
 
 def _read(
