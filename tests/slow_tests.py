@@ -219,9 +219,6 @@ SLOW = {
         "test_the_original_milp_with_rates_over_thirty_orders_of_magnitude": 4,
         "test_with_times_per_layer_it_scales_one_gpu_by_its_factor": 0,
     },
-    "tests/test_published_bounds.py": {
-        "test_on_four_ranks_the_rule_is_optimal_in_its_memory": 2,
-    },
     "tests/test_notebooks.py": {
         "test_solution": 0,
         "test_notebook": 2,

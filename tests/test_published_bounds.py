@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-import pipelab as pl
 from pipelab.course.papers import published_bubbles
 from pipelab.engine.best_schedules.arguments import question_of
 from pipelab.engine.best_schedules.repeated_steps import span_bound
@@ -39,14 +37,3 @@ def test_no_printed_rate_is_below_what_is_proven():
     assert max(s.rates["ZB-2p"] - least_rate(s, 2) for s in SETTINGS) < 0.007
     # With the memory of 1F1B the paper's search found nothing better than its own rule.
     assert all(s.rates["ZB-1p"] == s.rates["ZB-H1"] for s in SETTINGS)
-
-
-@pytest.mark.parametrize("setting", SETTINGS[2::3], ids=lambda s: s.model)
-def test_on_four_ranks_the_rule_is_optimal_in_its_memory(setting):
-    """The times of each model (last row), on 4 × 8: no order within ZB-H1's memory is faster."""
-    costs = replace(setting.costs, weight_activation=SHARE)
-    rules = {name: pl.simulate(pl.schedule(name, 4, 8), costs) for name in ("ZBH1", "ZBH2")}
-    once, twice = (pl.best_schedule(costs, 8, 4, memory=limit) for limit in (4, 8))
-    assert once.status == twice.status == "optimal"
-    assert once.makespan == pytest.approx(rules["ZBH1"].makespan)
-    assert twice.makespan < once.makespan

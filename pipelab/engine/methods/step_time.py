@@ -110,8 +110,8 @@ def solve_for_step_time(
     >>> tiny = pl.load_case("tiny", link_units="tokens")
     >>> load = dataclasses.replace(tiny.workload, phase="training", microbatches=8)
     >>> result = solve_for_step_time(dataclasses.replace(tiny, workload=load))
-    >>> result.status, result.objective.unit, len(result.placement.stages)
-    ('optimal', 's per step', 3)
+    >>> result.status, result.objective.unit
+    ('optimal', 's per step')
     """
     refuse_transfers(problem, "solve")
     refuse_other_phases(problem)
