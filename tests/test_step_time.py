@@ -14,6 +14,7 @@ from pipelab.engine.deadline import NEVER
 from pipelab.engine.training import TrainingResult, schedules_for
 from pipelab.engine.training.bounds import placement_bounds
 from pipelab.engine.training.orders import TRAINED_BY, Order, orders_of
+from pipelab.engine.training.rule import RuleSearch
 from pipelab.engine.training.stages import stages_in_training
 from pipelab.engine.training.suffixes import Suffixes, merged
 from pipelab.errors import UnknownName
@@ -42,7 +43,7 @@ class Trained:
 
 
 def random_problem(rng, gpus=None, layers=None, most=1):
-    """Few unlike GPUs, links that matter, memory that binds as often as not."""
+    """Few heterogeneous GPUs, links that matter, memory that binds as often as not."""
     n, layers = gpus or int(rng.integers(2, 5)), layers or int(rng.integers(3, 6))
     types = [f"t{i}" for i in range(int(rng.integers(1, 4)))]
     tight = rng.random() < 0.6
@@ -201,7 +202,23 @@ def real_problem(counts, microbatches=32, sequence=4096, model="Llama-3-8B", **m
     return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(), **more)
 
 
-def test_unlike_gpus_beat_the_cuts_people_use():
+@pytest.mark.parametrize("microbatches", [3, 5, 6, 7, 11])
+def test_a_search_ends_whatever_the_rounding(microbatches, monkeypatch):
+    """m · (s / m) may be less than s: a search that compared these two made the same table for ever."""
+    table, made = RuleSearch._table, []
+
+    def counted(self, *limits):
+        made.append(limits)
+        assert len(made) < 20
+        return table(self, *limits)
+
+    monkeypatch.setattr(RuleSearch, "_table", counted)
+    problem = real_problem({"A100-SXM-80": 2}, microbatches, 2048)
+    for schedule in ("1F1B", "ZBH1"):
+        assert pl.solve(problem, objective="step_time", schedule=schedule).status == "optimal"
+
+
+def test_heterogeneous_gpus_beat_the_cuts_people_use():
     problem = real_problem({"A100-SXM-80": 2, "H100-SXM": 2, "L40S": 2})
     table = cuts_table(problem, recompute="auto").set_index("cut")
     assert table.status["least step time"] == "optimal"
@@ -303,7 +320,7 @@ def test_a_rule_that_does_not_exist_here_is_an_answer():
     assert "needs at least 2 microbatches" in result.reason
 
 
-def test_training_and_serving_are_told_apart():
+def test_training_and_serving_are_kept_apart():
     trained = real_problem({"H100-SXM": 2}, 4)
     served = replace(trained, workload=replace(trained.workload, phase="prefill"))
     for refused in (pl.solve, pl.deploy, pl.trade_off, pl.score):

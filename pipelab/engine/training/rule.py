@@ -93,21 +93,21 @@ class RuleSearch:
         microbatches = next(iter(self.orders.values())).schedule.microbatches
         self.bound = max(self.bound, microbatches * slowest)
         self._first()
-        limit = min(_FIRST_LIMIT * slowest, self.best.seconds / microbatches)
+        beyond = min(_FIRST_LIMIT * slowest * microbatches, self.best.seconds)
         while True:
-            # Of stages that take longer than the limit, a step is no shorter than this.
-            search = self._table(limit, microbatches * limit)
+            # With a stage that takes longer than the table's, a step is no shorter than this.
+            search = self._table(beyond / microbatches, beyond)
             search.dive()
-            if self.best.seconds < microbatches * limit * _TIGHTER:
+            if self.best.seconds < beyond * _TIGHTER:
                 # What exceeds the best need not be in the table, and the rest bounds more.
-                limit = self.best.seconds / microbatches
-                search = self._table(limit, self.best.seconds)
+                beyond = self.best.seconds
+                search = self._table(beyond / microbatches, beyond)
             self.stopped = search.run()
             self._note()
-            if self.stopped or self.best.seconds <= microbatches * limit or limit == np.inf:
+            if self.stopped or self.best.seconds <= beyond or beyond == np.inf:
                 break
-            limit = limit * 4 if limit < 100 * slowest else np.inf
-            limit = min(limit, self.best.seconds / microbatches)
+            wider = beyond * 4 if beyond < 100 * slowest * microbatches else np.inf
+            beyond = min(wider, self.best.seconds)
         if self.best.seconds == np.inf and not self.stopped:
             self.bound = np.inf
 
