@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.hardware.config_json.model import model_of_config
 from pipelab.hardware.fact_rows import facts_from
-from pipelab.hardware.transformer import LatentAttention, Transformer
+from pipelab.hardware.layer_sizes import LatentAttention
+from pipelab.hardware.transformer import Transformer
 from pipelab.io.csv_cells import frame_of, path_of
 from pipelab.io.paths import data_dir
 from pipelab.io.whole_files import is_file, is_folder

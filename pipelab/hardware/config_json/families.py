@@ -9,7 +9,7 @@ from typing import Any
 from pipelab.errors import shown
 from pipelab.fields import is_list
 from pipelab.hardware.config_json.fields import Config
-from pipelab.hardware.transformer import LatentAttention
+from pipelab.hardware.layer_sizes import LatentAttention
 
 
 def _common(c: Config, head_dim: int | None = None, tied: bool = False) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from pipelab.errors import InvalidData, shown
 from pipelab.fields import is_list
 from pipelab.hardware.config_json.fields import Config
-from pipelab.hardware.transformer import INT4_GROUP
+from pipelab.hardware.layer_sizes import INT4_GROUP
 from pipelab.io.whole_files import named
 
 # Of what a list of modules that are not converted may name: all this has 16 bits anyway.

@@ -135,13 +135,21 @@ def table(name: str, values: Sequence[object]) -> str:
     return f"{name}=({' '.join(map(str, ['-', *values]))})"
 
 
-def rendezvous(plan: EnginePlan, port: int) -> list[str]:
-    """Options with which `torchrun` on every host finds the others."""
-    return [
-        f"--nnodes {len(plan.hosts)}",
-        "--node-rank $((number - 1))",
-        f'--master-addr "${{host[1]}}" --master-port {port}',
-    ]
+def torchrun(plan: EnginePlan, port: int, before: Sequence[str], *program: str) -> list[str]:
+    """The commands that start one process per GPU: the host's own GPUs, `before`, then `torchrun` with the program.
+
+    Over several hosts, `torchrun` finds the others at `port` of the first.
+    """
+    commands, options = [own_gpus(plan)], [f"--nproc-per-node {len(plan.hosts[0].gpus)}"]
+    if len(plan.hosts) > 1:
+        commands.append(table("ranks", [len(host.gpus) for host in plan.hosts]))
+        options = [
+            f"--nnodes {len(plan.hosts)}",
+            "--node-rank $((number - 1))",
+            f'--master-addr "${{host[1]}}" --master-port {port}',
+            "--nproc-per-node ${ranks[$number]}",
+        ]
+    return [*commands, *before, joined("exec torchrun", *options, *program, '"$@"')]
 
 
 def visible(gpus: Sequence[int]) -> str:

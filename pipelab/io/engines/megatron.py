@@ -26,15 +26,8 @@ def megatron_launch(plan: EnginePlan) -> script.EngineSettings:
     )
     quoted = [*arguments[:-1], f"'{arguments[-1]}'"]  # the shell would take | and *
     rest = " and batch" if plan.schedule is None else " and optimizer"
-    own, count = [], str(len(plan.hosts[0].gpus))
-    commands = [script.own_gpus(plan)]
-    if len(plan.hosts) > 1:
-        own = script.rendezvous(plan, plan.port(_PORT))
-        commands.append(script.table("ranks", [len(host.gpus) for host in plan.hosts]))
-        count = "${ranks[$number]}"
-    own.append(f"--nproc-per-node {count}")
     program = '"$MEGATRON/pretrain_gpt.py"'
-    commands.append(script.joined("exec torchrun", *own, program, *script.pairs(quoted), '"$@"'))
+    commands = script.torchrun(plan, plan.port(_PORT), [], program, *script.pairs(quoted))
     return script.finished(
         plan,
         {},

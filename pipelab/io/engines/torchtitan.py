@@ -43,34 +43,14 @@ def torchtitan_launch(plan: EnginePlan) -> script.EngineSettings:
         seq_len=load.sequence_length,
     )
     modules = ["--parallelism.module_fqns_per_model_part", *map(",".join, _modules(plan.layers))]
-    own, count = [], str(len(plan.hosts[0].gpus))
-    commands = [script.own_gpus(plan)]
-    if len(plan.hosts) > 1:
-        own = script.rendezvous(plan, plan.port(_PORT))
-        commands.append(script.table("ranks", [len(host.gpus) for host in plan.hosts]))
-        count = "${ranks[$number]}"
-    own.append(f"--nproc-per-node {count}")
-    options = script.pairs(arguments)
+    options, written = script.pairs(arguments), []
     if order is not None and table:
-        commands += [
-            "SCHEDULE=$(mktemp --suffix=.csv)",
-            'cat > "$SCHEDULE" <<END',
-            *to_csv(order).splitlines(),
-            "END",
-        ]
         options.append('--parallelism.pipeline_parallel_schedule_csv "$SCHEDULE"')
-    chosen = '--module "${CONFIG%.*}" --config "${CONFIG##*.}"'
-    commands.append(
-        script.joined(
-            "exec torchrun",
-            *own,
-            "-m torchtitan.train",
-            chosen,
-            *options,
-            " ".join(modules),
-            '"$@"',
-        )
-    )
+        written = ["SCHEDULE=$(mktemp --suffix=.csv)", 'cat > "$SCHEDULE" <<END']
+        written += [*to_csv(order).splitlines(), "END"]
+    program = ["-m torchtitan.train", '--module "${CONFIG%.*}" --config "${CONFIG##*.}"']
+    program += [*options, " ".join(modules)]
+    commands = script.torchrun(plan, plan.port(_PORT), written, *program)
     return script.finished(
         plan,
         {},
