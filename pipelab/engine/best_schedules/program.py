@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from pipelab.engine.best_schedules.question import MEMORY_SLACK, Question
-from pipelab.engine.best_schedules.whole_numbers import exactly, in_units, unit_of
+from pipelab.engine.best_schedules.whole_numbers import exactly, unit_of
 from pipelab.engine.deadline import Deadline
 from pipelab.errors import NotApplicable
 
@@ -126,23 +127,39 @@ class Program:
             self._memory(rank, question.memory[rank])
 
     def _memory(self, rank: int, most: float) -> None:
-        """A microbatch is held whole from F to the end of I (or B), and in part to the end of W."""
-        question, model = self.question, self.model
+        """A microbatch is held whole from F to the end of I (or B), and in part to the end of W.
+
+        So what a rank holds is known by counting what it has done. It grows when an F starts: by
+        then so many I and W must have ended that the rest fits. The fewer I have, the more W must.
+        """
+        question = self.question
         whole, kept = (float(-question.takes[kind][rank]) for kind in ("B", "W"))
-        unit = unit_of([whole, kept, most], most)
-        intervals, demands = [], []
-        held = [("F", question.kinds[1], whole)]
-        if question.split_backward:
-            held.append(("I", "W", kept))
-        for first, last, amount in held:
-            for k in range(question.microbatches):
-                begin = self.start[rank, first, k] if first == "F" else self.end(rank, first, k)
-                end = self.end(rank, last, k)
-                size = model.new_int_var(0, self.horizon, f"held {rank}{first}{k}")
-                intervals.append(model.new_interval_var(begin, size, end, f"in {rank}{first}{k}"))
-                demands.append(in_units(amount, unit))
-        # Demands are rounded down, the limit is not: what keeps to it in truth keeps to it here.
-        model.add_cumulative(intervals, demands, in_units(most * (1 + MEMORY_SLACK), unit) + 1)
+        for k in range(question.microbatches):
+            forward, asked = (rank, "F", k), 0
+            for back in reversed(range(k + 1)):
+                room = most * (1 + MEMORY_SLACK) - (k + 1 - back) * whole
+                gradient = rank, question.kinds[1], back
+                if room < 0:
+                    self._follows(forward, gradient)
+                    break
+                weights = ceil(back - room / kept) if question.split_backward and kept else 0
+                if weights > asked:
+                    asked = weights
+                    self._follows(
+                        forward, (rank, "W", weights - 1), ~self._first(gradient, forward)
+                    )
+
+    def _first(self, one: Action, other: Action) -> Any:
+        """Whether one of two actions of a rank ends before the other begins; else it is the other way round."""
+        first = self.model.new_bool_var(f"{one} first, then {other}")
+        self._follows(other, one, first)
+        self._follows(one, other, ~first)
+        return first
+
+    def _follows(self, later: Action, earlier: Action, condition: Any = None) -> None:
+        made = self.model.add(self.start[later] >= self.end(*earlier))
+        if condition is not None:
+            made.only_enforce_if(condition)
 
     def _messages(self) -> None:
         """Forwards come from the rank before, gradients from the rank after."""
