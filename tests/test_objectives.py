@@ -96,7 +96,7 @@ def check_against(every, result, floor):
 # Against brute force
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(60))
 def test_the_cheapest_is_the_cheapest_of_all(seed):
     problem = priced(small(seed), seed)
     every = [(rate, dollars(problem, gpus, rate)) for rate, gpus, _ in oracle.placements(problem)]
@@ -112,7 +112,7 @@ def test_the_cheapest_is_the_cheapest_of_all(seed):
 FINE = [0.350001, 0.500003, 1.250007, 2.990011]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(36))
 def test_prices_of_millionths_of_a_dollar_are_told_apart(seed):
     """Few prices that differ, so that near ties are common; both solvers; budgets of every size."""
     near = [0.5, 0.500001, 0.500002, 0.999999] if seed % 2 else FINE
@@ -220,7 +220,7 @@ def test_cents_over_a_thousand_gpus_are_no_obstacle():
     assert split.objective.value == pytest.approx(plain.objective.value, rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(60))
 def test_the_quickest_is_the_quickest_of_all(seed):
     problem = small(seed, link_units="tokens")
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
@@ -235,7 +235,7 @@ def test_the_quickest_is_the_quickest_of_all(seed):
             )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(36))
 def test_the_quickest_knows_the_latency_of_every_link(seed):
     if seed % 2:
         problem = late(small(seed, link_units="tokens"), seed)
