@@ -25,6 +25,7 @@ SLOW = {
     },
     "tests/test_helix.py": {
         "test_a_deployment_is_at_least_as_good_as_one_pipeline": 0,
+        "test_when_listing_is_ended_the_best_of_the_list_is_used_and_no_more": 0,
     },
     "tests/test_nodes.py": {
         "test_data_centres_are_proven": 3,

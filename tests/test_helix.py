@@ -1,6 +1,7 @@
 """Helix's instances: the files are what its programs say, and one pipeline is a deployment, too."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy.sparse.csgraph import maximum_flow
 
 import pipelab as pl
 from pipelab import course
+from pipelab.engine.deployments import generation, listing
 
 NAMES = ["single24", "geo24", "hetero42"]
 
@@ -67,3 +69,26 @@ def test_a_deployment_is_at_least_as_good_as_one_pipeline():
     assert several.throughput >= one.throughput
     assert several.throughput == pytest.approx(pl.evaluate(problem, several).throughput)
     assert several.throughput <= several.bound
+
+
+def test_when_listing_is_ended_the_best_of_the_list_is_used_and_no_more(monkeypatch):
+    """A linear program over 100,000 columns took a minute, where three seconds were the limit."""
+    stop, listed, solved = threading.Event(), [], []
+
+    def list_all(*arguments):
+        found = list_all_there_are(*arguments)
+        listed.append(len(found.columns))
+        stop.set()
+        return found
+
+    def relaxed(demand, columns):
+        solved.append(len(columns))
+        return relaxed_there(demand, columns)
+
+    list_all_there_are, relaxed_there = listing.list_all, generation.relaxed
+    monkeypatch.setattr(listing, "list_all", list_all)
+    monkeypatch.setattr(generation, "relaxed", relaxed)
+    found = pl.deploy(_as_problem(course.helix_cluster("hetero42")), stop=stop)
+    assert max(listed) > 50_000
+    assert max(solved) < 5_000
+    assert (found.status, found.stopped_by) == ("feasible", "stop")

@@ -23,6 +23,7 @@ from pipelab.engine.tolerances import ONE_ANSWER
 MOST_MIXES = 4_000_000  # half a megabyte for each set of mixes
 _FEW_MIXES = 20_000  # listed in a second
 _SLACK = 1e-9  # of the price of all GPUs: the arithmetic of prices
+_AT_ONCE = 2000  # columns of a linear program that takes a moment: where time has run out
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +113,24 @@ def _worthwhile(columns: list[Column], generation: Generation) -> list[Column]:
     """Those whose rate makes up for their GPUs but for the slack."""
     if generation.prices is None or not columns:
         return columns
-    used = np.array([c.gpus for c in columns])
-    rate = np.array([c.rate for c in columns])
-    price = used @ generation.prices.per_gpu
-    kept = rate >= price - generation.slack - _margin(generation)
+    kept = _profit(columns, generation) >= -generation.slack - _margin(generation)
     return [columns[i] for i in np.flatnonzero(kept)]
+
+
+def _most_worthwhile(columns: list[Column], generation: Generation) -> list[Column]:
+    """As many as a linear program takes at once."""
+    if len(columns) <= _AT_ONCE:
+        return columns
+    best = np.argsort(-_profit(columns, generation), kind="stable")[:_AT_ONCE]
+    return [columns[i] for i in best]
+
+
+def _profit(columns: list[Column], generation: Generation) -> np.ndarray:
+    """By how much the rate of each exceeds the price of its GPUs."""
+    rate = np.array([c.rate for c in columns])
+    if generation.prices is None:
+        return rate
+    return rate - np.array([c.gpus for c in columns]) @ generation.prices.per_gpu
 
 
 def close_gap(generation: Generation, offers: Sequence[Offer], pricings: Sequence[Pricing]) -> bool:
@@ -140,11 +154,11 @@ def close_gap(generation: Generation, offers: Sequence[Offer], pricings: Sequenc
         else list_all(offers, deadline, pricings, generation)
     )
     columns = listed.columns
-    if deadline.reason is not None:  # a part of them: what it is good for at once
-        generation.columns += columns
+    if deadline.reason is not None:  # a part of them: what the best of it is good for at once
+        generation.columns += _most_worthwhile(columns, generation)
         generation.round_off()
+    deadline.check()
     if not columns:
-        deadline.check()
         return listed.complete
     mixes = Mixes(demand.counts.tolist())
     if mixes.total <= MOST_MIXES and number_of_steps(mixes, columns) <= MOST_STEPS:
