@@ -12,7 +12,7 @@ import pytest
 import pipelab as pl
 from pipelab.engine.best_schedules import bisection
 from pipelab.engine.best_schedules.arguments import question_of
-from pipelab.engine.best_schedules.program import Program
+from pipelab.engine.best_schedules.program import Answer, Program
 from pipelab.engine.best_schedules.repeated_steps import span_bound, step_time
 from pipelab.engine.best_schedules.whole_numbers import in_units, unit_of
 from pipelab.engine.deadline import deadline_of
@@ -188,19 +188,19 @@ def test_a_length_is_refuted_or_reached():
 
 
 def test_where_lengths_are_not_decided_in_time_the_rest_goes_to_minimising(unequal, monkeypatch):
-    monkeypatch.setattr(bisection, "_FIRST_S", 0.0)
-    monkeypatch.setattr(bisection, "_STEP_S", 0.0)
     asked = []
     solve = Program.solve
 
-    def noted(self, *arguments):
+    def slow(self, *arguments):
         asked.append(self.least == self.most)
+        if asked[-1]:
+            return Answer(None, self.least, "time limit")
         return solve(self, *arguments)
 
-    monkeypatch.setattr(Program, "solve", noted)
+    monkeypatch.setattr(Program, "solve", slow)
     again = pl.best_schedule(COSTS, 8, max_in_flight=4, time_limit=120)
     assert (again.status, again.makespan) == ("optimal", unequal.makespan)
-    assert asked[-1] is False
+    assert asked == [True] * bisection._UNDECIDED + [False]
 
 
 def test_eight_unequal_ranks_reach_the_bound():

@@ -16,7 +16,6 @@ from pipelab.engine.training.bounds import BIG, REAL, Parts, Shape, own_terms
 from pipelab.engine.training.orders import Order
 from pipelab.engine.training.stages import Stages, Times
 
-MOST_NUMBERS = 20_000_000  # of all states together
 _AT_ONCE = 64  # states
 
 
