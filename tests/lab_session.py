@@ -38,10 +38,11 @@ _RUN_ALL = """async () => {
   return panel.content.widgets.filter(c => c.model.type === 'code').map(c => c.model.executionCount); }"""
 
 # Notes when a key or button went down, and when plotly has finished drawing something else than
-# before.
-_WATCH = """(figure) => {
+# before, under a title without a certain text.
+_WATCH = """([figure, waiting]) => {
   const g = document.querySelectorAll('.js-plotly-plot')[figure];
-  const seen = () => (g.querySelector('.gtitle') || {}).textContent
+  const title = () => (g.querySelector('.gtitle') || {}).textContent ?? '';
+  const seen = () => title()
     + [...g.querySelectorAll('.barlayer path, .scatterlayer path, .heatmaplayer image, .ytick text')]
       .map(p => p.getAttribute('d') || p.getAttribute('href') || p.textContent).join();
   const before = seen();
@@ -50,6 +51,7 @@ _WATCH = """(figure) => {
   for (const kind of ['keydown', 'mousedown', 'change'])
     document.addEventListener(kind, down, {capture: true, once: true});
   const drawn = () => { if (window.pipelabPressed === null || seen() === before) return;
+    if (waiting && title().includes(waiting)) return;
     window.pipelabDrawn = performance.now(); g.removeListener('plotly_afterplot', drawn); };
   g.on('plotly_afterplot', drawn); }"""
 
@@ -182,9 +184,12 @@ class LabPage:
                 break
         return found
 
-    def time_of(self, act, figure: int = 0, timeout: float = 60_000) -> float:
-        """Milliseconds from the key press or click in `act()` until a figure has been drawn with something else."""
-        self.page.evaluate(_WATCH, figure)
+    def time_of(self, act, figure: int = 0, waiting: str = "", timeout: float = 60_000) -> float:
+        """Milliseconds from the key press or click in `act()` until a figure has been drawn with something else.
+
+        A drawing whose title has the text `waiting` does not count.
+        """
+        self.page.evaluate(_WATCH, [figure, waiting])
         act()
         self.page.wait_for_function("() => window.pipelabDrawn !== null", timeout=timeout)
         return self.page.evaluate("() => window.pipelabDrawn - window.pipelabPressed")
