@@ -10,13 +10,14 @@ import pytest
 import pipelab as pl
 from pipelab.costs import LayerTimes, TrainingCost
 from pipelab.course.training_cuts import cuts_table
-from pipelab.engine.deadline import NEVER
-from pipelab.engine.training import TrainingResult, schedules_for
-from pipelab.engine.training.bounds import placement_bounds
+from pipelab.engine.deadline import NEVER, Ended
+from pipelab.engine.training import TrainingResult, infeasible, schedules_for
+from pipelab.engine.training.bounds import BIG, placement_bounds
+from pipelab.engine.training.groups import merged
 from pipelab.engine.training.orders import TRAINED_BY, Order, orders_of
 from pipelab.engine.training.rule import RuleSearch
 from pipelab.engine.training.stages import stages_in_training
-from pipelab.engine.training.suffixes import Suffixes, merged
+from pipelab.engine.training.suffixes import Suffixes, tables_of
 from pipelab.errors import UnknownName
 
 
@@ -33,7 +34,7 @@ class Trained:
         self.kept = float(rng.uniform(0.5, 2.0))
 
     def training_cost(self, problem, report, *, recompute="none", bytes_per_parameter=16):
-        forward, first = report.seconds, report.gpu_types[0]
+        forward, first = report.seconds, min(report.gpu_types)  # whatever their sequence
         n = problem.model.work(report.stage.layers)
         back = self.back[first] * forward + (forward if recompute == "full" else 0.0)
         kept = n * self.kept * (0.2 if recompute == "full" else 1.0)
@@ -140,6 +141,25 @@ def test_merged_classes_bound_every_placement(monkeypatch):
         bound = min(value[..., 0].max(axis=1).min() for value in table.value[1:])
         assert bound <= least(problem, "1F1B") * (1 + 1e-9)
         compare(seed, "1F1B", gpus=3, layers=4)
+
+
+def root_bounds(schedule):
+    """Of random problems and numbers of ranks: by the first tables, and by the last."""
+    for seed in range(6):
+        problem = random_problem(np.random.default_rng(seed), gpus=4, layers=4)
+        stages = stages_in_training(problem, None, None, NEVER)
+        orders, _ = orders_of(schedule, stages.most, 6)
+        every = list(tables_of(stages, orders, merged(stages, 10**6), np.inf, NEVER))
+        for ranks in orders:
+            yield [float(t[ranks].whole(ranks).min(initial=BIG)) for t in (every[0], every[-1])]
+
+
+def test_tables_of_one_number_of_ranks_bound_more():
+    """What a rank of ZB-H1 holds depends on how many there are, and one of 1F1B's does not."""
+    assert all(first == last for first, last in root_bounds("1F1B"))
+    split = list(root_bounds("ZBH1"))
+    assert all(first <= last for first, last in split)
+    assert any(first < last for first, last in split)
 
 
 def test_each_stage_recomputes_only_where_it_must():
@@ -306,6 +326,24 @@ def test_nothing_fits_has_numbers_and_a_remedy():
     bare = real_problem({"A10G": 4}, 16, 1024)
     fewer = pl.solve(bare, objective="step_time", bytes_per_parameter=6, recompute="auto")
     assert fewer.status == "optimal"
+
+
+def test_a_reason_that_is_ended_says_what_was_found(monkeypatch):
+    problem = real_problem({"L40S": 2}, 4, model="Llama-3-8B")
+    whole = pl.solve(problem, objective="step_time").reason
+    assert whole.startswith("of the placement that comes nearest")
+    look, asked = infeasible._any, []
+
+    def slow(*arguments):
+        asked.append(arguments)
+        if len(asked) == 3:
+            raise Ended("time limit")
+        return look(*arguments)
+
+    monkeypatch.setattr(infeasible, "_any", slow)
+    ended = pl.solve(problem, objective="step_time").reason
+    assert ended.startswith("of a placement that comes near under 1F1B, stage")
+    assert "GB are missing" in ended
 
 
 def test_fewer_microbatches_than_ranks_is_said():

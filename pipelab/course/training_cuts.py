@@ -10,9 +10,10 @@ from pipelab.engine.deadline import NEVER
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.engine.training.bounds import REAL
+from pipelab.engine.training.groups import merged
 from pipelab.engine.training.orders import orders_of
 from pipelab.engine.training.stages import Stages, stages_in_training
-from pipelab.engine.training.suffixes import Suffixes, merged
+from pipelab.engine.training.suffixes import Suffixes
 from pipelab.errors import InvalidPlacement
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -21,7 +22,7 @@ from pipelab.splits import split_by_flops, split_even
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_STATES = 20_000
+_WORK = 1_000_000  # of one level and first layer of a table
 
 
 def cuts_table(
@@ -139,12 +140,12 @@ def _row(name: str, step: TrainingTimeline | None) -> dict:
 
 @dataclass(frozen=True)
 class _Choice:
-    """A number of ranks, a state, a first composition: where a table's least value is."""
+    """A number of ranks, a state, the first stage's kind of receiver: where a table's least value is."""
 
     value: float
     ranks: int
     row: int
-    composition: int
+    receiver: int
 
 
 def formula_best(stages: Stages, schedule: str) -> Placement | None:
@@ -155,7 +156,7 @@ def formula_best(stages: Stages, schedule: str) -> Placement | None:
     """
     microbatches = stages.problem.workload.microbatches
     orders, _ = orders_of(schedule, stages.most, microbatches)
-    groups = merged(stages, _STATES)
+    groups = merged(stages, _WORK)
     times = [stages.times(held, o.chunks).whole for o in orders.values() for held in o.held]
     finite = [t[np.isfinite(t)] for t in times]
     values = np.unique(np.concatenate([np.zeros(0), *finite]))
@@ -179,8 +180,8 @@ def _least_sum(table: Suffixes) -> _Choice | None:
     for ranks in table.orders:
         if ranks < len(table.back):
             here = table.back[ranks][:, :, 0]
-            row, d = np.unravel_index(int(np.argmin(here)), here.shape)
-            choices.append(_Choice(float(here[row, d]), ranks, int(row), int(d)))
+            row, h = np.unravel_index(int(np.argmin(here)), here.shape)
+            choices.append(_Choice(float(here[row, h]), ranks, int(row), int(h)))
     least = min(choices, key=lambda choice: choice.value, default=None)
     return least if least is not None and least.value < REAL else None
 
@@ -188,23 +189,32 @@ def _least_sum(table: Suffixes) -> _Choice | None:
 def _traced(table: Suffixes, least: _Choice) -> Placement:
     """The placement whose sum a table has: of equal stages by group the first by class that is left."""
     stages, groups = table.stages, table.groups
-    k, row, d, layer = least.ranks, least.row, least.composition, 0
+    k, row, receiver, layer = least.ranks, least.row, least.receiver, 0
     chosen, cuts = [], [0]
     used = np.zeros(len(stages.classes), dtype=int)
     while k:
-        rest = table.onto[k][row, d]
-        times, _ = table._relaxed_times(k)
-        both = table.parts(times).both[d, layer]
-        beyond = table.after(k, np.array([rest]), groups.between[d]).beyond[0, layer]
-        n = int(np.argmin(both + beyond)) + 1
+        d, n = _first_stage(table, k, row, receiver, layer)
         fits = (groups.of == d) & (used + stages.composition <= stages.classes.count).all(axis=1)
         c = int(np.flatnonzero(fits)[0])
         used = used + stages.composition[c]
         chosen.append(c)
         layer += n
         cuts.append(layer)
-        k, row = k - 1, int(rest)
+        k, row = k - 1, int(table.onto[k][row, d])
         if k:
             onward = table.back[k][row, :, layer] + 2 * groups.between[d]
-            d = int(np.argmin(onward))
+            receiver = int(np.argmin(onward))
     return stages.placement(chosen, cuts)
+
+
+def _first_stage(table: Suffixes, k: int, row: int, receiver: int, layer: int) -> tuple[int, int]:
+    """The composition and the number of layers that a table's entry is of."""
+    times, _ = table._relaxed_times(k)
+    both, groups = table.parts(times).both, table.groups
+    found = []
+    for d in np.flatnonzero((groups.receiver == receiver) & (table.onto[k][row] >= 0)).tolist():
+        rest = np.array([table.onto[k][row, d]])
+        whole = both[d, layer] + table.after(k, rest, groups.between[d]).beyond[0, layer]
+        n = int(np.argmin(whole))
+        found.append((float(whole[n]), d, n + 1))
+    return min(found)[1:]

@@ -13,23 +13,25 @@ from pipelab.costs import MEMORY_SLACK
 from pipelab.display import counted
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.training.batch import Batch
+from pipelab.engine.training.groups import merged
 from pipelab.engine.training.orders import Order
 from pipelab.engine.training.search import Search
 from pipelab.engine.training.stages import Stages, stages_in_training
-from pipelab.engine.training.suffixes import Suffixes, merged
+from pipelab.engine.training.suffixes import tables_of
 from pipelab.placement import show_layers
 
-_SECONDS = 5.0  # for the reason
-_CLOSE = 1.005  # times the memory there is
-_STATES = 2_000
+_SECONDS = 5.0  # for the reason, and for the remedy
+_CLOSE = 1.01  # times the memory there is
+_WORK = 100_000  # of one level and first layer of the table
 
 
 class Nearest(NamedTuple):
-    """The placement that needs least more memory."""
+    """The placement that needs least more memory, or one that needs little more."""
 
     order: Order
     compositions: list[int]
     cuts: list[int]
+    least: bool = True
 
 
 def why_none_fits(
@@ -46,10 +48,10 @@ def why_none_fits(
         nearest = _nearest(stages, orders, within)
         if nearest is None:
             return "there is no link, or no rate, for any placement, whatever the memory"
-        name = nearest.order.schedule.name
-        return f"{_misfit(stages, nearest)}; {_remedy(stages, orders, name, bytes_per_parameter, within)}"
     except Ended:
         return "no placement's state and activations fit in memory"
+    within = Deadline(_SECONDS, deadline.stop, deadline.interrupted)
+    return f"{_misfit(stages, nearest)}; {_remedy(stages, orders, bytes_per_parameter, within)}"
 
 
 def _with_memory(stages: Stages, factor: float) -> Stages:
@@ -66,7 +68,10 @@ def _nearest(stages: Stages, orders: dict[int, Order], deadline: Deadline) -> Ne
             return None
     while high > low * _CLOSE:
         middle = (low * high) ** 0.5
-        some = _any(_with_memory(stages, middle), orders, deadline)
+        try:
+            some = _any(_with_memory(stages, middle), orders, deadline)
+        except Ended:
+            return found._replace(least=False)
         low, high = (low, middle) if some else (middle, high)
         found = some or found
     return found
@@ -79,8 +84,8 @@ def _any(stages: Stages, orders: dict[int, Order], deadline: Deadline) -> Neares
     def keep(compositions: np.ndarray, cuts: np.ndarray, seconds: float) -> None:
         found.append(Nearest(orders[len(compositions)], compositions.tolist(), cuts.tolist()))
 
-    suffixes = Suffixes(stages, orders, merged(stages, _STATES), np.inf, deadline)
-    Search(suffixes, np.inf, keep, deadline).dive()
+    *_, tables = tables_of(stages, orders, merged(stages, _WORK), np.inf, deadline)
+    Search(tables, np.inf, keep, deadline).dive()
     return found[-1] if found else None
 
 
@@ -99,8 +104,9 @@ def _misfit(stages: Stages, nearest: Nearest) -> str:
     stage = stages.placement(nearest.compositions, nearest.cuts).stages[rank]
     gpu = min((stages.problem.cluster.gpus[g] for g in stage.gpus), key=lambda g: g.memory_gb)
     several = f"{len(stage.gpus)} × " if len(stage.gpus) > 1 else ""
+    which = "the placement that comes nearest" if nearest.least else "a placement that comes near"
     head = (
-        f"of the placement that comes nearest under {order.schedule.name}, stage {rank + 1} "
+        f"of {which} under {order.schedule.name}, stage {rank + 1} "
         f"(layers {show_layers(stage.layers)} on {several}{gpu.type})"
     )
     if need <= offer * MEMORY_SLACK:
@@ -117,15 +123,17 @@ def _misfit(stages: Stages, nearest: Nearest) -> str:
 def _remedy(
     stages: Stages,
     orders: dict[int, Order],
-    name: str,
     bytes_per_parameter: float | None,
     deadline: Deadline,
 ) -> str:
     """What would help, tried where it can be."""
     if "full" not in stages.modes:
-        thin = stages_in_training(stages.problem, "full", bytes_per_parameter, deadline)
-        if _any(thin, orders, deadline) is not None:
-            return "with recompute='auto' there are placements that fit"
+        try:
+            thin = stages_in_training(stages.problem, "full", bytes_per_parameter, deadline)
+            if _any(thin, orders, deadline) is not None:
+                return "with recompute='auto' there are placements that fit"
+        except Ended:
+            return "no placement fits; recompute='auto' was not tried to the end"
     all_gpus = stages.classes.count @ np.array(
         [stages.classes.gpu(a).memory_gb for a in range(len(stages.classes))]
     )

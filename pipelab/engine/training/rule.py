@@ -7,16 +7,18 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.training.first import first_plans
+from pipelab.engine.training.groups import merged
 from pipelab.engine.training.improving import Plan, batch_of, improved
 from pipelab.engine.training.orders import Order
 from pipelab.engine.training.search import Search
 from pipelab.engine.training.stages import Stages
-from pipelab.engine.training.suffixes import Suffixes, merged
+from pipelab.engine.training.suffixes import tables_of
+from pipelab.fields import given
 
-_FIRST_LIMIT = 2.0  # times the least time that the slowest stage may have
+_FIRST_LIMIT = 3.0  # times the least time that the slowest stage may have
 _IMPROVED = 2  # of the first placements
 _TIGHTER = 0.95  # a table with a limit so much lower saves more time than it takes
-_MOST_CELLS = 60_000_000  # of a table of suffixes: more take seconds
+_MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take seconds
 
 
 @dataclass
@@ -56,7 +58,7 @@ class RuleSearch:
         No placement under this rule has less than this or the best, in seconds; infinite where
         there is none.
     nodes, simulated, states : int
-        Of the last search, and of all tables.
+        Of the last search and its tables.
     stopped : str or None
         What ended it early.
     """
@@ -97,13 +99,14 @@ class RuleSearch:
         while True:
             # With a stage that takes longer than the table's, a step is no shorter than this.
             search = self._table(beyond / microbatches, beyond)
-            search.dive()
-            if self.best.seconds < beyond * _TIGHTER:
-                # What exceeds the best need not be in the table, and the rest bounds more.
-                beyond = self.best.seconds
-                search = self._table(beyond / microbatches, beyond)
-            self.stopped = search.run()
-            self._note()
+            if search.bound < beyond:
+                search.dive()
+                if self.best.seconds < beyond * _TIGHTER:
+                    # What exceeds the best need not be in the table, and the rest bounds more.
+                    beyond = self.best.seconds
+                    search = self._table(beyond / microbatches, beyond)
+                self.stopped = search.run(beyond)
+                self._note()
             if self.stopped or self.best.seconds <= beyond or beyond == np.inf:
                 break
             wider = beyond * 4 if beyond < 100 * slowest * microbatches else np.inf
@@ -127,19 +130,16 @@ class RuleSearch:
 
     def _table(self, limit: float, beyond: float) -> Search:
         """A search of all placements whose stages keep to the limit."""
-        cells = len(self.stages.composition) * self.stages.layers * 8
-        groups = merged(self.stages, max(2, _MOST_CELLS // cells))
-        suffixes = Suffixes(
+        groups = merged(self.stages, _MOST_CELLS // self.stages.layers)
+        for tables in tables_of(
             self.stages, self.orders, groups, limit, self.deadline, self.best.seconds
-        )
-        self.states += sum(map(len, suffixes.state))
-        self._search = search = Search(
-            suffixes, self.best.seconds, self._keep, self.deadline, self.gap
-        )
-        search.bound = search.heap[0][0] if search.heap else np.inf
-        self._beyond = beyond
-        self._note()
-        return search
+        ):
+            self._search = Search(tables, self.best.seconds, self._keep, self.deadline, self.gap)
+            self._beyond = beyond
+            self._search.bound = self._search.nearest
+            self.states = sum(len(s) for each in set(tables.values()) for s in each.state)
+            self._note()
+        return given(self._search)
 
     def _note(self) -> None:
         """What the table that is searched has proven by now."""

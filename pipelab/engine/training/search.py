@@ -6,7 +6,7 @@ to them (`Suffixes`). Many nodes of least bound are extended at a time.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,10 +25,12 @@ _FIELDS = (
 
 
 class Search:
-    """All placements of one table of suffixes.
+    """All placements of the tables of suffixes.
 
     Attributes
     ----------
+    tables : mapping of int to Suffixes
+        By the number of ranks.
     best : float
         Seconds; nothing that is not less is looked at.
     bound : float
@@ -38,11 +40,19 @@ class Search:
     """
 
     def __init__(
-        self, suffixes: Suffixes, best: float, keep: Callable, deadline: Deadline, gap: float = 0.0
+        self,
+        tables: Mapping[int, Suffixes],
+        best: float,
+        keep: Callable,
+        deadline: Deadline,
+        gap: float = 0.0,
     ) -> None:
-        self.suffixes, self.best, self.keep, self.deadline = suffixes, best, keep, deadline
-        self.gap, self.stages, self.shape = gap, suffixes.stages, suffixes.shape
+        self.tables, self.best, self.keep, self.deadline = tables, best, keep, deadline
+        some = next(iter(tables.values()))
+        self.gap, self.stages, self.shape = gap, some.stages, some.shape
         self.heap: list[tuple[float, int]] = []
+        self.fresh: list[tuple[float, int]] = []  # of the heap, what was last added
+        self.taken: set[int] = set()  # of the heap, what was extended out of turn
         self.leaves: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self.waiting, self.simulated, self.bound = 0, 0, 0.0
         tracks = len(self.shape.hops)
@@ -58,10 +68,8 @@ class Search:
         self._roots()
 
     def _roots(self) -> None:
-        for ranks in self.suffixes.orders:
-            if ranks >= len(self.suffixes.value):
-                continue
-            least = self.suffixes.value[ranks][..., 0].min(axis=2).max(axis=1)
+        for ranks, table in self.tables.items():
+            least = table.whole(ranks)
             rows = np.flatnonzero(least < min(REAL, self._useful))
             zero = np.zeros((len(rows), self.lead.shape[1]))
             self._push(
@@ -69,6 +77,13 @@ class Search:
                 np.full(len(rows), -1), np.zeros((len(rows), self.used.shape[1]), int), zero, zero,
                 np.zeros(len(rows)), np.zeros(len(rows)),
             )  # fmt: skip
+
+    @property
+    def nearest(self) -> float:
+        """The least bound of what is still to be extended; infinite where nothing is."""
+        while self.heap and self.heap[0][1] in self.taken:
+            self.taken.remove(heapq.heappop(self.heap)[1])
+        return self.heap[0][0] if self.heap else np.inf
 
     @property
     def _useful(self) -> float:
@@ -92,25 +107,28 @@ class Search:
         self.forward[here], self.both[here] = forward, both
         pairs = zip(bound.tolist(), range(self.count, self.count + n), strict=True)
         if left:
-            for pair in pairs:
+            self.fresh += (added := list(pairs))
+            for pair in added:
                 heapq.heappush(self.heap, pair)
         else:
             self.leaves[ranks] += pairs
             self.waiting += n
         self.count += n
 
-    def run(self) -> str | None:
-        """Search until nothing better can be left; what stopped it before, if anything. Raises Ended."""
+    def run(self, beyond: float = np.inf) -> str | None:
+        """Search until nothing better can be left below `beyond`; what stopped it before, if anything.
+
+        Raises Ended.
+        """
         while True:
-            nearest = self.heap[0][0] if self.heap else np.inf
+            nearest = self.nearest
             if nearest >= self._useful or self.waiting >= _LEAVES_AT_ONCE:
                 self._simulate()
-                nearest = self.heap[0][0] if self.heap else np.inf
             waiting = min(
                 (pair[0] for each in self.leaves.values() for pair in each), default=np.inf
             )
             self.bound = min(nearest, waiting, self.best)
-            if self.bound >= self._useful:
+            if self.bound >= min(self._useful, beyond):
                 return None
             if self.best * (1 - self.gap) <= self.bound:
                 return "gap limit"
@@ -125,31 +143,25 @@ class Search:
         Where a placement is known, one attempt will do.
         """
         known = self.best < np.inf
-        while self.heap and not self.waiting:
+        while self.nearest < np.inf and not self.waiting:
             self.deadline.check()
-            start = self.count
             self._extend([heapq.heappop(self.heap)[1]])
-            while not self.waiting and self.count > start:
-                # The new ones are all within one level: take the least of them next.
-                new = [pair for pair in self.heap if pair[1] >= start]
-                if not new:
-                    break
-                low = min(new)
-                self.heap.remove(low)
-                heapq.heapify(self.heap)
-                start = self.count
-                self._extend([low[1]])
+            while not self.waiting and self.fresh:
+                node = min(self.fresh)[1]
+                self.taken.add(node)
+                self._extend([node])
             if known:
                 break
         self._simulate()
 
     def _extend_nearest(self) -> None:
         chosen: list[int] = []
-        while self.heap and len(chosen) < _NODES_AT_ONCE and self.heap[0][0] < self._useful:
+        while len(chosen) < _NODES_AT_ONCE and self.nearest < self._useful:
             chosen.append(heapq.heappop(self.heap)[1])
         self._extend(chosen)
 
     def _extend(self, nodes: list[int]) -> None:
+        self.fresh = []
         by_place = defaultdict(list)
         for node in nodes:
             by_place[int(self.ranks[node]), int(self.left[node])].append(node)
@@ -158,7 +170,7 @@ class Search:
 
     def _extend_level(self, ranks: int, left: int, nodes: np.ndarray) -> None:
         """Put one more stage behind these, every one that may come next."""
-        suffixes, stages = self.suffixes, self.stages
+        suffixes, stages = self.tables[ranks], self.stages
         order = suffixes.orders[ranks]
         rank, parts = ranks - left, suffixes.parts(suffixes.exact(ranks, ranks - left))
         onto, groups, last_layer = suffixes.onto[left], suffixes.groups, stages.layers
@@ -223,7 +235,7 @@ class Search:
             if not len(nodes):
                 continue
             batch = self._placements(ranks, nodes)
-            seconds = batch.step_times(self.stages, self.suffixes.orders[ranks])
+            seconds = batch.step_times(self.stages, self.tables[ranks].orders[ranks])
             self.simulated += len(nodes)
             least = int(np.argmin(seconds))
             if seconds[least] < self._useful:

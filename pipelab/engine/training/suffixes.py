@@ -1,106 +1,23 @@
 """The least that the last k stages of any placement bound, by the GPUs they use and the layer they begin at.
 
-A dynamic program from the last stage to the first over `bounds`. Where GPUs differ in so many ways
-that the states are too many, classes are merged: every stage then counts with the best that its
-like has, so that the bound stays one.
+A dynamic program from the last stage to the first over `bounds`, for classes of GPUs that may have
+been merged (`groups`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.engine.training.bounds import BIG, REAL, Parts, Shape, own_terms
+from pipelab.engine.training.groups import Groups
 from pipelab.engine.training.orders import Order
 from pipelab.engine.training.stages import Stages, Times
 
 _AT_ONCE = 64  # states
-
-
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """Classes of GPUs, some of them merged.
-
-    Attributes
-    ----------
-    count : int array, shape (G,)
-        GPUs of each group.
-    composition : int array, shape (D, G)
-        The different compositions by groups.
-    of : int array, shape (C,)
-        Of each composition by classes, the one by groups.
-    between : float array, shape (D, D)
-        Seconds of a message, the least that there may be.
-    onward : float array, shape (C, D)
-        The same, from a composition by classes.
-    """
-
-    count: np.ndarray
-    composition: np.ndarray
-    of: np.ndarray
-    between: np.ndarray
-    onward: np.ndarray
-
-    @property
-    def states(self) -> int:
-        """Ways to use some of the GPUs."""
-        return prod(int(n) + 1 for n in self.count)
-
-    def least(self, values: np.ndarray) -> np.ndarray:
-        """The least of each group's members, along the first axis."""
-        found = np.full((len(self.composition), *values.shape[1:]), np.inf)
-        np.minimum.at(found, self.of, values)
-        return found
-
-
-def groups_of(stages: Stages, group: np.ndarray) -> Groups:
-    """Classes merged as `group` says, one number per class."""
-    count = np.bincount(group, weights=stages.classes.count).astype(int)
-    member = np.eye(len(count), dtype=int)[group]
-    by_group = stages.composition @ member
-    composition, of = np.unique(by_group, axis=0, return_inverse=True)
-    of = of.ravel()
-    # Two stages cannot share a GPU: where there are too few for both, there is no message.
-    both = stages.composition[:, None, :] + stages.composition[None, :, :]
-    hop = np.where((both <= stages.classes.count).all(axis=2), stages.hop, np.inf)
-    first = np.full((len(hop), len(composition)), np.inf)
-    for d in range(len(composition)):
-        first[:, d] = hop[:, of == d].min(axis=1)
-    between = np.full((len(composition),) * 2, np.inf)
-    np.minimum.at(between, of, first)
-    return Groups(count, composition, of, np.minimum(between, BIG), np.minimum(first, BIG))
-
-
-def merged(stages: Stages, most_states: int) -> Groups:
-    """As few classes merged as keep to so many states: identical GPUs first, then the nearest speeds."""
-    group = np.arange(len(stages.classes))
-    found = groups_of(stages, group)
-    if found.states <= most_states:
-        return found
-    group = stages.classes.kind.astype(int)
-    _, group = np.unique(group, return_inverse=True)
-    speed = _speeds(stages)
-    while (found := groups_of(stages, group)).states > most_states and group.max():
-        means = [speed[group == g].mean() for g in range(group.max() + 1)]
-        order = np.argsort(means)
-        nearest = int(np.argmin(np.diff(np.log(np.array(means)[order]))))
-        group = np.where(group == order[nearest + 1], order[nearest], group)
-        _, group = np.unique(group, return_inverse=True)
-    return found
-
-
-def _speeds(stages: Stages) -> np.ndarray:
-    """Of one GPU of each class: one over the least time of a layer."""
-    mode = stages.costs[stages.modes[0]]
-    each = np.where(stages.serves, mode[:3].sum(axis=0), np.inf) / stages.runs.layers
-    alone = stages.composition.sum(axis=1) == 1
-    speed = np.ones(len(stages.classes))
-    for c in np.flatnonzero(alone):
-        least = each[c].min()
-        speed[int(np.argmax(stages.composition[c]))] = 1 / least if least < np.inf else 1e-9
-    return speed
+_MOST_NUMBERS = 60_000_000  # of tables for one number of ranks each: half a gigabyte
 
 
 class Suffixes:
@@ -119,12 +36,15 @@ class Suffixes:
     ----------
     state : list of int arrays, shape (S_k, G)
         GPUs used.
-    value : list of float arrays, shape (S_k, tracks, D, L + 1)
-        By the first stage's composition and first layer.
-    back : list of float arrays, shape (S_k, D, L + 1)
+    value : list of float arrays, shape (S_k, tracks, H, L + 1)
+        By the first stage's kind of receiver and its first layer.
+    back : list of float arrays, shape (S_k, H, L + 1)
         Least time from the first stage's first input to its gradient.
     onto : list of int arrays, shape (S_k, D)
         The state of the level below when the first stage is taken away; -1 for none.
+    exact_for_all : bool
+        Whether the stage so many from the end takes the same on any number of ranks. Else the
+        tables count with the least, and those of one number of ranks alone bound more.
     """
 
     def __init__(
@@ -136,13 +56,15 @@ class Suffixes:
         deadline: Deadline,
         useful: float = np.inf,
     ) -> None:
-        self.stages, self.orders, self.groups, self.limit = stages, orders, groups, limit
+        self.stages, self.orders, self.groups = stages, orders, groups
+        # Of stages that do not fit the time is infinite: they are never within the limit.
+        self.limit = min(limit, BIG)
         self.useful = useful
         self.shape = Shape.of(next(iter(orders.values())))
         self.deadline, self.layers = deadline, stages.layers
         least = self._least_times()
         runs = stages.runs
-        fits = (least.whole <= limit).any(axis=0)
+        fits = (least.whole <= self.limit).any(axis=0)
         self.most_layers = int(runs.layers[fits].max(initial=1))
         self.band = runs.kind[:, : self.most_layers].copy()
         start, size = np.indices(self.band.shape)
@@ -150,16 +72,19 @@ class Suffixes:
         self.band[~self.inside] = 0
         self._bands: dict[int, tuple[Times, Parts]] = {}
         self._relaxed: dict[int, Times] = {}
+        self.exact_for_all = True
         self.capacity = self._capacity(least)
         first = np.zeros((1, len(groups.count)), dtype=int)
         self.state = [first]
-        tracks, count = len(self.shape.hops), len(groups.composition)
-        self.value = [np.full((1, tracks, count, self.layers + 1), BIG)]
-        self.back = [np.full((1, count, self.layers + 1), BIG)]
-        self.onto = [np.full((1, count), -1)]
+        self.value = [self._nothing(1, len(self.shape.hops))]
+        self.back = [self._nothing(1)]
+        self.onto = [np.full((1, len(groups.composition)), -1)]
         for k in range(1, max(orders) + 1):
             if not self._add_level(k):
                 break
+
+    def _nothing(self, *sizes: int) -> np.ndarray:
+        return np.full((*sizes, self.groups.between.shape[1], self.layers + 1), BIG)
 
     def _least_times(self) -> Times:
         every = {
@@ -204,6 +129,7 @@ class Suffixes:
                 times = self.exact(ranks, ranks - k)
                 found[id(times)] = times
                 most = max(most, order.window[ranks - k])
+        self.exact_for_all &= len(found) == 1
         key = hash(tuple(sorted(found)))
         if key not in self._relaxed:
             self._relaxed[key] = Times(
@@ -231,9 +157,7 @@ class Suffixes:
         for d, (g, v) in enumerate(zip(grown, valid, strict=True)):
             for row in np.flatnonzero(v).tolist():
                 onto[index[g[row].tobytes()], d] = row
-        tracks = len(self.shape.hops)
-        value = np.full((len(state), tracks, len(groups.composition), self.layers + 1), BIG)
-        back = np.full((len(state), len(groups.composition), self.layers + 1), BIG)
+        value, back = self._nothing(len(state), len(self.shape.hops)), self._nothing(len(state))
         times, most = self._relaxed_times(k)
         parts = self.parts(times)
         held = state @ self.capacity
@@ -252,16 +176,23 @@ class Suffixes:
                 mine = parts.take(np.full(len(at), d), begin)
                 after = self.after(k, onto[some, d], groups.between[d]).take(at, begin)
                 found, through = extended(self.shape, mine, most, after)
-                value[some[at], :, d, begin] = found.min(axis=-1).T
-                back[some[at], d, begin] = through.min(axis=-1)
-        useless = value.max(axis=1) >= self.useful
-        back[useless] = BIG
-        value = np.where(useless[:, None], BIG, value)
+                useless = found.max(axis=0) >= self.useful
+                found = np.where(useless, BIG, found).min(axis=-1)
+                through = np.where(useless, BIG, through).min(axis=-1)
+                to, h = some[at], groups.receiver[d]
+                value[to, :, h, begin] = np.minimum(value[to, :, h, begin], found.T)
+                back[to, h, begin] = np.minimum(back[to, h, begin], through)
         self.state.append(state)
-        self.value.append(np.minimum(value, BIG))
-        self.back.append(np.minimum(back, BIG))
+        self.value.append(value)
+        self.back.append(back)
         self.onto.append(onto)
         return True
+
+    def whole(self, ranks: int) -> np.ndarray:
+        """What all placements on so many ranks bound, by the GPUs they use."""
+        if ranks >= len(self.value):
+            return np.zeros(0)
+        return self.value[ranks][..., 0].min(axis=2).max(axis=1)
 
     def after(self, k: int, rest: np.ndarray, hop: np.ndarray) -> "After":
         """What comes after the first of k stages, for every run of layers that it may have.
@@ -270,7 +201,7 @@ class Suffixes:
         ----------
         rest : int array, shape (n,)
             States of level k - 1.
-        hop : float array, shape (D,) or (n, D)
+        hop : float array, shape (H,) or (n, H)
             Seconds to the next stage.
         """
         shape, n, last = self.shape, len(rest), self.layers
@@ -294,6 +225,33 @@ class Suffixes:
         return np.lib.stride_tricks.sliding_window_view(wide, self.most_layers, axis=-1)[
             ..., : self.layers, :
         ]
+
+
+def tables_of(
+    stages: Stages,
+    orders: dict[int, Order],
+    groups: Groups,
+    limit: float,
+    deadline: Deadline,
+    useful: float = np.inf,
+) -> Iterator[dict[int, Suffixes]]:
+    """Tables by the number of ranks: first the same for all, then for each its own where it bounds more.
+
+    The parameters are those of `Suffixes`.
+    """
+    shared = Suffixes(stages, orders, groups, limit, deadline, useful)
+    tables = dict.fromkeys(orders, shared)
+    yield tables
+    if shared.exact_for_all:
+        return
+    least = {ranks: float(shared.whole(ranks).min(initial=np.inf)) for ranks in orders}
+    room = _MOST_NUMBERS
+    for ranks in sorted(orders, key=lambda ranks: least[ranks]):
+        if room > 0 and least[ranks] < min(REAL, useful):
+            own = Suffixes(stages, {ranks: orders[ranks]}, groups, limit, deadline, useful)
+            tables = {**tables, ranks: own}
+            room -= sum(each.size for each in own.value)
+    yield tables
 
 
 _NAMES = ("forward", "back", "weight", "step")
