@@ -18,7 +18,7 @@ from pipelab.engine.schedules.by_name import name_of
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
-from pipelab.engine.tolerances import SOLVER
+from pipelab.engine.tolerances import PROVEN_WITHIN, SOLVER
 from pipelab.engine.training.infeasible import why_none_fits
 from pipelab.engine.training.orders import TRAINED_BY, orders_of
 from pipelab.engine.training.result import StepTime, TrainingResult
@@ -29,6 +29,7 @@ from pipelab.fields import checked_arguments
 from pipelab.problem import Problem
 
 ANY = "best"
+_OVER = object()
 
 
 def _schedule(name: Any) -> str:
@@ -151,39 +152,37 @@ class _Solving:
         self.best = Best(on_change=self._tell)
         self.rules: list[RuleSearch] = []
         self.absent: dict[str, str] = {}
-        self.unseen: tuple[str, ...] = ()
-        self.floor = 0.0
         self.stopped: str | None = None
 
     def run(self) -> None:
-        """Rule after rule, each with its share of the time that is left."""
+        """Always go on with the rule that may still have the least."""
         names = TRAINED_BY if self.schedule == ANY else (self.schedule,)
         # 1F1B first: what is known of it helps all others.
         names = tuple(sorted(names, key=lambda name: name != "1F1B"))
         microbatches = self.stages.problem.workload.microbatches
         nothing = [(np.zeros((1, 2)), 1)]
-        self.floor = microbatches * least_slowest(self.stages, nothing)
-        for i, name in enumerate(names):
-            if self.deadline.reason is not None:
-                self.unseen, self.stopped = names[i:], self.deadline.reason
-                break
+        floor = microbatches * least_slowest(self.stages, nothing)
+        for name in names:
             orders, why = orders_of(name, self.stages.most, microbatches)
             if not orders:
                 self.absent[name] = why
                 continue
-            until, left = self.deadline, len(names) - i
-            if until.limited and left > 1:
-                until = until.within(2 * until.left / left)
-            rule = RuleSearch(name, self.stages, orders, self.best, until, self.gap, self.floor)
-            self.rules.append(rule)
-            rule.run()
-            self.stopped = rule.stopped or self.stopped
+            self.rules.append(
+                RuleSearch(name, self.stages, orders, self.best, self.deadline, self.gap, floor)
+            )
+        going = {rule.name: rule.rounds() for rule in self.rules}
+        while open_rules := [rule for rule in self.rules if rule.name in going]:
+            rule = min(open_rules, key=lambda rule: rule.bound)
+            if rule.bound >= self.best.seconds * (1 - PROVEN_WITHIN):
+                break
+            if next(going[rule.name], _OVER) is _OVER:
+                del going[rule.name]
+                self.stopped = rule.stopped or self.stopped
 
     @property
     def bound(self) -> float:
         """No placement has less under any of the rules, in seconds."""
-        bounds = [rule.bound for rule in self.rules] + [self.floor] * bool(self.unseen)
-        return min([*bounds, self.best.seconds])
+        return min([*(rule.bound for rule in self.rules), self.best.seconds])
 
     def _tell(self) -> None:
         if self.on_progress is not None:

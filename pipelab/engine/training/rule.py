@@ -1,6 +1,6 @@
 """The least step time under one published rule: tables, first placements, and the search."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,15 +77,18 @@ class RuleSearch:
     _search: Search | None = field(default=None, repr=False)
     _beyond: float = field(default=np.inf, repr=False)
 
-    def run(self) -> None:
-        """Until nothing better can be left; stopped early, with what is known then."""
+    def rounds(self) -> Iterator[None]:
+        """Search in rounds until nothing better can be left; stopped early, with what is known then."""
         try:
-            self._run()
+            for _ in self._rounds():
+                self._note()
+                yield
         except Ended as end:
             self.stopped = end.reason
         self._note()
+        self._search = None  # and its tables
 
-    def _run(self) -> None:
+    def _rounds(self) -> Iterator[None]:
         self.deadline.check()
         held = [(each, o.chunks) for o in self.orders.values() for each in o.held]
         slowest = least_slowest(self.stages, held)
@@ -105,7 +108,8 @@ class RuleSearch:
                     # What exceeds the best need not be in the table, and the rest bounds more.
                     beyond = self.best.seconds
                     search = self._table(beyond / microbatches, beyond)
-                self.stopped = search.run(beyond)
+                yield
+                self.stopped = yield from search.rounds(beyond)
                 self._note()
             if self.stopped or self.best.seconds <= beyond or beyond == np.inf:
                 break
@@ -145,6 +149,7 @@ class RuleSearch:
         """What the table that is searched has proven by now."""
         search = self._search
         if search is not None:
+            search.best = min(search.best, self.best.seconds)
             self.bound = max(self.bound, min(search.bound, self._beyond, self.best.seconds))
             self.nodes, self.simulated = search.count, search.simulated
 
@@ -156,8 +161,7 @@ class RuleSearch:
         self.best.keep(self.name, plan, seconds)
         plan, seconds = improved(self.stages, self.orders, plan, seconds, self.deadline)
         self.best.keep(self.name, plan, seconds)
-        if self._search is not None:
-            self._search.best = min(self._search.best, seconds)
+        self._note()
 
 
 def least_slowest(stages: Stages, held: Iterable[tuple[np.ndarray, int]]) -> float:

@@ -6,7 +6,7 @@ to them (`Suffixes`). Many nodes of least bound are extended at a time.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import numpy as np
 
@@ -115,10 +115,10 @@ class Search:
             self.waiting += n
         self.count += n
 
-    def run(self, beyond: float = np.inf) -> str | None:
-        """Search until nothing better can be left below `beyond`; what stopped it before, if anything.
+    def rounds(self, beyond: float = np.inf) -> Generator[None, None, str | None]:
+        """Search in rounds of a moment until nothing better can be left below `beyond`.
 
-        Raises Ended.
+        Returns what stopped it before, if anything. Raises Ended.
         """
         while True:
             nearest = self.nearest
@@ -136,6 +136,7 @@ class Search:
                 return "list limit"
             self.deadline.check()
             self._extend_nearest()
+            yield
 
     def dive(self) -> None:
         """To a placement quickly: from the node of least bound always to its best.
