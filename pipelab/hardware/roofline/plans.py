@@ -86,7 +86,7 @@ class RooflinePlans(RooflineStages):
         Parameters
         ----------
         problem : Problem
-            With a prefill workload: one microbatch of whole sequences.
+            With a workload of prefill or training: its batch is one microbatch of whole sequences.
         report : StageReport
             Of the stage, from `evaluate`.
         **recipe
