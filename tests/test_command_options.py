@@ -158,6 +158,28 @@ def test_objectives_are_those_of_the_package(run):
     )
 
 
+TRAINED = ("--model", "Llama-3-8B", "--gpus", "h100=2,a100=2", "--batch", "1", "--length", "4096")
+TRAINED += ("--phase", "training", "--microbatches", "8")
+
+
+def test_a_training_step_is_solved_saved_and_launched(run, tmp_path):
+    choices = ("--schedule", "ZBH1", "--recompute", "auto")
+    status, out, _ = run("solve", *TRAINED, *choices, "--json", "--output", tmp_path / "plan.json")
+    problem = wanted.Wanted(
+        model="Llama-3-8B", gpus="h100=2,a100=2", batch=1, length=4096, phase="training",
+        microbatches=8,
+    ).problem(None)  # fmt: skip
+    answer = pl.solve(problem, objective="step_time", schedule="ZBH1", recompute="auto")
+    assert status == 0
+    assert json.loads(out)["objective"]["seconds_per_step"] == answer.objective.value
+    assert pl.load_placement(tmp_path / "plan.json", problem) == answer.placement
+    status, out, _ = run("solve", *TRAINED, "--recompute", "auto")
+    assert (status, "s per step" in out, "activations_gb" in out) == (0, True, True)
+    one_host = ("--gpus", "h100=2", "--max-gpus", "1")
+    status, out, _ = run("settings", "--engine", "torchtitan", *TRAINED, *one_host)
+    assert (status, "torchrun" in out) == (0, True)
+
+
 def test_methods_are_compared(run, tmp_path):
     expected = pl.compare(_problem(max_gpus_per_stage=1), ["even", "aggregated"]).to_frame()
     more = ("--max-gpus", "1", "--methods", "even, aggregated", "--output", tmp_path / "table.csv")

@@ -45,10 +45,13 @@ def test_latencies_go_with_their_links():
     assert hash(plain) == hash(zero)
 
 
-def test_a_case_cannot_hold_latencies(tiny, tmp_path):
+def test_a_case_cannot_hold_latencies_or_training(tiny, tmp_path):
     late = dataclasses.replace(tiny, cluster=dataclasses.replace(tiny.cluster, latency_ms=2))
     with pytest.raises(pl.NotApplicable, match=r"latency_ms = 2\.0: expected none"):
         pl.save_case(late, tmp_path / "late")
+    step = dataclasses.replace(tiny.workload, phase="training", microbatches=4)
+    with pytest.raises(pl.NotApplicable, match=r"workload\.phase = 'training'"):
+        pl.save_case(dataclasses.replace(tiny, workload=step), tmp_path / "step")
 
 
 def test_scaled_bandwidth_scales_every_link(tiny):

@@ -35,7 +35,7 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     Raises
     ------
     NotApplicable
-        The format cannot hold this cost model, this model, or a cluster's latencies.
+        The format cannot hold this cost model, this model, training, or a cluster's latencies.
     InvalidData
         The folder cannot be written.
     InvalidValue
@@ -50,6 +50,9 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):
         expected = "expected LinearThroughput and a Model: the write-up's format knows no others; see save_placement"
         raise NotApplicable("save_case", [("costs", type(problem.costs).__name__, expected)])
+    if problem.workload.phase == "training":
+        expected = "expected 'prefill': the write-up's format has no place for a step of training; see save_placement"
+        raise NotApplicable("save_case", [("workload.phase", "training", expected)])
     if problem.cluster.latency_ms.any():
         remedy = "dataclasses.replace(cluster, latency_ms=0)"
         expected = f"expected none: the write-up's format has no place for them; {remedy}"

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 
 def print_result(result: "Result") -> None:
-    """The answer, its stages and its links."""
+    """The answer, its stages and its links; in training, its ranks."""
+    from pipelab.engine.training import TrainingResult
+
     print(result.sentence)
     method = getattr(result, "method", "")  # a result with microbatches in flight has none
     if method:
         print(f"Method: {method}{', ' if result.solver else ''}{result.solver}")
-    if result.evaluation:
+    if isinstance(result, TrainingResult):
+        if result.step is not None:
+            print(f"\n{table_text(result.step.to_frame())}")
+    elif result.evaluation:
         _print_stages(result.evaluation)
 
 

@@ -22,7 +22,7 @@ from pipelab.engine.timeline.training_costs import (
 )
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import whole_number
+from pipelab.fields import given, whole_number
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in
@@ -136,8 +136,8 @@ class TrainingTimeline:
         pandas.DataFrame
             Columns `rank` (what it holds, in words), `forward_s` and `backward_s` of one
             microbatch, and `busy`, the share of the makespan that it works. Where the cost model
-            says what training keeps: `state_gb`, `activations_gb` at their peak, and `memory_gb`,
-            what the GPU has.
+            says what training keeps: `state_gb`, `activations_gb` at their peak, `memory_gb`,
+            what the GPU has, and what is computed a second time (`recompute`).
         """
         import pandas as pd
 
@@ -163,6 +163,7 @@ class TrainingTimeline:
                 for stage, peak in zip(self.stages, timeline.peak_memory, strict=True)
             ]
             columns["memory_gb"] = self.limits_gb
+            columns["recompute"] = given(self.recompute)
         return pd.DataFrame(columns)
 
     def __repr__(self) -> str:

@@ -30,9 +30,20 @@ def solve(
     wanted: Wanted,
     case: Case = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
-    objective: Annotated[str, typer.Option(help=f"One of {', '.join(OBJECTIVES)}.")] = "throughput",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(OBJECTIVES)}; throughput by default, in training step_time."
+        ),
+    ] = None,
     at_least: Annotated[
         float | None, typer.Option(help="With latency or cost: a floor in tokens/s.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Of training: 1F1B (the default), ZBH1, …, or best.")
+    ] = None,
+    recompute: Annotated[
+        str | None, typer.Option(help="In training: none (the default), selective, full or auto.")
     ] = None,
     form: Annotated[str | None, typer.Option(help="With --method joint: written or tight.")] = None,
     time_limit: Annotated[
@@ -58,8 +69,10 @@ def solve(
     from pipelab.solving import solve as run
 
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
-    options = {k: v for k, v in (options | {"at_least": at_least}).items() if v is not None}
-    result = run(wanted.problem(case), method, objective, **options)
+    options |= {"at_least": at_least, "schedule": schedule, "recompute": recompute}
+    options = {name: value for name, value in options.items() if value is not None}
+    problem = wanted.problem(case)
+    result = run(problem, method, objective or objective_of(problem), **options)
     if as_json:
         print(json.dumps(_plain(result), allow_nan=False))
     else:
@@ -68,6 +81,11 @@ def solve(
         raise typer.Exit(1)
     if output is not None:
         save(result, output)
+
+
+def objective_of(problem: "Problem") -> str:
+    """What the best plan of a problem is the best in, where nothing is said."""
+    return "step_time" if problem.workload.phase == "training" else "throughput"
 
 
 def _plain(result: Any) -> dict:
@@ -158,7 +176,7 @@ def _planned(
         expected = "expected it beside a plan (.json or .csv) only"
         raise InvalidValue("settings", [("--case", case, expected)])
     problem = wanted.problem(given)
-    result = run(problem)
+    result = run(problem, objective=objective_of(problem))
     if result.placement is None:
         print(result.sentence)
     return problem, result if result.placement else None

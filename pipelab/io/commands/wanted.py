@@ -65,13 +65,16 @@ class Wanted:
         int | None, _option(_LOAD, help=f"Tokens per sequence; {_LENGTH} without a case.")
     ] = None
     phase: Annotated[
-        str | None, _option(_LOAD, help=f"prefill, decode or mixed; {_PHASE} without a case.")
+        str | None, _option(_LOAD, help=f"prefill, decode, mixed or training; {_PHASE} without a case.")
     ] = None
     output_tokens: Annotated[
         int | None, _option(_LOAD, help="Written per sequence, with --phase mixed.")
     ] = None
     in_flight: Annotated[
         int | None, _option(_LOAD, help="Microbatches in the pipeline at a time.")
+    ] = None
+    microbatches: Annotated[
+        int | None, _option(_LOAD, help="Of a step, with --phase training.")
     ] = None
     max_gpus: Annotated[
         int | None,
@@ -119,7 +122,7 @@ class Wanted:
     @property
     def _workload(self) -> dict[str, Any]:
         names = {"batch": "batch_size", "length": "sequence_length"}
-        names |= {n: n for n in ("phase", "output_tokens", "in_flight")}
+        names |= {n: n for n in ("phase", "output_tokens", "in_flight", "microbatches")}
         return {to: getattr(self, n) for n, to in names.items() if getattr(self, n) is not None}
 
     def _of_case(self, case: str) -> "Problem":
