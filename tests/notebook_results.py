@@ -564,7 +564,7 @@ FIGURES = {
             "Llama-3-8B, 10 GPUs: ",
             "is closest without a proof: ",
             "With 12 layers an A100 does 48% of the work it does with one",
-            "single24: its slowest layers pass 1290 tokens/s where Helix puts them, 2046 in one pipeline",
+            "single24: its slowest layers pass 1,290 tokens/s where Helix puts them, 2,046 in one pipeline",
         ],
         None,
     ),

@@ -130,12 +130,12 @@ def test_charts_below_each_other_share_the_time_axis_and_the_legend():
     captions = [note.text for note in figure.layout.annotations]
     assert (
         captions[1]
-        == "<b>ZBH1</b>: makespan 27, longest span 27, 11.1% idle, at most 4 3 2 1 in flight"
+        == "<b>ZBH1</b>: makespan 27, longest span 27, 11.1% idle, at most 4, 3, 2, 1 in flight"
     )
     known = run("ZBH1", pl.StageCosts(1, 1, 1, weight_activation=32 / 34))
     captions = [note.text for note in plot_timelines([run("1F1B"), known]).layout.annotations]
-    assert captions[0].endswith("at most 4 3 2 1 held")
-    assert captions[1].endswith("at most 4 3.941 3.882 3.824 held")
+    assert captions[0].endswith("at most 4, 3, 2, 1 held")
+    assert captions[1].endswith("at most 4, 3.941, 3.882, 3.824 held")
 
 
 def test_the_title_says_who_ends_first():

@@ -123,17 +123,22 @@ def _bars(problem: Problem, pipeline: Pipeline, y: int) -> list[dict]:
 
 
 def _names(problem: Problem, pipeline: Pipeline, y: int) -> list[dict]:
-    """The GPUs of every run of stages with equal GPUs, at its middle, where the run has room for it."""
+    """The GPUs of every stage at its middle; of stages too narrow for that, of the run of equal ones."""
     names = []
+    layers, colours = problem.model.layers, colour_of_types(g.type for g in problem.cluster.gpus)
     for types, run in groupby(_stages(problem, pipeline), key=lambda pair: pair[1]):
-        stages = [stage for stage, _ in run]
-        begin, end = stages[0].layers.start, stages[-1].layers.stop
-        name = plain(_named(types))
-        if len(stages) > 1:
-            name = f"{len(stages)} × ({name})" if len(types) > 1 else f"{len(stages)} × {name}"
-        if (end - begin) / problem.model.layers >= _LETTER * len(name):
-            colour = colour_of_types(gpu.type for gpu in problem.cluster.gpus)[types[0]]
-            names.append({"x": (begin + end + 1) / 2, "y": y, "text": name, "ink": ink_on(colour)})
+        stages, name = [stage for stage, _ in run], plain(_named(types))
+        spans = [(stage.layers.start, stage.layers.stop) for stage in stages]
+        if min(end - begin for begin, end in spans) / layers < _LETTER * len(name):
+            spans = [(spans[0][0], spans[-1][1])]
+            if len(stages) > 1:
+                name = f"{len(stages)} × ({name})" if len(types) > 1 else f"{len(stages)} × {name}"
+        ink = ink_on(colours[types[0]])
+        names += [
+            {"x": (begin + end + 1) / 2, "y": y, "text": name, "ink": ink}
+            for begin, end in spans
+            if (end - begin) / layers >= _LETTER * len(name)
+        ]
     return names
 
 

@@ -155,8 +155,8 @@ def _caption(label: str, timeline: Timeline) -> str:
     peaks, what = (
         (timeline.peak_memory, "held") if known else (timeline.peak_in_flight, "in flight")
     )
-    most = " ".join(f"{peak:.4g}" for peak in peaks[:8]) + (
-        " …" if timeline.schedule.ranks > 8 else ""
+    most = ", ".join(f"{peak:.4g}" for peak in peaks[:8]) + (
+        ", …" if timeline.schedule.ranks > 8 else ""
     )
     return (
         f"<b>{label}</b>: makespan {timeline.makespan:.6g}, longest span {timeline.span:.6g}, "

@@ -47,6 +47,8 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     )
     axis = figure.layout.yaxis
     axis.update(ticktext=[plain(training.labels[rank]) for rank in axis.tickvals], automargin=True)
+    if options.get("memory") and training.stages is not None:
+        figure.layout.yaxis2.title.text = "activations (GB)"
     return figure
 
 

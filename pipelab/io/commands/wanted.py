@@ -65,7 +65,8 @@ class Wanted:
         int | None, _option(_LOAD, help=f"Tokens per sequence; {_LENGTH} without a case.")
     ] = None
     phase: Annotated[
-        str | None, _option(_LOAD, help=f"prefill, decode, mixed or training; {_PHASE} without a case.")
+        str | None,
+        _option(_LOAD, help=f"prefill, decode, mixed or training; {_PHASE} without a case."),
     ] = None
     output_tokens: Annotated[
         int | None, _option(_LOAD, help="Written per sequence, with --phase mixed.")
