@@ -113,6 +113,6 @@ def template() -> Any:
         },
         margin={"l": 90, "r": 24, "t": 78, "b": 56},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"},
-        hoverlabel={"align": "left"},
+        hoverlabel={"align": "left"}, xaxis={"separatethousands": True}, yaxis={"separatethousands": True},
     )  # fmt: skip
     return base
