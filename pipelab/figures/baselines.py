@@ -88,7 +88,7 @@ def _layout(rows: Sequence[Row], optimum: float | None) -> dict:
         "margin": {"t": 68, "b": 48, "l": room_for(names, 13)},
         "xaxis": {
             "title": {"text": "tokens/s"}, "range": [0, 1.04 * max([*rates, optimum or 0.0], default=0.0) or 1.0],
-            "gridcolor": GRID, "ticklabeloverflow": "allow",
+            "tickformat": ",", "gridcolor": GRID, "ticklabeloverflow": "allow",
         },
         "yaxis": {
             "tickvals": list(range(len(rows))), "ticktext": names, "showgrid": False,

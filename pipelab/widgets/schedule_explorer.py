@@ -227,7 +227,7 @@ def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
         "microbatches": count("microbatches", values.microbatches, 1, 256),
         "chunks": count("chunks per rank", values.chunks, 1, 4),
         "forward": number("forward F", values.forward, 0.25),
-        "backward": number("input gradient B", values.backward, 0.25),
+        "backward": number("input gradient I", values.backward, 0.25),
         "weight": number("weight gradient W", values.weight),
         "message": number("message", values.message, 0, 2, 0.05),
         "slow_rank": count("slow rank", values.slow_rank, 0, 31),

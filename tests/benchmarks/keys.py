@@ -48,7 +48,7 @@ def _walk(first: Keys, between: tuple[str, str]) -> Keys:
 _SCHEDULES = _walk(
     [
         (label, _RIGHT)
-        for label in ("weight gradient W", "message", "slowdown (×)", "input gradient B")
+        for label in ("weight gradient W", "message", "slowdown (×)", "input gradient I")
     ],
     ("microbatches", _LEFT),
 )
