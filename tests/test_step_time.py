@@ -10,11 +10,12 @@ import pytest
 import pipelab as pl
 from pipelab.costs import LayerTimes, TrainingCost
 from pipelab.course.training_cuts import cuts_table
+from pipelab.engine import schedules
 from pipelab.engine.deadline import NEVER, Ended
 from pipelab.engine.training import TrainingResult, infeasible, schedules_for
 from pipelab.engine.training.bounds import BIG, placement_bounds
 from pipelab.engine.training.groups import merged
-from pipelab.engine.training.orders import TRAINED_BY, Order, orders_of
+from pipelab.engine.training.orders import TRAINED_BY, Order, order_of, orders_of
 from pipelab.engine.training.rule import RuleSearch
 from pipelab.engine.training.stages import stages_in_training
 from pipelab.engine.training.suffixes import Suffixes, tables_of
@@ -134,7 +135,7 @@ def test_merged_classes_bound_every_placement(monkeypatch):
     for seed in (2, 4):
         problem = random_problem(np.random.default_rng(seed), gpus=3, layers=4)
         stages = stages_in_training(problem, None, None, NEVER)
-        orders, _ = orders_of("1F1B", stages.most, problem.workload.microbatches)
+        orders, *_ = orders_of("1F1B", stages.most, problem.workload.microbatches)
         groups = merged(stages, 1)
         assert len(groups.count) == 1 < len(stages.classes)
         table = Suffixes(stages, orders, groups, np.inf, NEVER)
@@ -148,7 +149,7 @@ def root_bounds(schedule):
     for seed in range(6):
         problem = random_problem(np.random.default_rng(seed), gpus=4, layers=4)
         stages = stages_in_training(problem, None, None, NEVER)
-        orders, _ = orders_of(schedule, stages.most, 6)
+        orders, *_ = orders_of(schedule, stages.most, 6)
         every = list(tables_of(stages, orders, merged(stages, 10**6), np.inf, NEVER))
         for ranks in orders:
             yield [float(t[ranks].whole(ranks).min(initial=BIG)) for t in (every[0], every[-1])]
@@ -344,6 +345,64 @@ def test_a_reason_that_is_ended_says_what_was_found(monkeypatch):
     ended = pl.solve(problem, objective="step_time").reason
     assert ended.startswith("of a placement that comes near under 1F1B, stage")
     assert "GB are missing" in ended
+
+
+class AddedUpAtTheHub(LayerTimes):
+    """Gradients of a stage are added up on its GPU of type H: only its own links count."""
+
+    def training_cost(self, problem, report, **recipe):
+        ids, cluster, forward = report.stage.gpus, problem.cluster, report.seconds
+        hub = next((g for g in ids if cluster.gpus[g].type == "H"), min(ids))
+        slowest = min((cluster.bandwidth_between(hub, g) for g in ids if g != hub), default=1e9)
+        return TrainingCost(forward, forward, forward, 1 / slowest, 1, 0, 0, 0)
+
+
+def test_a_stage_s_times_depend_on_which_gpus_its_links_join():
+    """Stages of 0, 1, 2 and of 0, 3, 4 have the same links, one of them from L to L."""
+    links = np.full((5, 5), 1.0)
+    pairs = {(0, 1): 50, (0, 2): 1, (1, 2): 50, (0, 3): 50, (0, 4): 50, (3, 4): 1}
+    pairs |= {(1, 3): 0.5, (1, 4): 0.6, (2, 3): 0.7, (2, 4): 0.8}  # no two GPUs are one class
+    for (i, j), speed in pairs.items():
+        links[i, j] = links[j, i] = speed
+    cluster = pl.Cluster([pl.GPU(t, 100.0) for t in "HLLLL"], links.tolist())
+    model, load = (
+        pl.Model("two", 2, 256, 1024, 0.001),
+        pl.Workload(64, 6, "training", microbatches=2),
+    )
+    costs = AddedUpAtTheHub({"H": 50.0, "L": 50.0})
+    problem = pl.Problem(cluster, model, load, costs, 3, link_units="tokens")
+    result = pl.solve(problem, objective="step_time")
+    assert result.objective.value == pytest.approx(least(problem, "1F1B"), rel=1e-9)
+
+
+def test_a_schedule_that_is_too_large_is_refused_or_left_out_and_said(monkeypatch):
+    problem = random_problem(np.random.default_rng(2), gpus=4, layers=4)
+    problem = replace(problem, workload=replace(problem.workload, microbatches=20))
+    order_of.cache_clear()
+    monkeypatch.setattr(schedules.by_name, "LARGEST_SIZE", 70)  # 1F1B on three ranks, not on four
+    try:
+        with pytest.raises(pl.TooLarge, match="1F1B: 80 forwards"):
+            pl.solve(problem, objective="step_time", schedule="1F1B")
+        result = pl.solve(problem, objective="step_time", schedule="best")
+    finally:
+        order_of.cache_clear()
+    assert (result.status, result.stopped_by) == ("feasible", "list limit")
+    assert 0 < result.objective.bound < result.objective.value
+
+
+def test_a_rank_has_whole_layers_in_equal_chunks():
+    four, five = (random_problem(np.random.default_rng(2), gpus=3, layers=n) for n in (4, 5))
+    result = pl.solve(four, objective="step_time", schedule="ZBV")
+    assert result.status == "optimal"
+    assert [len(stage.layers) % 2 for stage in result.placement.stages] == [0] * len(
+        result.placement
+    )
+    none = pl.solve(five, objective="step_time", schedule="ZBV")
+    assert none.status == "infeasible"
+    assert "under ZBV every rank has 2 equal chunks, which 5 layers are not" in none.reason
+    step = pl.timeline_of(five, pl.Placement.of([(2, (0,)), (3, (1,))]), schedule="ZBV")
+    assert "stage 2: 3 layers on 1 ×" in step.shortfall
+    assert "is not 2 equal chunks" in step.shortfall
 
 
 def test_fewer_microbatches_than_ranks_is_said():

@@ -155,7 +155,7 @@ def formula_best(stages: Stages, schedule: str) -> Placement | None:
     nothing fits.
     """
     microbatches = stages.problem.workload.microbatches
-    orders, _ = orders_of(schedule, stages.most, microbatches)
+    orders, *_ = orders_of(schedule, stages.most, microbatches)
     groups = merged(stages, _WORK)
     times = [stages.times(held, o.chunks).whole for o in orders.values() for held in o.held]
     finite = [t[np.isfinite(t)] for t in times]

@@ -98,7 +98,7 @@ def solve_for_step_time(
     UnknownName
         There is no such schedule.
     TooLarge
-        More than 400 layers, or too many kinds of stage.
+        More than 400 layers, too many kinds of stage, or a schedule of too many microbatches.
 
     Notes
     -----
@@ -152,6 +152,7 @@ class _Solving:
         self.best = Best(on_change=self._tell)
         self.rules: list[RuleSearch] = []
         self.absent: dict[str, str] = {}
+        self.least_left_out = np.inf  # by schedules that are too large to time
         self.stopped: str | None = None
 
     def run(self) -> None:
@@ -163,9 +164,13 @@ class _Solving:
         nothing = [(np.zeros((1, 2)), 1)]
         floor = microbatches * least_slowest(self.stages, nothing)
         for name in names:
-            orders, why = orders_of(name, self.stages.most, microbatches)
+            orders, why, larger = orders_of(name, self.stages.most, microbatches)
+            if larger is not None and self.schedule != ANY:
+                raise larger
+            if larger is not None:
+                self.least_left_out, self.stopped = floor, "list limit"
             if not orders:
-                self.absent[name] = why
+                self.absent[name] = why or str(larger)
                 continue
             self.rules.append(
                 RuleSearch(name, self.stages, orders, self.best, self.deadline, self.gap, floor)
@@ -182,7 +187,8 @@ class _Solving:
     @property
     def bound(self) -> float:
         """No placement has less under any of the rules, in seconds."""
-        return min([*(rule.bound for rule in self.rules), self.best.seconds])
+        bounds = [rule.bound for rule in self.rules]
+        return min([*bounds, self.least_left_out, self.best.seconds])
 
     def _tell(self) -> None:
         if self.on_progress is not None:

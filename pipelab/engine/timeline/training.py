@@ -83,7 +83,16 @@ class TrainingTimeline:
 
     @property
     def shortfall(self) -> str:
-        """Which rank lacks memory, and how much; empty where all fits or the cost model does not say."""
+        """Which rank lacks memory, and how much, or cannot be cut into its chunks; empty where all fits.
+
+        Memory is compared where the cost model says what training needs.
+        """
+        chunks = self.timeline.schedule.chunks
+        uncut = [
+            f"{label} is not {chunks} equal chunks"
+            for label, stage in zip(self.labels, self.placement.stages, strict=True)
+            if len(stage.layers) % chunks
+        ]
         lacking = [
             f"{label} needs {need:.1f} GB of {limit:.1f}"
             for label, need, limit in zip(
@@ -91,7 +100,7 @@ class TrainingTimeline:
             )
             if need > limit * MEMORY_SLACK
         ]
-        return "; ".join(lacking)
+        return "; ".join([*uncut, *lacking])
 
     @property
     def limits_gb(self) -> tuple[float, ...]:
@@ -206,7 +215,7 @@ def training_timeline(
         By default the workload's where its phase is "training", else four for each stage.
     schedule : str
         Any name that `pl.schedule` knows. With several chunks per rank, every stage's work is cut
-        into equal ones.
+        into equal ones, embedding and head included; its layers should be a multiple.
     backward_input, backward_weight : float, optional
         As multiples of the forward, instead of what the cost model says; 1 and 1 where it says
         nothing. A matrix product y = xW has two products of the same size in its backward, one for

@@ -64,8 +64,9 @@ def groups_of(stages: Stages, group: np.ndarray) -> Groups:
     composition, of = np.unique(by_group, axis=0, return_inverse=True)
     of = of.ravel()
     # Two stages cannot share a GPU: where there are too few for both, there is no message.
-    both = stages.composition[:, None, :] + stages.composition[None, :, :]
-    hop = np.where((both <= stages.classes.count).all(axis=2), stages.hop, np.inf)
+    hop = stages.hop.copy()
+    for mine, most in zip(stages.composition.T, stages.classes.count, strict=True):
+        hop[mine[:, None] + mine[None, :] > most] = np.inf
     to = np.stack([stages.hop[:, of == d].min(axis=1) for d in range(len(composition))])
     receiver = np.unique(to, axis=0, return_inverse=True)[1].ravel()
     first = np.full((len(hop), receiver.max() + 1), np.inf)

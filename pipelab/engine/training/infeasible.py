@@ -42,6 +42,9 @@ def why_none_fits(
 ) -> str:
     """The reason in words, found within a few seconds more."""
     within = Deadline(_SECONDS, deadline.stop, deadline.interrupted)
+    name, chunks = next((o.schedule.name, o.chunks) for o in orders.values())
+    if stages.layers % chunks:
+        return f"under {name} every rank has {chunks} equal chunks, which {stages.layers} layers are not"
     if stages.modes == (None,):
         return f"none of the stages on up to {counted(stages.most, 'rank')} fits, as in inference"
     try:

@@ -116,12 +116,20 @@ def order_of(name: str, ranks: int, microbatches: int) -> Order:
     return Order(make_schedule(name, ranks, microbatches))
 
 
-def orders_of(name: str, most: int, microbatches: int) -> tuple[dict[int, Order], str]:
-    """The rule on every number of ranks up to `most` on which it exists; and why not, where it does on none."""
-    found, why = {}, ""
+def orders_of(
+    name: str, most: int, microbatches: int
+) -> tuple[dict[int, Order], str, TooLarge | None]:
+    """The rule on every number of ranks up to `most` on which it exists.
+
+    And why not, where it does on none; and the refusal of those numbers of ranks on which it is too
+    large.
+    """
+    found, why, larger = {}, "", None
     for ranks in range(1, most + 1):
         try:
             found[ranks] = order_of(name, ranks, microbatches)
-        except (InvalidValue, TooLarge) as error:
+        except InvalidValue as error:
             why = why or str(error)
-    return found, why
+        except TooLarge as error:
+            larger = error
+    return found, why, larger

@@ -99,9 +99,10 @@ class Stages:
         return state + working + most
 
     def fitting(self, held: np.ndarray, chunks: int) -> tuple[np.ndarray, ...]:
-        """For every mode, which stages fit on such a rank; bool arrays, shape (C, U)."""
+        """For every mode, which stages fit on such a rank, in equal chunks; bool arrays, shape (C, U)."""
         limit = self.offered[:, None] * MEMORY_SLACK
-        return tuple(self.serves & (self.needed(m, held, chunks) <= limit) for m in self.modes)
+        serves = self.serves & (self.runs.layers % chunks == 0)
+        return tuple(serves & (self.needed(m, held, chunks) <= limit) for m in self.modes)
 
     def times(self, held: np.ndarray, chunks: int) -> Times:
         """Seconds of every stage on such a rank; made once for the same stages that fit."""
@@ -169,7 +170,7 @@ def stages_in_training(
         for c, counts in enumerate(composition):
             deadline.check()
             ids = [int(g) for a, n in enumerate(counts) for g in classes.members[a][:n]]
-            key = (mode, by_kind[c].tobytes(), _links_inside(classes, counts))
+            key = (mode, *_inside(classes, counts))
             if key not in known:
                 known[key] = _costs(problem, ids, mode, recipe, tables.throughput[c] > 0, deadline)
             costs[mode][:, c] = known[key]
@@ -186,7 +187,7 @@ def stages_in_training(
         costs,
         fits,
         offered,
-        _hops(problem, classes, composition),
+        _hops(problem, classes, composition, deadline),
         {},
     )
 
@@ -215,15 +216,14 @@ def _seconds(problem: Problem, tables: StageTables) -> np.ndarray:
     return problem.workload.tokens / rate
 
 
-def _links_inside(classes: Classes, counts: np.ndarray) -> tuple:
-    """Bandwidth and latency of every pair of GPUs in a stage, which a ring among them may depend on."""
+def _inside(classes: Classes, counts: np.ndarray) -> tuple[bytes, ...]:
+    """All that the times of a stage may depend on: every GPU's kind, and the link of every pair."""
     here = np.repeat(np.arange(len(counts)), counts)
-    one, other = np.nonzero(~np.eye(len(here), dtype=bool))
-    at = here[one], here[other]
-    pairs = zip(
-        classes.bandwidth_gb_per_s[at].tolist(), classes.latency_ms[at].tolist(), strict=True
+    apart = ~np.eye(len(here), dtype=bool)
+    links = (
+        each[np.ix_(here, here)][apart] for each in (classes.bandwidth_gb_per_s, classes.latency_ms)
     )
-    return tuple(sorted(pairs))
+    return classes.kind[here].tobytes(), *(each.tobytes() for each in links)
 
 
 def _costs(
@@ -304,7 +304,9 @@ def _report(problem: Problem, ids: list[int], layers: range) -> StageReport:
     )
 
 
-def _hops(problem: Problem, classes: Classes, composition: np.ndarray) -> np.ndarray:
+def _hops(
+    problem: Problem, classes: Classes, composition: np.ndarray, deadline: Deadline
+) -> np.ndarray:
     """Between the slowest pair of GPUs, in the slower direction; infinite where there is no link."""
     with np.errstate(divide="ignore", invalid="ignore"):
         seconds = np.asarray(
@@ -313,9 +315,12 @@ def _hops(problem: Problem, classes: Classes, composition: np.ndarray) -> np.nda
     between = np.maximum(seconds, seconds.T)
     between = np.where(between <= _LONGEST, between, np.inf)
     count, present = len(composition), composition > 0
-    slowest = np.zeros((count, count))
+    from_any = np.zeros((count, len(classes)))  # of a composition's GPUs, to one of a class
     for a in range(len(classes)):
-        for b in range(len(classes)):
-            both = present[:, a, None] & present[None, :, b]
-            np.maximum(slowest, np.where(both, between[a, b], 0.0), out=slowest)
+        np.maximum(from_any, np.where(present[:, a, None], between[a], 0.0), out=from_any)
+    slowest = np.zeros((count, count))
+    for b in range(len(classes)):
+        deadline.check()
+        to = present[:, b]
+        slowest[:, to] = np.maximum(slowest[:, to], from_any[:, b, None])
     return slowest
