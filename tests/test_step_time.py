@@ -391,18 +391,23 @@ def test_a_schedule_that_is_too_large_is_refused_or_left_out_and_said(monkeypatc
 
 
 def test_a_rank_has_whole_layers_in_equal_chunks():
-    four, five = (random_problem(np.random.default_rng(2), gpus=3, layers=n) for n in (4, 5))
-    result = pl.solve(four, objective="step_time", schedule="ZBV")
-    assert result.status == "optimal"
-    assert [len(stage.layers) % 2 for stage in result.placement.stages] == [0] * len(
-        result.placement
+    """One GPU is three times as fast as the other: it would have three of four layers, were these halved."""
+    cluster = pl.Cluster.from_counts({"fast": 1, "slow": 1}, 1000, 50)
+    costs, load = LayerTimes({"fast": 1, "slow": 3}), pl.Workload(64, 1, "training", microbatches=8)
+    four, five = (
+        pl.Problem(cluster, pl.Model("m", n, 256, 1024, 0.001), load, costs, link_units="tokens")
+        for n in (4, 5)
     )
+    one = pl.solve(four, objective="step_time", schedule="ZBH1")
+    assert sorted(len(stage.layers) for stage in one.placement.stages) == [1, 3]
+    two = pl.solve(four, objective="step_time", schedule="ZBV")
+    assert two.status == "optimal"
+    assert all(len(stage.layers) % 2 == 0 for stage in two.placement.stages)
     none = pl.solve(five, objective="step_time", schedule="ZBV")
     assert none.status == "infeasible"
     assert "under ZBV every rank has 2 equal chunks, which 5 layers are not" in none.reason
     step = pl.timeline_of(five, pl.Placement.of([(2, (0,)), (3, (1,))]), schedule="ZBV")
-    assert "stage 2: 3 layers on 1 ×" in step.shortfall
-    assert "is not 2 equal chunks" in step.shortfall
+    assert step.shortfall == "stage 2: 3 layers on 1 × slow is not 2 equal chunks"
 
 
 def test_fewer_microbatches_than_ranks_is_said():
