@@ -576,7 +576,7 @@ FIGURES = {
             "On the even cut the formula holds while messages are free; messages of 0.3 s cost 4.4 s a step",
             "Proven under 1F1B: 4.99 s a step, 8.30 s on the even cut",
             "With the first stage recomputed everything fits: 19.0 s a step instead of 22.1",
-            "Placement and schedule: 4.2",
+            "One chunk per GPU: 4.2",
             " s a step; ",  # as the sliders stand at first
             "With times off by 10%, the gain falls from ",
         ],

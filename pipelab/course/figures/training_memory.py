@@ -50,7 +50,7 @@ def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "go.Fig
     if step.stages is None or step.memory_gb is None:
         expected = "expected a cost model that says what training keeps, such as Roofline"
         raise InvalidValue("plot_training_memory", [("step", step.problem.name, expected)])
-    limits = step.to_frame()["memory_gb"].tolist()
+    limits = step.to_frame()["memory_offered_gb"].tolist()
     rows, lacking, widest = [], 0, max(*limits, *step.memory_gb)
     for name, cost, need, held, limit in zip(
         step.labels,

@@ -143,10 +143,10 @@ class TrainingTimeline:
         Returns
         -------
         pandas.DataFrame
-            Columns `rank` (what it holds, in words), `forward_s` and `backward_s` of one
+            Columns `stage` (what the rank holds, in words), `forward_s` and `backward_s` of one
             microbatch, and `busy`, the share of the makespan that it works. Where the cost model
-            says what training keeps: `state_gb`, `activations_gb` at their peak, `memory_gb`,
-            what the GPU has, and what is computed a second time (`recompute`).
+            says what training keeps: `state_gb`, `activations_gb` at their peak,
+            `memory_offered_gb`, what the GPU has, and what is computed a second time (`recompute`).
         """
         import pandas as pd
 
@@ -160,7 +160,7 @@ class TrainingTimeline:
             )
         )
         columns = {
-            "rank": self.labels,
+            "stage": self.labels,
             "forward_s": forward,
             "backward_s": backward,
             "busy": timeline.busy / timeline.makespan,
@@ -171,7 +171,7 @@ class TrainingTimeline:
                 stage.working_gb + peak
                 for stage, peak in zip(self.stages, timeline.peak_memory, strict=True)
             ]
-            columns["memory_gb"] = self.limits_gb
+            columns["memory_offered_gb"] = self.limits_gb
             columns["recompute"] = given(self.recompute)
         return pd.DataFrame(columns)
 

@@ -29,7 +29,7 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
     -------
     pandas.DataFrame
         One row per rule: `schedule`, `chunks` (stages per rank), `seconds_per_step`,
-        `tokens_per_s`, `bubble` (idle share of all ranks' time), `memory_gb` (of the rank with
+        `tokens_per_s`, `bubble` (idle share of all ranks' time), `memory_needed_gb` (of the rank with
         least to spare, NaN where the cost model does not say), `fits`, and the `reason` where it
         does not, or where there is no such schedule on so many ranks. What fits comes first.
 
@@ -71,16 +71,16 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
                 "seconds_per_step": timeline.iteration_time,
                 "tokens_per_s": step.rate,
                 "bubble": timeline.bubble_fraction,
-                "memory_gb": None if most is None else most[0],
+                "memory_needed_gb": None if most is None else most[0],
                 "fits": not step.shortfall,
                 "reason": step.shortfall,
             }
         )
     columns = (
-        "schedule", "chunks", "seconds_per_step", "tokens_per_s", "bubble", "memory_gb", "fits", "reason",
+        "schedule", "chunks", "seconds_per_step", "tokens_per_s", "bubble", "memory_needed_gb", "fits", "reason",
     )  # fmt: skip
     frame = pd.DataFrame(rows, columns=columns)
-    frame["memory_gb"] = frame["memory_gb"].astype(float)
+    frame["memory_needed_gb"] = frame["memory_needed_gb"].astype(float)
     order = frame.assign(misfit=~frame["fits"]).sort_values(
         ["misfit", "seconds_per_step"], kind="stable"
     )
