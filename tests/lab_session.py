@@ -100,8 +100,13 @@ class LabPage:
         self.page, self._server, self._folder = page, server, folder
         self.errors: list[str] = []
         self.requests_elsewhere: set[str] = set()
-        page.on("pageerror", lambda e: self.errors.append(str(e)))
+        page.on("pageerror", self._note_error)
         page.on("request", self._note_request)
+
+    def _note_error(self, error) -> None:
+        # JupyterLab says so, in its own time, of what it had asked a kernel that was then replaced.
+        if "Canceled future for create_subshell_request" not in str(error):
+            self.errors.append(str(error))
 
     def _note_request(self, request) -> None:
         address = self._server.address

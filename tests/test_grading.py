@@ -154,6 +154,17 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
                 assert why.split(" (")[0][1:] in said, (name, value)
 
 
+def test_a_later_cell_takes_no_answer_away_and_only_checks_are_asked(tmp_path):
+    """A name gone in the second check hides no first answer; other calls of two arguments are no checks."""
+    right = EXERCISES["00.1"].target()
+    other = 'def guess(name, value):\n    pass\n\nguess("00.1", 0)'
+    copy = _saved(
+        tmp_path / "00.ipynb", f"import pipelab as pl\nmine = {right!r}\npl.check('00.1', mine)", other,
+        "del mine\npl.check('00.1', mine)",
+    )  # fmt: skip
+    assert _points(grade(copy, limit=120))["00.1"] == 1
+
+
 def test_forged_text_is_no_answer():
     for stated in (
         "", "no JSON", "3", "[]", "{}", '{"answer": {"placement": 3}}', '{"returned": []}',
