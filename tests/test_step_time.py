@@ -150,7 +150,10 @@ def root_bounds(schedule):
         problem = random_problem(np.random.default_rng(seed), gpus=4, layers=4)
         stages = stages_in_training(problem, None, None, NEVER)
         orders, *_ = orders_of(schedule, stages.most, 6)
-        every = list(tables_of(stages, orders, merged(stages, 10**6), np.inf, NEVER))
+        groups = merged(stages, 10**6)
+        every = list(
+            tables_of(orders, lambda some: Suffixes(stages, some, groups, np.inf, NEVER))  # noqa: B023
+        )
         for ranks in orders:
             yield [float(t[ranks].whole(ranks).min(initial=BIG)) for t in (every[0], every[-1])]
 

@@ -57,8 +57,8 @@ _SCHEDULES = _walk(
 class Series(NamedTuple):
     """The cell that makes the explorer, and the keys.
 
-    `target` is of the 95th percentile, in ms. Drawings of `chart`, the how-manieth on the page,
-    count; but none whose title says `waiting`.
+    `target` is for the 95th percentile, in ms. `chart` is the index on the page of the chart that is
+    timed; a drawing whose title says `waiting` does not count.
     """
 
     cell: str

@@ -92,7 +92,6 @@ class Program:
         # Of a span: rank 0 starts first, at 0, and its last input gradient ends by `most`. By then all
         # others have ended theirs, and so have started. Only weight gradients come later.
         self.latest = {kind: 2 * most if span and kind == "W" else most for kind in question.kinds}
-        self.horizon = max(self.latest.values())
         for rank in range(question.ranks):
             self._rank(rank)
         self._messages()

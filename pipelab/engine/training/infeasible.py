@@ -17,7 +17,7 @@ from pipelab.engine.training.groups import merged
 from pipelab.engine.training.orders import Order
 from pipelab.engine.training.search import Search
 from pipelab.engine.training.stages import Stages, stages_in_training
-from pipelab.engine.training.suffixes import tables_of
+from pipelab.engine.training.suffixes import Suffixes, tables_of
 from pipelab.placement import show_layers
 
 _SECONDS = 5.0  # for the reason, and for the remedy
@@ -87,7 +87,8 @@ def _any(stages: Stages, orders: dict[int, Order], deadline: Deadline) -> Neares
     def keep(compositions: np.ndarray, cuts: np.ndarray, seconds: float) -> None:
         found.append(Nearest(orders[len(compositions)], compositions.tolist(), cuts.tolist()))
 
-    *_, tables = tables_of(stages, orders, merged(stages, _WORK), np.inf, deadline)
+    groups = merged(stages, _WORK)
+    *_, tables = tables_of(orders, lambda some: Suffixes(stages, some, groups, np.inf, deadline))
     Search(tables, np.inf, keep, deadline).dive()
     return found[-1] if found else None
 

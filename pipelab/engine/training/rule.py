@@ -12,7 +12,7 @@ from pipelab.engine.training.improving import Plan, batch_of, improved
 from pipelab.engine.training.orders import Order
 from pipelab.engine.training.search import Search
 from pipelab.engine.training.stages import Stages
-from pipelab.engine.training.suffixes import tables_of
+from pipelab.engine.training.suffixes import Suffixes, tables_of
 from pipelab.fields import given
 
 _FIRST_LIMIT = 3.0  # times the least time that the slowest stage may have
@@ -135,9 +135,11 @@ class RuleSearch:
     def _table(self, limit: float, beyond: float) -> Search:
         """A search of all placements whose stages keep to the limit."""
         groups = merged(self.stages, _MOST_CELLS // self.stages.layers)
-        for tables in tables_of(
-            self.stages, self.orders, groups, limit, self.deadline, self.best.seconds
-        ):
+
+        def made(orders: dict[int, Order]) -> Suffixes:
+            return Suffixes(self.stages, orders, groups, limit, self.deadline, self.best.seconds)
+
+        for tables in tables_of(self.orders, made):
             self._search = Search(tables, self.best.seconds, self._keep, self.deadline, self.gap)
             self._beyond = beyond
             self._search.bound = self._search.nearest

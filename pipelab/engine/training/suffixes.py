@@ -4,7 +4,7 @@ A dynamic program from the last stage to the first over `bounds`, for classes of
 been merged (`groups`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -228,18 +228,13 @@ class Suffixes:
 
 
 def tables_of(
-    stages: Stages,
-    orders: dict[int, Order],
-    groups: Groups,
-    limit: float,
-    deadline: Deadline,
-    useful: float = np.inf,
+    orders: dict[int, Order], made: Callable[[dict[int, Order]], Suffixes]
 ) -> Iterator[dict[int, Suffixes]]:
     """Tables by the number of ranks: first the same for all, then for each its own where it bounds more.
 
-    The parameters are those of `Suffixes`.
+    `made` makes the table of some of the orders.
     """
-    shared = Suffixes(stages, orders, groups, limit, deadline, useful)
+    shared = made(orders)
     tables = dict.fromkeys(orders, shared)
     yield tables
     if shared.exact_for_all:
@@ -247,8 +242,8 @@ def tables_of(
     least = {ranks: float(shared.whole(ranks).min(initial=np.inf)) for ranks in orders}
     room = _MOST_NUMBERS
     for ranks in sorted(orders, key=lambda ranks: least[ranks]):
-        if room > 0 and least[ranks] < min(REAL, useful):
-            own = Suffixes(stages, {ranks: orders[ranks]}, groups, limit, deadline, useful)
+        if room > 0 and least[ranks] < min(REAL, shared.useful):
+            own = made({ranks: orders[ranks]})
             tables = {**tables, ranks: own}
             room -= sum(each.size for each in own.value)
     yield tables
