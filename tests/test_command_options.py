@@ -169,6 +169,7 @@ def test_a_training_step_is_solved_saved_and_launched(run, tmp_path):
         model="Llama-3-8B", gpus="h100=2,a100=2", batch=1, length=4096, phase="training",
         microbatches=8,
     ).problem(None)  # fmt: skip
+    assert problem.workload == pl.Workload(4096, 1, "training", microbatches=8)
     answer = pl.solve(problem, objective="step_time", schedule="ZBH1", recompute="auto")
     assert status == 0
     assert json.loads(out)["objective"]["seconds_per_step"] == answer.objective.value

@@ -470,6 +470,13 @@ def test_saved_and_drawn(tmp_path):
     figure = pl.plot(found)
     assert f"{found.count} pipelines, proven best" in figure.layout.title.text
     assert len(figure.data[0].y) == sum(len(p.placement) for p in found.pipelines)
+    # A wide stage has its GPU's name at its own middle; narrow equal ones have one name together.
+    bars, names = figure.data
+    for x, y in zip(names.x, names.y, strict=True):
+        middles = [
+            b + n / 2 for b, n, row in zip(bars.base, bars.x, bars.y, strict=True) if row == y
+        ]
+        assert min(abs(x - middle) for middle in middles) < 1e-9
     none = pl.deploy(heterogeneous((0, 1, 1), "Llama-3-70B"))
     with pytest.raises(pl.InvalidValue, match="expected a deployment with a pipeline"):
         pl.save(none, tmp_path / "none.json")

@@ -202,6 +202,10 @@ def test_state_and_activations_stand_beside_what_a_gpu_has():
     thin = pl.timeline_of(problem, halves, 8, training=True, recompute="full")
     assert not thin.shortfall
     assert thin.rate < step.rate
+    assert thin.to_frame()["recompute"].tolist() == ["full"] * 2
+    drawn = pl.plot(thin, memory=True).layout
+    assert drawn.yaxis2.title.text == "activations (GB)"
+    assert drawn.template.layout.xaxis.separatethousands
     bare = pl.timeline_of(problem, halves, 8, training=True, bytes_per_parameter=4)
     assert bare.stages[0].state_gb == pytest.approx(step.stages[0].state_gb / 4)
 
