@@ -1,6 +1,7 @@
 """Every notebook runs, in silence, and its results are what they should be."""
 
 import ast
+import re
 import warnings
 
 import nbformat
@@ -17,6 +18,10 @@ SOLUTIONS = sorted(notebooks_dir().glob("solutions/*.ipynb"))
 NOTEBOOKS = sorted(
     p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts
 )
+
+COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
+FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
+CHECK = re.compile(r"pl\.check\(\"(\d\d\.\d)\"")
 
 
 def _name(path):
@@ -49,6 +54,30 @@ def _run(source, names):
     return eval(
         compile(ast.fix_missing_locations(ast.Expression(last.value)), "cell", "eval"), names
     )
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_folded_solution_is_accepted_as_it_stands(path):
+    """Pasted into its notebook, above its check; in this process, as solutions are."""
+    names, verdicts = {}, {}
+    for source in _with_folded_solutions(path):
+        shown = _run(source, names)
+        if check := CHECK.search(source):
+            verdicts[check[1]] = str(shown)
+    assert len(verdicts) >= 2
+    assert [said for said in verdicts.values() if ": right" not in said] == []
+
+
+def _with_folded_solutions(path):
+    """The code cells up to the last check, with every folded solution above its own."""
+    cells = nbformat.read(path, as_version=4).cells
+    folds = [s for c in cells if c.cell_type == "markdown" for s in FOLD.findall(c.source)]
+    code = [c.source for c in cells if c.cell_type == "code"]
+    checks = [i for i, source in enumerate(code) if CHECK.search(source)]
+    for i, solution in zip(checks, folds, strict=True):
+        above, check, rest = code[i].partition("pl.check(")
+        code[i] = f"{above}{solution}{check}{rest}"
+    return code[: checks[-1] + 1]
 
 
 def _check(figure):
@@ -99,8 +128,6 @@ def test_no_reader_is_sent_to_a_file_outside_the_notebooks(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
 def test_links_between_notebooks_lead_somewhere(path):
-    import re
-
     text = "\n".join(
         c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
     )

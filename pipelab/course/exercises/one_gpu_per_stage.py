@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from pipelab.problem import Problem
 
-_PROGRAMS, _LINES = 40, 300
+_PROGRAMS, _LINES = 38, 300
+_LONG = 4  # with more GPUs than this, a pool is one line of identical ones
 
 
 class Pool(NamedTuple):
@@ -32,7 +33,14 @@ class Pool(NamedTuple):
     def link_ms(self, a: int, b: int) -> int:
         return 1 if self.sites[a] == self.sites[b] else self.far_ms
 
+    @property
+    def line(self) -> bool:
+        """Whether its GPUs are identical and at one site, so that one order of them is all orders."""
+        return len(self.ms) > _LONG
+
     def __repr__(self) -> str:
+        if self.line:
+            return f"{self.layers} layers, {len(self.ms)} GPUs of {self.ms[0]} ms per layer"
         where = " and ".join(
             f"GPUs of {', '.join(str(t) for t, s in zip(self.ms, self.sites, strict=True) if s == site)} ms per layer"
             for site in sorted(set(self.sites))
@@ -50,18 +58,18 @@ class Pipeline(NamedTuple):
 
 def _best_pipeline(pool: Pool) -> Pipeline:
     """The one with the shortest time of the slowest part, by trying all sets of GPUs in all orders."""
-    found = []
+    found, gpus = [], range(len(pool.ms))
     for size in range(1, min(len(pool.ms), pool.layers) + 1):
-        for used in combinations(range(len(pool.ms)), size):
+        for used in [gpus[:size]] if pool.line else combinations(gpus, size):
             stages = next(
                 ms
                 for ms in sorted({n * pool.ms[g] for g in used for n in range(1, pool.layers + 1)})
                 if all(ms >= pool.ms[g] for g in used)
                 and sum(ms // pool.ms[g] for g in used) >= pool.layers
             )
-            for order in permutations(used):
+            for order in [used] if pool.line else permutations(used):
                 links = max((pool.link_ms(a, b) for a, b in pairwise(order)), default=0)
-                found.append(Pipeline(max(stages, links), order))
+                found.append(Pipeline(max(stages, links), tuple(order)))
     return min(found)
 
 
@@ -96,6 +104,8 @@ def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
         scip.addCons(v.last[g] + quicksum(v.x[g, h] for h in gpus if h != g) == v.used[g])
     for pair, ms in link.items():
         scip.addCons(ms * v.x[pair] <= v.T)
+    for pair in pairwise(gpus) if pool.line else ():  # nothing to search for: do the rows allow it?
+        scip.addCons(v.x[pair] == 1)
     family(scip, v, SimpleNamespace(G=gpus, ms=list(pool.ms), link=link, layers=pool.layers))
     scip.setObjective(v.T)
     scip.optimize()
@@ -146,16 +156,22 @@ def _draw_program(failure: Failure) -> "Figure":
 
 @cache
 def _pools() -> tuple[Pool, ...]:
-    """Small ones first; in most of them a ring at a far site would pay."""
+    """Small ones first, in most of which a ring at a far site would pay; last, two long pipelines.
+
+    A constant M that does for the small ones cuts those off.
+    """
     chance, found = random.Random(3), set[Pool]()
     while len(found) < _PROGRAMS:
         sites = chance.choice([(0, 0), (0, 0, 1, 1), (0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 0)])
         ms = tuple(chance.randint(1, 6) for _ in sites)
         found.add(Pool(chance.randint(2, 9), ms, sites, chance.choice((4, 20, 50))))
-    return tuple(sorted(found, key=lambda pool: (len(pool.ms), pool.layers, pool)))
+    lines = [Pool(100 * gpus, (3,) * gpus, (0,) * gpus, 1) for gpus in (12, 20)]
+    return (*sorted(found, key=lambda pool: (len(pool.ms), pool.layers, pool)), *lines)
 
 
 def _look_at_program(pool: Pool) -> str:
+    if pool.line:
+        return "every GPU is needed here; how large can `done` become, and is your M at least that large?"
     if len(pool.ms) < 4:
         return "no far link, so no ring pays here; do your rows cut off a pipeline, by an M that is too small?"
     return "a time below the expected one comes from a ring; a time above it, or inf, from an M that is too small"
