@@ -53,11 +53,11 @@ class Request(NamedTuple):
     prefill: tuple[int, ...]
     decode: tuple[int, ...]
     tokens: int
-    n: int
+    m: int
 
     def __repr__(self) -> str:
         times = f"prefill={list(self.prefill)}, decode={list(self.decode)}"
-        return f"{times}, tokens={self.tokens}, n={self.n}"
+        return f"{times}, tokens={self.tokens}, m={self.m}"
 
 
 # 09.1: from how many sequences on a layer computes for longer than it reads
@@ -200,7 +200,7 @@ def _requests() -> tuple[Request, ...]:
 
 
 def _seconds(given: Request, tokens: int | None = None) -> float:
-    each = max(sum(given.decode), given.n * max(given.decode))
+    each = max(sum(given.decode), given.m * max(given.decode))
     return sum(given.prefill) + ((tokens or given.tokens) - 1) * each
 
 
@@ -217,7 +217,7 @@ def _draw_request(failure: Failure) -> "Figure":
 def _look_at_request(given: Request) -> str:
     if given.tokens == 1:
         return "the first token comes out of the prefill"
-    if given.n * max(given.decode) > sum(given.decode):
+    if given.m * max(given.decode) > sum(given.decode):
         return "the slowest stage serves all microbatches in turn before this one is back"
     return "the first token comes out of the prefill; how many traversals of decode are left?"
 
@@ -248,11 +248,11 @@ SERVING: dict[str, Puzzle] = {
         picture=_draw_times,
     ),
     "10.2": Puzzle(
-        "answer_seconds(prefill, decode, tokens, n)",
+        "answer_seconds(prefill, decode, tokens, m)",
         _requests,
         _seconds,
         _look_at_request,
-        apply=lambda mine, x: mine(list(x.prefill), list(x.decode), x.tokens, x.n),
+        apply=lambda mine, x: mine(list(x.prefill), list(x.decode), x.tokens, x.m),
         picture=_draw_request,
     ),
 }  # fmt: skip
