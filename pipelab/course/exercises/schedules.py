@@ -172,8 +172,13 @@ def _look_at_room(given: Rooms) -> str:
     ranks = len(given.room)
     if ranks == 1:
         return "one rank has nobody to wait for: a forward, then its backward"
-    if any(given.room[r] > min(given.room[:r]) for r in range(1, ranks)):
-        return "a rank before this one has less room: how many forwards can it send ahead?"
+    for rank in range(1, ranks):
+        before = min(range(rank), key=lambda r: given.room[r])
+        if given.room[before] < given.room[rank]:
+            return (
+                f"rank {before} comes before rank {rank} and has less room: how many forwards can it "
+                "send ahead?"
+            )
     return "how far ahead does 1F1B run, and how much of that is there room for?"
 
 
