@@ -117,7 +117,7 @@ class CostModel(Protocol):
         problem : Problem
             Whose tensor and link units count.
         bandwidth_gb_per_s : float or array of float
-            In GB/s.
+            In GB/s, of 10^9 bytes.
 
         Returns
         -------
@@ -226,8 +226,8 @@ def _number(value: Any) -> Any:
 
 
 def link_rate(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
-    """Bandwidth over tensor size (GB/s over GiB, as in the write-up), times its tokens."""
-    return python_value(bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer())
+    """Bandwidth over tensor size, both of GB of 10^9 bytes, times its tokens."""
+    return python_value(bandwidth_gb_per_s / problem.tensor_gb() * problem.tokens_per_transfer())
 
 
 @checked

@@ -287,16 +287,16 @@ class Problem:
             )
         self.costs.check(self)
 
-    def tensor_gib(self) -> float:
+    def tensor_gb(self) -> float:
         """Size of the activations handed from one stage to the next.
 
         Returns
         -------
         float
-            Of one microbatch, in GiB (2^30 bytes).
+            Of one microbatch, in GB of 10^9 bytes, as links are. `LinearThroughput` counts in GiB.
         """
         elements = self.workload.tokens_passed * self.model.d_model
-        return elements * self.model.bytes_per_element / 2**30
+        return elements * self.model.bytes_per_element / 1e9
 
     def tokens_per_transfer(self) -> float:
         """Tokens whose activations one such tensor holds.
@@ -371,7 +371,7 @@ class Problem:
             ("batch × sequence",
              f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"
              + ("" if self.workload.phase == "prefill" else f", {self.workload.phase}")),
-            ("tensor between stages", f"{self.tensor_gib():g} GiB"),
+            ("tensor between stages", f"{self.tensor_gb():.4g} GB"),
             ("GPUs", ", ".join(f"{c} × {t} ({m:g} GB)" for t, c, m in self._pool())),
             ("GPUs per stage", f"at most {self.max_gpus_per_stage}"
              + (", all of one type" if self.same_type_stages else "")),

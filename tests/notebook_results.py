@@ -6,8 +6,8 @@ import nbformat
 RESULTS = {
     "00_start_here.ipynb": [
         "round(weights) == 141 and max(pool['all of them, GB']) < weights < sum(pool['all of them, GB'])",
-        "spread.throughput == 819.2 and spread.bottlenecks == ('link 7→8',)",
-        "listed['even'].placement is None and {listed[r].throughput for r in RULES[1:]} == {819.2}",
+        "round(spread.throughput, 1) == 762.9 and spread.bottlenecks == ('link 7→8',)",
+        "listed['even'].placement is None and {round(listed[r].throughput, 1) for r in RULES[1:]} == {762.9}",
         "best_rule.method == 'proportional' and abs(best_rule.throughput - 10240 / 3) < 1e-6",
         "result.status == 'optimal' and abs(result.throughput - 2048000 / 342) < 1e-6",
         "abs(result.throughput / best_rule.throughput - 1.754) < 1e-3",  # "a factor of 1.75"
@@ -15,9 +15,9 @@ RESULTS = {
         "pairs.status == 'optimal' and 0.05 < pairs.throughput / result.throughput - 1 < 0.06",
         # "a factor of 1.75 … is far beyond these errors"
         "len(others) > 200 and 0.03 < errors.median() < others.median() < 0.1 and others.max() < 0.5",
-        # "40% of an A100's memory and 15% of its speed", "wait more than 60% of the time", "7% too fast"
+        # "40% of an A100's memory and 15% of its speed", "wait more than 60% of the time", "33.6 MB"
         "problem.cluster.gpus[7].memory_gb / problem.cluster.gpus[0].memory_gb == 0.4",
-        "ms['A100-SXM-40'] / ms['T4'] == 0.15 and f'{2**30 / 1e9 - 1:.0%}' == '7%'",
+        "ms['A100-SXM-40'] / ms['T4'] == 0.15 and f'{1000 * problem.tensor_gb():.1f}' == '33.6'",
         "min(1 - len(s.layers) * ms['A100-SXM-40'] / 600 for s in best_rule.placement.stages if s.gpus[0] < 3) > 0.6",
         "own_result.status == 'optimal' and [len(s.layers) for s in own_result.placement.stages] == [10] * 4 + [40]",
         "abs(four_stages.throughput - 133.116) < 1e-9 and abs(tiny_result.throughput - 301.784) < 1e-9",
@@ -26,7 +26,7 @@ RESULTS = {
         "(agree, tried) == (300, 300) and min(excess) > -1e-9 and max(excess) > 0.5",
         "round(best[11, 80]) == 342 and [len(part) for part in exact] == [18, 19, 19, 4, 4, 4, 4, 2, 2, 2, 2]",
         "[round(slowest(part)) for part in splits.values()] == [852, 600, 960, 960, 360]",
-        "as_listed == 819.2 and abs(in_other_order - 2048000 / 342) < 1e-6 and orders == 11550",
+        "round(as_listed, 1) == 762.9 and abs(in_other_order - 2048000 / 342) < 1e-6 and orders == 11550",
         # the answer of the first exercise is not on the page
         "not any('right' in str(pl.check('01.1', x)) for x in (as_listed, in_other_order))",
     ],
@@ -35,7 +35,8 @@ RESULTS = {
         "abs(best - 2048000 / 280) < 1e-6 and fits == truth.details['tried'] == 72552 and truth.status == 'optimal'",
         "truth.reason == 'all 72,552 placements that fit were tried, of 225,005'",
         "len(winner.gpus) == 4 and 4 not in winner.gpus and per_second == len(tried) / seconds",
-        "listed['even'] == 1310.72 == min(r for r in tried.values() if r) and round(slow / fits, 2) == 0.64",
+        "round(listed['even'], 1) == 1220.7 and listed['even'] == min(r for r in tried.values() if r)",
+        "round(slow / fits, 2) == 0.64",
         "abs(in_best_order['by speed'] - 2048000 / 368) < 1e-6 and rule == 'by speed' and 0.97 < beaten < 0.99",
         "round(best / in_best_order[rule], 2) == 1.31",  # "almost a third faster"
         "(len(different), len(top), len(best_of_each)) == (56613, 60, 15)",
@@ -57,7 +58,7 @@ RESULTS = {
         "abs(above - 2048000 / 560) < 1e-6 and sum(ring.layers[6:]) == 8 and sum(chain.layers[6:]) == 0",
         # the ring: nothing crosses the slow line
         "all((a > 5) == (b > 5) for a, b in ring.links) and not set(range(6, 8)) & {g for x in chain.links for g in x}",
-        "pl.evaluate(worse, one_order).throughput == 819.2",
+        "round(pl.evaluate(worse, one_order).throughput, 1) == 762.9",
         # too large an M: a solver's tolerance switches its rows off, and the ring is back
         "answer(worse, *FAMILIES, ends, places(10**9)).ms < final.ms - 1",
         "abs(theirs.throughput - 2048000 / 728) < 1e-6 and abs(write_ups.throughput - 5120) < 1e-6",
@@ -72,8 +73,8 @@ RESULTS = {
     ],
     "04_a_failed_heuristic.ipynb": [
         "abs(best.throughput - 6320.9877) < 1e-3 and best.status == 'optimal' and abs(predicted - 6692.8105) < 1e-3",
-        "abs(max(true.values()) - 5688.8889) < 1e-3 and abs(min(true.values()) - 819.2) < 1e-9",
-        "(len(mixes), len(held), over) == (99, 43, 22) and abs(max(held) - 2.6042) < 1e-4 and min(held) > 1 - 1e-9",
+        "abs(max(true.values()) - 5688.8889) < 1e-3 and round(min(true.values()), 1) == 762.9",
+        "(len(mixes), len(held), over) == (99, 43, 22) and abs(max(held) - 2.7962) < 1e-4 and min(held) > 1 - 1e-9",
         # "most of them by 1 to 11%, four by 13 to 32%, and four L4s with four T4s by far more"
         "[sum(low < r < high for r in held) for low, high in ((1.005, 1.115), (1.125, 1.325))] == [17, 4]",
         # "nearly all other wrong predictions count on a pair": 21 of 22; of the right ones, one does
@@ -85,7 +86,7 @@ RESULTS = {
         "set(outcomes['and the slowest link']) == {'right', 'infeasible, and said so'}",
         "outcomes['and real memory'].count('too much') == 1 and abs(predict(alone)[0] - 2133.3333) < 1e-3",
         "abs(optimum.throughput - count) < 1e-6 and abs(count - 3657.1429) < 1e-3 and optimum.status == 'optimal'",
-        "sorted(round(r, 1) for r in namings.values()) == [819.2] * 5 + [3657.1]",
+        "sorted(round(r, 1) for r in namings.values()) == [762.9] * 5 + [3657.1]",
         "abs(heuristic.details['predicted'] - 452.676) < 1e-4",
         "abs(without.details['predicted'] - joint.throughput) < 1e-4 and abs(joint.throughput - 301.784) < 1e-9",
         "rows[0]['V100 number 4'] != rows[0]['number 6'] and rows[1]['V100 number 4'] == rows[1]['number 6']",
@@ -425,8 +426,8 @@ RESULTS = {
 FIGURES = {
     "00_start_here.ipynb": (
         [
-            "819.2 tokens/s: the link from GPU 6 to GPU 7 takes 2,500 ms",
-            "Once the pipeline is full, a prompt leaves every 2,500 ms: the link from GPU 6 to GPU 7",
+            "762.9 tokens/s: the link from GPU 6 to GPU 7 takes 2,684 ms",
+            "Once the pipeline is full, a prompt leaves every 2,684 ms: the link from GPU 6 to GPU 7",
             "3,413.3 tokens/s: GPUs 7, 8, 9 take 600 ms",
             "5,988.3 tokens/s: GPUs 0, 1 take 342 ms",
             "Best deployment: 6,290.66 tokens/s with 1 pipeline, proven",
@@ -444,7 +445,7 @@ FIGURES = {
             "80 layers on 11 GPUs take 342 ms; the path back reads 18 + 19 + 19",
             "Exact: 342 ms for the slowest stage; by speed takes 5% more",
             "Exact: 342 ms for the slowest stage; by speed takes 5% more, by memory 1.8 times as much",
-            "819.2 tokens/s: ",
+            "762.9 tokens/s: ",
             "5,988.3 tokens/s: ",
         ],
         None,
@@ -476,14 +477,14 @@ FIGURES = {
     "04_a_failed_heuristic.ipynb": (
         [
             "6,321.0 tokens/s: GPUs 0, 1, 2 take 324 ms",
-            "Predicted 6,692.8 tokens/s; the choice yields 819.2 to 5,688.9; possible: 6,321.0",
+            "Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9; possible: 6,321.0",
             "5,688.9 tokens/s: ",
-            "Too much for 22 of 43 mixes that hold the model, by up to 2.60 times (4 L4 + 4 T4)",
+            "Too much for 22 of 43 mixes that hold the model, by up to 2.80 times (4 L4 + 4 T4)",
             "8 GPUs are predicted to be 12.75 times as fast as one",
             "Of 43 mixes that hold the model, 0 are right as published and 43 are after the last fix",
-            "Predicted 2,133.3 tokens/s; the choice yields 819.2; possible: 819.2",
+            "Predicted 2,133.3 tokens/s; the choice yields 762.9; possible: 762.9",
             "3,657.1 tokens/s: GPUs 3, 4 take 560 ms",
-            "Predicted 3,657.1 tokens/s; the choice yields 819.2 to 3,657.1",
+            "Predicted 3,657.1 tokens/s; the choice yields 762.9 to 3,657.1",
         ],
         None,
     ),
@@ -504,9 +505,9 @@ FIGURES = {
     "05_joint_ilp.ipynb": (
         [
             "The program claims 80,000.0 tokens/s, with 5 stages on GPU 0",
-            "The program claims 24,757.9 tokens/s; the placement reaches 819.2",
-            "The program claims 4,266.7 tokens/s; the placement reaches 819.2",
-            "The program claims 4,266.7 tokens/s; the placement reaches 819.2",
+            "The program claims 24,757.9 tokens/s; the placement reaches 762.9",
+            "The program claims 4,266.7 tokens/s; the placement reaches 762.9",
+            "The program claims 4,266.7 tokens/s; the placement reaches 762.9",
             "The program claims 4,266.7 tokens/s, and that is what the placement reaches",
             "nodes prove that 3,593.0 tokens/s is the optimum",
             "Bound and placement meet – tight: proven after ",

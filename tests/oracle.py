@@ -168,7 +168,8 @@ def link(problem, senders, receivers):
     if isinstance(problem.costs, pl.Roofline):
         return roofline_oracle.link(problem, min(matrix[i][j] for i in senders for j in receivers))
     w, m = problem.workload, problem.model
-    tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / 1024**3
+    gigabyte = 1024**3 if isinstance(problem.costs, pl.LinearThroughput) else 10**9
+    tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / gigabyte
     rate = min(matrix[i][j] for i in senders for j in receivers) / tensor
     return rate if problem.link_units == "transfers" else rate * w.batch_size * w.sequence_length
 
@@ -299,7 +300,7 @@ class TableCosts:
         return self.slowest
 
     def link_throughput(self, problem, bandwidth_gb_per_s):
-        return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+        return bandwidth_gb_per_s / problem.tensor_gb() * problem.tokens_per_transfer()
 
     def rate(self, mixture, span):
         """`mixture`: sorted type names; `span`: (layers, weight, work). 0 where it does not fit."""
@@ -395,7 +396,7 @@ def wild_problem(seed, orders=30.0):
     pool = tuple(pl.GPU(str(rng.choice(costs.gpu_types)), 40.0) for _ in range(n))
     own = 10.0 ** rng.uniform(-orders / 2, orders / 2, (n, n))
     links = np.where(rng.random((n, n)) < 0.3, rng.choice(values, (n, n)), own)
-    per_token = load.batch_size * model.d_model * model.bytes_per_element / 2**30
+    per_token = load.batch_size * model.d_model * model.bytes_per_element / 1e9
     return pl.Problem(
         pl.Cluster(pool, links * per_token), model, load, costs,
         max_gpus_per_stage=int(rng.integers(1, 3)), name=f"wild {seed}",

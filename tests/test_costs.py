@@ -256,6 +256,36 @@ def test_work_that_does_not_add_up_is_refused():
         pl.solve(problem)
 
 
+_BARE = pl.Roofline(hop_latency_s=0.0, engine="TensorRT-LLM")  # one tensor, and no wait
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        LayerTimes({"H100-SXM": 1.0}),
+        _BARE,
+        pl.Measured({"H100-SXM": {(n, 16): 9.0 * n for n in (1, 32)}}, _BARE),
+    ],
+    ids=lambda costs: type(costs).__name__,
+)
+def test_a_link_of_one_gb_per_s_carries_10_to_the_9_bytes_per_second(costs):
+    """Each token has a hidden state of 4,096 numbers of 2 bytes."""
+    cluster, load = pl.Cluster.from_counts({"H100-SXM": 2}, 80, 1), pl.Workload(2048, 16)
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, costs)
+    assert problem.link_throughput(1.0) * 4096 * 2 == pytest.approx(1e9, rel=1e-12)
+    seconds = 16 * 2048 * 4096 * 2 / 1e9
+    assert problem.message_seconds(1.0, 0.0) == pytest.approx(seconds, rel=1e-12)
+    assert problem.tensor_gb() == pytest.approx(seconds, rel=1e-12)
+
+
+def test_the_write_ups_links_keep_its_published_number():
+    """400 GB/s over a tensor of 0.25 GiB: 1,600 transfers/s."""
+    tiny = pl.load_case("tiny")
+    assert tiny.link_throughput(400.0) == 1600.0
+    in_tokens = dataclasses.replace(tiny, link_units="tokens")
+    assert in_tokens.link_throughput(400.0) == 1600.0 * 16 * 2048
+
+
 def test_what_lacks_a_member_is_no_model_and_no_cost_model():
     cluster, load = pl.Cluster.from_counts({"A": 2}, 40, 100), pl.Workload(100, 2)
     costs = LayerTimes({"A": 3})

@@ -85,7 +85,7 @@ def test_a_mix_of_gpus_must_be_a_counterexample_and_none_may_be_smaller():
     for mix in ((3, 1, 2), (3, 2, 1), (3, 3, 0), [3, 1, 2]):
         assert str(pl.check("04.2", mix)).startswith("exercise 04.2: right, predicted ")
     for mix, says in [
-        ((0, 4, 4), "Predicted 2,133.3 tokens/s, possible 819.2: too much, but there is a smaller"),
+        ((0, 4, 4), "Predicted 2,133.3 tokens/s, possible 762.9: too much, but there is a smaller"),
         ((3, 1, 1), "Predicted 2,844.4 tokens/s, possible 2,844.4: not too much. Hint: "),
         ((0, 0, 4), "This mix does not hold the model"),
         ((0, 0, 0), "yours has no GPU"),
@@ -248,7 +248,7 @@ def _rate(parts, head=1.1, reserved=2, ends=2.23, skip=True, order=False):
     stages[-1] += (head - 1) * ms[gpus[used[-1][1]].type]
     line = [g for _, g in (used if skip else parts)]
     bandwidth = problem.cluster.bandwidth_between
-    links = [31.25 / bandwidth(a, b) for a, b in itertools.pairwise(line)]
+    links = [2048 * 8192 * 2 / 1e6 / bandwidth(a, b) for a, b in itertools.pairwise(line)]
     return 2048000 / (sum(stages) if order else max(stages + links))
 
 

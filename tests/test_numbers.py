@@ -190,7 +190,7 @@ def test_facts_and_costs():
     tiny, real = PROBLEMS["tiny"], PROBLEMS["roofline"]
     for problem in (tiny, real):
         check(problem, "problem")
-        check(problem.tensor_gib(), "tensor")
+        check(problem.tensor_gb(), "tensor")
         check(problem.link_throughput(100.0), "link_throughput")
         check(problem.message_seconds(100.0, 0.1), "message_seconds")
         check(problem.cluster.bandwidth_between(0, 1), "bandwidth")

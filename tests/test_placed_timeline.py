@@ -251,7 +251,7 @@ class Halves:
         """Nothing is refused."""
 
     def link_throughput(self, problem, bandwidth_gb_per_s):
-        return bandwidth_gb_per_s / problem.tensor_gib() * problem.tokens_per_transfer()
+        return bandwidth_gb_per_s / problem.tensor_gb() * problem.tokens_per_transfer()
 
     def stage(self, model, workload, gpus, layers, batch_split):
         rate = sum({"A100": 800, "V100": 400}[g.type] for g in gpus) / len(layers)
@@ -572,5 +572,5 @@ def test_identical_stages_are_one_row_with_what_they_take():
         ]
         assert links[1] == 1000 * max(lane.seconds for lane in placed.lanes if lane.link)
     assert course.plot_stage_groups(placed).layout.title.text.startswith(
-        "a link sets the pace: 819.2"
+        "a link sets the pace: 762.9"
     )

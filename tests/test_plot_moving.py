@@ -42,7 +42,7 @@ def test_every_frame_has_the_prompts_where_the_timeline_has_them(prompts):
 def test_the_title_has_the_time_between_two_prompts():
     problem = three_sites()
     title = plot_moving(problem, SLOW_LINK).layout.title.text
-    said = "Once the pipeline is full, a prompt leaves every 2,500 ms: the link from GPU 4 to GPU 7"
+    said = "Once the pipeline is full, a prompt leaves every 2,684 ms: the link from GPU 4 to GPU 7"
     assert title.startswith(f"{said} takes that long<br>")
     best = pl.solve(problem)
     title = plot_moving(problem, best.placement).layout.title.text

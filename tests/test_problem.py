@@ -73,7 +73,7 @@ def test_problems_with_the_same_content_are_equal(tiny):
 
 
 def test_tensor_and_tokens(tiny):
-    assert tiny.tensor_gib() == 0.25
+    assert tiny.tensor_gb() == 2**28 / 1e9
     assert tiny.tokens_per_transfer() == 1
     assert dataclasses.replace(tiny, link_units="tokens").tokens_per_transfer() == 16 * 2048
 

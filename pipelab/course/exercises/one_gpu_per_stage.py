@@ -127,7 +127,7 @@ def _problem_of(pool: Pool) -> "Problem":
     gpus = [GPU(f"{ms} ms per layer", 1.0) for ms in pool.ms]
     model, workload = Model("a model", pool.layers, 1024, 1024, 1e-3), Workload(1024, 1)
     times = LayerTimes({gpu.type: ms for gpu, ms in zip(gpus, pool.ms, strict=True)})
-    ids, megabytes = range(len(gpus)), 1024 * 1024 * 2 / 2**30 * 1000
+    ids, megabytes = range(len(gpus)), 1024 * 1024 * 2 / 1e6
     gb_per_s = np.array([[megabytes / pool.link_ms(a, b) for b in ids] for a in ids])
     return Problem(Cluster(tuple(gpus), gb_per_s), model, workload, times, 1)
 

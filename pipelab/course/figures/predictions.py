@@ -184,11 +184,11 @@ def plot_against_prediction(
 
     Examples
     --------
-    >>> orders = {"best order": 5688.9, "worst order": 819.2}
+    >>> orders = {"best order": 5688.9, "worst order": 762.9}
     >>> plot_against_prediction(6692.8, orders).layout.title.text
-    'Predicted 6,692.8 tokens/s; the choice yields 819.2 to 5,688.9'
+    'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9'
     >>> plot_against_prediction(6692.8, orders, optimum=6321).layout.title.text
-    'Predicted 6,692.8 tokens/s; the choice yields 819.2 to 5,688.9; possible: 6,321.0'
+    'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9; possible: 6,321.0'
     """
     import plotly.graph_objects as go
 

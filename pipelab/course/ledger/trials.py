@@ -150,15 +150,14 @@ def exact_pairs(shared: "SharedResults", per_stage: int) -> Trial:
         shared.once(course.enumerate_candidates, problem),
         problem.cluster.bandwidth_matrix(),
     )
+    tensor_gib = problem.tensor_gb() * 1e9 / 2**30  # as the write-up has it
     found = []
     for tail, head, rate in zip(
         candidates.tail, candidates.head, candidates.link_throughput, strict=True
     ):
         senders, receivers = (candidates.sets[candidates.set_of[a]] for a in (tail, head))
         slowest = min(float(matrix[i, j]) for i, j in product(senders, receivers))
-        found.append(
-            (f"GPUs {senders} to {receivers}", _same(float(rate), slowest / problem.tensor_gib()))
-        )
+        found.append((f"GPUs {senders} to {receivers}", _same(float(rate), slowest / tensor_gib)))
     return tried(found)
 
 

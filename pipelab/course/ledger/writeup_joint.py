@@ -189,7 +189,7 @@ CLAIMS = (
         "Bandwidths have no unit in the text. tiny's fastest link makes {} transfers/s if GB are 1024^3 bytes, {} "
         "if they are 10^9, and an eighth of that if they are gigabits.",
         lambda shared: (
-            shared.case("tiny").link_throughput(400.0), 400.0 * 10**9 / (shared.case("tiny").tensor_gib() * 2**30),
+            shared.case("tiny").link_throughput(400.0), 400.0 / shared.case("tiny").tensor_gb(),
         ),
     ),
     Claim(
