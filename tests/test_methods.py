@@ -266,8 +266,9 @@ def test_a_bound_of_scip_that_is_refuted_is_dropped_for_one_gpu_per_stage(monkey
         run = real(program, **options)
         if "tau" not in program.columns.sizes:
             return run
-        x = np.zeros_like(run.x)
-        x[program.columns.slices["z"]][candidates.chosen(slow)] = 1
+        lower = program.lower.copy()
+        lower[program.columns.slices["z"]][candidates.chosen(slow)] = 1
+        x = real(dataclasses.replace(program, lower=lower)).x
         return dataclasses.replace(run, x=x, objective=claimed, bound=claimed)
 
     def no_time_left(*args, **options):

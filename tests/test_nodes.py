@@ -1,6 +1,7 @@
 """Identical nodes are interchangeable: against brute force, and against the form that knows every node."""
 
 import dataclasses
+import re
 from collections import Counter
 
 import node_oracle
@@ -19,6 +20,8 @@ from pipelab.engine.methods import aggregated
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.latency import solve_for_latency
+from pipelab.engine.solvers import choice, highs, scip
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 
 MEMORY = {"H100-SXM": 80, "A100-SXM-40": 40, "L4": 24, "T4": 16}
 
@@ -162,7 +165,7 @@ def test_stages_are_packed_where_that_is_possible(seed):
     """The rows against every assignment of stages to nodes."""
     from scipy.optimize import LinearConstraint, milp
 
-    from pipelab.engine.solvers.linear_program import Columns, incidence
+    from pipelab.engine.solvers.linear_program import incidence
 
     rng = np.random.default_rng(seed)
     sizes = np.sort(rng.choice(np.arange(2, 7), int(rng.integers(1, 4)), replace=False))
@@ -331,10 +334,7 @@ def test_without_time_for_any_table_it_is_no_worse_than_the_rules(seed, monkeypa
 
 
 def test_a_limit_is_kept_where_another_row_differs_in_its_limit_only():
-    """SCIP's presolving dropped columns here, and then returned 114 where 104 are allowed."""
-    from pipelab.engine.solvers.choice import run_program
-    from pipelab.engine.solvers.linear_program import Columns, LinearProgram
-
+    """SCIP took the row for a bound of its objective, lost it, and returned 114 where 104 are allowed."""
     columns, price = Columns({"n": 9}), np.array([[4, 4, 2, 2, 4, 4, 8, 8, 8]])
     least = np.array([[1, 1, 1, 1, 2, 2, 4, 4, 1]])
     most = np.array([[1, 1, 1, 1, 3, 3, 5, 5, 2]])
@@ -351,7 +351,7 @@ def test_a_limit_is_kept_where_another_row_differs_in_its_limit_only():
             columns, np.zeros(9), upper, np.ones(9, dtype=bool), objective, blocks
         )
         for solver in ("scip", "highs"):
-            assert run_program(solver, program).status == status, (solver, limit)
+            assert choice.run_program(solver, program).status == status, (solver, limit)
 
 
 def test_the_least_cost_of_a_data_centre():
@@ -397,11 +397,8 @@ def test_the_bound_for_all_nodes_knows_the_links_of_those_left_out():
     assert bound_of_more(times, problem, 0.0, NEVER) == every.bound < times.bound
 
 
-def test_no_class_gives_more_than_it_has_where_rows_are_made_sparser():
-    """SCIP's presolving took two GPUs here, n1 and n2, of a class that has one; there is no solution."""
-    from pipelab.engine.solvers.choice import run_program
-    from pipelab.engine.solvers.linear_program import Columns, LinearProgram
-
+def test_no_class_gives_more_than_it_has_where_another_row_is_the_objective():
+    """SCIP took two GPUs here, n1 and n2, of a class that has one; there is no solution."""
     columns = Columns({"n": 7, "u": 4})
     low, high = np.array([1, 1, 1, 1, 1, 1, 3.0]), np.array([1, 2, 2, 1, 2, 2, 3.0])
     first, last = np.array([0, 1, 0, 0, 1, 0, 1.0]), np.array([0, 0, 1, 0, 0, 1, 1.0])
@@ -423,4 +420,67 @@ def test_no_class_gives_more_than_it_has_where_rows_are_made_sparser():
         whole, objective = np.arange(11) < 7, -np.concatenate([price, np.ones(4)])
         program = LinearProgram(columns, np.zeros(11), upper, whole, objective, blocks)
         for solver in ("scip", "highs"):
-            assert run_program(solver, program).status == status, (solver, most)
+            assert choice.run_program(solver, program).status == status, (solver, most)
+
+
+def two_nodes_of_v100():
+    """T4s in one node and alone, V100s in two nodes: SCIP's least price broke a row on most of such networks."""
+    memory = {"T4": (16.106, 0.53), "V100-SXM-32": (34.36, 3.9)}
+    inside = {"a": ("T4", 4, 15.75), "b": ("V100-SXM-32", 2, 15.75), "c": ("V100-SXM-32", 2, 15.75)}
+    gpus = [
+        pl.GPU(t, *memory[t], n, b) for n, (t, count, b) in inside.items() for _ in range(count)
+    ]
+    rows = "15.75 1.25 12.5 0.1", "1.25 15.75 1.25 12.5", "12.5 1.25 15.75 0.1", "0.1 12.5 0.1 1"
+    links = np.array([row.split() for row in rows], dtype=float)
+    cluster = pl.Cluster(
+        (*gpus, pl.GPU("T4", *memory["T4"])), links, np.repeat(range(4), [4, 2, 2, 1])
+    )
+    model, load = pl.load_model("Llama-3-8B", precision="int4"), pl.Workload(512, 1, "decode")
+    return pl.Problem(
+        cluster, model, load, pl.Roofline(), max_gpus_per_stage=3, same_type_stages=True
+    )
+
+
+def test_both_solvers_prove_the_same_least_cost():
+    costs = [solve_for_cost(two_nodes_of_v100(), solver=solver) for solver in ("scip", "highs")]
+    assert [cost.status for cost in costs] == ["optimal", "optimal"]
+    assert costs[0].objective.value == pytest.approx(costs[1].objective.value, rel=1e-9)
+    assert [cost.reason for cost in costs] == ["", ""]
+
+
+def test_what_breaks_a_program_is_solved_again_by_the_other_solver_and_said(monkeypatch):
+    real, expected = scip.run, solve_for_cost(two_nodes_of_v100(), solver="highs")
+
+    def one_too_many(program, **options):
+        run = real(program, **options)
+        return run if run.x is None else dataclasses.replace(run, x=run.x + program.integer)
+
+    monkeypatch.setattr(scip, "run", one_too_many)
+    result = solve_for_cost(two_nodes_of_v100())
+    assert (result.status, result.objective) == ("optimal", expected.objective)
+    assert re.match("SCIP .* returned what breaks .*, which HiGHS .* solved again", result.reason)
+    assert "solved again." in result.sentence
+    monkeypatch.setattr(highs, "run", one_too_many)
+    with pytest.raises(pl.PipelabError, match="what solvers return breaks their program: SCIP"):
+        solve_for_cost(two_nodes_of_v100())
+
+
+def test_what_a_solution_breaks_is_named():
+    columns = Columns({"n": 2, "t": 1})
+    blocks = {
+        "whole": columns.rows({"n": np.array([[1.0, 2.0]])}, 1, 3),
+        "mixed": columns.rows({"n": np.array([[1e4, 0.0]]), "t": -np.ones((1, 1))}, lower=0),
+    }
+    whole = np.array([True, True, False])
+    program = LinearProgram(columns, np.zeros(3), np.full(3, 2.0), whole, np.ones(3), blocks)
+    said = {
+        None: [[1, 1, 2.0], [1 - 1e-7, 1, 2.0], [1e-7, 1, 0.05], [np.nan, np.nan, 1.0]],
+        "row 'whole'": [[2, 1, 0.0], [0, 0, 0.0]],
+        "row 'mixed'": [[0, 1, 1.0]],
+        "whole numbers": [[0.5, 1, 0.0]],
+        "bounds": [[1, 1, 3.0], [-1, 1, 0.0]],
+    }
+    for name, solutions in said.items():
+        assert [choice.broken_by(program, np.array(x)) for x in solutions] == [name] * len(
+            solutions
+        )

@@ -45,6 +45,8 @@ class Deadline:
     ----------
     began, end : float
         By `time.perf_counter`; `end` is infinite where time is not limited.
+    notes : list of str
+        What the result of the call has to say about how it was found; parts of a deadline share it.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class Deadline:
         self.end = math.inf if seconds is None else self.began + seconds
         self.stop = stop
         self.interrupted = interrupted
+        self.notes: list[str] = []
 
     @property
     def limited(self) -> bool:
@@ -98,7 +101,13 @@ class Deadline:
 
     def within(self, seconds: float) -> "Deadline":
         """The same stop and Ctrl-C, for at most so many seconds from now, and never longer than this one."""
-        return Deadline(min(seconds, self.left), self.stop, self.interrupted)
+        part = Deadline(min(seconds, self.left), self.stop, self.interrupted)
+        part.notes = self.notes
+        return part
+
+    def remark(self, reason: str = "") -> str:
+        """A result's reason with the notes."""
+        return "; ".join(dict.fromkeys([reason, *self.notes] if reason else self.notes))
 
 
 class Watched(Deadline):
@@ -114,7 +123,7 @@ class Watched(Deadline):
 
     def __init__(self, deadline: Deadline, tick: Callable[[], None], every: float) -> None:
         super().__init__(None, deadline.stop, deadline.interrupted)
-        self.began, self.end = deadline.began, deadline.end
+        self.began, self.end, self.notes = deadline.began, deadline.end, deadline.notes
         self.tick, self.every = tick, every
         self._last = time.perf_counter()
 

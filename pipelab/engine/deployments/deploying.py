@@ -296,7 +296,7 @@ class _Deploying:
             seconds=self.deadline.spent,
             size=size(offers, generation),
             solver=choice.solver_version(self.solver) if generation is not None else "",
-            reason=reason,
+            reason=self.deadline.remark(reason),
             stopped_by=None if status in ("optimal", "infeasible") else ended,
             details={
                 "progress": () if generation is None else tuple(generation.progress),

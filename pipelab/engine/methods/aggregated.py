@@ -246,7 +246,7 @@ def result_of(search: Search, ended: str | None = None) -> Result:
     stopped_by = None if status in ("optimal", "infeasible") else ended or search.stopped
     return Result(
         problem, "aggregated", status, search.best, search.throughput, bound, subproblems.deadline.spent, size,
-        _solver_name(subproblems), reason, stopped_by, details,
+        _solver_name(subproblems), subproblems.deadline.remark(reason), stopped_by, details,
     )  # fmt: skip
 
 

@@ -287,5 +287,6 @@ def _result(search: _LeastRatio, at_least: float, explain: bool) -> Result:
     }  # fmt: skip
     return Result(
         problem, "cost", status, search.best, throughput, None, sub.deadline.spent, size,
-        choice.solver_version(sub.solver) if sub.log else "", reason, stopped, details, objective,
+        choice.solver_version(sub.solver) if sub.log else "", sub.deadline.remark(reason), stopped, details,
+        objective,
     )  # fmt: skip

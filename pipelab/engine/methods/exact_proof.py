@@ -15,6 +15,7 @@ from pipelab.display import counted
 from pipelab.engine.deadline import Deadline, Ended, waited_for
 from pipelab.engine.formulations import threshold
 from pipelab.engine.formulations.candidates import Candidates
+from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.tolerances import LAST_BITS, NOT_SOLVED
 from pipelab.errors import NotApplicable, PipelabError
 from pipelab.evaluation import evaluate
@@ -116,8 +117,6 @@ def settle(
     PipelabError
         A solver returned something that is not a placement.
     """
-    from pipelab.engine.solvers import scip
-
     problem, programs = candidates.problem, 0
     throughput = None if placement is None else evaluate(problem, placement).throughput
     rates = _rates(candidates)
@@ -137,7 +136,7 @@ def settle(
             program = waited_for(partial(threshold.build, reached), deadline)
         except Ended as end:
             return Settled(placement, throughput, float(left[high - 1]), end.reason, programs)
-        run = scip.run(program, deadline=deadline)
+        run = run_program("scip", program, deadline=deadline, settings={})
         programs += 1
         if run.status == "infeasible":
             high = index

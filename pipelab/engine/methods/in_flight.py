@@ -350,6 +350,6 @@ class _PairSearch:
         return InFlightResult(
             self._with(self.in_flight) if self.best else self.problem, status, self.best, self.in_flight or None,
             self.rate or None, bound, self.deadline.spent,
-            tuple(self.rounds), self.reason if status == "infeasible" else "",
+            tuple(self.rounds), self.deadline.remark(self.reason if status == "infeasible" else ""),
             None if status in ("optimal", "infeasible") else self.stopped or "the solver's tolerance",
         )  # fmt: skip

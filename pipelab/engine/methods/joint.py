@@ -25,6 +25,7 @@ from pipelab.engine.methods.exact_proof import (
 )
 from pipelab.engine.methods.joint_model import build_joint, joint_size, refuse_if_joint_too_large
 from pipelab.engine.objective import status_and_bound
+from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import NOT_SOLVED, SOLVER
 from pipelab.evaluation import evaluate
@@ -144,8 +145,8 @@ class _Listed:
             return self._unbuilt(end)
         built = self.deadline.spent
         chosen = program.columns.slices["z"]
-        run = _scip().run(
-            program, gap=gap, deadline=self.deadline, on_progress=on_progress,
+        run = run_program(
+            "scip", program, gap=gap, deadline=self.deadline, on_progress=on_progress,
             settings=_SETTINGS[self.form] | scip_settings,
             reading=(chosen, lambda z: self.candidates.placement(np.flatnonzero(z > 0.5))),
         )  # fmt: skip
@@ -208,7 +209,7 @@ class _Listed:
     def _result_of(self, known: "_Known", details: dict, solver: str) -> Result:
         return Result(
             self.problem, "joint", known.status, known.placement, known.throughput, known.bound,
-            self.deadline.spent, self.size, solver, known.reason,
+            self.deadline.spent, self.size, solver, self.deadline.remark(known.reason),
             None if known.status == "optimal" else known.stopped_by, details,
         )  # fmt: skip
 

@@ -371,6 +371,7 @@ def _result(search: _LatencySearch, explain: bool) -> Result:
     throughput = evaluate(problem, search.best).throughput if search.best else None
     return Result(
         problem, "latency", status, search.best, throughput, None, search.deadline.spent,
-        {"classes": len(search.rates.classes)} | search.size, choice.solver_version(search.solver), reason,
-        stopped if status != "optimal" else None, details, _objective(search.seconds, bound, search.at_least),
+        {"classes": len(search.rates.classes)} | search.size, choice.solver_version(search.solver),
+        search.deadline.remark(reason), stopped if status != "optimal" else None, details,
+        _objective(search.seconds, bound, search.at_least),
     )  # fmt: skip

@@ -21,6 +21,7 @@ from pipelab.engine.methods.exact_proof import (
 )
 from pipelab.engine.methods.memory import refuse_if_too_large
 from pipelab.engine.objective import status_and_bound
+from pipelab.engine.solvers.choice import run_program
 from pipelab.errors import InvalidPlacement, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
@@ -162,7 +163,9 @@ def _solve(
             segments,
             program,
             built,
-            scip.run(program, deadline=part, gap=gap, on_progress=on_progress),
+            run_program(
+                "scip", program, deadline=part, gap=gap, on_progress=on_progress, settings={}
+            ),
         )
 
     fast = _at_the_bound(candidates, bound) if links == "needed" and not chosen.restricted else None
@@ -224,7 +227,8 @@ def _solve(
     }
     return Result(
         problem, "single_gpu", status, placement, throughput, proven, deadline.spent, size,
-        scip.version(), reason, None if status == "optimal" or among else stopped_by, details,
+        scip.version(), deadline.remark(reason),
+        None if status == "optimal" or among else stopped_by, details,
     )  # fmt: skip
 
 
@@ -252,7 +256,8 @@ def _without_scips_tolerance(
     }  # fmt: skip
     return Result(
         problem, "single_gpu", status, settled.placement, settled.throughput, bound, deadline.spent, size,
-        scip.version(), reason, None if status == "optimal" or among else settled.stopped_by, details,
+        scip.version(), deadline.remark(reason),
+        None if status == "optimal" or among else settled.stopped_by, details,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from pipelab.engine.formulations.type_count import (
     list_options,
     most_layers,
 )
+from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import given
@@ -95,7 +96,7 @@ def _solve(
         run = SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ())
     else:
         most = None
-        run = scip.run(program, deadline=deadline, on_progress=on_progress)
+        run = run_program("scip", program, deadline=deadline, on_progress=on_progress, settings={})
     stages: tuple[TypeCounts, ...] = ()
     if run.x is not None:
         chosen = np.flatnonzero(run.x[program.columns.slices["n"]] > 0.5)
@@ -114,7 +115,7 @@ def _solve(
     }
     return Result(
         problem, "type_count", "unknown", None, None, None, deadline.spent, size, scip.version(),
-        _reason(problem, run.status, predicted, stages, most), run.stopped_by, details,
+        deadline.remark(_reason(problem, run.status, predicted, stages, most)), run.stopped_by, details,
     )  # fmt: skip
 
 

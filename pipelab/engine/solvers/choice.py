@@ -1,24 +1,27 @@
-"""Which solver solves the small programs of the aggregated form, and with which settings."""
+"""Which solver solves a program, and with which settings; what it returns is checked before it is read."""
 
 from importlib import import_module
 from threading import Event
 from typing import Annotated, Any
 
+import numpy as np
 from annotated_types import Ge
 from pydantic import BeforeValidator, InstanceOf
 
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import SolverRun
-from pipelab.errors import UnknownName, nearest
+from pipelab.engine.tolerances import NOT_SOLVED
+from pipelab.errors import PipelabError, UnknownName, nearest
 from pipelab.fields import NotNegative, Real, described
 from pipelab.problem import Problem
 
 # Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's
 # time.
-_SETTINGS = {
+_SETTINGS: dict[str, dict[str, Any]] = {
     "scip": {"settings": {"propagating/probing/maxprerounds": 0}},
     "highs": {},
 }
+_OF_BOTH = ("time_limit", "gap", "stop", "deadline")  # options that both solvers take
 
 
 def check_solver(solver: str) -> str:
@@ -43,11 +46,71 @@ Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 
 Stop = Annotated[InstanceOf[Event] | None, described("a threading.Event, or None")]
 
 
-def run_program(solver: str, program: LinearProgram, **limits: Any) -> SolverRun:
-    """Hand a program to "scip" or "highs"; `limits` are `time_limit` and `stop`."""
-    return import_module(f"pipelab.engine.solvers.{check_solver(solver)}").run(
-        program, **limits, **_SETTINGS[solver]
-    )
+def run_program(solver: str, program: LinearProgram, **options: Any) -> SolverRun:
+    """Hand a program to "scip" or "highs", and to the other one if what it returns breaks the program.
+
+    Parameters
+    ----------
+    solver : str
+    program : LinearProgram
+    **options
+        Of the solver's `run`. The deadline notes what was solved again.
+
+    Raises
+    ------
+    PipelabError
+        What both return breaks the program.
+    """
+    run = _run(solver, program, options)
+    broken = broken_by(program, run.x)
+    if broken is None:
+        return run
+    (other,) = set(_SETTINGS) - {solver}
+    again = _run(other, program, {name: options[name] for name in _OF_BOTH if name in options})
+    still = broken_by(program, again.x)
+    names = solver_version(solver), solver_version(other)
+    if still is not None:
+        raise PipelabError(
+            f"what solvers return breaks their program: {names[0]} {broken}, {names[1]} {still}"
+        )
+    if options.get("deadline") is not None:
+        options["deadline"].notes.append(
+            f"{names[0]} returned what breaks {broken} of a program, which {names[1]} solved again"
+        )
+    return again
+
+
+def _run(solver: str, program: LinearProgram, options: dict[str, Any]) -> SolverRun:
+    module = import_module(f"pipelab.engine.solvers.{check_solver(solver)}")
+    return module.run(program, **_SETTINGS[solver] | options)
+
+
+def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
+    """What a solution breaks: its bounds, its whole numbers or a block of rows by name; None if nothing.
+
+    Whole numbers count as they are read, rounded. What was not reported (`scip.run`) breaks nothing.
+    """
+    if x is None:
+        return None
+    values = np.where(program.integer, np.rint(x), x)
+    size = np.maximum(1, np.abs(values))
+    if (np.abs(values - x) > NOT_SOLVED * size).any():
+        return "whole numbers"
+    if (np.maximum(program.lower - values, values - program.upper) > NOT_SOLVED * size).any():
+        return "bounds"
+    for name, block in program.blocks.items():
+        terms, amount = abs(block.matrix), block.matrix @ values
+        # rows of whole numbers alone are kept exactly; others as well as a solver knows each number
+        mixed = terms @ ~program.integer > 0
+        own = np.where(mixed, terms @ size, 1.0)
+        for side, excess in (
+            (block.lower, block.lower - amount),
+            (block.upper, amount - block.upper),
+        ):
+            room = NOT_SOLVED * np.maximum(own, np.where(np.isfinite(side), np.abs(side), 0.0))
+            if (excess > room).any():
+                return f"row {name!r}"
+    return None
 
 
 def solver_version(solver: str) -> str:
