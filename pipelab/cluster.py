@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
 from pipelab.display import show_ids, table
 from pipelab.errors import InvalidValue, nearest
-from pipelab.fields import Indices, Later, Matrix, Positive, checked, is_real
+from pipelab.fields import Indices, Later, Matrix, Positive, checked, is_list, is_real, whole_number
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -159,10 +158,11 @@ class Cluster:
         >>> [gpu.type for gpu in cluster.gpus]
         ['A100', 'A100', 'T4']
         """
-        bad = _bad_counts(counts)
-        tables = {"bandwidth_gb_per_s": bandwidth_gb_per_s, "latency_ms": latency_ms}
+        _check_counts("Cluster.from_counts", counts)
+        tables, bad = {"bandwidth_gb_per_s": bandwidth_gb_per_s, "latency_ms": latency_ms}, []
         for name, values in tables.items():
-            named = [t for pair in values for t in pair] if isinstance(values, Mapping) else []
+            given = values if isinstance(values, Mapping) else ()
+            named = (t for pair in given for t in (pair if is_list(pair) else [pair]))
             unknown = (t for t in named if t not in counts)
             bad += [(name, t, f"names no type; {nearest(t, counts)}") for t in unknown]
         if bad:
@@ -284,9 +284,9 @@ class Cluster:
         places: dict[str, list[int]] = {}
         for i, gpu in enumerate(self.gpus):
             places.setdefault(gpu.type, []).append(i)
+        _check_counts("with_counts", counts)
         absent = (t for t in counts if t not in places)
-        bad = _bad_counts(counts)
-        bad += [("type", t, f"is not in this cluster; {nearest(t, places)}") for t in absent]
+        bad = [("type", t, f"is not in this cluster; {nearest(t, places)}") for t in absent]
         if bad:
             raise InvalidValue("with_counts", bad)
         chosen = [p[k % len(p)] for t, p in places.items() for k in range(counts.get(t, 0))]
@@ -350,24 +350,25 @@ def _refuse(field: str, value: object, expected: str) -> None:
     raise InvalidValue("Cluster", [(field, value, f"expected {expected}")])
 
 
-def _bad_counts(counts: Mapping[str, int]) -> list[tuple[str, object, str]]:
-    """Numbers of GPUs that are no whole numbers of at least 0."""
-    expected = "expected a whole number, at least 0"
-    fine = (isinstance(n, Integral) and not isinstance(n, bool) and n >= 0 for n in counts.values())
-    return [(t, n, expected) for (t, n), ok in zip(counts.items(), fine, strict=True) if not ok]
+def _check_counts(what: str, counts: Mapping[str, int]) -> None:
+    """Numbers of GPUs are whole, from 0 to a million."""
+    if not isinstance(counts, Mapping):
+        raise InvalidValue(what, [("counts", counts, "expected a mapping, such as {'T4': 4}")])
+    for gpu_type, number in counts.items():
+        whole_number(what, gpu_type, number, 0, 10**6)
 
 
 def _entry(name: str, values: Any, *keys: Any, default: float | None = None) -> Any:
     """A number that holds for all, or a mapping's entry under the first of the keys it has."""
-    if not isinstance(values, Mapping):
-        return values
-    for key in keys:
-        if key in values:
-            return values[key]
-    if default is None:
-        problem = (name, dict(values), f"nothing is given for {keys[0]!r}")
-        raise InvalidValue("Cluster.from_counts", [problem])
-    return default
+    if isinstance(values, Mapping):
+        known = [values[key] for key in keys if key in values] + [default]
+        if known == [None]:
+            problem = (name, dict(values), f"nothing is given for {keys[0]!r}")
+            raise InvalidValue("Cluster.from_counts", [problem])
+        values = known[0]
+    if is_list(values):
+        _refuse(name, values, "one number, or a mapping of numbers")
+    return values
 
 
 def _check_groups(group: np.ndarray, gpus: int, shape: tuple[int, ...], own_rows: bool) -> None:

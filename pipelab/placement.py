@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["Placement", "Stage", "named_layers", "show_layers"]
 
 
+_MOST_LAYERS = 10**9  # of a stage: a number that Python can count with, whatever the model has
+
+
 def show_layers(layers: range) -> str:
     """Layers as people count them, from 1.
 
@@ -52,7 +55,7 @@ class Stage:
     gpus: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if self.layers.step != 1 or not len(self.layers):
+        if self.layers.step != 1 or not 0 < self.layers.stop - self.layers.start <= _MOST_LAYERS:
             expected = "expected consecutive layers, at least one, such as range(0, 4)"
             raise InvalidValue("Stage", [("layers", self.layers, expected)])
         object.__setattr__(self, "gpus", tuple(sorted(self.gpus)))
@@ -115,6 +118,8 @@ class Placement:
             try:
                 layers, gpus = part
                 gpus = tuple(gpus)
+                if not abs(layers) <= _MOST_LAYERS or int(layers) != layers:
+                    raise ValueError(layers)
                 layers = int(layers)
             except (TypeError, ValueError):
                 raise InvalidValue("Placement.of", [("part", part, expected)]) from None

@@ -149,6 +149,46 @@ BAD = {
         lambda: pl.Cluster.from_counts({"A100": 2}, 80, {("A100", "A100"): 1, ("A100", "A10"): 2}),
         "bandwidth_gb_per_s = 'A10': names no type; did you mean 'A100'",
     ),
+    "more GPUs than there are": (
+        lambda: pl.Cluster.from_counts({"A": 2**70}, 80, 1),
+        "A = 1180591620717411303424: expected at most 1,000,000",
+    ),
+    "other counts beyond memory": (
+        lambda: pl.load_case("tiny").cluster.with_counts({"A100": 2**70}),
+        "with_counts: A100 = 1180591620717411303424: expected at most 1,000,000",
+    ),
+    "counts in a list": (
+        lambda: pl.Cluster.from_counts([("A", 2)], 80, 1),
+        "expected a mapping, such as",
+    ),
+    "bandwidth in a list": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, []),
+        r"bandwidth_gb_per_s = \[\]: expected one number, or a mapping of numbers",
+    ),
+    "bandwidth of a pair in a list": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, {("A", "A"): [1, 2]}),
+        r"bandwidth_gb_per_s = \[1, 2\]: expected one number",
+    ),
+    "no pair of types": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, {3: 1.0}),
+        "bandwidth_gb_per_s = 3: names no type",
+    ),
+    "endless layers": (
+        lambda: pl.Placement.of([(float("inf"), (0,))]),
+        r"part = \(inf, \(0,\)\): expected \(number of layers, GPU ids\)",
+    ),
+    "half a layer of a stage": (
+        lambda: pl.Placement.of([(2.5, (0,))]),
+        r"part = \(2.5, \(0,\)\): expected",
+    ),
+    "layers beyond counting": (
+        lambda: pl.Placement.of([(2**70, (0,))]),
+        "expected .number of layers, GPU ids",
+    ),
+    "a stage beyond counting": (
+        lambda: pl.Stage(range(2**70), (0,)),
+        "Stage: layers = .* expected consecutive layers",
+    ),
     "layers as a flag": (
         lambda: pl.Model("m", True, 8, 8, 1),
         "layers = True: expected a whole number",
