@@ -168,7 +168,7 @@ def test_other_files_are_refused_as_they_are_elsewhere(tmp_path):
 
 
 def test_the_authors_table_beside_ours_by_arithmetic():
-    """Weights and the keys and values of all layers alone exceed 80 GB in six of eight rows."""
+    """Weights and the keys and values of all layers leave less than a tenth free in five of eight rows."""
     table = course.author_results()
     for row in table.itertuples():
         # $ per hour over tokens per hour; a cent of rounding in $ per hour
@@ -180,11 +180,12 @@ def test_the_authors_table_beside_ours_by_arithmetic():
         cached = row.batch * 4096 * 32 * 2 * 8192 * 2
         flops = row.batch * 4096 * 32 * 2 * (4 * 8192**2 + 3 * 8192 * 22016)
         assert row.needs_gb > (weights + cached) / row.A100s / 1e9 * 0.99
-        assert row.fits or (weights + cached) / row.A100s / 1e9 + 8 > 80  # a tenth stays free
+        assert row.needs_gb < (weights + cached) / row.A100s / 1e9 * 1.03
+        assert row.fits == (row.needs_gb < 0.9 * 80 * 1.073741824)  # 80 GiB, a tenth stays free
         # no faster than the peak of these GPUs, no slower than a third of it
         peak = row.A100s * 312e12 / flops * row.batch * 4096
         assert peak / 3 < row.tokens_per_s < peak
-    assert table.groupby("batch")["least_usd_per_million"].nunique().tolist() == [1, 1, 0, 0]
+    assert table.groupby("batch")["least_usd_per_million"].nunique().tolist() == [1, 1, 1, 0]
     least = table["least_usd_per_million"][:4]
     price = (
         table["said_usd_per_million"][:4]

@@ -313,7 +313,9 @@ def test_every_fault_is_in_the_figure_under_the_property_that_catches_it():
     for bar in figure.data:
         caught = [f.caught_by for f in FAULTS if f.program == bar.name]
         assert list(bar.x) == [caught.count(broken) for broken in PROPERTIES]
-    assert figure.layout.title.text.startswith(f"15 of {len(FAULTS)} faults break one property")
+    assert figure.layout.title.text.startswith(
+        f"15 of {len(FAULTS)} faults break the property that an input without"
+    )
     with pytest.raises(pl.InvalidValue, match="expected at least one"):
         plot_faults([])
 

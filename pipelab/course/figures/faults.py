@@ -54,7 +54,7 @@ def plot_faults(faults: "Sequence[Fault]") -> "Figure":
         )  # fmt: skip
     figure.update_layout(
         template=template(), barmode="stack", height=150 + 56 * len(PROPERTIES),
-        title=f"{total[most]} of {len(faults)} faults break one property: {most}",
+        title=f"{total[most]} of {len(faults)} faults break the property that {most}",
         xaxis={"title": {"text": "faults that the property catches"}},
         yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
         legend={"traceorder": "normal"},
