@@ -642,6 +642,9 @@ def test_the_figures_state_what_they_show():
         in figure.layout.title.text
     )
     assert list(figure.data[1].x) == [p.objective.value for p in curve.points[::-1]]
+    gpus = medium.cluster.gpus  # the cluster has no more
+    for against, most in (("gpus", len(gpus)), ("usd_per_hour", sum(g.usd_per_hour for g in gpus))):
+        assert pl.plot(pl.trade_off(medium, against)).data[0].x[-1] == most
     single = pl.trade_off(
         priced(pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")), "seconds_per_pass"
     )

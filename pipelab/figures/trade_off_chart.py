@@ -44,7 +44,7 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
     if x:
         figure.add_trace(
             go.Scatter(
-                x=[*x, _end(curve.against, x)], y=[*y, y[-1]], mode="lines",
+                x=[*x, _end(curve, x)], y=[*y, y[-1]], mode="lines",
                 line={"color": TYPE_COLOURS[0], "width": 2}, line_shape="hv", hoverinfo="skip", showlegend=False,
             )
         )  # fmt: skip
@@ -77,9 +77,14 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
     return figure
 
 
-def _end(against: str, x: list[float]) -> float:
-    """How far the last step is drawn: more than the last point costs buys nothing."""
-    return x[-1] * 1.15 if against in _ADDING_UP or len(x) == 1 else x[-1] + 0.15 * (x[-1] - x[0])
+def _end(curve: "TradeOff", x: list[float]) -> float:
+    """How far the last step is drawn: more than the last point costs buys nothing; the cluster ends the axis."""
+    if curve.against not in _ADDING_UP:
+        return x[-1] * 1.15 if len(x) == 1 else x[-1] + 0.15 * (x[-1] - x[0])
+    gpus = curve.problem.cluster.gpus
+    return (
+        float(len(gpus)) if curve.against == "gpus" else sum(gpu.usd_per_hour or 0 for gpu in gpus)
+    )
 
 
 def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> str:
