@@ -293,6 +293,14 @@ def test_a_step_takes_what_many_steps_take():
         assert step_time(timeline) <= timeline.span * (1 + 1e-12)
 
 
+def test_a_best_schedule_shows_shares_in_percent():
+    found = pl.best_schedule(pl.StageCosts(1, 1, 1, weight_activation=0.5), 8, 4)
+    html, above = found._repr_html_(), found.to_frame().above_bound.max()
+    assert above > 0
+    assert f"{above:.1%}" in html
+    assert f"{above:.7g}" not in html
+
+
 @pytest.mark.parametrize("order", [("ortools", "highspy"), ("highspy", "ortools")])
 def test_ortools_and_highspy_work_in_one_process(order):
     """Both bring a libhighs.so.1, and the second to load finds the first (9.15 and 1.15 clash)."""

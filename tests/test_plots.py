@@ -7,6 +7,7 @@ import pytest
 import pipelab as pl
 from pipelab.candidates import list_allocations, list_connections
 from pipelab.course.ablation import leave_out
+from pipelab.course.figures.lines import plot_lines
 from pipelab.course.reading_tables import show_table
 from pipelab.engine.formulations.readable import joint_formulation
 from pipelab.engine.methods.joint_model import joint_size
@@ -277,3 +278,10 @@ def test_a_search_is_drawn_with_its_fates_and_what_is_open():
     assert tree.data[2].text == ("a?<br>9",)
     title = pl.course.plot_closing({"half": [root, first], "all": [root, first, last]}).layout.title
     assert "half: open by 50% after 2 nodes; all: proven after 3 nodes" in title.text
+
+
+def test_lines_with_ranges_have_a_bar_from_the_least_to_the_most():
+    lines, ranges = {"a": [1.0, 4.0]}, {"a": [(0.5, 3.0), (4.0, 4.0)]}
+    bar = plot_lines([1, 2], lines, "a grows", ("n", "s"), ranges=ranges).data[0].error_y
+    assert (list(bar.array), list(bar.arrayminus), bar.symmetric) == ([2, 0], [0.5, 0], False)
+    assert plot_lines([1, 2], lines, "a grows", ("n", "s")).data[0].error_y.array is None

@@ -15,6 +15,8 @@ def plot_lines(
     finding: str,
     axes: tuple[str, str],
     marked: tuple[float, float] | None = None,
+    *,
+    ranges: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> "go.Figure":
     """Lines with markers, and one point marked.
 
@@ -30,6 +32,8 @@ def plot_lines(
         What x and y are.
     marked : (float, float), optional
         A point to look at.
+    ranges : mapping of name to sequence of (float, float), optional
+        For each line the least and the most at each of `x`, drawn as bars.
 
     Returns
     -------
@@ -45,10 +49,11 @@ def plot_lines(
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for (name, y), colour in zip(lines.items(), TYPE_COLOURS, strict=False):
+    for i, ((name, y), colour) in enumerate(zip(lines.items(), TYPE_COLOURS, strict=False)):
         figure.add_scatter(
             x=list(x), y=list(y), name=plain(name), mode="lines+markers", line={"color": colour, "width": 3},
             marker={"size": 8}, showlegend=len(lines) > 1,
+            error_y=None if ranges is None else _bars(y, ranges[name], 4 + 6 * (len(lines) - 1 - i)),
         )  # fmt: skip
     if marked:
         figure.add_scatter(
@@ -61,3 +66,16 @@ def plot_lines(
         yaxis={"title": {"text": axes[1]}, "gridcolor": GRID, "rangemode": "tozero"},
     )  # fmt: skip
     return figure
+
+
+def _bars(
+    y: Sequence[float], ranges: Sequence[tuple[float, float]], width: float
+) -> dict[str, object]:
+    """Error bars; later ones cover earlier ones, whose ends are wider."""
+    return {
+        "array": [most - value for value, (_, most) in zip(y, ranges, strict=True)],
+        "arrayminus": [value - least for value, (least, _) in zip(y, ranges, strict=True)],
+        "symmetric": False,
+        "thickness": 1.5,
+        "width": width,
+    }

@@ -153,4 +153,8 @@ class BestSchedule:
         return f"<BestSchedule: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        return f"<p class='{NO_FORMULAS}'>{escape(self.sentence)}</p>" + table(self.to_frame())
+        frame = self.to_frame()
+        frame["above_bound"] = [
+            "" if share is None else f"{share:.1%}" for share in frame["above_bound"]
+        ]
+        return f"<p class='{NO_FORMULAS}'>{escape(self.sentence)}</p>" + table(frame)
