@@ -240,7 +240,8 @@ def test_a_search_ends_whatever_the_rounding(microbatches, monkeypatch):
     cluster = pl.Cluster.from_counts({"A100-SXM-80": 2}, {"A100-SXM-80": 80}, 25)
     load = pl.Workload(2048, 1, "training", microbatches=microbatches)
     problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
-    assert pl.solve(problem, objective="step_time", schedule="ZBH1").status == "optimal"
+    options = {"objective": "step_time", "schedule": "ZBH1", "bytes_per_parameter": 16}
+    assert pl.solve(problem, **options).status == "optimal"
 
 
 def test_heterogeneous_gpus_beat_the_cuts_people_use():
@@ -324,7 +325,7 @@ def test_nothing_fits_has_numbers_and_a_remedy():
     assert "GB are missing; with recompute='auto' there are placements that fit" in result.reason
     assert pl.solve(problem, objective="step_time", recompute="auto").status == "optimal"
     hopeless = pl.solve(real_problem({"A10G": 2}), objective="step_time", recompute="auto")
-    state = 16 * pl.load_model("Llama-3-8B").parameters() / 1e9
+    state = 18 * pl.load_model("Llama-3-8B").parameters() / 1e9
     assert f"the state of all parameters takes {state:.4g} GB" in hopeless.reason
     assert "take more GPUs" in hopeless.reason
     bare = real_problem({"A10G": 4}, 16, 1024)

@@ -1,4 +1,4 @@
-"""Inference engines: how much of a GPU they use, and what they add to every layer and every step."""
+"""Engines: how much of a GPU they use, and what they add to every layer and every step."""
 
 from functools import cache
 from pathlib import Path
@@ -18,12 +18,13 @@ Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
 
 @checked
 class Engine:
-    """What an inference engine reaches on any GPU.
+    """What an engine for inference or training reaches on any GPU.
 
     Parameters
     ----------
     prefill_efficiency : float
-        Share of the GPU's own `compute_efficiency` that prompts reach.
+        Share of the GPU's own `compute_efficiency` that prompts reach; in training, the matrix
+        products alone.
     memory_efficiency, hbm_efficiency : float
         Share of the memory bandwidth that is reached: on GDDR and unified memory, and on HBM.
     decode_overlap : float
@@ -64,6 +65,12 @@ class Engine:
     large_allreduce : float, optional
         Share of that bandwidth which all-reduces of 64 MiB and more reach among four GPUs and more;
         None: all of it.
+    activation_moves : float
+        In training: how many times every byte of activations that a layer keeps is moved in a
+        forward, and again in an input gradient, by all that is not a matrix product.
+    gradient_bytes : float, optional
+        Bytes per parameter of the gradients that microbatches add up to: 2 in bf16, 4 in fp32.
+        None: the engine does not train.
     basis : str
         Where these numbers come from.
 
@@ -92,6 +99,8 @@ class Engine:
     stage_tensors: Positive = 1.0
     chunk_tokens: Count | None = None
     large_allreduce: Share | None = None
+    activation_moves: NotNegative = 0.0
+    gradient_bytes: Positive | None = None
     basis: str = ""
 
 

@@ -26,11 +26,10 @@ from pipelab.hardware.transformer import Transformer
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE = ("none", "selective", "full")
 
-# Weights and gradients in bf16; master weights and both moments of Adam in fp32.
-ADAM_BYTES = 2 + 2 + 3 * 4
-# What an Adam step reads and writes per parameter: the gradient, three numbers in fp32 twice, the
-# weight.
-UPDATE_BYTES = 2 + 2 * 3 * 4 + 2
+# Per parameter, besides its gradient: the weight in bf16; master weight and both moments of Adam in
+# fp32. A step reads the gradient, reads and writes three numbers in fp32, and writes the weight.
+ADAM_BYTES = 2 + 3 * 4
+UPDATE_BYTES = 2 * 3 * 4 + 2
 
 
 def activation_bytes(
@@ -130,12 +129,19 @@ def weight_share(model: Transformer, *, gate: bool = True, dropout: bool = False
     Parameters
     ----------
     model : Transformer
+        Whose ordinary layer is meant.
     gate, dropout : bool
         As for `activation_bytes`.
 
     Returns
     -------
     float
+        A share, such as `StageCosts(weight_activation=…)` takes.
+
+    Raises
+    ------
+    InvalidValue
+        A number of the model does not fit.
 
     Examples
     --------

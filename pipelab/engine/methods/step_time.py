@@ -74,7 +74,8 @@ def solve_for_step_time(
         Activations that are computed a second time instead of kept; none by default. "auto": all of
         a stage where it does not fit otherwise.
     bytes_per_parameter : float, optional
-        Of weights, gradients and the optimizer's state; by default 16, as Adam in mixed precision.
+        Of weights, gradients and the optimizer's state; by default 18, as Adam in mixed precision
+        in Megatron, which adds gradients up in fp32 (`Engine.gradient_bytes`).
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven bound.
     gap : float, optional

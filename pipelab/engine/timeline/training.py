@@ -123,6 +123,14 @@ class TrainingTimeline:
             self.timeline.schedule.microbatches * self.problem.workload.tokens / self.timeline.ideal
         )
 
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization (`Roofline.mfu`); None where the cost model does not count FLOPs."""
+        costs = self.problem.costs
+        if not hasattr(costs, "mfu"):
+            return None
+        return float(costs.mfu(self.problem, self.placement, self.rate))
+
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
@@ -132,8 +140,9 @@ class TrainingTimeline:
     def sentence(self) -> str:
         """The finding in words."""
         schedule = self.timeline.schedule
+        used = "" if self.mfu is None else f" ({self.mfu:.0%} MFU)"
         return (
-            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:,.6g} tokens/s, "
+            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:,.6g} tokens/s{used}, "
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
@@ -231,7 +240,8 @@ def training_timeline(
         `Roofline.training_cost`; none by default. "auto": full on the stages that do not fit
         otherwise. Of a sequence, one for each stage.
     bytes_per_parameter : float, optional
-        Of weights, gradients and the optimizer's state; by default 16, as Adam in mixed precision.
+        Of weights, gradients and the optimizer's state; by default 18, as Adam in mixed precision
+        in Megatron, which adds gradients up in fp32 (`Engine.gradient_bytes`).
 
     Returns
     -------

@@ -29,8 +29,9 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
     -------
     pandas.DataFrame
         One row per rule: `schedule`, `chunks` (stages per rank), `seconds_per_step`,
-        `tokens_per_s`, `bubble` (idle share of all ranks' time), `memory_needed_gb` (of the rank with
-        least to spare, NaN where the cost model does not say), `fits`, and the `reason` where it
+        `tokens_per_s`, `mfu` (None where the cost model counts no FLOPs), `bubble` (idle share of
+        all ranks' time), `memory_needed_gb` (of the rank with least to spare, NaN where the cost
+        model does not say), `fits`, and the `reason` where it
         does not, or where there is no such schedule on so many ranks. What fits comes first.
 
     Raises
@@ -70,6 +71,7 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
                 "chunks": timeline.schedule.chunks,
                 "seconds_per_step": timeline.iteration_time,
                 "tokens_per_s": step.rate,
+                "mfu": step.mfu,
                 "bubble": timeline.bubble_fraction,
                 "memory_needed_gb": None if most is None else most[0],
                 "fits": not step.shortfall,
@@ -77,7 +79,8 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
             }
         )
     columns = (
-        "schedule", "chunks", "seconds_per_step", "tokens_per_s", "bubble", "memory_needed_gb", "fits", "reason",
+        "schedule", "chunks", "seconds_per_step", "tokens_per_s", "mfu", "bubble", "memory_needed_gb", "fits",
+        "reason",
     )  # fmt: skip
     frame = pd.DataFrame(rows, columns=columns)
     frame["memory_needed_gb"] = frame["memory_needed_gb"].astype(float)

@@ -59,6 +59,11 @@ class TrainingResult(Result):
         return None if self.step is None else self.step.timeline.bubble_fraction
 
     @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization; None where the cost model does not count FLOPs."""
+        return None if self.step is None else self.step.mfu
+
+    @property
     def memory_gb(self) -> tuple[float, ...] | None:
         """On each rank's fullest GPU; None where the cost model does not say."""
         return None if self.step is None else self.step.memory_gb
@@ -69,13 +74,14 @@ class TrainingResult(Result):
         Returns
         -------
         dict
-            As `Result.to_dict`, and the schedule, the microbatches, the bubble, and what is
-            recomputed.
+            As `Result.to_dict`, and the schedule, the microbatches, the bubble, the MFU, and what
+            is recomputed.
         """
         return super().to_dict() | {
             "schedule": self.schedule,
             "microbatches": self.problem.workload.microbatches,
             "bubble": self.bubble,
+            "mfu": self.mfu,
             "recompute": None if self.recompute is None else list(self.recompute),
         }
 
@@ -85,10 +91,10 @@ class TrainingResult(Result):
         Returns
         -------
         pandas.DataFrame
-            As `Result.to_frame`, and `schedule` and `bubble`.
+            As `Result.to_frame`, and `schedule`, `bubble` and `mfu`.
         """
         frame = super().to_frame()
-        frame["schedule"], frame["bubble"] = self.schedule, self.bubble
+        frame["schedule"], frame["bubble"], frame["mfu"] = self.schedule, self.bubble, self.mfu
         return frame
 
     def _repr_html_(self) -> str:

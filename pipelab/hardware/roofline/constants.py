@@ -12,6 +12,8 @@ from pipelab.fields import Flag, Later, NotNegative, Share, checked, described
 from pipelab.hardware.engines import Engine, load_engines
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 
+TRAINER = "Megatron"  # trains where the engine is one for inference
+
 
 @checked
 class RooflineConstants:
@@ -73,15 +75,36 @@ class RooflineConstants:
         return self if engine == self.engine else replace(self, engine=engine)
 
     def for_training(self) -> Self:
-        """The same with stages that send each other one tensor of 16-bit numbers, as in training.
+        """The same with an engine that trains: its own, or else Megatron, as inference engines do not.
 
         Returns
         -------
         Roofline
-            Some inference engines send the residual apart (`Engine.stage_tensors`).
+            This one itself, if its engine trains (`Engine.gradient_bytes`).
         """
-        one = replace(self.constants, stage_tensors=1.0)
-        return replace(self, engines={**self.engines, self.engine: one})
+        return self._trained
+
+    @cached_property
+    def _trained(self) -> Self:
+        if self.constants.gradient_bytes is not None:
+            return self
+        engines = {TRAINER: load_engines()[TRAINER], **self.engines}
+        return replace(self, engines=engines, engine=TRAINER)
+
+    def for_phase(self, phase: str) -> Self:
+        """The same as it runs a workload of this phase: in training `for_training`.
+
+        Parameters
+        ----------
+        phase : str
+            As in `Workload`.
+
+        Returns
+        -------
+        Roofline
+            This one itself, unless it trains.
+        """
+        return self.for_training() if phase == "training" else self
 
     def with_speed(self, gpu_type: str, speed: float) -> Self:
         """The same with one type of GPU that computes, and moves bytes, so many times as fast.

@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pipelab.costs import whole_sequences
+from pipelab.hardware.training_memory import activation_bytes
+from pipelab.hardware.training_memory import head_bytes as kept_by_head
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
@@ -175,6 +177,14 @@ class Demand:
     def at_most(self, tokens: int, size: Any) -> Any:
         """Of a residual stream of so many bytes, what one chunk of tokens has."""
         return np.minimum(size, tokens * self.model.d_model * ACTIVATION_BYTES)
+
+    def stored_bytes(self, span: "Span", b: Any, t: int) -> Any:
+        """Activations that training keeps of b sequences in these layers, on one of t GPUs; 0 in serving."""
+        if self.load.phase != "training":
+            return 0.0
+        tokens = b * self.new_tokens
+        layer = activation_bytes(self.model, tokens, sequence=self.load.sequence_length, degree=t)
+        return span.layers * layer + span.last * kept_by_head(self.model, tokens, t)
 
     def head_flops(self, b: Any) -> Any:
         """Of the head for b sequences."""

@@ -102,7 +102,25 @@ def stage_seconds(
     b: np.ndarray | float,
     t: int,
 ) -> np.ndarray:
-    """T_stage for b sequences; all arrays broadcast."""
+    """T_stage for b sequences; all arrays broadcast. In training, of a forward."""
+    moved = moving_seconds(costs.constants, gpu, demand.stored_bytes(span, b, t))
+    return layers_seconds(costs, demand, gpu, span, b, t) + moved
+
+
+def moving_seconds(engine: Engine, gpu: Hardware, stored: Any) -> Any:
+    """Seconds that training moves activations between its matrix products, where so many bytes are kept."""
+    return engine.activation_moves * stored / gpu.bandwidth
+
+
+def layers_seconds(
+    costs: "RooflineConstants",
+    demand: Demand,
+    gpu: Hardware,
+    span: Span,
+    b: np.ndarray | float,
+    t: int,
+) -> np.ndarray:
+    """T_stage without what training moves besides."""
     engine = costs.constants
     wait = engine.layer_overhead_us * 1e-6
     step = engine.step_overhead_us + engine.sequence_overhead_us * b
@@ -139,6 +157,7 @@ def seconds_of_pass(
     degree: int = 1,
 ) -> float:
     """T_stage of the whole batch on one GPU, or on so many of its node: see `Roofline.pass_seconds`."""
+    costs = costs.for_phase(workload.phase)
     if gpu.type not in costs.gpus:
         raise InvalidValue("pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, costs.gpus))])
     if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:

@@ -91,8 +91,9 @@ class RooflinePlans(RooflineStages):
             Of the stage, from `evaluate`.
         **recipe
             `recompute`: "none", "selective" (the same where attention is fused, as here) or "full".
-            `bytes_per_parameter` of weights, gradients and the optimizer's state: 16 with Adam in
-            mixed precision.
+            `bytes_per_parameter` of weights, gradients and the optimizer's state: by default 14 with
+            Adam in mixed precision, and the engine's gradients: 18 in all for Megatron, which adds
+            them up in fp32.
 
         Returns
         -------
@@ -101,11 +102,14 @@ class RooflinePlans(RooflineStages):
 
         Notes
         -----
-        B/F = (M + 2.5·A)/(M + A) and W/F = M/(M + A) with the FLOPs M of matrices, the head on all
-        tokens among them, and A of attention; all-reduces of cut layers come with forward and input
-        gradient. A step adds up the gradients of the GPUs that share a stage, over their slowest
-        link, and updates the weights, as fast as memory allows. Memory: see
-        `pipelab.hardware.training_memory`.
+        The constants are those of the engine, if it trains, else of Megatron (`for_training`).
+        F = (M + A)/speed + X, I = (M + 2.5·A)/speed + X and W = M/speed, with the FLOPs M of
+        matrices, the head on all tokens among them, and A of attention. X is what norms and the like
+        move: `Engine.activation_moves` times the activations that are kept, over the bandwidth;
+        all-reduces of cut layers come with X. A step adds up the gradients of the GPUs that share a
+        stage, over their slowest link, and updates the weights, as fast as memory allows. Memory:
+        see `pipelab.hardware.training_memory`. `course.training_errors` holds all of it against
+        published times.
         """
         from pipelab.hardware.roofline.training import training_cost
 
@@ -134,6 +138,35 @@ class RooflinePlans(RooflineStages):
         from pipelab.hardware.roofline.training import training_table
 
         return training_table(self.for_training(), problem, gpus, **recipe)
+
+    def mfu(self, problem: "Problem", placement: "Placement", tokens_per_s: float) -> float:
+        """Model FLOPs utilization: what a model needs, over what the GPUs could compute at most.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model is trained, on sequences of its workload.
+        placement : Placement
+            Whose GPUs count, at their peak of 16-bit products.
+        tokens_per_s : float
+            At which it is trained.
+
+        Returns
+        -------
+        float
+            A share. As PaLM counts it: three times the FLOPs of a forward, with attention as if none
+            of its pairs were masked, and nothing for what is recomputed.
+
+        References
+        ----------
+        A. Chowdhery et al., *PaLM: Scaling Language Modeling with Pathways*, 2022, appendix B.
+        """
+        from pipelab.hardware.roofline.training import training_flops
+
+        load, gpus = problem.workload, problem.cluster.gpus
+        used = [gpus[g].type for stage in placement.stages for g in stage.gpus]
+        peak = sum(self.gpus[kind].fp16_tflop_per_s for kind in used) * 1e12
+        return tokens_per_s * training_flops(problem.model, load) / (load.tokens * peak)
 
     def capacity(self, problem: Problem, placement: "Placement") -> "Capacity":
         """What a placement holds: the longest context, the most sequences, and which stage limits them.

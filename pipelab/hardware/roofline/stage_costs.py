@@ -34,8 +34,9 @@ class RooflineStages(RooflineConstants):
         Raises
         ------
         InvalidValue
-            The model is no `Transformer`, links are not counted in tokens, or a rate is not between
-            1e-9 and 1e15 tokens/s, beyond which solvers do not compute.
+            The model is no `Transformer`, links are not counted in tokens, an engine for training
+            is to write tokens, or a rate is not between 1e-9 and 1e15 tokens/s, beyond which
+            solvers do not compute.
         """
         if not isinstance(problem.model, Transformer):
             expected = "expected a Transformer, such as load_model('Llama-3-70B'): Roofline needs its dimensions"
@@ -46,6 +47,9 @@ class RooflineStages(RooflineConstants):
             )
             raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
         load, spans = problem.workload, (range(1), range(problem.model.layers))
+        if self.constants.activation_moves and load.phase in ("decode", "mixed"):
+            expected = f"expected another engine for the phase {load.phase!r}: this one trains"
+            raise InvalidValue("Problem", [("costs.engine", self.engine, expected)])
         for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
             with np.errstate(all="ignore"):
                 rates = load.tokens / np.array(
@@ -73,7 +77,7 @@ class RooflineStages(RooflineConstants):
         """
         load = problem.workload
         sent = Demand(_known(problem), load).residual_bytes(load.batch_size)
-        sent *= self.constants.stage_tensors
+        sent *= self.for_phase(load.phase).constants.stage_tensors
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
         with np.errstate(divide="ignore"):
             seconds = self.hop_latency_s + sent / (np.asarray(bandwidth_gb_per_s) * 1e9)
@@ -113,7 +117,8 @@ class RooflineStages(RooflineConstants):
             "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes).
         """
         demand, load = Demand(_known(problem), problem.workload), problem.workload
-        span, chunk = Span.of(demand.model, layers), self.constants.chunk_tokens
+        span = Span.of(demand.model, layers)
+        chunk = self.for_phase(load.phase).constants.chunk_tokens
         parts = demand.kept_gb(span, load.batch_size, 1, chunk)
         reserve = (1 - self.memory_share) * gpu.memory_gb
         return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
@@ -148,9 +153,8 @@ class RooflineStages(RooflineConstants):
             per GPU), `degree`, the GPUs that cut each layer among them, and `pass_seconds`.
         """
         layers = range(layers) if isinstance(layers, int) else layers
-        return cost_of_stage(
-            self, Demand(model, workload), tuple(gpus), Span.of(model, layers), batch_split
-        )
+        demand, span = Demand(model, workload), Span.of(model, layers)
+        return cost_of_stage(self.for_phase(workload.phase), demand, tuple(gpus), span, batch_split)
 
     def stage_tables(
         self,
@@ -180,9 +184,9 @@ class RooflineStages(RooflineConstants):
         StageTables
             `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
         """
-        best = best_modes(
-            self, Demand(model, workload), tuple(kinds), composition, Span.all(model), batch_split
-        )
+        demand, spans = Demand(model, workload), Span.all(model)
+        costs = self.for_phase(workload.phase)
+        best = best_modes(costs, demand, tuple(kinds), composition, spans, batch_split)
         return StageTables(best.rate, best.memory_gb, best.seconds)
 
 

@@ -2,14 +2,16 @@
 
 With M the FLOPs of the matrices in a forward and A those of (causal, fused) attention, an input
 gradient takes M + 2.5·A, as attention computes its scores again and five products instead of two,
-and a weight gradient takes M. The stage's forward, without its all-reduces, is scaled by these; the
-input gradient all-reduces as often as the forward, weight gradients never. Selective recomputation
-is what fused attention does already; full recomputation runs the forward again.
+and a weight gradient takes M. Between the products, norms, activations and the like move every byte
+that is kept of a microbatch so many times (`Engine.activation_moves`), in the forward and again in
+the input gradient; a weight gradient has products alone. The input gradient all-reduces as often as
+the forward, weight gradients never. Selective recomputation is what fused attention does already;
+full recomputation runs the forward again.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +21,12 @@ from pipelab.errors import InvalidValue
 from pipelab.fields import real_number
 from pipelab.hardware.roofline.arrays import Span
 from pipelab.hardware.roofline.demand import Demand
-from pipelab.hardware.roofline.pass_times import hardware_of, layer_collectives, stage_seconds
+from pipelab.hardware.roofline.pass_times import (
+    hardware_of,
+    layer_collectives,
+    layers_seconds,
+    moving_seconds,
+)
 from pipelab.hardware.roofline.single_stage import degrees_of
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
@@ -30,14 +37,23 @@ from pipelab.hardware.training_memory import (
     weight_share,
 )
 from pipelab.hardware.transformer import Transformer
+from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pipelab.evaluation import StageReport
     from pipelab.hardware.roofline.constants import RooflineConstants
     from pipelab.problem import Problem
 
-# Attention's products in the backward, over those in the forward.
-ATTENTION_BACKWARD = 2.5
+
+class Attention(NamedTuple):
+    """FLOPs of attention in training, over those of a causal forward."""
+
+    forward: float
+    backward: float
+
+
+FUSED = Attention(1.0, 2.5)  # FlashAttention: causal, and the scores are computed again
+UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores are kept
 
 
 def training_cost(
@@ -46,7 +62,7 @@ def training_cost(
     report: "StageReport",
     *,
     recompute: Recompute = "none",
-    bytes_per_parameter: float = ADAM_BYTES,
+    bytes_per_parameter: float | None = None,
 ) -> TrainingCost:
     """One stage of a placement; see `Roofline.training_cost`."""
     model, layers = problem.model, report.stage.layers
@@ -65,7 +81,7 @@ def training_table(
     ids: Sequence[int],
     *,
     recompute: Recompute = "none",
-    bytes_per_parameter: float = ADAM_BYTES,
+    bytes_per_parameter: float | None = None,
 ) -> np.ndarray | None:
     """The same for every kind of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
 
@@ -91,10 +107,12 @@ def _stages(
     parameters: Any,
     batch: tuple[float, ...],
     recompute: Recompute,
-    bytes_per_parameter: float,
+    bytes_per_parameter: float | None,
 ) -> np.ndarray:
     """The fields of `TrainingCost`, one number for one span, or an array for many."""
-    if real_number("training_cost", "bytes_per_parameter", bytes_per_parameter) < 0:
+    if bytes_per_parameter is None:
+        bytes_per_parameter = ADAM_BYTES + _gradient_bytes(costs)
+    elif real_number("training_cost", "bytes_per_parameter", bytes_per_parameter) < 0:
         expected = "expected at least 0"
         raise InvalidValue(
             "training_cost", [("bytes_per_parameter", bytes_per_parameter, expected)]
@@ -109,9 +127,12 @@ def _stages(
     modes, busy = [], []
     for t, shares in shared.items():
         times = [
-            _gradients(costs, demand, gpu, span, float(whole_sequences(share)), t)
-            for gpu, share in dict.fromkeys(zip(gpus, shares, strict=True))
-            if share > 0
+            gradients(costs, demand, gpu, span, b, t, demand.stored_bytes(span, b, t))
+            for gpu, b in dict.fromkeys(
+                (gpu, float(whole_sequences(share)))
+                for gpu, share in zip(gpus, shares, strict=True)
+            )
+            if b > 0
         ]
         forward, back, weight = (np.maximum.reduce(column) for column in zip(*times, strict=True))
         busy.append(forward + back + weight)
@@ -144,26 +165,72 @@ def _kept(
     )
 
 
-def _gradients(
-    costs: "RooflineConstants", demand: Demand, gpu: GPU, span: Span, b: float, degree: int
+def gradients(
+    costs: "RooflineConstants",
+    demand: Demand,
+    gpu: GPU,
+    span: Span,
+    b: float,
+    degree: int,
+    stored: Any,
+    attention: Attention = FUSED,
 ) -> tuple[Any, Any, Any]:
-    """Seconds of forward, input gradient and weight gradient on one GPU."""
+    """Seconds of forward, input gradient and weight gradient on one GPU.
+
+    Parameters
+    ----------
+    stored : float or float array
+        Bytes that these layers keep of a microbatch on this GPU.
+    attention : Attention
+        How it is computed.
+    """
     hardware = hardware_of(costs, demand, [gpu]).take(0)
-    forward = stage_seconds(costs, demand, hardware, span, b, degree)
+    causal = layers_seconds(costs, demand, hardware, span, b, degree)
     shared: Any = 0.0
     if degree > 1:
         shared = span.layers * layer_collectives(costs.constants, demand, hardware, b, degree)
+    matrices, pairs = _forward_flops(demand, span, b)
+    alone = (causal - shared) / (matrices + pairs)
+    besides = shared + moving_seconds(costs.constants, hardware, stored)
+    return (
+        alone * (matrices + attention.forward * pairs) + besides,
+        alone * (matrices + attention.backward * pairs) + besides,
+        alone * matrices,
+    )
+
+
+def training_flops(model: Transformer, load: Workload) -> float:
+    """FLOPs of a microbatch, forward and backward, by which MFU is counted.
+
+    As Chowdhery et al. (PaLM, 2022) and Korthikanti et al. count them: three times those of a
+    forward, of attention all pairs of tokens as if none were masked, nothing recomputed.
+    """
+    demand = Demand(model, replace(load, phase="training"))
+    matrices, pairs = _forward_flops(demand, Span.of(model, range(model.layers)), load.batch_size)
+    return float(3 * (matrices + UNFUSED.forward * pairs))
+
+
+def _forward_flops(demand: Demand, span: Span, b: float) -> tuple[Any, Any]:
+    """FLOPs of matrices, and of causal attention, in a forward of b sequences."""
     matrices = (
         (span.layers - span.dense) * demand.layer_flops("ordinary", b)
         + span.dense * demand.layer_flops("dense", b)
         + span.last * demand.head_flops(b)
     )
-    attention = sum(
+    pairs = sum(
         sum(numbers.values()) * b * own.attention_flops() for own, numbers in demand.groups(span)
     )
-    alone = (forward - shared) / (matrices + attention)
-    back = alone * (matrices + ATTENTION_BACKWARD * attention) + shared
-    return forward, back, alone * matrices
+    return matrices, pairs
+
+
+def _gradient_bytes(costs: "RooflineConstants") -> float:
+    """Per parameter; `for_training` has chosen an engine that says so."""
+    return costs.constants.gradient_bytes or 0.0
+
+
+def update_seconds(costs: "RooflineConstants", bandwidth: float, parameters: Any) -> Any:
+    """Seconds of Adam's step on so many parameters of one GPU."""
+    return parameters * (_gradient_bytes(costs) + UPDATE_BYTES) / bandwidth
 
 
 def _step(
@@ -180,10 +247,10 @@ def _step(
     slowest = min(
         float(hardware_of(costs, demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
     )
-    update = parameters * UPDATE_BYTES / slowest
+    update, gradient = update_seconds(costs, slowest, parameters), _gradient_bytes(costs)
     replicas = len(gpus) // degree
     if replicas == 1:
         return update
     link = min(cluster.bandwidth_between(i, j) for i in ids for j in ids if i != j)
-    ring = 2 * (replicas - 1) / replicas * parameters * 2 / (link * 1e9) if link else np.inf
+    ring = 2 * (replicas - 1) / replicas * parameters * gradient / (link * 1e9) if link else np.inf
     return update + ring
