@@ -44,6 +44,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.helix": ["helix_cluster"],
         "course.main_problem": ["five_gpus", "one_network", "three_sites"],
         "course.reading_tables": ["show_table"],
+        "course.training_pairs": ["best_pair", "training_conclusions"],
         "course.training_times": ["training_errors"],
         "course.papers": ["published_bubbles"],
         "course.published_costs": ["author_results"],
