@@ -89,3 +89,41 @@ def test_mfu_is_what_the_paper_prints(errors):
         by_hand = 72 * row.microbatch * n * s * h**2 * (1 + s / (6 * h) + v / (12 * h * n))
         load = pl.Workload(s, row.microbatch, "training")
         assert training_flops(gpt(row), load) == pytest.approx(by_hand, rel=1e-3)
+
+
+def _two(engine="vLLM", phase="training"):
+    gpus = [pl.GPU("A100-SXM-80", 85.9)] * 2
+    load = pl.Workload(2048, 1, phase, microbatches=4)
+    model = pl.load_model("Llama-3-8B")
+    roof = pl.Roofline(engine=engine)
+    return pl.Problem(pl.Cluster(gpus, [[12.5] * 2] * 2), model, load, roof)
+
+
+def test_engines_for_inference_train_as_megatron_and_megatron_writes_nothing():
+    halves = pl.Placement.of([(16, (0,)), (16, (1,))])
+    served, trained, kernels = (
+        pl.timeline_of(_two(engine), halves) for engine in ("vLLM", "Megatron", "kernels")
+    )
+    assert served.stages == trained.stages
+    assert kernels.stages[0].forward < trained.stages[0].forward
+    parameters = pl.load_model("Llama-3-8B").parameters(range(16))
+    assert trained.stages[0].state_gb == pytest.approx(18 * parameters / 1e9)
+    assert kernels.stages[0].state_gb == pytest.approx(16 * parameters / 1e9)
+    assert pl.evaluate(_two(), halves).stages[0].seconds == pytest.approx(trained.stages[0].forward)
+    with pytest.raises(pl.InvalidValue, match=r"costs\.engine = 'Megatron': expected another"):
+        _two("Megatron", "decode")
+
+
+def test_a_step_says_its_mfu():
+    """By hand: 6 FLOPs per parameter and token, and 12·L·d·s of attention, over both GPUs' peak."""
+    problem = _two()
+    step = pl.timeline_of(problem, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    met = problem.model.parameters() - 128256 * 4096  # without the embedding, which is looked up
+    flops = 6 * met + 12 * 32 * 4096 * 2048
+    assert step.mfu == pytest.approx(step.rate * flops / (2 * 312e12), rel=1e-3)
+    assert f"({step.mfu:.0%} MFU)" in step.sentence
+    found = pl.solve(problem, objective="step_time", bytes_per_parameter=12)
+    assert found.to_frame()["mfu"][0] == found.mfu == found.to_dict()["mfu"]
+    tiny = pl.load_case("tiny", link_units="tokens")
+    halves = pl.Placement.of([(2, (0,)), (2, (1,))])
+    assert pl.timeline_of(tiny, halves, training=True).mfu is None

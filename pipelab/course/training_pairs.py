@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipelab.costs import TrainingCost
 from pipelab.engine.best_schedules.search import best_schedule
-from pipelab.engine.schedules.lower_bounds import lower_bound
 from pipelab.engine.methods.step_time import solve_for_step_time
+from pipelab.engine.schedules.lower_bounds import lower_bound
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.engine.timeline.training_costs import in_training
 from pipelab.errors import InvalidValue
@@ -70,7 +70,7 @@ class _Candidates:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.microbatches = problem, problem.workload.microbatches
         gpus, costs = problem.cluster.gpus, problem.costs
-        self.tables = {g: costs.training_table(problem, [g]) for g in range(len(gpus))}  # type: ignore[attr-defined]
+        self.tables = {g: costs.training_table(problem, [g]) for g in range(len(gpus))}
         self.sends = in_training(problem)
 
     def all(self) -> Iterator[tuple[tuple[int, int, int], ...]]:
@@ -137,10 +137,13 @@ class _Candidates:
     def proven(self, parts: tuple[tuple[int, int, int], ...]) -> Pair:
         costs = self.costs(parts)
         best = best_schedule(costs, self.microbatches, memory=self._room(parts))
+        expected = "expected an order that is proven, with messages that queue as well"
+        refused = InvalidValue("best_pair", [("problem", self.problem.name, expected)])
+        if best.status != "optimal" or best.schedule is None or best.bound is None:
+            raise refused
         timeline = simulate(best.schedule, costs, transfers="queued")
-        if best.status != "optimal" or timeline.makespan > best.bound * (1 + 1e-6):
-            expected = "expected an order that is proven, with messages that queue as well"
-            raise InvalidValue("best_pair", [("problem", self.problem.name, expected)])
+        if timeline.makespan > best.bound * (1 + 1e-6):
+            raise refused
         seconds = timeline.makespan + max(s.step for s in self.stages(parts))
         return Pair(seconds, Placement.of([(n, (g,)) for g, _, n in parts]), timeline)
 
@@ -161,6 +164,11 @@ def training_conclusions(problem: Problem, variants: "Mapping[str, Roofline]") -
         One row per cost model: `times`, its name; `under 1F1B` and `under any order`, the placements in
         words; seconds of the proven placement under 1F1B, under ZB-H1, and of the best pair; its
         `gain` over ZB-H1, and `mfu` under 1F1B, as shares.
+
+    Raises
+    ------
+    InvalidValue
+        Nothing fits, or an order could not be proven within its time.
     """
     from dataclasses import replace
 
@@ -169,21 +177,20 @@ def training_conclusions(problem: Problem, variants: "Mapping[str, Roofline]") -
     rows = []
     for name, costs in variants.items():
         where = replace(problem, costs=costs, name=name)
-        one, rule = (solve_for_step_time(where, schedule=rule) for rule in ("1F1B", "ZBH1"))
         pair = best_pair(where)
-        if one.placement is None or rule.objective is None:
-            raise InvalidValue(
-                "training_conclusions", [("variants", name, "expected one that fits")]
-            )
+        one, rule = (solve_for_step_time(where, schedule=rule).step for rule in ("1F1B", "ZBH1"))
+        if one is None or rule is None:
+            expected = "expected a cost model with which a placement fits"
+            raise InvalidValue("training_conclusions", [("variants", name, expected)])
         rows.append(
             {
                 "times": name,
                 "under 1F1B": _words(where, one.placement),
                 "under any order": _words(where, pair.placement),
-                "1F1B, s": one.objective.value,
-                "ZB-H1, s": rule.objective.value,
+                "1F1B, s": one.timeline.iteration_time,
+                "ZB-H1, s": rule.timeline.iteration_time,
                 "any order, s": pair.seconds,
-                "gain": 1 - pair.seconds / rule.objective.value,
+                "gain": 1 - pair.seconds / rule.timeline.iteration_time,
                 "mfu": one.mfu,
             }
         )
