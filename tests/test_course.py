@@ -208,6 +208,7 @@ def test_the_glossary_has_what_the_field_uses():
         "Little's law",
         "optimizer state",
         "arithmetic intensity",
+        "MFU",
         "stage",
         "microbatch",
         "rank",
