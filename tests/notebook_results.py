@@ -158,6 +158,11 @@ RESULTS = {
         "[2 * float(busy) for busy in first.busy[1:]] == [bounds[0]] * 3",
         "[a - b for a, b in zip(by_message['GPipe'], by_message['LoopedBFS'])][::5] == [4.5, 2.5]",
         "first.bubble_fraction > 0.4 and max(sum(slowed(0).forward[1:]) * 8, 24) / first.makespan < 0.5",
+        # what the reader should see in the explorer
+        "[by_message[n][-1] - by_message[n][0] for n in ('1F1B', 'GPipe')] == [16, 6]",
+        "(one := pl.StageCosts(1, 1, 1, comm=1)) and run('1F1B', 4, 32, one).peak_in_flight == (4, 3, 2, 1)",
+        "run('1F1B', 4, 32, one).makespan - run('GPipe', 4, 32, one).makespan == 46",
+        "[max(range(4), key=[a.stage for a in t.critical_path].count) for t in (first, last)] == [0, 3]",
         # eager 1F1B: 2(p - r) - 1 forwards before the first backward, and as many held; 1F1B has p - r
         "eager.makespan == by_message['GPipe'][3]",
         "[row.index(f'{r}B0') for r, row in enumerate(rows)] == list(eager.peak_in_flight) == [7, 5, 3, 1]",

@@ -285,3 +285,11 @@ def test_lines_with_ranges_have_a_bar_from_the_least_to_the_most():
     bar = plot_lines([1, 2], lines, "a grows", ("n", "s"), ranges=ranges).data[0].error_y
     assert (list(bar.array), list(bar.arrayminus), bar.symmetric) == ([2, 0], [0.5, 0], False)
     assert plot_lines([1, 2], lines, "a grows", ("n", "s")).data[0].error_y.array is None
+
+
+@pytest.mark.parametrize(
+    ("x", "dtick"), [([1, 2], 1), ([3], 1), ([0, 20, 40], None), ([0, 0.5, 1], None)]
+)
+def test_whole_numbers_have_no_ticks_between_them(x, dtick):
+    figure = plot_lines(x, {"a": [1.0] * len(x)}, "a stays as it is", ("n", "s"))
+    assert figure.layout.xaxis.dtick == dtick

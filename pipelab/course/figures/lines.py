@@ -8,6 +8,8 @@ from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, plain, templat
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+_TICKS = 12  # at most, one for each whole number
+
 
 def plot_lines(
     x: Sequence[float],
@@ -65,6 +67,8 @@ def plot_lines(
         xaxis={"title": {"text": axes[0]}, "gridcolor": GRID, "zeroline": False},
         yaxis={"title": {"text": axes[1]}, "gridcolor": GRID, "rangemode": "tozero"},
     )  # fmt: skip
+    if all(float(at).is_integer() for at in x) and max(x) - min(x) <= _TICKS:
+        figure.update_xaxes(dtick=1)  # plotly would put a tick at half a token
     return figure
 
 
