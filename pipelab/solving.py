@@ -195,20 +195,35 @@ class Result:
         goal = self.objective.to_dict() if self.objective else {}
         return pd.DataFrame([row | goal | dict(self.size)])
 
+    @property
+    def doubt(self) -> str:
+        """Why the rates are not held against anything measured; empty if they are, or if nothing is known."""
+        expected = self._expected
+        return expected.sentence if expected and expected.within is None else ""
+
+    @property
+    def _expected(self) -> Any:
+        """How far the rate may be off, if the cost model knows; else None."""
+        if not self.evaluation or not hasattr(self.problem.costs, "expected_rate"):
+            return None
+        return self.problem.costs.expected_rate(self.problem, self.evaluation)
+
     def __str__(self) -> str:
-        head = f"{self.problem.name}, {self.method}: {self.sentence}"
-        return f"{head}\n{self.placement}" if self.placement else head
+        lines = [f"{self.problem.name}, {self.method}: {self.sentence}", self.doubt]
+        lines += [str(self.placement)] if self.placement else []
+        return "\n".join(line for line in lines if line)
 
     def _repr_html_(self) -> str:
         name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
         html = (
             f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
         )
-        if self.evaluation and hasattr(self.problem.costs, "expected_rate"):
-            expected = self.problem.costs.expected_rate(self.problem, self.evaluation)
-            ask = f"pl.sensitivity(…, within={expected.within:.2f})"
-            change = f"Whether another plan would then be better: <code>{ask}</code>."
-            html += f"<p class='{NO_FORMULAS}'>{escape(expected.sentence)} {change}</p>"
+        if expected := self._expected:
+            change = ""
+            if expected.within is not None:
+                ask = f"pl.sensitivity(…, within={expected.within:.2f})"
+                change = f" Whether another plan would then be better: <code>{ask}</code>."
+            html += f"<p class='{NO_FORMULAS}'>{escape(expected.sentence)}{change}</p>"
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 

@@ -99,8 +99,15 @@ def test_the_readme_says_the_median_error_on_the_rows_of_the_fit():
     errors = pl.against_measured()["error"].abs()
     assert (f"{percent}%", int(rows)) == (f"{errors.median():.1%}", len(errors))
     percent, rows = re.search(r"and (\d+)% on\s+(\d+) more", said).groups()
-    errors = held_out_errors()["error"].abs()
+    held_out = held_out_errors()
+    errors = held_out["error"].abs()
     assert (f"{percent}%", int(rows)) == (f"{errors.median():.0%}", len(errors))
+    times, experts = re.search(
+        r"these (\d+) times (\d+)\s+are of mixtures of experts", said
+    ).groups()
+    models = [*pl.against_measured()["model"], *held_out["model"]]
+    assert int(times) == len(models)
+    assert int(experts) == sum(pl.load_model(name).has_experts for name in models)
 
 
 def _file(tmp_path, rows):

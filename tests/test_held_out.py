@@ -5,6 +5,8 @@ model in every other source; TensorRT-LLM 0.5 with keys and values in fp8, whose
 kernels for grouped heads; and Mixtral with 16 and more equal prompts, which all visit the same experts.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -136,3 +138,49 @@ def test_engines_and_sources_are_named():
     assert set(ROWS["engine"]) <= set(pl.Roofline().engines)
     assert (ROWS["source"].str.len() > 10).all()
     assert (ROWS["licence"].str.len() > 2).all()
+
+
+def _experts(model, phase):
+    gpus = [pl.GPU("H200-SXM", 150.755, None, "node", 450.0)] * 8
+    load = pl.Workload(2048, 8, phase)
+    cluster = pl.Cluster(gpus, [[450.0] * 8] * 8)
+    model = pl.load_model(model, precision="fp8")
+    return pl.Problem(cluster, model, load, pl.Roofline(engine="SGLang"), 8, link_units="tokens")
+
+
+def test_prompts_of_a_mixture_of_experts_have_no_band_and_say_so():
+    """With 340 published times, 5 of them of mixtures and all of these whole requests."""
+    fitted = pl.against_measured()
+    mixed = [pl.load_model(name).has_experts for name in (*fitted["model"], *ROWS["model"])]
+    of_experts = ROWS["model"].map(lambda name: pl.load_model(name).has_experts)
+    assert (len(mixed), sum(mixed)) == (340, 5)
+    assert set(ROWS.loc[of_experts, "phase"]) == {"request"}
+    assert "SGLang" not in {*fitted["engine"], *ROWS["engine"]}
+    several = fitted["what"].str.contains(r"pipeline|\* \d$") & (fitted["tensor_parallel"] == 1)
+    assert several.sum() > 0  # one stream that passes through GPUs in turn: no full pipeline
+    assert (fitted.loc[several, "batch"] == 1).all()
+    problem = _experts("DeepSeek-V3", "prefill")
+    plan = pl.Placement.of([(61, tuple(range(8)))])
+    given = problem.costs.expected_rate(problem, pl.evaluate(problem, plan))
+    assert (given.low, given.high, given.within) == (None, None, None)
+    assert "of 340 published times, none is of prompts read by a mixture" in given.sentence
+    result = pl.solve(problem, time_limit=5)
+    assert result.doubt == given.sentence
+    assert given.sentence in str(result)
+    assert given.sentence in result._repr_html_()
+    assert "sensitivity" not in result._repr_html_()
+
+
+def test_answers_of_a_mixture_of_experts_say_what_their_band_rests_on():
+    problem = _experts("Mixtral-8x7B", "decode")
+    plan = pl.Placement.of([(32, tuple(range(8)))])
+    given = problem.costs.expected_rate(problem, pl.evaluate(problem, plan))
+    assert given.low < given.high
+    assert "Of all 340 published times 5 are of mixtures of experts." in given.sentence
+    dense = replace(problem, model=pl.load_model("Llama-3-8B"))
+    assert (
+        "mixture"
+        not in dense.costs.expected_rate(
+            dense, pl.evaluate(dense, pl.Placement.of([(32, (0,))]))
+        ).sentence
+    )

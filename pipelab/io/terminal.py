@@ -19,7 +19,10 @@ def print_result(result: "Result") -> None:
     from pipelab.engine.training import TrainingResult
 
     print(result.sentence)
-    method = getattr(result, "method", "")  # a result with microbatches in flight has none
+    # a result with microbatches in flight has neither
+    doubt, method = getattr(result, "doubt", ""), getattr(result, "method", "")
+    if doubt:
+        print(doubt)
     if method:
         print(f"Method: {method}{', ' if result.solver else ''}{result.solver}")
     if isinstance(result, TrainingResult):

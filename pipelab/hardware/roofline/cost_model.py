@@ -91,9 +91,11 @@ class Roofline(RooflinePlans):
 
     Left out: in models with experts and latent attention (DeepSeek-V3), data-parallel attention
     with expert parallelism, as it is deployed, with an eighth of the KV cache per GPU, all-to-all
-    messages and replicated down-projections. Between stages of several GPUs, all goes over the slowest
-    pair; network cards of their own would carry parts. Chunks of a long prompt read weights and
-    earlier keys once more each, by a few percent.
+    messages and replicated down-projections. No published time of prompts with experts was
+    compared (5 whole requests to Mixtral were); their rates are likely several times too high.
+    Between stages of several GPUs, all goes over the slowest pair; network cards of their own would
+    carry parts. Chunks of a long prompt read weights and earlier keys once more each, by a few
+    percent.
 
     References
     ----------

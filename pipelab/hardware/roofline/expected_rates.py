@@ -19,6 +19,8 @@ from pipelab.problem import Workload
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+    from pipelab.problem import Problem
+
 LEAST_ROWS = 20  # of a kind; quantiles of fewer say little
 _CUT = {"1": "one GPU per layer", "2": "two GPUs per layer", "4 or more": "four and more per layer"}
 
@@ -29,26 +31,30 @@ class ExpectedRate:
 
     Attributes
     ----------
-    low, high : float
-        In tokens/s.
-    within : float
+    low, high : float or None
+        In tokens/s; None if no time of such a model was compared.
+    within : float or None
         The greater of both distances from the prediction, as a share of it: what to ask
         `pl.sensitivity` about.
     sentence : str
         Both, what they rest on, and which GPU types of the bottleneck were never compared.
     """
 
-    low: float
-    high: float
-    within: float
+    low: float | None
+    high: float | None
+    within: float | None
     sentence: str
 
 
-def expected_rate(phase: str, evaluation: Evaluation) -> ExpectedRate:
+def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
     """The band of this plan's rate: every stage is off as its kind is, links are not.
 
-    Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase alone.
+    Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase
+    alone. None of them reads prompts with a mixture of experts.
     """
+    phase, experts = problem.workload.phase, getattr(problem.model, "has_experts", False)
+    if experts and phase in ("prefill", "mixed"):
+        return ExpectedRate(None, None, None, _of_experts())
     kinds = [_kind(phase, stage) for stage in evaluation.stages]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
     low, high = (
@@ -65,6 +71,10 @@ def expected_rate(phase: str, evaluation: Evaluation) -> ExpectedRate:
         f"Expect {_three_digits(low)} to {_three_digits(high)} tokens/s: of {band['rows']:.0f} published times of this "
         f"kind ({_words(band)}), four in five were off by {band['low']:+.0%} to {band['high']:+.0%}."
     )
+    if experts:
+        sentence += (
+            f" Of all {_published()} published times {_with_experts()} are of mixtures of experts."
+        )
     never = [t for t in dict.fromkeys(evaluation.stages[slowest].gpu_types) if t not in _compared()]
     if never:
         sentence += f" No published time of {listed(never)} was compared."
@@ -120,13 +130,38 @@ def _bands() -> "DataFrame":
     return error_bands(held_out_errors())
 
 
-@cache
 def _compared() -> frozenset[str]:
     """Types of GPU with a published time, fitted to or not."""
+    return frozenset(_times()["gpu_type"])
+
+
+@cache
+def _times() -> "DataFrame":
+    """All published times in serving: those that constants were fitted to, and those held out."""
     import pandas as pd
 
-    files = ("held_out_times.csv", "measured_times.csv")
-    return frozenset(t for f in files for t in pd.read_csv(data_dir() / f)["gpu_type"])
+    files = ("measured_times.csv", "held_out_times.csv")
+    return pd.concat([pd.read_csv(data_dir() / f)[["model", "gpu_type", "phase"]] for f in files])
+
+
+def _published() -> int:
+    return len(_times())
+
+
+def _with_experts(phase: str | None = None) -> int:
+    """Of these, those of mixtures of experts."""
+    times = _times() if phase is None else _times()[_times()["phase"] == phase]
+    return sum(load_model(name).has_experts for name in times["model"])
+
+
+def _of_experts() -> str:
+    return (
+        f"How far off this rate is, nothing says: of {_published()} published times, "
+        f"{_with_experts('prefill') or 'none'} is of prompts read by a mixture of experts. It is likely several times "
+        "too high, as expert-parallel and data-parallel attention, their all-to-all messages, and experts that are "
+        "visited unevenly are left out: DeepSeek-R1 on 8 H200 was measured at 15,500 to 20,400 tokens/s of prompts "
+        "and answers (GPUStack, SGLang, 2025)."
+    )
 
 
 def _kind(phase: str, stage: StageReport) -> "Series":

@@ -218,7 +218,8 @@ class RooflinePlans(RooflineStages):
         -------
         ExpectedRate
             `low` and `high` in tokens/s, between which four of five measured times lie; `within`, a
-            share for `pl.sensitivity`; and a `sentence`.
+            share for `pl.sensitivity`; and a `sentence`. The first three are None where no such time
+            was compared: prompts of mixtures of experts.
 
         Examples
         --------
@@ -232,4 +233,4 @@ class RooflinePlans(RooflineStages):
         """
         from pipelab.hardware.roofline.expected_rates import expected_rate
 
-        return expected_rate(problem.workload.phase, evaluation)
+        return expected_rate(problem, evaluation)
