@@ -197,33 +197,25 @@ class Result:
 
     @property
     def doubt(self) -> str:
-        """Why the rates are not held against anything measured; empty if they are, or if nothing is known."""
-        expected = self._expected
-        return expected.sentence if expected and expected.within is None else ""
+        """Why the rate may be far off, where nothing measured is like it; else empty."""
+        return "" if self._expected is None else self._expected.doubt
 
     @property
     def _expected(self) -> Any:
-        """How far the rate may be off, if the cost model knows; else None."""
-        if not self.evaluation or not hasattr(self.problem.costs, "expected_rate"):
-            return None
-        return self.problem.costs.expected_rate(self.problem, self.evaluation)
+        ask = getattr(self.problem.costs, "expected_rate", None)
+        return ask(self.problem, self.evaluation) if ask and self.evaluation else None
 
     def __str__(self) -> str:
-        lines = [f"{self.problem.name}, {self.method}: {self.sentence}", self.doubt]
-        lines += [str(self.placement)] if self.placement else []
-        return "\n".join(line for line in lines if line)
+        head = f"{self.problem.name}, {self.method}: {self.sentence}"
+        return "\n".join(filter(None, (head, self.doubt, str(self.placement or ""))))
 
     def _repr_html_(self) -> str:
         name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
         html = (
             f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
         )
-        if expected := self._expected:
-            change = ""
-            if expected.within is not None:
-                ask = f"pl.sensitivity(…, within={expected.within:.2f})"
-                change = f" Whether another plan would then be better: <code>{ask}</code>."
-            html += f"<p class='{NO_FORMULAS}'>{escape(expected.sentence)}{change}</p>"
+        if self._expected is not None:
+            html += f"<p class='{NO_FORMULAS}'>{self._expected.html}</p>"
         return html + (self.evaluation._repr_html_() if self.evaluation else "")
 
 

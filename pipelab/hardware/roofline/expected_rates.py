@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,19 @@ class ExpectedRate:
     high: float | None
     within: float | None
     sentence: str
+
+    @property
+    def doubt(self) -> str:
+        """The sentence, if no time of such a model was compared; else empty."""
+        return self.sentence if self.within is None else ""
+
+    @property
+    def html(self) -> str:
+        """The sentence, and what to ask about it."""
+        if self.within is None:
+            return escape(self.sentence)
+        ask = f"<code>pl.sensitivity(…, within={self.within:.2f})</code>"
+        return f"{escape(self.sentence)} Whether another plan would then be better: {ask}."
 
 
 def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
