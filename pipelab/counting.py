@@ -98,7 +98,7 @@ def solve_by_counting(problem: Problem) -> Counted:
     if best is None:
         return Counted(None, None)
     placement, bound = _placed(problem, best), float(steps[low - 1])
-    throughput = evaluate(problem, placement).throughput
+    throughput = evaluate(problem, placement).rate
     if throughput < bound * (1 - 1e-9):
         unit = f"{problem.link_units}/s"
         found = f"the stages reach {bound:g} tokens/s, the links between them {throughput:g} {unit}"

@@ -5,6 +5,7 @@ It shares no code with any formulation, so that every solver answers to it.
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
@@ -13,7 +14,7 @@ from pipelab.costs import MEMORY_SLACK, StageCost, answered
 from pipelab.display import table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.placement import Placement, Stage, named_layers, show_layers
-from pipelab.problem import Problem
+from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -62,22 +63,55 @@ class Evaluation:
     links : tuple of LinkReport
         Of every link between neighbouring stages: its slowest pair of GPUs, bandwidth (GB/s), rate,
         time (s).
-    throughput : float
-        Of the placement: its bottleneck, in tokens/s.
+    rate : float
+        Of the slowest stage or link, in tokens/s: what a full pipeline yields.
     bottlenecks : tuple of str
-        The stages and links that attain it, such as `("stage 2",)` or `("link 1→2",)`.
+        The stages and links that have it, such as `("stage 2",)` or `("link 1→2",)`.
     link_unit : {"transfers", "tokens"}
         What the rates of links count, per second.
     tokens : float
         That one microbatch counts for (`Workload.tokens`).
+    in_flight : int or None
+        Microbatches in flight, for all of which there is memory on every stage: the workload's
+        number, or where it has none the one that yields most (of several the least). None where
+        links are counted in transfers/s, and in training.
     """
 
     stages: tuple[StageReport, ...]
     links: tuple[LinkReport, ...]
-    throughput: float
+    rate: float
     bottlenecks: tuple[str, ...]
     link_unit: str
     tokens: float
+    in_flight: int | None = None
+
+    @property
+    def attainable(self) -> float:
+        """Tokens/s with `in_flight` microbatches in flight: min(rate, in_flight · tokens / traversal).
+
+        A microbatch returns once it has been through all stages and links, so n of them yield at
+        most n · tokens in that time. Without a number in flight it is the rate.
+        """
+        if self.in_flight is None:
+            return self.rate
+        return min(self.rate, self.in_flight * self.tokens / self.seconds_per_pass)
+
+    @property
+    def throughput(self) -> float:
+        """What the placement yields, in tokens/s: its attainable rate."""
+        return self.attainable
+
+    @property
+    def in_flight_needed(self) -> int:
+        """The fewest microbatches in flight that yield the rate, to one part in 10^9.
+
+        Raises
+        ------
+        InvalidValue
+            The problem counts links in transfers/s.
+        """
+        passes = self.rate * self.seconds_per_pass / self.tokens
+        return max(1, math.ceil(passes * (1 - 1e-9)))
 
     @property
     def seconds_per_pass(self) -> float:
@@ -217,8 +251,9 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     Returns
     -------
     Evaluation or DeploymentEvaluation
-        Throughput in tokens/s, its bottleneck, and every stage and link; of a deployment that of
-        every pipeline, and the sum of their throughputs.
+        Attainable rate in tokens/s, the number in flight that it takes, the bottleneck, and every
+        stage and link with that number in memory; of a deployment that of every pipeline, and the
+        sum of what they attain.
 
     Raises
     ------
@@ -245,23 +280,91 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     defects = broken_rules(problem, placement)
     if defects:
         raise InvalidPlacement(defects)
-    costs = [_cost(problem, stage) for stage in placement.stages]
+    links = tuple(_link_report(problem, a, b) for a, b in pairwise(placement.stages))
+    timed = problem.workload.phase != "training" and (problem.link_units == "tokens" or not links)
+    given = problem.workload.in_flight
+
+    def with_memory_for(number: int) -> Evaluation:
+        return _with_memory_for(problem, placement, links, number)
+
+    first = with_memory_for(given or 1)
+    if not timed:
+        return replace(first, in_flight=None)
+    return first if given else _most_attainable(first, with_memory_for)
+
+
+def _with_memory_for(
+    problem: Problem, placement: Placement, links: tuple[LinkReport, ...], in_flight: int
+) -> Evaluation:
+    """The evaluation with so many in flight.
+
+    Raises
+    ------
+    InvalidPlacement
+        They do not fit, or a stage has no rate.
+    """
+    load = replace(problem.workload, in_flight=in_flight)
+    costs = [_cost(problem, load, stage) for stage in placement.stages]
     defects = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
     if defects:
         raise InvalidPlacement(defects)
-
     stages = tuple(
         _stage_report(problem, s, c) for s, c in zip(placement.stages, costs, strict=True)
     )
-    links = tuple(_link_report(problem, a, b) for a, b in pairwise(placement.stages))
     rates = {f"stage {i + 1}": s.throughput for i, s in enumerate(stages)}
     rates |= {f"link {i + 1}→{i + 2}": link.throughput for i, link in enumerate(links)}
     slowest = min(rates.values())
     # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
     bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
-    return Evaluation(
-        stages, links, slowest, bottlenecks, problem.link_units, problem.workload.tokens
-    )
+    tokens = problem.workload.tokens
+    return Evaluation(stages, links, slowest, bottlenecks, problem.link_units, tokens, in_flight)
+
+
+def _most_attainable(first: Evaluation, at: Callable[[int], Evaluation]) -> Evaluation:
+    """The evaluation with the number in flight that yields most, of several such numbers the least.
+
+    With more in flight memory runs out, and before it does, a stage may have to run in another
+    execution mode (`Roofline`): it does not return to the one before. So the numbers fall into runs
+    within which all stages have the same times. Within a run more in flight are never slower, up
+    to `in_flight_needed`, which fill the pipeline: the last of each run is a candidate, and beyond
+    a full pipeline none is tried.
+
+    Parameters
+    ----------
+    first : Evaluation
+        With one in flight.
+    at : function of int
+        The evaluation with so many, or `InvalidPlacement`.
+    """
+
+    def tried(number: int) -> Evaluation | None:
+        try:
+            return at(number)
+        except InvalidPlacement:
+            return None
+
+    best, here = first, first
+    while True:
+        low, high, end = here.in_flight or 1, here.in_flight_needed, None
+        while low < high:  # the last of this run, if there are as many as are needed
+            middle = high if end is None else (low + high + 1) // 2
+            end = tried(middle)
+            if end is not None and _times(end) == _times(here):
+                low, here = middle, end
+            else:
+                high = middle - 1
+        if here.attainable > best.attainable * (1 + 1e-12):
+            best = here
+        if low >= here.in_flight_needed:
+            return best
+        following = tried(low + 1)
+        if following is None:
+            return best
+        here = following
+
+
+def _times(evaluation: Evaluation) -> list[tuple[float, float]]:
+    return [(stage.throughput, stage.seconds) for stage in evaluation.stages]
 
 
 def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluation:
@@ -271,12 +374,7 @@ def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluatio
     if shared := [f"GPU {g} is used by {n} pipelines" for g, n in used.items() if n > 1]:
         raise InvalidPlacement(shared)
     found = tuple(evaluate(replace(problem, workload=load), r) for r, load in replicas)
-    rates = [e.throughput for e in found]
-    for i, pipeline in enumerate(p for p in pipelines for _ in p.replicas):
-        if pipeline.steady:  # so many passes at a time, and no more
-            in_flight = pipeline.workload.in_flight * found[i].tokens
-            rates[i] = min(rates[i], in_flight / found[i].seconds_per_pass)
-    return DeploymentEvaluation(found, math.fsum(rates))
+    return DeploymentEvaluation(found, math.fsum(e.attainable for e in found))
 
 
 def broken_rules(problem: Problem, placement: Placement) -> list[str]:
@@ -333,11 +431,9 @@ def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
     return defects + [f"GPU {g} is used more than once" for g in repeated]
 
 
-def _cost(problem: Problem, stage: Stage) -> StageCost:
+def _cost(problem: Problem, load: Workload, stage: Stage) -> StageCost:
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
-    return answered(
-        problem.costs, problem.model, problem.workload, gpus, stage.layers, problem.batch_split
-    )
+    return answered(problem.costs, problem.model, load, gpus, stage.layers, problem.batch_split)
 
 
 def _memory_defects(

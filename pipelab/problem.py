@@ -6,6 +6,7 @@ once, so nothing further down needs to ask again whether a number is sensible.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -171,10 +172,10 @@ class Workload:
         (for the objective "step_time" of `solve`). The write-up has prefill only.
     output_tokens : int
         Tokens written per sequence; read where the phase is "mixed".
-    in_flight : int
-        Microbatches in the pipeline at a time; each keeps its KV cache on every stage. It counts
-        for memory only: throughput is that of a full pipeline. `timeline_of` says how many that
-        needs, and what fewer yield; the objective "throughput_in_flight" chooses them too.
+    in_flight : int, optional
+        Microbatches in the pipeline at a time; each keeps its KV cache on every stage. By default
+        the number is chosen together with the placement: the one that yields most of those that
+        memory holds (`evaluate`). A number that is given stays.
     microbatches : int
         Of a step; read in "training".
 
@@ -193,8 +194,13 @@ class Workload:
     batch_size: Count
     phase: Literal["prefill", "decode", "mixed", "training"] = "prefill"
     output_tokens: Count = 1
-    in_flight: Count = 1
+    in_flight: Count | None = None
     microbatches: Count = 1
+
+    @property
+    def in_memory(self) -> int:
+        """Microbatches that memory is counted for: `in_flight`, or 1 where that is to be chosen."""
+        return 1 if self.in_flight is None else self.in_flight
 
     @property
     def tokens(self) -> float:
@@ -286,6 +292,20 @@ class Problem:
                 "Problem", [("gpu_type", t, expected + nearest(t, known)) for t in unknown]
             )
         self.costs.check(self)
+
+    def with_in_flight(self, number: int | None) -> "Problem":
+        """The same problem with so many microbatches in flight.
+
+        Parameters
+        ----------
+        number : int or None
+            None: to be chosen.
+
+        Returns
+        -------
+        Problem
+        """
+        return replace(self, workload=replace(self.workload, in_flight=number))
 
     def tensor_gb(self) -> float:
         """Size of the activations handed from one stage to the next.

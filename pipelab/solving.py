@@ -7,7 +7,7 @@ is imported when first used.
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from importlib import import_module
@@ -45,9 +45,9 @@ class Result:
     placement : Placement or None
         The answer; None where there is none.
     throughput : float or None
-        Of the placement as `evaluate` recomputes it, tokens/s.
+        What the placement attains as `evaluate` recomputes it, tokens/s; with `memory_for` its rate.
     bound : float or None
-        No placement is faster, tokens/s. None if the objective is another: see `objective`.
+        No placement has more, tokens/s. None if the objective is another: see `objective`.
     seconds : float
         From the call to the answer.
     size : mapping of str to int
@@ -63,6 +63,9 @@ class Result:
         What only this method has: build_seconds, nodes, root_bound, progress, …
     objective : Objective or None
         What was minimised, if it was not throughput that was maximised; with its own bound.
+    memory_for : int or None
+        Microbatches in flight that memory was counted for, where the rate of a full pipeline was
+        maximised (objective "rate") whatever number fills it.
     """
 
     problem: Problem
@@ -78,6 +81,15 @@ class Result:
     stopped_by: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     objective: "Objective | None" = None
+    memory_for: int | None = None
+
+    @property
+    def in_flight(self) -> int | None:
+        """Microbatches in flight with which the placement attains its throughput.
+
+        None without a placement, for the objective "rate", and where links are counted in transfers/s.
+        """
+        return self.evaluation.in_flight if self.evaluation and self.memory_for is None else None
 
     @property
     def gap(self) -> float | None:
@@ -118,7 +130,7 @@ class Result:
             before = f" before the {self.stopped_by}" if self.stopped_by else ""
             return f"No placement was found{before}{bound}." + self._remark
         why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
-        rate = f"{self.throughput:,.7g} tokens/s"
+        rate = f"{self.throughput:,.7g} tokens/s{self._in_flight}"
         if self.objective is not None:
             return self._least(rate, why) + self._remark
         if self.status == "optimal":
@@ -129,6 +141,21 @@ class Result:
             else ""
         )
         return f"{rate}, not proven optimal{why}{far}." + self._remark
+
+    @property
+    def _in_flight(self) -> str:
+        """With how many in flight; and whether memory keeps the placement from its rate."""
+        if self.memory_for is not None:
+            several = "microbatches" if self.memory_for > 1 else "microbatch"
+            return f" as the rate of a full pipeline with memory for {self.memory_for} {several} in flight"
+        if self.in_flight is None:
+            return ""
+        found = given(self.evaluation)
+        text = f" with {self.in_flight} in flight"
+        if found.attainable < found.rate * (1 - 1e-6):
+            share = found.attainable / found.rate
+            text += f" ({share:.1%} of its rate, which {found.in_flight_needed} would reach)"
+        return text
 
     def _least(self, rate: str, why: str) -> str:
         goal = given(self.objective)
@@ -160,6 +187,7 @@ class Result:
             "method": self.method,
             "status": self.status,
             "throughput_tokens_per_s": self.throughput,
+            "in_flight": self.in_flight,
             "bound_tokens_per_s": self.bound,
             "gap": self.gap,
             "stopped_by": self.stopped_by,
@@ -178,8 +206,8 @@ class Result:
         Returns
         -------
         pandas.DataFrame
-            `problem`, `method`, `status`, `throughput_tokens_per_s`, `bound_tokens_per_s`, `gap`,
-            `seconds`, the objective if it is another, and `size`.
+            `problem`, `method`, `status`, `throughput_tokens_per_s`, `in_flight`,
+            `bound_tokens_per_s`, `gap`, `seconds`, the objective if it is another, and `size`.
         """
         import pandas as pd
 
@@ -188,6 +216,7 @@ class Result:
             "method": self.method,
             "status": self.status,
             "throughput_tokens_per_s": self.throughput,
+            "in_flight": self.in_flight,
             "bound_tokens_per_s": self.bound,
             "gap": self.gap,
             "seconds": round(self.seconds, 3),
@@ -258,9 +287,9 @@ METHODS = {
 # The aggregated search can prove other things than the greatest throughput.
 OBJECTIVES = {
     "throughput": "",
+    "rate": "",
     "latency": "pipelab.engine.methods.latency:solve_for_latency",
     "cost": "pipelab.engine.methods.cost:solve_for_cost",
-    "throughput_in_flight": "pipelab.engine.methods.in_flight:solve_for_throughput_in_flight",
     "step_time": "pipelab.engine.methods.step_time:solve_for_step_time",
 }
 
@@ -280,12 +309,15 @@ def solve(
         "exhaustive": every placement. "single_gpu": the original MILP. "type_count": the
         heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
         "aggregated": the same optimum from counts over classes of interchangeable GPUs.
-    objective : {"throughput", "latency", "cost", "throughput_in_flight", "step_time"}
-        What is proven best. "latency": the shortest time of one microbatch through all stages and
-        links. "cost": the lowest $ per million tokens. Both take `at_least`, a floor in tokens/s.
-        "throughput_in_flight": the highest steady rate, where memory must hold every microbatch
-        in flight that this rate needs. "step_time": the shortest time of a training step under
-        `schedule`. These are proven by "aggregated" or a search, whatever the method.
+    objective : {"throughput", "rate", "latency", "cost", "step_time"}
+        What is proven best. "throughput": the attainable rate (`Evaluation.attainable`), over all
+        placements and all numbers in flight that memory holds, or for the workload's number; the
+        methods besides "auto" and "aggregated" maximise the rate and report what it attains.
+        "rate": that of a full pipeline, with memory for `Workload.in_flight` microbatches or 1.
+        "latency": the shortest time of one microbatch through all stages and links. "cost": the
+        lowest $ per million tokens. Both take `at_least`, a floor in tokens/s, attainable.
+        "step_time": the shortest time of a training step under `schedule`. The last three are
+        proven by a search of their own, whatever the method.
     **options
         Those below that the method takes, and its own; see its docstring.
 
@@ -293,8 +325,7 @@ def solve(
     -------
     Result
         `method` names the method that answered. An infeasible problem is an answer with a
-        reason, not an error. With "throughput_in_flight" an `InFlightResult`, with "step_time" a
-        `TrainingResult`.
+        reason, not an error. With "step_time" a `TrainingResult`.
 
     Other Parameters
     ----------------
@@ -336,7 +367,16 @@ def solve(
         import_module("pipelab.engine.options").refuse_training(problem, "solve")
     if options.get("time_limit") is not None:  # what importing the method took counts
         options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-    return function(problem, **options)
+    if objective == "step_time":
+        return function(problem, **options)
+    if objective == "rate":
+        number = problem.workload.in_memory
+        found = function(problem.with_in_flight(number), **options)
+        return replace(found, problem=problem, memory_for=number)
+    attained = import_module("pipelab.engine.methods.attained")
+    if objective == "throughput":
+        return attained.solve_for_attainable(problem, method, function, options)
+    return attained.solve_for_least(problem, objective, function, options)
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:

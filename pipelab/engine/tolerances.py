@@ -23,6 +23,8 @@ FEASIBLE = 1e-7
 # SCIP and HiGHS keep rows and compare objectives within about this: no word of theirs is finer, and
 # a value this close to a whole number is that number.
 SOLVER = 1e-6
+# Attainable rates come from sums of times, which a solver keeps within `SOLVER`: this close is one rate.
+ATTAINED = 2e-6
 # What is further off than this was not solved, whatever the solver says; ten times `SOLVER`.
 NOT_SOLVED = 1e-5
 # Arcs of a solution, off from whole numbers by this: further off, no placement is read from them.

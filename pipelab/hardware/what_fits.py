@@ -125,7 +125,7 @@ def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
 
     context = _last(lambda n: fits(replace(load, sequence_length=n)))
     batch = _last(lambda n: fits(replace(load, batch_size=n)))
-    sequences = None if batch is None else batch * load.in_flight
+    sequences = None if batch is None else batch * load.in_memory
     return StageCapacity(stage, tuple(gpu.type for gpu in gpus), context, sequences)
 
 

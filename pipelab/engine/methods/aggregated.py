@@ -164,7 +164,7 @@ def stand_in(problem: Problem, at_least: float = 0.0) -> Placement | None:
         found += [best] if best is not None else []
     except Ended:
         pass
-    rates_of = {placement: evaluate(problem, placement).throughput for placement in found}
+    rates_of = {placement: evaluate(problem, placement).rate for placement in found}
     best = max(rates_of, key=rates_of.__getitem__, default=None)
     return best if best is not None and rates_of[best] >= at_least else None
 
@@ -200,7 +200,7 @@ def unlisted(
 ) -> Result:
     """The result of a method that was stopped while listing: a placement at most, no bound."""
     best = stand_in(problem)
-    throughput = evaluate(problem, best).throughput if best else None
+    throughput = evaluate(problem, best).rate if best else None
     return Result(
         problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, size, "",
         f"{what} were still being listed", end.reason,

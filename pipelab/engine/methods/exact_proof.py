@@ -118,7 +118,7 @@ def settle(
         A solver returned something that is not a placement.
     """
     problem, programs = candidates.problem, 0
-    throughput = None if placement is None else evaluate(problem, placement).throughput
+    throughput = None if placement is None else evaluate(problem, placement).rate
     rates = _rates(candidates)
     open_above = 0.0 if throughput is None else throughput * (1 + LAST_BITS)
     left = np.unique(
@@ -144,7 +144,7 @@ def settle(
             return Settled(placement, throughput, float(left[high - 1]), run.stopped_by, programs)
         else:
             found = reached.placement(chosen_rows(run.x[threshold.columns(reached).slices["z"]]))
-            rate = evaluate(problem, found).throughput
+            rate = evaluate(problem, found).rate
             if throughput is None or rate > throughput:
                 placement, throughput = found, rate
             reached_to = int(np.searchsorted(left, rate * (1 + LAST_BITS), side="right"))

@@ -148,7 +148,7 @@ def _solve(
         return Result(
             problem, "exhaustive", "infeasible", None, None, None, seconds, size, "", reason
         )
-    throughput = None if search.best is None else evaluate(problem, search.best).throughput
+    throughput = None if search.best is None else evaluate(problem, search.best).rate
     top = search.top if search.stopped else throughput  # no placement beats its fastest stage
     status, bound = status_and_bound(throughput, top)
     return Result(

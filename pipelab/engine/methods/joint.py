@@ -161,10 +161,10 @@ class _Listed:
         If M is too small, SCIP's placement is shown even if it is the slower one.
         """
         placement, reason = simple_placement(self.candidates), ""
-        throughput = evaluate(self.problem, placement).throughput if placement else None
+        throughput = evaluate(self.problem, placement).rate if placement else None
         if run.x is not None:
             found = self.candidates.placement(chosen_rows(run.x[chosen]))
-            rate = evaluate(self.problem, found).throughput
+            rate = evaluate(self.problem, found).rate
             if rate < given(run.objective) * (1 - NOT_SOLVED):
                 reason = f"SCIP's tolerance is too coarse for rates so far apart: it predicted {run.objective:,.7g}"
             if not self.valid or throughput is None or rate >= throughput:
@@ -220,7 +220,7 @@ class _Listed:
     def _unbuilt(self, end: Ended) -> Result:
         """What is known if not even the program was finished."""
         placement = simple_placement(self.candidates)
-        throughput = evaluate(self.problem, placement).throughput if placement else None
+        throughput = evaluate(self.problem, placement).rate if placement else None
         status, bound = status_and_bound(throughput, self.candidates.rate_at_most(None))
         reason = "the program was still being built"
         known = _Known(placement, throughput, status, bound, end.reason, reason)

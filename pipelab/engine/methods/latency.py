@@ -335,9 +335,9 @@ class _LatencySearch:
     def keep(self, placement: Placement) -> None:
         """Take a placement that reaches the floor, if it is the best."""
         evaluation = evaluate(self.rates.problem, placement)
-        if evaluation.throughput < self.at_least * (1 - REACHED) ** 2:
+        if evaluation.rate < self.at_least * (1 - REACHED) ** 2:
             raise PipelabError(
-                f"a solver returned {evaluation.throughput} tokens/s where {self.at_least} are demanded"
+                f"a solver returned {evaluation.rate} tokens/s where {self.at_least} are demanded"
             )
         if self.seconds is None or evaluation.seconds_per_pass < self.seconds:
             self.best, self.seconds = placement, evaluation.seconds_per_pass
@@ -368,7 +368,7 @@ def _result(search: _LatencySearch, explain: bool) -> Result:
     if search.impossible and explain:
         reason = why_out_of_reach(search.rates, search.at_least, search.solver, search.deadline)
     details = {"seconds_per_pass": search.seconds, "bound_seconds": bound, "nodes": search.nodes}
-    throughput = evaluate(problem, search.best).throughput if search.best else None
+    throughput = evaluate(problem, search.best).rate if search.best else None
     return Result(
         problem, "latency", status, search.best, throughput, None, search.deadline.spent,
         {"classes": len(search.rates.classes)} | search.size, choice.solver_version(search.solver),

@@ -31,7 +31,7 @@ def unfinished(
 ) -> Result:
     """What is known where the tables of stages and links were not finished: a placement at most."""
     reason = "the rates of stages were still being listed"
-    throughput = evaluate(problem, best).throughput if best else None
+    throughput = evaluate(problem, best).rate if best else None
     return Result(
         problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, {}, "", reason,
         end.reason, {}, objective,

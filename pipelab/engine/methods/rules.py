@@ -95,7 +95,7 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
             tuple(Stage(part, (g,)) for part, g in zip(rule(order), order, strict=True))
         )
         try:
-            throughput = evaluate(problem, placement).throughput
+            throughput = evaluate(problem, placement).rate
         except InvalidPlacement as error:
             placement, reason, details = None, "; ".join(error.defects), {"misfit": True}
     status = "unknown" if placement is None else "feasible"

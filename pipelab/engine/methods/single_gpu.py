@@ -180,7 +180,7 @@ def _solve(
     if run.x is not None:
         placement = tried.placement(np.flatnonzero(run.x[program.columns.slices["z"]] > 0.5))
         try:
-            throughput = evaluate(problem, placement).throughput
+            throughput = evaluate(problem, placement).rate
         except InvalidPlacement as error:
             placement, reason = None, f"{_MISFIT_AS_RUN}: {'; '.join(error.defects)}"
     elif run.status == "infeasible":

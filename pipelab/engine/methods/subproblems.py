@@ -218,7 +218,7 @@ class Subproblems:
     def throughput(self, placement: Placement) -> float:
         """The placement's throughput by `evaluate`, computed once."""
         if placement not in self._throughput:
-            self._throughput[placement] = evaluate(self.rates.problem, placement).throughput
+            self._throughput[placement] = evaluate(self.rates.problem, placement).rate
         return self._throughput[placement]
 
     def index_of(self, placement: Placement) -> int:

@@ -210,7 +210,7 @@ class Demand:
         """
         m = self.model
         # Half a sequence has no cache of its own: its keys and values lie on one GPU or another.
-        cached = whole_sequences(b * self.load.in_flight)
+        cached = whole_sequences(b * self.load.in_memory)
         tokens = span.layers * self.kept_tokens
         if m.full_layers:
             tokens = tokens + span.full * (self._without_window.kept_tokens - self.kept_tokens)

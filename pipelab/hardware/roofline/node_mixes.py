@@ -56,7 +56,7 @@ def _row(
     replicas: int,
 ) -> dict:
     """One mix: every replica gets an equal share of the sequences, in as many microbatches as it has stages."""
-    whole = workload.batch_size * workload.in_flight
+    whole = workload.batch_size * workload.in_memory
     batch = -(-whole // (replicas * stages))
     load = replace(workload, batch_size=batch, in_flight=stages)
     each = [

@@ -1,0 +1,399 @@
+"""Pairs of a placement and a number in flight: what memory holds, and what it then yields.
+
+A placement with n microbatches in flight yields min(r, n·w / L) tokens/s, where r is the rate of its
+slowest stage or link, w the tokens of a microbatch and L the time of a traversal; and all n need memory
+on every stage. That is its attainable rate at n. Ranges of n are ruled out or halved:
+
+1. What fits with m in flight fits with fewer, and is as fast there. So no pair with m ≥ a has more than
+   U(a), the greatest rate with memory for a.
+2. A pair with a ≤ m ≤ b that yields t or more has r ≥ t and L ≤ m·w / t ≤ b·w / t, with memory for a. So
+   if no such placement exists (`walk.Walk`, with a limit on time), no pair of the range yields t; and
+   whatever the least GPUs, dollars or seconds of such placements are, no pair of the range has less.
+3. For a = b both conditions together are exact.
+
+In 1 and 2 placements of other n are spoken of. A stage that has several execution modes (`Roofline`:
+batch shared or layers cut) may run otherwise with less memory to spare. So there every stage counts with
+the greatest rate of its modes, in no more time than that rate's interval (`instance.at_best`): both are no
+worse with fewer in flight, and no better than what any mode really has.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.nodes.rates import rates_by_nodes
+from pipelab.engine.instance import Instance, at_best, instance_of
+from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
+from pipelab.engine.walk import Limit, Walk, Weight
+from pipelab.errors import InvalidPlacement, TooLarge
+from pipelab.evaluation import Evaluation, evaluate
+from pipelab.fields import given
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+
+_MORE = 1 + ATTAINED / 2  # times a rate: what is more
+_MOST_IN_FLIGHT = 1_000_000
+_ROUNDS_BY_HAND = 6  # of solving for what the last answer needs, before ranges are halved
+
+
+class Range(NamedTuple):
+    """Numbers in flight from `first` to `last`, which may be infinite."""
+
+    first: int
+    last: float
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one number."""
+        return self.first == self.last
+
+    def halves(self, near: int) -> tuple["Range", "Range"]:
+        """Two ranges; one without end is cut at `near` or in steps twice as long."""
+        if self.last < math.inf:
+            middle = (self.first + int(self.last)) // 2
+        else:
+            middle = max(2 * self.first - 1, near)
+        return Range(self.first, middle), Range(middle + 1, self.last)
+
+
+class Round(NamedTuple):
+    """One subproblem: no pair of these numbers in flight yields more than `bound`; `best` was known by then."""
+
+    first: int
+    last: float
+    solved_for: str  # "rate", "time" or "both"
+    bound: float  # tokens/s
+    best: float  # tokens/s; 0 without a placement
+
+
+class Budget(NamedTuple):
+    """What a placement may use at most, in GPUs or in whole units of price."""
+
+    what: str  # "gpus" or "price"
+    most: int
+
+
+@dataclass
+class Pairs:
+    """The pairs of one problem.
+
+    Attributes
+    ----------
+    problem : Problem
+        With a number in flight of its own, or None where it is to be chosen.
+    budget : Budget or None
+    best : Placement or None
+        The one that attains most so far, `evaluation` its evaluation.
+    """
+
+    problem: Problem
+    solver: str
+    deadline: Deadline
+    budget: Budget | None = None
+    best: Placement | None = None
+    evaluation: Evaluation | None = None
+    rounds: list[Round] = field(default_factory=list)
+    on_best: Callable[[], None] = lambda: None
+    _instances: dict[tuple[int, bool], Instance] = field(default_factory=dict)
+    _most: dict[int, tuple[float, int]] = field(default_factory=dict)
+
+    @cached_property
+    def numbers(self) -> Range:
+        """All numbers in flight."""
+        own = self.problem.workload.in_flight
+        return Range(1, math.inf) if own is None else Range(own, own)
+
+    @property
+    def attained(self) -> float:
+        """Tokens/s of the best so far; 0 without one."""
+        return 0.0 if self.evaluation is None else self.evaluation.attainable
+
+    @property
+    def in_flight(self) -> int:
+        """Of the best so far."""
+        return 1 if self.evaluation is None else self.evaluation.in_flight or 1
+
+    def _within(self, numbers: Range) -> Problem:
+        """The problem with memory for the first of a range, relaxed for the others."""
+        load = replace(self.problem.workload, in_flight=numbers.first)
+        problem = replace(self.problem, workload=load)
+        return problem if numbers.single else at_best(problem)
+
+    def instance(self, numbers: Range) -> Instance:
+        """The arrays of a range.
+
+        Raises
+        ------
+        Ended, TooLarge
+        """
+        key = numbers.first, numbers.single
+        if key not in self._instances:
+            self._instances[key] = instance_of(self._within(numbers), self.deadline)
+        return self._instances[key]
+
+    def _rates(self, numbers: Range) -> StageRates:
+        return rates_by_nodes(self._within(numbers), self.deadline)
+
+    def most_rate(self, first: int) -> float:
+        """U(first): the greatest rate with memory for so many; its placement is tried."""
+        if first not in self._most:
+            rates = self._rates(Range(first, max(first, self.numbers.last)))
+            search = Search(Subproblems(rates, self.solver, self.deadline, self._limits(rates)))
+            search.find_best_rate()
+            if search.high < 0:
+                bound = 0.0
+            elif search.low == search.high:  # one rate, computed by two paths
+                bound = given(search.throughput)
+            else:
+                bound = search.subproblems.rate(search.high)
+            needed = first
+            if search.best is not None:
+                needed = self.keep(search.best) or first
+            self._most[first] = bound, needed
+            self.rounds.append(Round(first, math.inf, "rate", bound, self.attained))
+        return self._most[first][0]
+
+    def knows(self, bound: float) -> None:
+        """Take a proven bound on the rate with memory for the first number; what it needs in flight is tried next."""
+        needed = 1 if self.evaluation is None else self.evaluation.in_flight_needed
+        self._most[self.numbers.first] = bound, needed
+
+    def _limits(self, rates: StageRates) -> Limits:
+        if self.budget is None:
+            return Limits()
+        if self.budget.what == "gpus":
+            return Limits(gpus=self.budget.most)
+        units = price_units(self.problem)
+        prices = tuple(units[rates.classes.gpu(a).usd_per_hour] for a in range(len(rates.classes)))
+        return Limits(price=self.budget.most, prices=prices)
+
+    def weight(self, instance: Instance, what: str) -> Weight:
+        """What "gpus", "price" or "seconds" counts."""
+        classes = instance.classes
+        if what == "seconds":
+            return Weight(np.zeros(len(classes)), 1.0)
+        if what == "gpus":
+            return Weight(np.ones(len(classes)))
+        units = price_units(self.problem)
+        return Weight(
+            np.array([units[classes.gpu(a).usd_per_hour] for a in range(len(classes))], dtype=float)
+        )
+
+    def narrowed(self, numbers: Range, floor: float) -> Range | None:
+        """A range without the small numbers that cannot yield `floor`; None if none of them can.
+
+        With n in flight a traversal may take n·w / floor. If the shortest, as if GPUs were unlimited, takes longer,
+        more are needed; and with memory for these it may take longer still.
+        """
+        first = numbers.first
+        while first <= numbers.last:
+            shortest = self.walk(Range(first, numbers.last), floor, "seconds").shortest
+            needed = floor * shortest / self.problem.workload.tokens * (1 - ATTAINED)
+            if needed <= first:
+                return Range(first, numbers.last)
+            first = math.ceil(needed) if needed < math.inf else math.inf
+        return None
+
+    def walk(self, numbers: Range, floor: float, what: str, most: float = math.inf) -> Walk:
+        """The program of rule 2: the least of something among what may yield `floor` with these numbers in flight.
+
+        `most`: what uses more is of no interest.
+
+        Raises
+        ------
+        Ended, TooLarge
+        """
+        instance = self.instance(numbers)
+        stage = instance.useful(instance.rate >= floor * (1 - ONE_ANSWER))
+        link = instance.link >= floor * (1 - ONE_ANSWER)
+        limits = []
+        if self.budget is not None:
+            limits.append(Limit(self.weight(instance, self.budget.what), self.budget.most))
+        if floor and numbers.last < math.inf:
+            longest = numbers.last * self.problem.workload.tokens / floor
+            limits.append(Limit(self.weight(instance, "seconds"), longest * (1 + ONE_ANSWER)))
+        if most < math.inf:
+            limits.append(Limit(self.weight(instance, what), most))
+        return Walk(instance, stage, link, self.weight(instance, what), tuple(limits))
+
+    def keep(self, placement: Placement) -> int | None:
+        """Take a placement if it attains more than the best; how many it needs in flight for its rate.
+
+        None where it does not fit the problem as it is.
+        """
+        try:
+            found = evaluate(self.problem, placement)
+        except InvalidPlacement:
+            return None
+        better = found.attainable > self.attained * (1 + ONE_ANSWER)
+        fewer = found.attainable >= self.attained and (found.in_flight or 1) < self.in_flight
+        if better or fewer or self.best is None:
+            self.best, self.evaluation = placement, found
+            self.on_best()
+        return found.in_flight_needed
+
+    def uses(self, placement: Placement, what: str) -> float:
+        """How many GPUs, units of price or seconds a placement takes."""
+        if what == "seconds":
+            return evaluate(self.problem, placement).seconds_per_pass
+        if what == "gpus":
+            return float(len(placement.gpus))
+        units, gpus = price_units(self.problem), self.problem.cluster.gpus
+        return float(sum(units[gpus[g].usd_per_hour] for g in placement.gpus))
+
+    def greatest(self, gap: float = 0.0) -> tuple[float, str | None]:
+        """Find the pair that attains most: `best`. Returns a bound on all, and what ended the search early."""
+        left: list[float] = []  # bounds of ranges that stayed open
+        here = math.inf
+        stopped: str | None = None
+        open_ranges: list[tuple[float, Range]] = [(-math.inf, self.numbers)]
+        close = max(_MORE, 1 + gap)
+        within = False
+        try:
+            # First as one would by hand: solve for as many as the last answer needs.
+            number = self.numbers.first
+            for _ in range(_ROUNDS_BY_HAND if not self.numbers.single else 1):
+                most = self.most_rate(number)
+                if number == self.numbers.first:
+                    open_ranges = [(-most, self.numbers)]
+                needed = self._most[number][1]
+                if self.numbers.single or needed in self._most or most <= self.attained * _MORE:
+                    break
+                number = needed
+            while open_ranges:
+                negative, numbers = heapq.heappop(open_ranges)
+                here = -negative
+                if here <= self.attained * close:
+                    within = here > self.attained * _MORE
+                    left.append(here)
+                    break
+                self.deadline.check()
+                bound = self._looked_at(numbers, here)
+                if bound <= self.attained * _MORE:
+                    continue
+                if numbers.single:
+                    left.append(self._settled(numbers, bound))
+                elif numbers.first > _MOST_IN_FLIGHT:
+                    left.append(bound)
+                    stopped = f"limit of {_MOST_IN_FLIGHT:,} in flight"
+                else:
+                    for half in numbers.halves(self.in_flight):
+                        heapq.heappush(open_ranges, (-bound, half))
+        except (Ended, TooLarge) as end:  # what was looked at last stays open
+            stopped = end.reason if isinstance(end, Ended) else "list limit"
+            left.append(min(here, self._most.get(self.numbers.first, (math.inf, 1))[0]))
+        most = max([self.attained, *left, *(-negative for negative, _ in open_ranges)])
+        return most, stopped or ("gap limit" if within else None)
+
+    def _looked_at(self, numbers: Range, bound: float) -> float:
+        """A bound on the pairs of a range, by rules 1 and 2."""
+        bound = min(bound, self.most_rate(numbers.first))
+        if bound <= self.attained * _MORE or numbers.last == math.inf:
+            return bound
+        if self.narrowed(numbers, self.attained * _MORE) is None:
+            return self.attained * _MORE
+        return self._by_time(numbers, self.attained * _MORE, bound)
+
+    def _by_time(self, numbers: Range, floor: float, bound: float) -> float:
+        """A bound by the least time of a traversal among what may yield `floor` or more."""
+        found = self.walk(numbers, floor, "seconds").least(self.deadline)
+        if found.placement is not None:
+            self.keep(found.placement)
+        if found.bound > 0:
+            most = numbers.last * self.problem.workload.tokens / found.bound
+            bound = min(bound, max(floor, most))
+        solved_for = "both" if numbers.single else "time"
+        self.rounds.append(Round(*numbers, solved_for, bound, self.attained))
+        if found.stopped_by is not None:
+            self.deadline.check()
+        return bound
+
+    def _settled(self, number: Range, bound: float) -> float:
+        """One number in flight: look for the bound itself, then for ever more than the best, until there is none."""
+        floor = bound * (1 - ONE_ANSWER)
+        while bound > self.attained * _MORE:
+            self.deadline.check()
+            before = self.attained, bound
+            bound = self._by_time(number, floor, bound)
+            more = self.attained * _MORE
+            if floor <= more * (1 + ONE_ANSWER) and (self.attained, bound) == before:
+                break  # no better by the solver's tolerance
+            floor = more
+        return bound
+
+    def least(
+        self, what: str, floor: float, most: float = math.inf
+    ) -> tuple[Placement | None, float, str | None]:
+        """The placement that attains `floor` and uses least GPUs, price or seconds.
+
+        Parameters
+        ----------
+        what : {"gpus", "price", "seconds"}
+        floor : float
+            Tokens/s.
+        most : float
+            Nothing that uses more is of interest.
+
+        Returns
+        -------
+        placement : Placement or None
+        bound : float
+            No such placement uses less; infinite where there is none.
+        stopped_by : str or None
+        """
+        best: Placement | None = None
+        value, left = most, math.inf
+        open_ranges: list[tuple[float, Range]] = [(0.0, self.numbers)]
+        try:
+            while open_ranges:
+                bound, popped = heapq.heappop(open_ranges)
+                if bound >= value * (1 - ONE_ANSWER):
+                    break
+                self.deadline.check()
+                numbers = self.narrowed(popped, floor)
+                if numbers is None:
+                    continue
+                found = self.walk(numbers, floor, what, value).least(self.deadline)
+                bound = max(bound, found.bound)
+                if found.placement is not None:
+                    needed = self.keep(found.placement)
+                    attains = needed is not None and (
+                        evaluate(self.problem, found.placement).attainable >= floor * (1 - ATTAINED)
+                    )
+                    uses = self.uses(found.placement, what) if attains else math.inf
+                    if attains and uses < value:
+                        best, value = found.placement, uses
+                if found.stopped_by is not None:
+                    left = min(left, bound)
+                    self.deadline.check()
+                if bound == math.inf or bound >= value * (1 - ONE_ANSWER):
+                    continue
+                if numbers.single:
+                    left = min(left, bound)
+                else:
+                    for half in numbers.halves(self.in_flight):
+                        heapq.heappush(open_ranges, (bound, half))
+        except Ended as end:
+            rest = [bound for bound, _ in open_ranges]
+            return best, min([value, left, bound, *rest]), end.reason
+        if best is None and left == math.inf:
+            return None, math.inf, None
+        return best, min(value, left), None
+
+
+def price_units(problem: Problem) -> dict[float | None, int]:
+    """Each price per hour in whole units of the greatest common one: millionths of a dollar, divided."""
+    prices = {gpu.usd_per_hour for gpu in problem.cluster.kinds}
+    micro = {price: round(given(price) * 1_000_000) for price in prices}
+    unit = math.gcd(*micro.values())
+    return {price: number // unit for price, number in micro.items()}

@@ -1,0 +1,299 @@
+"""From the greatest rate to the greatest attainable rate: `solve`'s default objective.
+
+A method answers for the rate of a full pipeline, with memory for one microbatch in flight (or for the
+workload's number). No placement attains more than that bound. Where the answer attains its rate, it is the
+answer here, too; otherwise `engine.attainable` searches placements and numbers in flight together.
+"""
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pipelab.engine.attainable import Pairs, price_units
+from pipelab.engine.deadline import Ended, deadline_of
+from pipelab.engine.methods.aggregated import solve_aggregated
+from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
+from pipelab.engine.solvers import choice
+from pipelab.engine.solvers.solver_run import Progress
+from pipelab.engine.tolerances import ATTAINED, LAST_BITS, ONE_ANSWER
+from pipelab.errors import TooLarge
+from pipelab.evaluation import evaluate
+from pipelab.fields import given
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.solving import Result
+
+_SEARCHED = ("auto", "aggregated")
+NOT_CHOSEN = (
+    "this method maximises the rate of a full pipeline with memory for one microbatch in flight, "
+    "so nothing is proven of attainable rates but the bound"
+)
+
+
+def solve_for_attainable(
+    problem: Problem, method: str, function: Callable[..., Result], options: Mapping[str, Any]
+) -> Result:
+    """Run a method for the rate, and search on where its placement does not attain it.
+
+    Parameters
+    ----------
+    problem : Problem
+    method : str
+        Its name, as `solve` was given it.
+    function : function of a problem and options
+        Answers for the rate.
+    options : mapping
+        Of `solve`.
+
+    Returns
+    -------
+    Result
+    """
+    began, options = time.perf_counter(), dict(options)
+    report = options.get("on_progress")
+    if report is not None and method in _SEARCHED:
+        options["on_progress"] = _attained(problem, report)
+    found = function(problem.with_in_flight(problem.workload.in_memory), **options)
+    found = replace(found, problem=problem)
+    if found.placement is None:
+        return found
+    evaluation = given(found.evaluation)
+    attains = evaluation.attainable >= given(found.throughput) * (1 - LAST_BITS)
+    if attains or evaluation.in_flight is None:
+        return found
+    found = replace(found, throughput=evaluation.attainable)
+    if method not in _SEARCHED:
+        reason = f"{found.reason}; {NOT_CHOSEN}" if found.reason else NOT_CHOSEN
+        return replace(found, status="feasible", reason=reason)
+    if found.stopped_by in ("stop", "interrupt", "time limit") or found.method == "joint":
+        return replace(found, status="feasible")
+    left = None
+    if options.get("time_limit") is not None:
+        left = max(0.0, options["time_limit"] - (time.perf_counter() - began))
+    return _searched(found, options.get("solver", "scip"), left, options, report, began)
+
+
+def _searched(
+    found: Result,
+    solver: str,
+    left: float | None,
+    options: Mapping[str, Any],
+    report: Callable | None,
+    began: float,
+) -> Result:
+    """The pair that attains most, from the placement of the greatest rate."""
+    problem, progress = found.problem, [*found.details.get("progress", ())]
+    bound = found.bound
+
+    def moment() -> None:
+        spent = time.perf_counter() - began
+        progress.append(Progress(spent, pairs.attained, bound, 0, pairs.best))
+        if report is not None:
+            report(progress[-1])
+
+    with deadline_of(left, options.get("stop")) as deadline:
+        pairs = Pairs(problem, solver, deadline, on_best=moment)
+        pairs.keep(given(found.placement))
+        if bound is not None:
+            pairs.knows(bound)
+        most, stopped = pairs.greatest(options.get("gap", 0.0))
+    proven = most <= pairs.attained * (1 + ATTAINED)
+    bound = pairs.attained if proven else min(most, bound or most)
+    moment()
+    return replace(
+        found,
+        status="optimal" if proven else "feasible",
+        placement=pairs.best,
+        throughput=pairs.attained,
+        bound=bound,
+        seconds=time.perf_counter() - began,
+        solver=found.solver or choice.solver_version(solver),
+        reason="" if proven else found.reason,
+        stopped_by=None if proven else stopped,
+        details={**found.details, "progress": tuple(progress), "rounds": tuple(pairs.rounds)},
+    )
+
+
+def _attained(problem: Problem, report: Callable) -> Callable[[Progress], None]:
+    """Report what incumbents attain, in place of their rates."""
+
+    def reported(moment: Progress) -> None:
+        if moment.placement is not None:
+            attained = evaluate(problem, moment.placement).attainable
+            moment = replace(moment, incumbent=attained)
+        report(moment)
+
+    return reported
+
+
+def solve_for_least(
+    problem: Problem,
+    objective: str,
+    function: Callable[..., Result],
+    options: Mapping[str, Any],
+) -> Result:
+    """The least of "latency" or "cost" among placements that attain the floor `at_least`.
+
+    As above: first as if every placement attained its rate, which proves a lower bound; and where the answer
+    does not, over placements and numbers in flight together.
+    """
+    began, options = time.perf_counter(), dict(options)
+    found = function(problem.with_in_flight(problem.workload.in_memory), **options)
+    found = replace(found, problem=problem)
+    goal, evaluation = given(found.objective), found.evaluation
+    left = None
+    if options.get("time_limit") is not None:
+        left = max(0.0, options["time_limit"] - (time.perf_counter() - began))
+    if evaluation is None:
+        if found.status == "infeasible" and goal.at_least:
+            most = solve_for_attainable(
+                problem, "aggregated", solve_aggregated, {"time_limit": left}
+            )
+            found = replace(found, reason=_out_of_reach(most, goal.at_least))
+        return found
+    value = _value(problem, objective, given(found.placement))
+    reached = evaluation.attainable >= goal.at_least * (1 - ATTAINED)
+    if reached and value <= given(goal.value) * (1 + ONE_ANSWER):
+        return replace(found, throughput=evaluation.attainable)
+    known = replace(goal, value=value) if reached else replace(goal, value=None)
+    found = replace(
+        found,
+        status="feasible" if reached else "unknown",
+        placement=found.placement if reached else None,
+        throughput=evaluation.attainable if reached else None,
+        objective=known,
+    )
+    if found.stopped_by in ("stop", "interrupt", "time limit"):
+        return found
+    with deadline_of(left, options.get("stop")) as deadline:
+        pairs = Pairs(problem, options.get("solver", "scip"), deadline)
+        search = _least_time if objective == "latency" else _LeastRatio(pairs).run
+        placement, bound, stopped = search(pairs, goal.at_least, found.placement)
+        if placement is None and bound == math.inf:
+            most, _ = pairs.greatest()
+            reason = _why_none(goal.at_least, pairs.attained, most)
+            found = replace(found, status="infeasible", reason=reason, stopped_by=None)
+            return replace(found, objective=replace(goal, value=None, bound=None))
+    seconds = time.perf_counter() - began
+    if placement is None:
+        return replace(found, seconds=seconds, stopped_by=stopped)
+    value = _value(problem, objective, placement)
+    proven = bound >= value * (1 - 2 * ATTAINED)  # of a price and of a rate
+    bound = value if proven else max(bound, goal.bound or 0.0)
+    return replace(
+        found,
+        status="optimal" if proven else "feasible",
+        placement=placement,
+        throughput=evaluate(problem, placement).attainable,
+        seconds=seconds,
+        reason="" if proven else found.reason,
+        stopped_by=None if proven else stopped or "the solver's tolerance",
+        objective=replace(goal, value=value, bound=bound),
+        details={**found.details, **_named(objective, value, bound)},
+    )
+
+
+def _named(objective: str, value: float, bound: float) -> dict[str, float]:
+    if objective == "latency":
+        return {"seconds_per_pass": value, "bound_seconds": bound}
+    return {"usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound}
+
+
+def _value(problem: Problem, objective: str, placement: Placement) -> float:
+    """Seconds of a traversal, or dollars per million tokens."""
+    found = evaluate(problem, placement)
+    if objective == "latency":
+        return found.seconds_per_pass
+    return usd_per_million_tokens(given(price_per_hour(problem, placement)), found.attainable)
+
+
+def _least_time(
+    pairs: Pairs, floor: float, known: Placement | None
+) -> tuple[Placement | None, float, str | None]:
+    most = math.inf if known is None else pairs.uses(known, "seconds")
+    placement, bound, stopped = pairs.least("seconds", floor, most)
+    return placement or known, bound, stopped
+
+
+class _LeastRatio:
+    """The least price per attainable rate: ranges of rates, that of the least possible ratio first.
+
+    The least price of what attains t never falls as t rises. So once it is known at t, nothing that attains t or
+    more, up to T, has a lower ratio than that price over T; and what is to beat the best ratio known at such a
+    price has to attain more than their quotient.
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.pairs = pairs
+        self.best: Placement | None = None
+        self.ratio = math.inf
+
+    def run(
+        self, pairs: Pairs, floor: float, known: Placement | None
+    ) -> tuple[Placement | None, float, str | None]:
+        """The placement, a bound in dollars per million tokens, and what ended it early."""
+        if known is not None:
+            self._keep(known)
+        left, stopped = math.inf, None
+        cheapest = float(min(price_units(pairs.problem).values()))
+        ranges: list[tuple[float, float, float, float]] = []
+        here = 0.0
+        try:
+            top = pairs.most_rate(pairs.numbers.first) * (1 + ATTAINED)
+            ranges = [(cheapest / top, floor, top, cheapest)] if top else []
+            while ranges:
+                here, first, last, price = heapq.heappop(ranges)
+                if here >= self.ratio * (1 - ATTAINED / 2):
+                    left = min(left, here)
+                    break
+                first = max(first, price / self.ratio)
+                middle = first if last <= 1.05 * first or not first else math.sqrt(first * last)
+                at = middle if self.best is not None else first
+                placement, bound, stopped = pairs.least("price", at, self.ratio * last)
+                attained = at
+                if placement is not None:
+                    self._keep(placement)
+                    attained = evaluate(pairs.problem, placement).attainable
+                if at > first:
+                    heapq.heappush(ranges, (price / at, first, at, price))
+                attained = max(attained, at) * (1 + ATTAINED / 2)
+                if bound < math.inf and attained < last:
+                    heapq.heappush(ranges, (bound / last, attained, last, bound))
+                left = min(left, bound / attained)
+                if stopped is not None:
+                    break
+        except (Ended, TooLarge) as end:
+            stopped = end.reason if isinstance(end, Ended) else "list limit"
+            left = min(left, here)
+        least = min([left, self.ratio, *(entry[0] for entry in ranges)])
+        if self.best is None and least == math.inf:
+            return None, math.inf, None
+        return self.best, self._dollars(least), stopped
+
+    def _keep(self, placement: Placement) -> None:
+        used = self.pairs.uses(placement, "price")
+        ratio = used / evaluate(self.pairs.problem, placement).attainable
+        if ratio < self.ratio:
+            self.best, self.ratio = placement, ratio
+
+    def _dollars(self, ratio: float) -> float:
+        """Dollars per million tokens of a price in units over tokens/s."""
+        price, units = next(iter(price_units(self.pairs.problem).items()))
+        return usd_per_million_tokens(given(price) / units * ratio, 1.0)
+
+
+def _out_of_reach(most: Result, floor: float) -> str:
+    if most.placement is None or most.throughput is None:
+        return most.reason
+    return _why_none(floor, most.throughput, most.bound or math.inf)
+
+
+def _why_none(floor: float, attained: float, most: float) -> str:
+    """Why no placement attains a floor."""
+    text = f"none attains {floor:,.7g} tokens/s"
+    if most <= attained * (1 + ATTAINED):
+        return f"{text}, the greatest attainable rate being {attained:,.7g} tokens/s"
+    return f"{text}; the best found attains {attained:,.7g} tokens/s"
