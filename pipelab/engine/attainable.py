@@ -107,6 +107,10 @@ class Pairs:
     _instances: dict[tuple[int, bool], Instance] = field(default_factory=dict)
     _most: dict[int, tuple[float, int]] = field(default_factory=dict)
 
+    def under(self, budget: Budget) -> "Pairs":
+        """The same pairs within a budget."""
+        return Pairs(self.problem, self.solver, self.deadline, budget, _instances=self._instances)
+
     @cached_property
     def numbers(self) -> Range:
         """All numbers in flight."""

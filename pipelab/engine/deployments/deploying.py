@@ -17,41 +17,35 @@ from pydantic import BeforeValidator
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.generation import Generation
-from pipelab.engine.deployments.listing import close_gap
-from pipelab.engine.deployments.master import Demand
+from pipelab.engine.deployments.listing import MOST_MIXES, close_gap
+from pipelab.engine.deployments.master import Column, Demand
 from pipelab.engine.deployments.mixes import Mixes
-from pipelab.engine.deployments.offers import Offer, offers_of
+from pipelab.engine.deployments.offers import Offer, first_ranges, offers_attaining, offers_of
 from pipelab.engine.deployments.one_pipeline import add_best_alone
 from pipelab.engine.deployments.pricing import Pricing
-from pipelab.engine.deployments.read_back import pipelines_of
+from pipelab.engine.deployments.read_back import pipeline_of, pipelines_of
 from pipelab.engine.deployments.reasons import dual_prices, size, too_much, why_none, why_open
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.engine.deployments.steady_pricing import SteadyPricing
-from pipelab.engine.in_flight_result import steady_rate
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
-from pipelab.engine.methods.latency import refuse_transfers
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED
 from pipelab.errors import TooLarge
-from pipelab.evaluation import evaluate
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
 from pipelab.problem import Problem, Workload
 
+_SHARE_OF_RATES = 0.4  # of a time limit, for the deployment whose pipelines count with their rates
 _MOST_APART = 200_000  # mixes, where a second search keeps nodes apart
 
 _Batches = Annotated[
     Annotated[tuple[Count, ...], MinLen(1)] | None,
     BeforeValidator(lambda sizes: tuple(sizes) if is_list(sizes) else sizes),
     described("batch sizes, such as [4, 8, 16]"),
-]
-_InFlight = Annotated[
-    Annotated[tuple[Count, ...], MinLen(1)] | None,
-    BeforeValidator(lambda numbers: tuple(numbers) if is_list(numbers) else numbers),
-    described("numbers of microbatches, such as [1, 2, 4]"),
 ]
 
 
@@ -61,7 +55,6 @@ def deploy(
     at_least: Annotated[NotNegative, described("tokens/s, a finite number of at least 0")] = 0.0,
     *,
     batches: _Batches = None,
-    in_flight: _InFlight = None,
     solver: choice.Solver = "highs",
     time_limit: choice.TimeLimit = None,
     gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
@@ -75,17 +68,14 @@ def deploy(
     Parameters
     ----------
     problem : Problem
-        What is to be served, and on what. Each pipeline keeps the rules of a placement.
+        What is to be served, and on what. Each pipeline keeps the rules of a placement, and counts
+        with its attainable rate: the number in flight is chosen with it, or is the workload's.
     at_least : float
         A load in tokens/s. Then the deployment is sought that serves it for the fewest dollars per
         hour, and every GPU needs a price (`GPU.usd_per_hour`). 0: the greatest throughput.
     batches : sequence of int, optional
         Batch sizes among which each pipeline has the one that suits it best; by default the
         problem's own.
-    in_flight : sequence of int, optional
-        Numbers of microbatches in flight among which each pipeline has the one that suits it best:
-        memory holds them all, and the pipeline counts with what they yield. By default the
-        problem's own number, which counts for memory only. Links must be counted in tokens/s.
     solver : {"scip", "highs"}
         The solver for the integer programs.
     time_limit : float, optional
@@ -100,8 +90,8 @@ def deploy(
     Returns
     -------
     Deployment
-        "optimal" is proven among all deployments. Where nothing fits, or no deployment serves the
-        load, the status is "infeasible" and `reason` says by how much.
+        "optimal" is proven among all deployments with these batches, over all numbers in flight.
+        Where nothing fits, or no deployment serves the load, the status is "infeasible" and `reason` says by how much.
 
     Raises
     ------
@@ -133,14 +123,9 @@ def deploy(
         refuse_unpriced(problem, "deploy")
     sizes = batches or (problem.workload.batch_size,)
     loads = [replace(problem.workload, batch_size=b) for b in dict.fromkeys(sizes)]
-    if in_flight is not None:
-        refuse_transfers(problem, "deploy")
-        numbers = sorted(set(in_flight))
-        loads = [replace(load, in_flight=n) for load in loads for n in numbers]
-    steady = in_flight is not None
     with deadline_of(time_limit, stop) as deadline:
-        again = partial(deploy, batches=batches, in_flight=in_flight, solver=solver, gap=gap)
-        ask = _Deploying(problem, at_least, solver, gap, on_progress, deadline, steady, again)
+        again = partial(deploy, batches=batches, solver=solver, gap=gap)
+        ask = _Deploying(problem, at_least, solver, gap, on_progress, deadline, again)
         return ask.run(loads)
 
 
@@ -154,14 +139,51 @@ class _Deploying:
     gap: float
     on_progress: Callable | None
     deadline: Deadline
-    steady: bool = False
     again: Callable[..., Deployment] | None = None
     unpacked: bool = False  # the best by numbers did not fit into the nodes
 
     def run(self, loads: Sequence[Workload]) -> Deployment:
+        """By rates first: no pipeline attains more. Then by attainable rates, where these are less."""
+        whole, known = self.deadline, None
+        if whole.limited:
+            self.deadline = whole.within(_SHARE_OF_RATES * whole.left)
+        found = self.by_rates(loads)
+        self.deadline = whole
+        if found.status == "infeasible" and self.at_least:
+            return self._out_of_reach(found)
+        if all(_attains(self.problem, pipeline) for pipeline in found.pipelines):
+            return replace(found, seconds=whole.spent)
+        if whole.reason is None:
+            known = self.by_attainable(loads, found)
+        return replace(_with_attainable(found, self.at_least, known), seconds=whole.spent)
+
+    def _out_of_reach(self, found: Deployment) -> Deployment:
+        """A load beyond all rates, with the most that can be attained as the reason."""
+        left = self.deadline.left if self.deadline.limited else None
+        most = given(self.again)(self.problem, time_limit=left, stop=self.deadline.stop)
+        if most.throughput is None:
+            return found
+        bound = math.inf if most.bound is None else most.bound
+        reason = too_much(self.at_least, most.throughput, bound)
+        return replace(found, reason=reason, seconds=self.deadline.spent)
+
+    def by_attainable(self, loads: Sequence[Workload], known: Deployment) -> Deployment | None:
+        """The same where pipelines count with what they attain; None where that is too large."""
+        offers: list[Offer] = []
+        try:
+            for load in loads:
+                problem = replace(self.problem, workload=load)
+                offers += offers_attaining(problem, first_ranges(problem), self.deadline)
+            if not offers or Mixes(offers[0].rates.classes.count.tolist()).total > MOST_MIXES:
+                return None
+            return self._of(offers, known)
+        except (Ended, TooLarge):
+            return None
+
+    def by_rates(self, loads: Sequence[Workload]) -> Deployment:
         """Rates, columns, and the gap closed; whatever ends it early, the best so far."""
         try:
-            offers = offers_of(self.problem, loads, self.deadline, self.steady)
+            offers = offers_of(self.problem, loads, self.deadline)
         except Ended as end:
             return self._unlisted(end.reason, loads[0])
         if not offers:
@@ -172,7 +194,7 @@ class _Deploying:
     def _apart(self, loads: Sequence[Workload], found: Deployment) -> Deployment:
         """The same with nodes kept apart, where there are few enough mixes for that; or what was found."""
         try:
-            offers = offers_of(self.problem, loads, self.deadline, self.steady, apart=True)
+            offers = offers_of(self.problem, loads, self.deadline, apart=True)
             few = Mixes(offers[0].rates.classes.count.tolist()).total <= _MOST_APART
         except (Ended, TooLarge):
             return found
@@ -185,15 +207,17 @@ class _Deploying:
             worse = again.value is None or (found.value is not None and values[0] < values[1])
         return found if worse and again.status not in ("optimal", "infeasible") else again
 
-    def _of(self, offers: Sequence[Offer]) -> Deployment:
+    def _of(self, offers: list[Offer], known: Deployment | None = None) -> Deployment:
         """The best of pipelines with these workloads."""
-        pricing = SteadyPricing if self.steady else Pricing
-        pricings = [pricing(offer.rates) for offer in offers]
+        pricings = [_pricing(offer) for offer in offers]
         classes = offers[0].rates.classes
         price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
         demand = Demand(classes.count, 0.0, np.array(price))
         report = None if self.at_least else self.on_progress
         most = Generation(pricings, demand, self.solver, self.deadline, report, self.gap)
+        most.halve = partial(_halved, offers, pricings, self.deadline)
+        if known is not None:
+            _keep_all(most, offers, known)
         if not self.at_least:
             return self._searched(most, offers, pricings)
         return self._cheapest(most, offers, pricings)
@@ -210,7 +234,7 @@ class _Deploying:
         try:
             generation.run()
             if generation.open > max(self.gap, 0.0) or generation.best is None:
-                add_best_alone(generation, offers, self.steady)
+                add_best_alone(generation, offers)
                 proven = close_gap(generation, offers, pricings)
         except Ended as end:
             ended = end.reason
@@ -249,6 +273,7 @@ class _Deploying:
         demand = replace(most.demand, load=self.at_least)
         least = Generation(pricings, demand, self.solver, self.deadline, self.on_progress, self.gap)
         least.columns, least.beyond = list(most.columns), list(most.beyond)
+        least.halve, least.live = most.halve, list(most.live)
         least.keep(given(most.best))
         return self._searched(least, offers, pricings, ended)
 
@@ -266,7 +291,9 @@ class _Deploying:
         chosen = [] if generation is None or generation.best is None else generation.best
         pipelines = pipelines_of(offers, chosen)
         rate = math.fsum(p.throughput * p.count for p in pipelines)
-        self.unpacked = rate < sum(c.rate for c in chosen) * (1 - ONE_ANSWER)
+        self.unpacked = self._rate_of(offers, pipelines) < sum(c.rate for c in chosen) * (
+            1 - ONE_ANSWER
+        )
         if self.unpacked and rate < self.at_least * (1 - REACHED):
             pipelines = ()
         if not pipelines and ended and offers:
@@ -305,6 +332,12 @@ class _Deploying:
             again=self.again,
         )
 
+    def _rate_of(self, offers: Sequence[Offer], pipelines: Sequence[Pipeline]) -> float:
+        """What these pipelines count with: their rates, or what they attain."""
+        if not offers or offers[0].numbers is not None:
+            return math.fsum(p.throughput * p.count for p in pipelines)
+        return math.fsum(_evaluated(self.problem, p).rate * p.count for p in pipelines)
+
     def _value(self, pipelines: Sequence[Pipeline]) -> float:
         if not self.at_least:
             return math.fsum(p.throughput * p.count for p in pipelines)
@@ -325,10 +358,9 @@ class _Deploying:
         placement = stand_in(problem, self.at_least)
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
-            found = evaluate(problem, placement)
-            rate = steady_rate(found, load.in_flight) if self.steady else found.throughput
-            if rate >= self.at_least:
-                pipelines = (Pipeline((placement,), load, rate, self.steady),)
+            pipeline = pipeline_of(problem, (placement,))
+            if pipeline.throughput >= self.at_least:
+                pipelines = (pipeline,)
         return Deployment(
             problem=self.problem,
             status="feasible" if pipelines else "unknown",
@@ -342,3 +374,78 @@ class _Deploying:
             details={"progress": ()},
             again=self.again,
         )
+
+
+def _evaluated(problem: Problem, pipeline: Pipeline) -> Evaluation:
+    return evaluate(replace(problem, workload=pipeline.workload), pipeline.placement)
+
+
+def _attains(problem: Problem, pipeline: Pipeline) -> bool:
+    """Whether a pipeline attains the rate that it has with memory for one microbatch in flight."""
+    number = 1 if problem.workload.in_flight is None else problem.workload.in_flight
+    counted = replace(problem, workload=pipeline.workload).with_in_flight(number)
+    rate = evaluate(counted, pipeline.placement).rate
+    return pipeline.throughput >= rate * (1 - ONE_ANSWER)
+
+
+def _with_attainable(by_rates: Deployment, at_least: float, found: Deployment | None) -> Deployment:
+    """The better of two deployments, with the tighter of their bounds: by rates, and by what they attain."""
+    if found is not None and found.status in ("optimal", "infeasible"):
+        return found
+    serves = by_rates.throughput is not None and by_rates.throughput >= at_least * (1 - REACHED)
+    first = by_rates if serves else replace(by_rates, pipelines=(), throughput=None)
+    chosen = first
+    if found is not None and found.value is not None:
+        worse = first.value is None or (
+            found.value < first.value if at_least else found.value > first.value
+        )
+        chosen = found if worse else first
+    tighter = max if at_least else min
+    bounds = [d.bound for d in (by_rates, found) if d is not None and d.bound is not None]
+    bound = tighter(bounds) if bounds else None
+    stopped = by_rates.stopped_by if found is None else found.stopped_by
+    if chosen.value is None:
+        return replace(chosen, status="unknown", bound=bound, stopped_by=stopped or "list limit")
+    rule = status_and_least if at_least else status_and_bound
+    status, bound = rule(chosen.value, bound)
+    reason = "" if status == "optimal" or found is None else found.reason
+    return replace(
+        chosen, status=status, bound=bound, reason=reason,
+        stopped_by=None if status == "optimal" else stopped or "list limit",
+        details=by_rates.details if found is None else found.details,
+    )  # fmt: skip
+
+
+def _pricing(offer: Offer) -> Pricing:
+    return Pricing(offer.rates) if offer.numbers is None else SteadyPricing(offer.rates, offer)
+
+
+def _halved(
+    offers: list[Offer], pricings: list[Pricing], deadline: Deadline, number: int
+) -> list[int] | None:
+    """Add the halves of an offer; their numbers, or None if it has none."""
+    if offers[number].numbers is None or given(offers[number].numbers).single:
+        return None
+    halves = offers[number].halves(deadline)
+    first = len(offers)
+    offers += halves
+    pricings += map(_pricing, halves)
+    return list(range(first, len(offers)))
+
+
+def _keep_all(generation: Generation, offers: Sequence[Offer], known: Deployment) -> None:
+    """Begin with the pipelines of a deployment, as columns with what they attain."""
+    classes, chosen = offers[0].rates.classes, []
+    for pipeline in known.pipelines:
+        load = replace(pipeline.workload, in_flight=known.problem.workload.in_flight)
+        number = next(i for i, offer in enumerate(offers) if offer.problem.workload == load)
+        for replica in pipeline.replicas:
+            stages = tuple(
+                (len(s.layers), tuple(np.bincount(classes.of[list(s.gpus)], minlength=len(classes)).tolist()))
+                for s in replica.stages
+            )  # fmt: skip
+            used = tuple(np.sum([gpus for _, gpus in stages], axis=0).tolist())
+            chosen.append(Column(pipeline.throughput, used, number, stages=stages))
+    if chosen:
+        generation.columns += dict.fromkeys(chosen)
+        generation.keep(chosen)

@@ -45,6 +45,7 @@ _LEAST_PRICE = 1e-9  # as a share of the highest: a price of 0 would make the ra
 _CONVERGED = 1e-7
 _ROUNDING_SECONDS = 5.0
 _SILENT_SECONDS = 1.0
+_HALVED_FROM = 3  # rounds: before, prices say little
 
 
 class Prices(NamedTuple):
@@ -82,8 +83,13 @@ class Generation:
         The pipelines of the best deployment so far, repeated.
     prices : Prices or None
         Those of the best bound so far.
-    limits : OwnLimits or None
-        Of one pipeline, where these are counted.
+    limits : dict or None
+        The `OwnLimits` of one pipeline of each offer, where these are counted.
+    halve : function of an offer's index
+        The indices of the offers that its halves became, whose pricings were added; None if it has
+        no halves.
+    live : list of int
+        Offers that were not halved.
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
     """
@@ -100,9 +106,15 @@ class Generation:
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
-    limits: OwnLimits | None = None
+    limits: dict[int, OwnLimits] | None = None
+    halve: Callable[[int], list[int] | None] = lambda offer: None
+    live: list[int] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     _seen: set[tuple] = field(default_factory=set)
+    _ratios: dict[int, tuple[np.ndarray, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.live = self.live or list(range(len(self.pricings)))
 
     @property
     def value(self) -> float | None:
@@ -150,7 +162,8 @@ class Generation:
         """
         if not self.beyond or self.open <= max(self.gap, ONE_ANSWER):
             return
-        self.limits, self.beyond = OwnLimits(self.pricings, self.demand.counts), []
+        self.limits, self.beyond = {}, []
+        self._ratios = {}
         if not self._rounds(_TIGHTER_ROUNDS):
             self.improve(_ROUNDING_SECONDS)
 
@@ -201,24 +214,55 @@ class Generation:
         demand = self.demand
         cost = capacity + (demand.price if demand.load else 0.0)
         cost = cost + _LEAST_PRICE * max(cost.max(), 1e-300)
-        least = [pricing.least(cost, self.deadline) for pricing in self.pricings]
-        if self.limits is not None:
-            self.limits.raise_least(cost, least, self.deadline)
-        ratio = max(
-            float((p.asked[1] / price).max(initial=0.0))
-            for p, price in zip(self.pricings, least, strict=True)
-        )
+        least, ratio = self._greatest_ratio(cost)
         if not ratio:  # no pipeline, whatever the rate
             return 0
         self._bound(cost, capacity, ratio)
         new = 0
-        for i, (pricing, price) in enumerate(zip(self.pricings, least, strict=True)):
+        for i, price in least.items():
+            pricing = self.pricings[i]
             rates = pricing.asked[0]
             with np.errstate(divide="ignore", invalid="ignore"):
                 profit = per_rate * rates - price if per_rate else rates / price
             profitable = profit > (1e-9 * per_rate * rates)
             new += self._add(i, pricing, _spread_out(rates, profit, profitable), cost)
         return new
+
+    def _greatest_ratio(self, cost: np.ndarray) -> tuple[dict[int, np.ndarray], float]:
+        """The least prices of the offers that decide, and the greatest ratio of a rate to its price.
+
+        When prices change, no ratio of an offer grows by more than the largest share by which a price
+        fell. So the offer that may have the greatest is priced first, and those that cannot reach it
+        are left out. A range of numbers in flight that decides is halved.
+        """
+        least: dict[int, np.ndarray] = {}
+        ratio: dict[int, float] = {}
+
+        def may(i: int) -> float:
+            if i in ratio or i not in self._ratios:
+                return ratio.get(i, np.inf)
+            before, known = self._ratios[i]
+            return known * float((before / cost).max())
+
+        while self.live:
+            i = max(self.live, key=may)
+            if i in ratio:
+                near = self.rounds >= _HALVED_FROM and self.open > max(self.gap, ONE_ANSWER)
+                halves = self.halve(i) if near else None
+                if halves is None:
+                    return least, ratio[i]
+                self.live = [j for j in self.live if j != i] + halves
+                for j in halves:
+                    self._ratios[j] = cost, ratio[i]
+                continue
+            pricing = self.pricings[i]
+            least[i] = pricing.least(cost, self.deadline)
+            if self.limits is not None:
+                own = self.limits.setdefault(i, OwnLimits([pricing], self.demand.counts))
+                own.raise_least(cost, [least[i]], self.deadline)
+            ratio[i] = float((pricing.asked[1] / least[i]).max(initial=0.0))
+            self._ratios[i] = cost, ratio[i]
+        return least, 0.0
 
     def _bound(self, cost: np.ndarray, capacity: np.ndarray, ratio: float) -> None:
         """Keep the prices if their bound is better."""
@@ -238,7 +282,7 @@ class Generation:
         """New columns from the cheapest pipelines at some rates."""
         new = 0
         if self.limits is not None:
-            cost = cost + self.limits.prices[offer]
+            cost = cost + self.limits[offer].prices[0]
         found = pricing.pipelines(cost, which, self.deadline) if which else []
         for stages, asked in zip(found, which, strict=True):
             rows = rows_of(stages)

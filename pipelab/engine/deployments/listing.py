@@ -14,11 +14,12 @@ from pipelab.engine.deployments.generation import Generation
 from pipelab.engine.deployments.master import Column, Demand, repeated, whole
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer
-from pipelab.engine.deployments.pass_times import MOST_CELLS, LeastPasses, best_rates
+from pipelab.engine.deployments.pass_times import MOST_CELLS, BestRates, LeastPasses
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.reachable import ReachableMixes, frontier
 from pipelab.engine.deployments.sums import MOST_STEPS, best_sums, chosen, number_of_steps
 from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.fields import given
 
 MOST_MIXES = 4_000_000  # half a megabyte for each set of mixes
 _FEW_MIXES = 20_000  # listed in a second
@@ -69,22 +70,41 @@ def list_all(
     return Listed(columns, complete)
 
 
-def list_steady(offers: Sequence[Offer], generation: Generation) -> Listed:
-    """Every pipeline that a better deployment could have, where its microbatches in flight count."""
+def list_attaining(
+    offers: list[Offer], deadline: Deadline, generation: Generation | None = None
+) -> Listed:
+    """Every pipeline by its attainable rate, or those that a better deployment could have.
+
+    Ranges of numbers in flight that may hold one are halved; the halves are added to `offers`.
+    """
     mixes = Mixes(offers[0].rates.classes.count.tolist())
-    tables = [LeastPasses(offer, mixes, generation.watched) for offer in offers]
-    if mixes.total > MOST_MIXES or any(passes.cells() > MOST_CELLS for passes in tables):
+    if mixes.total > MOST_MIXES:
         return Listed([], False)
     enough = np.zeros(mixes.shape)
-    if generation.prices is not None:
+    if generation is not None and generation.prices is not None:
         price = np.tensordot(generation.prices.per_gpu, np.indices(mixes.shape), 1)
         enough = np.maximum(enough, price - generation.slack - _margin(generation))
-    best, complete = best_rates(tables, enough)
+    best, complete = BestRates.none(enough.shape), True
+    waiting = list(range(len(offers))) if generation is None else list(generation.live)
+    try:
+        while waiting:
+            i = waiting.pop()
+            passes = LeastPasses(offers[i], mixes, deadline)
+            if passes.cells() > MOST_CELLS:
+                return Listed([], False)
+            if offers[i].last == given(offers[i].numbers).first:
+                passes.look_through(i, best, enough)
+            elif passes.exceed(np.maximum(best.rate, enough)):
+                halves = offers[i].halves(deadline)
+                waiting += range(len(offers), len(offers) + len(halves))
+                offers += halves
+    except Ended:
+        complete = False
     columns = [
         Column(float(best.rate[mix]), mix, int(best.offer[mix]), int(best.at[mix]))
         for mix in map(tuple, best.smallest().tolist())
     ]
-    return Listed(_worthwhile(columns, generation), complete)
+    return Listed(_worthwhile(columns, generation) if generation else columns, complete)
 
 
 def _of_interest(offer: Offer, pricing: Pricing, generation: Generation) -> tuple[int, int]:
@@ -133,7 +153,7 @@ def _profit(columns: list[Column], generation: Generation) -> np.ndarray:
     return rate - np.array([c.gpus for c in columns]) @ generation.prices.per_gpu
 
 
-def close_gap(generation: Generation, offers: Sequence[Offer], pricings: Sequence[Pricing]) -> bool:
+def close_gap(generation: Generation, offers: list[Offer], pricings: Sequence[Pricing]) -> bool:
     """List what a better deployment could have and solve the whole program; whether the best is proven.
 
     Where there are many mixes, first what `Generation.tighten` can do without a list.
@@ -149,8 +169,8 @@ def close_gap(generation: Generation, offers: Sequence[Offer], pricings: Sequenc
             return False  # the bound says it
     demand, deadline = generation.demand, generation.watched
     listed = (
-        list_steady(offers, generation)
-        if offers[0].steady
+        list_attaining(offers, deadline, generation)
+        if offers[0].numbers is not None
         else list_all(offers, deadline, pricings, generation)
     )
     columns = listed.columns

@@ -1,7 +1,7 @@
 """The rates of pipelines with so many microbatches in flight, for every mix of GPUs at once.
 
 With n in flight a full pipeline yields min(r, n·w / L) tokens/s: r is the rate of its slowest stage
-or link, w the tokens of a microbatch, L the time of a pass (`in_flight_result.steady_rate`). Let
+or link, w the tokens of a microbatch, L the time of a pass. Let
 L(t, mix) be the least time of a pass among pipelines on GPUs of the mix, or fewer, whose stages and
 links all reach t. Then the best rate of a mix is
 
@@ -15,17 +15,17 @@ As t rises L(t, mix) rises. So between two rates a < b whose tables are known no
 min(b, n·w / L(a, mix)), and ranges in which that is no more than what is known are left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.deadline import NEVER, Deadline, Ended
+from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer
 from pipelab.engine.deployments.reachable import StageOf
-from pipelab.engine.formulations.latency.times import PassTimes, pass_times
+from pipelab.engine.formulations.latency.times import PassTimes, times_of
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.tolerances import LAST_BITS
 
@@ -58,8 +58,62 @@ class LeastPasses:
 
     def rates(self, index: int, least: np.ndarray) -> np.ndarray:
         """What pipelines yield that have these least times at rate number `index`; 0 where there is none."""
-        load = self.offer.problem.workload
-        return np.minimum(self.offer.rates.thresholds[index], load.in_flight * load.tokens / least)
+        tokens = self.offer.last * self.offer.problem.workload.tokens
+        return np.minimum(self.offer.rates.thresholds[index], tokens / least)
+
+    def look_through(self, number: int, best: "BestRates", enough: np.ndarray) -> None:
+        """Enter the best rate of every mix, halving the ranges of rates that may hold more than is known.
+
+        Parameters
+        ----------
+        number : int
+            Of the offer.
+        best : BestRates
+            What is known; changed in place.
+        enough : float array over mixes
+            Rates up to these need not be found.
+
+        Raises
+        ------
+        Ended
+        """
+
+        def look(at: int) -> np.ndarray:
+            least = self.at(at)
+            rate = self.rates(at, least)
+            better = rate > best.rate
+            best.rate[better], best.offer[better], best.at[better] = rate[better], number, at
+            return least
+
+        for _ in self._halved(look, lambda: np.maximum(best.rate, enough)):
+            pass
+
+    def exceed(self, known: np.ndarray) -> bool:
+        """Whether a mix may yield more than what is known of it."""
+        above = False
+
+        def look(at: int) -> np.ndarray:
+            nonlocal above
+            least = self.at(at)
+            above |= bool((self.rates(at, least) > known * (1 + LAST_BITS)).any())
+            return least
+
+        return any(above for _ in self._halved(look, lambda: known)) or above
+
+    def _halved(
+        self, look: Callable[[int], np.ndarray], known: Callable[[], np.ndarray]
+    ) -> Iterator[None]:
+        """Look at rates until no range between two of them may hold more than what is known."""
+        ranges = [(0, len(self.offer.rates.thresholds), look(0))]
+        while ranges:
+            yield
+            first, end, least = ranges.pop()
+            if end - first < 2:
+                continue
+            most = self.rates(end - 1, least)
+            if (most > known() * (1 + LAST_BITS)).any():
+                middle = (first + end) // 2
+                ranges += [(first, middle, least), (middle, end, look(middle))]
 
     def cells(self) -> int:
         """How many numbers the tables of one rate have."""
@@ -108,7 +162,7 @@ class LeastPasses:
 
     def _times(self, index: int) -> PassTimes:
         floor = float(self.offer.rates.thresholds[index])
-        return pass_times(self.offer.problem, floor, self.deadline)
+        return times_of(self.offer.instance, floor, self.deadline)
 
     def _filled(self, index: int) -> tuple[PassTimes, list[np.ndarray]]:
         """The least time of the first 0, 1, … M layers by group of the last stage and mix; shape (G, mix) each."""
@@ -159,6 +213,11 @@ class BestRates(NamedTuple):
     offer: np.ndarray
     at: np.ndarray
 
+    @classmethod
+    def none(cls, shape: tuple[int, ...]) -> "BestRates":
+        """Nothing is known yet."""
+        return cls(np.zeros(shape), np.full(shape, -1), np.full(shape, -1))
+
     def smallest(self) -> np.ndarray:
         """The mixes whose best rate no mix with a GPU less has; shape (number, classes)."""
         fewer = np.zeros_like(self.rate)
@@ -168,42 +227,3 @@ class BestRates(NamedTuple):
             to[axis], of[axis] = slice(1, None), slice(None, -1)
             np.maximum(fewer[tuple(to)], self.rate[tuple(of)], out=fewer[tuple(to)])
         return np.argwhere(self.rate > fewer * (1 + LAST_BITS))
-
-
-def best_rates(tables: Sequence[LeastPasses], enough: np.ndarray) -> tuple[BestRates, bool]:
-    """The best rate of every mix over all workloads; and whether it is, as the deadline was not first.
-
-    Parameters
-    ----------
-    enough : float array over mixes
-        Rates up to these need not be found.
-    """
-    best = BestRates(np.zeros(enough.shape), np.full(enough.shape, -1), np.full(enough.shape, -1))
-    try:
-        for i, passes in enumerate(tables):
-            _look_through(i, passes, best, enough)
-    except Ended:
-        return best, False
-    return best, True
-
-
-def _look_through(i: int, passes: LeastPasses, best: BestRates, enough: np.ndarray) -> None:
-    """All rates of one workload, halving the ranges that may hold more than is known."""
-
-    def look(at: int) -> np.ndarray:
-        least = passes.at(at)
-        rate = passes.rates(at, least)
-        better = rate > best.rate
-        best.rate[better], best.offer[better], best.at[better] = rate[better], i, at
-        return least
-
-    ranges = [(0, len(passes.offer.rates.thresholds), look(0))]
-    while ranges:
-        first, end, least = ranges.pop()
-        if end - first < 2:
-            continue
-        most = passes.rates(end - 1, least)
-        if not (most > np.maximum(best.rate, enough) * (1 + LAST_BITS)).any():
-            continue
-        middle = (first + end) // 2
-        ranges += [(first, middle, least), (middle, end, look(middle))]

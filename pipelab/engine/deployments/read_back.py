@@ -7,6 +7,7 @@ take GPUs of several nodes.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipelab.engine.deployments.master import Column
 from pipelab.engine.deployments.mixes import Mixes
@@ -14,10 +15,10 @@ from pipelab.engine.deployments.offers import Offer
 from pipelab.engine.deployments.pass_times import LeastPasses
 from pipelab.engine.deployments.reachable import ReachableMixes, StageOf
 from pipelab.engine.deployments.result import Pipeline
-from pipelab.engine.in_flight_result import steady_rate
 from pipelab.errors import InvalidPlacement, PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
+from pipelab.problem import Problem
 
 
 def pipelines_of(offers: Sequence[Offer], chosen: Sequence[Column]) -> tuple[Pipeline, ...]:
@@ -51,20 +52,22 @@ def pipelines_of(offers: Sequence[Offer], chosen: Sequence[Column]) -> tuple[Pip
             continue  # a stage over two nodes lacks the memory that it has within one
         replicas[column, rate].append(placement)
     found = [
-        Pipeline(
-            tuple(own), offers[column.offer].problem.workload, rate, offers[column.offer].steady
-        )
-        for (column, rate), own in replicas.items()
+        pipeline_of(offers[column.offer].problem, tuple(own))
+        for (column, _), own in replicas.items()
     ]
     return tuple(sorted(found, key=lambda p: -p.throughput))
 
 
+def pipeline_of(problem: Problem, replicas: tuple[Placement, ...]) -> Pipeline:
+    """Replicas of one attainable rate, with the number in flight that it takes."""
+    found = evaluate(problem, replicas[0])
+    load = replace(problem.workload, in_flight=found.in_flight)
+    return Pipeline(replicas, load, found.attainable)
+
+
 def rate_of(offer: Offer, placement: Placement) -> float:
-    """What a placement yields with an offer's workload, as the evaluator has it."""
-    found = evaluate(offer.problem, placement)
-    if offer.steady:
-        return steady_rate(found, offer.problem.workload.in_flight)
-    return found.throughput
+    """What a placement attains with an offer's workload, as the evaluator has it."""
+    return evaluate(offer.problem, placement).attainable
 
 
 class _Free:
@@ -100,7 +103,7 @@ class _Free:
 
 def _stages_of(offer: Offer, column: Column) -> Sequence[StageOf]:
     """The stages of a column that says only which rate its GPUs reach."""
-    if offer.steady:
+    if offer.numbers is not None:
         return LeastPasses(offer, Mixes(column.gpus)).stages(column.index, column.gpus)
     reachable = ReachableMixes(offer.rates, Mixes(column.gpus))
     return reachable.stages(column.index, column.gpus)

@@ -28,18 +28,15 @@ class Pipeline:
     replicas : tuple of Placement
         One for each pipeline.
     workload : Workload
-        With the batch that each of them works on.
+        With the batch that each of them works on,
+        and the number in flight with which it attains its throughput.
     throughput : float
-        Of each, in tokens/s.
-    steady : bool
-        True: that is what `workload.in_flight` microbatches in flight yield. False: what enough of
-        them would yield.
+        What each attains, in tokens/s.
     """
 
     replicas: tuple[Placement, ...]
     workload: Workload
     throughput: float
-    steady: bool = False
 
     @property
     def count(self) -> int:
@@ -87,7 +84,7 @@ class Deployment:
         `progress`: incumbent and bound, round by round. `dual_prices`: by type, what the relaxation
         says that one more GPU brings, in tokens/s.
     again : function or None
-        `deploy` with the same batches and microbatches in flight, for a problem and a load.
+        `deploy` with the same batches, for a problem and a load.
     """
 
     problem: Problem

@@ -1,7 +1,8 @@
-"""The least dual price of a pipeline that yields a rate with so many microbatches in flight.
+"""The least dual price of a pipeline that attains a rate with a number in flight of a range.
 
-A pipeline yields t or more with n in flight if its stages and links reach t and a pass takes at most
-n·w / t seconds (`pass_times`). That limit on a sum is taken into the price: with κ ≥ 0 per second,
+A pipeline attains t or more with n in flight if its stages and links reach t and a traversal takes at most
+n·w / t seconds (`pass_times`); n is the last number of the range, and memory is counted for the first.
+That limit on a sum is taken into the price: with κ ≥ 0 per second,
 
     Σ (price + κ · seconds) - κ · n·w / t
 
@@ -15,14 +16,17 @@ longer; a hop counts with the shortest there is.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.deployments.offers import Offer
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.reachable import StageOf
 from pipelab.engine.stage_arrays import stage_tables
+from pipelab.evaluation import evaluate
+from pipelab.fields import given
+from pipelab.placement import Placement
 
 _RATES = 200  # steps of the logarithm
 _STEPS = 10  # prices of a second that are tried
@@ -31,15 +35,19 @@ _JUST_ABOVE = 1 + 1e-11
 
 @dataclass(frozen=True, eq=False)
 class SteadyPricing(Pricing):
-    """`Pricing` where `Workload.in_flight` of the table's problem counts.
+    """`Pricing` where attainable rates count.
 
     Attributes
     ----------
+    offer : Offer
+        With its range of numbers in flight.
     chosen : list of float array
         The price of a second that was best at each rate, at the last call of `least`.
     """
 
+    offer: Offer | None = None
     chosen: list[np.ndarray] = field(default_factory=list)
+    _attained: dict[tuple, float] = field(default_factory=dict)
 
     @cached_property
     def asked(self) -> tuple[np.ndarray, np.ndarray]:
@@ -57,8 +65,9 @@ class SteadyPricing(Pricing):
     @cached_property
     def _limit(self) -> np.ndarray:
         """How long a pass may take at each rate; infinite for the rate below all."""
-        load, low = self.rates.problem.workload, self.asked[0]
-        return np.concatenate([[np.inf], load.in_flight * load.tokens / low[1:]])
+        low = self.asked[0]
+        tokens = given(self.offer).last * self.rates.problem.workload.tokens
+        return np.concatenate([[np.inf], tokens / low[1:]])
 
     @cached_property
     def _passes(self) -> np.ndarray:
@@ -99,6 +108,9 @@ class SteadyPricing(Pricing):
     def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> np.ndarray:
         """Prices for ratios: in no range has a pipeline more rate per price than the highest rate per this price."""
         best = super().least(prices, deadline)
+        if given(self.offer).last == np.inf:
+            self.chosen[:] = [np.zeros_like(best)]
+            return best
         chosen, (low, high) = np.zeros_like(best), self.asked
         known = np.isfinite(best[1:]) & (best[1:] > 0)
         ratio = (best[1:] / self._limit[1:])[known]
@@ -150,12 +162,22 @@ class SteadyPricing(Pricing):
         return kappa * self._shortest_hop if np.isfinite(self._shortest_hop) else 0.0
 
     def rate_of(self, stages: Sequence[StageOf], rows: Sequence[int]) -> float:
-        """What these stages yield in this order with so many in flight; without hops where GPUs are not known."""
-        rate, load = super().rate_of(stages, rows), self.rates.problem.workload
+        """What these stages attain in this order; the most they may where GPUs are not known."""
+        if stages[0][1]:
+            return self._evaluated(tuple(stages))
         kinds = self._kinds_of([layers for layers, _ in stages])
         seconds = float(self._passes[list(rows), kinds].sum())
-        for (_, sender), (_, receiver) in pairwise(stages):
-            if sender:
-                used = np.ix_(np.flatnonzero(sender), np.flatnonzero(receiver))
-                seconds += float(self._hops[used].max())
-        return min(rate, load.in_flight * load.tokens / seconds)
+        tokens = given(self.offer).last * self.rates.problem.workload.tokens
+        return min(super().rate_of(stages, rows), tokens / seconds)
+
+    def _evaluated(self, stages: tuple[StageOf, ...]) -> float:
+        """The attainable rate of a pipeline on the first GPUs of each class."""
+        if stages not in self._attained:
+            free = [iter(members.tolist()) for members in self.rates.classes.members]
+            placement = Placement.of(
+                (layers, tuple(next(free[a]) for a, n in enumerate(gpus) for _ in range(n)))
+                for layers, gpus in stages
+            )
+            found = evaluate(given(self.offer).problem, placement)
+            self._attained[stages] = found.attainable
+        return self._attained[stages]

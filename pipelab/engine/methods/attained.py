@@ -15,7 +15,9 @@ from typing import Any
 from pipelab.engine.attainable import Pairs, price_units
 from pipelab.engine.deadline import Ended, deadline_of
 from pipelab.engine.methods.aggregated import solve_aggregated
+from pipelab.engine.methods.latency import BY_TOLERANCE
 from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
+from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS, ONE_ANSWER
@@ -158,45 +160,65 @@ def solve_for_least(
     reached = evaluation.attainable >= goal.at_least * (1 - ATTAINED)
     if reached and value <= given(goal.value) * (1 + ONE_ANSWER):
         return replace(found, throughput=evaluation.attainable)
-    known = replace(goal, value=value) if reached else replace(goal, value=None)
-    found = replace(
-        found,
-        status="feasible" if reached else "unknown",
-        placement=found.placement if reached else None,
-        throughput=evaluation.attainable if reached else None,
-        objective=known,
-    )
-    if found.stopped_by in ("stop", "interrupt", "time limit"):
-        return found
     with deadline_of(left, options.get("stop")) as deadline:
         pairs = Pairs(problem, options.get("solver", "scip"), deadline)
-        search = _least_time if objective == "latency" else _LeastRatio(pairs).run
-        placement, bound, stopped = search(pairs, goal.at_least, found.placement)
-        if placement is None and bound == math.inf:
+        answer = least_of(pairs, objective, goal.at_least, found.placement if reached else None)
+        bounds = [x for x in (given(answer.objective).bound, goal.bound) if x is not None]
+        if answer.status == "feasible" and bounds:
+            answer = replace(answer, objective=replace(given(answer.objective), bound=max(bounds)))
+        if answer.status == "infeasible":
             most, _ = pairs.greatest()
-            reason = _why_none(goal.at_least, pairs.attained, most)
-            found = replace(found, status="infeasible", reason=reason, stopped_by=None)
-            return replace(found, objective=replace(goal, value=None, bound=None))
-    seconds = time.perf_counter() - began
-    if placement is None:
-        return replace(found, seconds=seconds, stopped_by=stopped)
-    value = _value(problem, objective, placement)
-    proven = bound >= value * (1 - 2 * ATTAINED)  # of a price and of a rate
-    bound = value if proven else max(bound, goal.bound or 0.0)
+            answer = replace(answer, reason=_why_none(goal.at_least, pairs.attained, most))
+    ended = answer.stopped_by or (found.stopped_by if answer.status == "unknown" else None)
+    size = {**found.size, **answer.size}
     return replace(
-        found,
-        status="optimal" if proven else "feasible",
-        placement=placement,
-        throughput=evaluate(problem, placement).attainable,
-        seconds=seconds,
-        reason="" if proven else found.reason,
-        stopped_by=None if proven else stopped or "the solver's tolerance",
-        objective=replace(goal, value=value, bound=bound),
-        details={**found.details, **_named(objective, value, bound)},
-    )
+        answer, seconds=time.perf_counter() - began, size=size, stopped_by=ended, solver=found.solver,
+        details={**found.details, **answer.details},
+    )  # fmt: skip
 
 
-def _named(objective: str, value: float, bound: float) -> dict[str, float]:
+def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None = None) -> Result:
+    """The least of "latency" or "cost" among placements that attain a floor.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    floor : float
+        Tokens/s.
+    known : Placement, optional
+        One that attains it.
+    """
+    search = _least_time if objective == "latency" else _least_ratio
+    placement, least, stopped = search(pairs, floor, known)
+    problem, status, value, throughput = pairs.problem, "unknown", None, None
+    bound = None if least == math.inf else least
+    if placement is None and bound is None and stopped is None:
+        status = "infeasible"
+    elif placement is not None:
+        value = _value(problem, objective, placement)
+        throughput = evaluate(problem, placement).attainable
+        # of a price and of a rate
+        proven = least >= value * (1 - 2 * ATTAINED)
+        status, bound = ("optimal", value) if proven else ("feasible", bound)
+    if status in ("optimal", "infeasible"):
+        stopped = None
+    elif stopped is None:
+        stopped = BY_TOLERANCE
+    name, unit = UNITS[objective]
+    return Result(
+        problem, objective, status, placement, throughput, None, pairs.deadline.spent,
+        {}, choice.solver_version(pairs.solver), "", stopped, _named(objective, value, bound),
+        Objective(name, unit, value, bound, floor),
+    )  # fmt: skip
+
+
+UNITS = {
+    "latency": ("seconds_per_pass", "seconds per pass"),
+    "cost": ("usd_per_million_tokens", "$ per million tokens"),
+}
+
+
+def _named(objective: str, value: float | None, bound: float | None) -> dict[str, float | None]:
     if objective == "latency":
         return {"seconds_per_pass": value, "bound_seconds": bound}
     return {"usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound}
@@ -218,6 +240,12 @@ def _least_time(
     return placement or known, bound, stopped
 
 
+def _least_ratio(
+    pairs: Pairs, floor: float, known: Placement | None
+) -> tuple[Placement | None, float, str | None]:
+    return _LeastRatio(pairs).run(floor, known)
+
+
 class _LeastRatio:
     """The least price per attainable rate: ranges of rates, that of the least possible ratio first.
 
@@ -232,9 +260,10 @@ class _LeastRatio:
         self.ratio = math.inf
 
     def run(
-        self, pairs: Pairs, floor: float, known: Placement | None
+        self, floor: float, known: Placement | None
     ) -> tuple[Placement | None, float, str | None]:
         """The placement, a bound in dollars per million tokens, and what ended it early."""
+        pairs = self.pairs
         if known is not None:
             self._keep(known)
         left, stopped = math.inf, None

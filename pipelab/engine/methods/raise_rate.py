@@ -6,19 +6,18 @@ from dataclasses import replace
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.methods.latency import BY_TOLERANCE
-from pipelab.engine.tolerances import ONE_ANSWER, PROVEN_WITHIN
+from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.fields import given
 from pipelab.solving import Result
 
 
 def raise_floor(
-    rates: StageRates,
-    least: Callable,
-    solver: str,
+    least: Callable[[float], Result],
+    above: Callable[[float], float],
     deadline: Deadline,
     on_point: Callable[[Result], None] | None,
+    within: float = PROVEN_WITHIN,
 ) -> tuple[tuple[Result, ...], bool]:
     """Every placement that nothing beats in both throughput and what `least` makes least; slowest first.
 
@@ -31,7 +30,12 @@ def raise_floor(
 
     Parameters
     ----------
-    least : `cost_of_rates` or `latency_of_rates`
+    least : function of a floor
+        The answer at that floor of throughput.
+    above : function of a throughput
+        The next floor to ask for; infinite if nothing is faster.
+    within : float
+        Values this close, as a share, are one value.
     on_point : function of Result, or None
         Not called with a point that was left open when the search ended.
 
@@ -50,7 +54,7 @@ def raise_floor(
         nonlocal proven
         if pending is None:
             return
-        most = _value(pending) * (1 + PROVEN_WITHIN)
+        most = _value(pending) * (1 + within)
         infeasible = answer.status == "infeasible"
         known = np.inf if infeasible else given(answer.objective).bound or 0.0
         if known <= most and _found(answer) and _value(answer) <= most:
@@ -62,17 +66,14 @@ def raise_floor(
             on_point(point)
 
     while True:
-        answer = least(rates, floor, solver, deadline.within(np.inf), explain=False)
+        answer = least(floor)
         settle(answer)
         if answer.status == "infeasible":
             return tuple(points), proven
         if not _goes_on(answer) or deadline.reason is not None:
             return (*points, *([_open(answer)] if _found(answer) else [])), False
         pending = answer
-        higher = np.searchsorted(
-            rates.thresholds, answer.throughput * (1 + ONE_ANSWER), side="right"
-        )
-        floor = float(rates.thresholds[higher]) if higher < len(rates.thresholds) else np.inf
+        floor = above(given(answer.throughput))
 
 
 def _goes_on(answer: Result) -> bool:

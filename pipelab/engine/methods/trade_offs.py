@@ -5,13 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+
 from pipelab.display import table
+from pipelab.engine.attainable import Budget, Pairs
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.curve import deployments_against
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
+from pipelab.engine.methods.attained import least_of
 from pipelab.engine.methods.cost import cost_of_rates, prices_or_refuse, refuse_unpriced
 from pipelab.engine.methods.latency import latency_of_rates, refuse_transfers
 from pipelab.engine.methods.prices import price_per_hour, whole_prices
@@ -20,7 +24,9 @@ from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.evaluation import evaluate
 from pipelab.fields import Flag, checked_arguments, described, given
 from pipelab.problem import Problem
 from pipelab.solving import Result
@@ -196,22 +202,108 @@ def trade_off(
                 problem, against, solver, deadline, stop, on_point
             )
             return TradeOff(problem, against, several, complete, deadline.spent)
-        try:
-            rates = rates_in_time(problem, deadline)
-        except Ended:
-            return TradeOff(problem, against, (), False, deadline.spent)
-        prices = (
-            prices_or_refuse(rates, "trade_off")
-            if against.startswith("usd")
-            else whole_prices(rates)
-        )
-        if against in _LEAST:
-            points, complete = raise_floor(rates, _LEAST[against], solver, deadline, on_point)
-            return TradeOff(problem, against, points[::-1], complete, deadline.spent)
-        found, complete = _lower_limit(
-            rates, against, Limits(prices=prices), solver, deadline, on_point
-        )
-        return TradeOff(problem, against, found, complete, deadline.spent)
+        counted = problem.with_in_flight(problem.workload.in_memory)
+        points, complete = _by_rate(counted, against, solver, deadline, on_point)
+        attained = tuple(replace(p, problem=problem) for p in points)
+        if all(_attains(p) for p in attained) or deadline.reason is not None:
+            attained = tuple(
+                replace(p, throughput=given(p.evaluation).attainable) for p in attained
+            )
+            return TradeOff(problem, against, attained, complete, deadline.spent)
+        pairs = Pairs(problem, solver, deadline)
+        find = _attaining_least if against in _LEAST else _attaining_most
+        points, complete = find(pairs, against, on_point)
+        return TradeOff(problem, against, points, complete, deadline.spent)
+
+
+def _attains(point: Result) -> bool:
+    """Whether a point of the curve of rates attains its rate, in the same time."""
+    found = given(point.evaluation)
+    goal = point.objective
+    same = (
+        goal is None
+        or goal.name != "seconds_per_pass"
+        or (found.seconds_per_pass <= given(goal.value) * (1 + ONE_ANSWER))
+    )
+    return same and found.attainable >= given(point.throughput) * (1 - ONE_ANSWER)
+
+
+def _by_rate(
+    problem: Problem,
+    against: str,
+    solver: str,
+    deadline: Deadline,
+    on_point: Callable | None,
+) -> tuple[tuple[Result, ...], bool]:
+    """The curve of the rates of full pipelines, with memory for the workload's number in flight."""
+    try:
+        rates = rates_in_time(problem, deadline)
+    except Ended:
+        return (), False
+    prices = (
+        prices_or_refuse(rates, "trade_off") if against.startswith("usd") else whole_prices(rates)
+    )
+    if against not in _LEAST:
+        return _lower_limit(rates, against, Limits(prices=prices), solver, deadline, on_point)
+
+    def least(floor: float) -> Result:
+        return _LEAST[against](rates, floor, solver, deadline.within(math.inf), explain=False)
+
+    def above(rate: float) -> float:
+        higher = int(np.searchsorted(rates.thresholds, rate * (1 + ONE_ANSWER), side="right"))
+        return float(rates.thresholds[higher]) if higher < len(rates.thresholds) else math.inf
+
+    points, complete = raise_floor(least, above, deadline, on_point)
+    return points[::-1], complete
+
+
+def _attaining_least(
+    pairs: Pairs, against: str, on_point: Callable | None
+) -> tuple[tuple[Result, ...], bool]:
+    """The curve of attainable rates against dollars per token or seconds: the floor rises."""
+    objective = "latency" if against == "seconds_per_pass" else "cost"
+
+    def least(floor: float) -> Result:
+        if floor == math.inf:
+            return least_of(replace(pairs, best=None, evaluation=None), objective, floor)
+        return least_of(pairs, objective, floor)
+
+    def above(rate: float) -> float:
+        return rate * (1 + 2 * ATTAINED)
+
+    points, complete = raise_floor(least, above, pairs.deadline, on_point, 2 * ATTAINED)
+    return points[::-1], complete
+
+
+def _attaining_most(
+    pairs: Pairs, against: str, on_point: Callable | None
+) -> tuple[tuple[Result, ...], bool]:
+    """The curve of attainable rates against GPUs or dollars per hour: the most, its least use, less than that."""
+    what, found, complete = _AGAINST[against], [], True
+    while True:
+        most, stopped = pairs.greatest()
+        if pairs.best is None:
+            return tuple(found), complete and stopped is None
+        proven = most <= pairs.attained * (1 + ATTAINED)
+        placement, least, ended = pairs.least(what, pairs.attained * (1 - ATTAINED / 2))
+        placement = placement or pairs.best
+        uses = pairs.uses(placement, what)
+        proven &= least >= uses * (1 - ATTAINED)
+        rate = evaluate(pairs.problem, placement).attainable
+        result = Result(
+            pairs.problem, "aggregated", "optimal" if proven else "feasible", placement, rate,
+            rate if proven else most, pairs.deadline.spent, {}, choice.solver_version(pairs.solver),
+            "", None if proven else stopped or ended,
+        )  # fmt: skip
+        if pairs.budget is not None:
+            result = _under_limit(result, Limits(gpus=pairs.budget.most), against)
+        found.append(result)
+        if on_point is not None:
+            on_point(result)
+        complete &= proven
+        if pairs.deadline.reason is not None:
+            return tuple(found), False
+        pairs = pairs.under(Budget(what, round(uses) - 1))
 
 
 def _lower_limit(

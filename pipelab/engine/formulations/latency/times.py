@@ -21,6 +21,7 @@ import numpy as np
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
+from pipelab.engine.instance import Instance
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import stage_tables
 from pipelab.engine.tolerances import LAST_BITS
@@ -123,6 +124,16 @@ def pass_times(problem: Problem, floor: float, deadline: Deadline = NEVER) -> Pa
     composition, stage = composition[used], stage[used]
     group, hop = _hops(composition > 0, _class_hops(problem, classes, floor), deadline)
     return PassTimes(problem, classes, composition, stage, group, hop, deadline)
+
+
+def times_of(instance: Instance, floor: float, deadline: Deadline = NEVER) -> PassTimes:
+    """The same from the arrays of a problem."""
+    stage = np.where(instance.useful(instance.rate >= floor), instance.seconds, np.inf)
+    used = np.isfinite(stage).any(axis=1)
+    composition, stage = instance.composition[used], stage[used]
+    hop = np.where(instance.link >= floor, instance.hop, np.inf)
+    group, hop = _hops(composition > 0, hop, deadline)
+    return PassTimes(instance.problem, instance.classes, composition, stage, group, hop, deadline)
 
 
 def bound_of_more(times: PassTimes, problem: Problem, floor: float, deadline: Deadline) -> float:
