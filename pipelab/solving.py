@@ -6,9 +6,9 @@ is imported when first used.
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,8 @@ class Result:
     memory_for : int or None
         Microbatches in flight that memory was counted for, where the rate of a full pipeline was
         maximised (objective "rate") whatever number fills it.
+    batches : tuple of int
+        Batch sizes among which that of `problem` was chosen; empty if it was given.
     """
 
     problem: Problem
@@ -82,6 +84,7 @@ class Result:
     details: Mapping[str, Any] = field(default_factory=dict)
     objective: "Objective | None" = None
     memory_for: int | None = None
+    batches: tuple[int, ...] = ()
 
     @property
     def in_flight(self) -> int | None:
@@ -134,13 +137,18 @@ class Result:
         if self.objective is not None:
             return self._least(rate, why) + self._remark
         if self.status == "optimal":
-            return f"{rate}, proven optimal in {self.seconds:.3g} s." + self._remark
+            return f"{rate}, proven optimal{self._among} in {self.seconds:.3g} s." + self._remark
         far = (
             f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:,.7g})"
             if self.bound
             else ""
         )
-        return f"{rate}, not proven optimal{why}{far}." + self._remark
+        return f"{rate}, not proven optimal{self._among}{why}{far}." + self._remark
+
+    @property
+    def _among(self) -> str:
+        """Of which batches a proof speaks; empty where of the problem's own."""
+        return f" among batches of {', '.join(map(str, self.batches))}" if self.batches else ""
 
     @property
     def _in_flight(self) -> str:
@@ -148,10 +156,12 @@ class Result:
         if self.memory_for is not None:
             several = "microbatches" if self.memory_for > 1 else "microbatch"
             return f" as the rate of a full pipeline with memory for {self.memory_for} {several} in flight"
+        batch = f" with a batch of {self.problem.workload.batch_size}" if self.batches else ""
         if self.in_flight is None:
-            return ""
+            return batch
         found = given(self.evaluation)
-        text = f" with {self.in_flight} in flight"
+        text = f"{batch} and" if batch else " with"
+        text += f" {self.in_flight} in flight"
         if found.attainable < found.rate * (1 - 1e-6):
             share = found.attainable / found.rate
             text += f" ({share:.1%} of its rate, which {found.in_flight_needed} would reach)"
@@ -161,13 +171,13 @@ class Result:
         goal = given(self.objective)
         head = f"{goal.value:,.7g} {goal.unit} at {rate}"
         if self.status == "optimal":
-            return f"{head}, proven least{goal.among} in {self.seconds:.3g} s."
+            return f"{head}, proven least{self._among}{goal.among} in {self.seconds:.3g} s."
         far = (
             f"; the least may be up to {goal.gap:.2%} lower (bound {goal.bound:,.7g})"
             if goal.bound
             else ""
         )
-        return f"{head}, not proven least{goal.among}{why}{far}."
+        return f"{head}, not proven least{self._among}{goal.among}{why}{far}."
 
     @property
     def _remark(self) -> str:
@@ -295,7 +305,12 @@ OBJECTIVES = {
 
 
 def solve(
-    problem: Problem, method: str = "auto", objective: str = "throughput", **options: Any
+    problem: Problem,
+    method: str = "auto",
+    objective: str = "throughput",
+    *,
+    batches: Sequence[int] | None = None,
+    **options: Any,
 ) -> Any:
     """Find a placement.
 
@@ -318,6 +333,8 @@ def solve(
         lowest $ per million tokens. Both take `at_least`, a floor in tokens/s, attainable.
         "step_time": the shortest time of a training step under `schedule`. The last three are
         proven by a search of their own, whatever the method.
+    batches : sequence of int, optional
+        Batch sizes among which the best is chosen; by default the problem's own.
     **options
         Those below that the method takes, and its own; see its docstring.
 
@@ -363,6 +380,11 @@ def solve(
         )
     began = time.perf_counter()
     function = method_of(method, {**options, "objective": objective})
+    if batches is not None:
+        best_batch = import_module("pipelab.engine.methods.batches").best_batch
+        return best_batch(
+            problem, batches, partial(solve, method=method, objective=objective), options
+        )
     if objective != "step_time":
         import_module("pipelab.engine.options").refuse_training(problem, "solve")
     if options.get("time_limit") is not None:  # what importing the method took counts

@@ -205,7 +205,9 @@ class Pairs:
             needed = floor * shortest / self.problem.workload.tokens * (1 - ATTAINED)
             if needed <= first:
                 return Range(first, numbers.last)
-            first = math.ceil(needed) if needed < math.inf else math.inf
+            if needed > min(numbers.last, _MOST_IN_FLIGHT):
+                return None
+            first = math.ceil(needed)
         return None
 
     def walk(self, numbers: Range, floor: float, what: str, most: float = math.inf) -> Walk:

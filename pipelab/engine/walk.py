@@ -133,7 +133,10 @@ class Walk:
         As if GPUs were unlimited and every hop took the least time: a lower bound.
         """
         table, layers = self.instance, self.instance.problem.model.layers
-        kind, best = table.spans.kind, np.where(self.stage, table.seconds, np.inf).min(axis=0)
+        kind, best = (
+            table.spans.kind,
+            np.where(self.stage, table.seconds, np.inf).min(axis=0, initial=np.inf),
+        )
         there, back = np.full((2, layers + 1), np.inf)
         there[0] = back[layers] = 0.0
         for b in range(1, layers + 1):

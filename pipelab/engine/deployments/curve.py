@@ -13,10 +13,10 @@ from threading import Event
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.deployments.deploying import deploy
-from pipelab.engine.deployments.listing import Listed, list_all
+from pipelab.engine.deployments.deploying import attains, deploy
+from pipelab.engine.deployments.listing import Listed, list_all, list_attaining
 from pipelab.engine.deployments.mixes import Mixes
-from pipelab.engine.deployments.offers import Offer, offers_of
+from pipelab.engine.deployments.offers import Offer, first_ranges, offers_attaining, offers_of
 from pipelab.engine.deployments.read_back import pipelines_of
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.sums import MOST_STEPS, best_sums, chosen, number_of_steps
@@ -54,7 +54,12 @@ def deployments_against(
         if mixes.total <= _MOST_MIXES:
             listed = list_all(offers, deadline)
             if number_of_steps(mixes, listed.columns) <= MOST_STEPS:
-                return _whole_curve(offers, mixes, listed, against, deadline, on_point)
+                found = _whole_curve(offers, mixes, listed, against, deadline)
+                if not all(attains(problem, p) for point in found[0] for p in point.pipelines):
+                    found = _attained_curve(problem, against, deadline)
+                for point in found[0] if on_point is not None else ():
+                    given(on_point)(point)
+                return found
     except Ended:
         return (), False
     if against == "gpus":
@@ -63,13 +68,18 @@ def deployments_against(
     return _in_steps(problem, solver, deadline, stop, on_point)
 
 
+def _attained_curve(
+    problem: Problem, against: str, deadline: Deadline
+) -> tuple[tuple[Deployment, ...], bool]:
+    """The same where pipelines count with their attainable rates."""
+    offers = offers_attaining(problem, first_ranges(problem), deadline)
+    mixes = Mixes(offers[0].rates.classes.count.tolist())
+    listed = list_attaining(offers, deadline)
+    return _whole_curve(offers, mixes, listed, against, deadline)
+
+
 def _whole_curve(
-    offers: list[Offer],
-    mixes: Mixes,
-    listed: Listed,
-    against: str,
-    deadline: Deadline,
-    on_point: Callable | None,
+    offers: list[Offer], mixes: Mixes, listed: Listed, against: str, deadline: Deadline
 ) -> tuple[tuple[Deployment, ...], bool]:
     """From the best throughput of every mix."""
     best = best_sums(mixes, listed.columns, deadline)
@@ -89,8 +99,6 @@ def _whole_curve(
             return tuple(points), False
         mix = tuple(int(n) for n in np.unravel_index(i, mixes.shape))
         points.append(_point(offers, chosen(mixes, listed.columns, best, mix), listed, deadline))
-        if on_point is not None:
-            on_point(points[-1])
     proven = all(point.status == "optimal" for point in points)
     return tuple(points), listed.complete and proven
 

@@ -144,14 +144,16 @@ class _Deploying:
 
     def run(self, loads: Sequence[Workload]) -> Deployment:
         """By rates first: no pipeline attains more. Then by attainable rates, where these are less."""
-        whole, known = self.deadline, None
+        whole, report, known = self.deadline, self.on_progress, None
         if whole.limited:
             self.deadline = whole.within(_SHARE_OF_RATES * whole.left)
+        if report is not None:  # what incumbents attain is not known yet
+            self.on_progress = lambda moment: given(report)(replace(moment, incumbent=None))
         found = self.by_rates(loads)
-        self.deadline = whole
+        self.deadline, self.on_progress = whole, report
         if found.status == "infeasible" and self.at_least:
             return self._out_of_reach(found)
-        if all(_attains(self.problem, pipeline) for pipeline in found.pipelines):
+        if all(attains(self.problem, pipeline) for pipeline in found.pipelines):
             return replace(found, seconds=whole.spent)
         if whole.reason is None:
             known = self.by_attainable(loads, found)
@@ -380,7 +382,7 @@ def _evaluated(problem: Problem, pipeline: Pipeline) -> Evaluation:
     return evaluate(replace(problem, workload=pipeline.workload), pipeline.placement)
 
 
-def _attains(problem: Problem, pipeline: Pipeline) -> bool:
+def attains(problem: Problem, pipeline: Pipeline) -> bool:
     """Whether a pipeline attains the rate that it has with memory for one microbatch in flight."""
     number = 1 if problem.workload.in_flight is None else problem.workload.in_flight
     counted = replace(problem, workload=pipeline.workload).with_in_flight(number)

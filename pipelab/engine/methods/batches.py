@@ -1,0 +1,87 @@
+"""The best of several batch sizes: each is a problem of its own, and the bound is that of all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipelab.engine.deadline import Deadline
+from pipelab.engine.objective import status_and_least
+from pipelab.engine.tolerances import ATTAINED
+from pipelab.errors import InvalidValue
+from pipelab.fields import given, is_list, whole_number
+from pipelab.problem import Problem
+from pipelab.solving import Result
+
+
+def best_batch(
+    problem: Problem,
+    batches: Sequence[int],
+    solve: Callable[..., Result],
+    options: Mapping[str, Any],
+) -> Result:
+    """Solve with each batch size and keep the best answer.
+
+    Parameters
+    ----------
+    problem : Problem
+    batches : sequence of int
+    solve : function of a problem and options
+    options : mapping
+        Of `pipelab.solve`; a time limit is for all batches together.
+
+    Returns
+    -------
+    Result
+        `problem` has the batch that was chosen, `batches` all of them. "optimal" is proven among these.
+
+    Raises
+    ------
+    InvalidValue
+        `batches` is not a list of whole numbers above 0.
+    """
+    if not is_list(batches) or not len(batches):
+        expected = "expected batch sizes, such as [4, 8, 16]"
+        raise InvalidValue("solve", [("batches", batches, expected)])
+    sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in batches))
+    deadline, found = Deadline(options.get("time_limit")), []
+    for number, size in enumerate(sizes):
+        own = dict(options)
+        if deadline.limited:
+            own["time_limit"] = deadline.left / (len(sizes) - number)
+        load = replace(problem.workload, batch_size=size)
+        found.append(solve(replace(problem, workload=load), **own))
+        if found[-1].stopped_by in ("stop", "interrupt"):
+            break
+    answer = _best(found)
+    left_out = len(found) < len(sizes)
+    return replace(_bounded(answer, found, left_out), seconds=deadline.spent, batches=sizes)
+
+
+def _best(found: Sequence[Result]) -> Result:
+    """The greatest throughput, or the least value of the objective; without a placement the last that is not infeasible."""
+    placed = [result for result in found if result.placement is not None]
+    if not placed:
+        return min(found, key=lambda result: result.status == "infeasible")
+    if placed[0].objective is not None:
+        return min(placed, key=lambda result: given(given(result.objective).value))
+    return max(placed, key=lambda result: given(result.throughput))
+
+
+def _bounded(answer: Result, found: Sequence[Result], left_out: bool) -> Result:
+    """The answer with the bound of all batches that have a placement or may have one."""
+    others = [result for result in found if result.status != "infeasible"]
+    if answer.placement is None or not others:
+        return answer
+    stopped = next((r.stopped_by for r in others if r.stopped_by is not None), None)
+    if answer.objective is not None:
+        bounds = [given(result.objective).bound for result in others]
+        bound = None if None in bounds or left_out else min(map(given, bounds))
+        status, bound = status_and_least(given(answer.objective.value), bound)
+        goal = replace(answer.objective, bound=bound)
+        return replace(answer, status=status, objective=goal, stopped_by=stopped)
+    bounds = [result.bound for result in others]
+    most = None if None in bounds or left_out else max(map(given, bounds))
+    rate = given(answer.throughput)
+    if most is not None and most <= rate * (1 + ATTAINED):
+        return replace(answer, status="optimal", bound=rate, stopped_by=None, reason="")
+    return replace(answer, status="feasible", bound=most, stopped_by=stopped)
