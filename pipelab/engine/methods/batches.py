@@ -58,7 +58,7 @@ def best_batch(
 
 
 def _best(found: Sequence[Result]) -> Result:
-    """The greatest throughput, or the least value of the objective; without a placement the last that is not infeasible."""
+    """The greatest throughput, or the least value of the objective."""
     placed = [result for result in found if result.placement is not None]
     if not placed:
         return min(found, key=lambda result: result.status == "infeasible")
