@@ -24,6 +24,8 @@ __all__ = [
     "tally",
 ]  # fmt: skip
 
+MOST_IN_FLIGHT = 1_000_000  # more are not tried
+
 
 @dataclass(frozen=True)
 class StageReport:
@@ -290,7 +292,10 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     first = with_memory_for(given or 1)
     if not timed:
         return replace(first, in_flight=None)
-    return first if given else _most_attainable(first, with_memory_for)
+    if given:
+        return first
+    rates_fall = getattr(problem.costs, "prefer", "rate") == "rate"
+    return _most_attainable(first, with_memory_for, rates_fall)
 
 
 def _with_memory_for(
@@ -320,14 +325,15 @@ def _with_memory_for(
     return Evaluation(stages, links, slowest, bottlenecks, problem.link_units, tokens, in_flight)
 
 
-def _most_attainable(first: Evaluation, at: Callable[[int], Evaluation]) -> Evaluation:
+def _most_attainable(
+    first: Evaluation, at: Callable[[int], Evaluation], rates_fall: bool
+) -> Evaluation:
     """The evaluation with the number in flight that yields most, of several such numbers the least.
 
     With more in flight memory runs out, and before it does, a stage may have to run in another
     execution mode (`Roofline`): it does not return to the one before. So the numbers fall into runs
-    within which all stages have the same times. Within a run more in flight are never slower, up
-    to `in_flight_needed`, which fill the pipeline: the last of each run is a candidate, and beyond
-    a full pipeline none is tried.
+    within which all stages have the same times. Within a run more in flight are never slower, and
+    no more than `in_flight_needed` are of use: one candidate of each run is enough.
 
     Parameters
     ----------
@@ -335,6 +341,8 @@ def _most_attainable(first: Evaluation, at: Callable[[int], Evaluation]) -> Eval
         With one in flight.
     at : function of int
         The evaluation with so many, or `InvalidPlacement`.
+    rates_fall : bool
+        Whether no stage has a higher rate in a later mode: a full pipeline then ends the search.
     """
 
     def tried(number: int) -> Evaluation | None:
@@ -345,19 +353,24 @@ def _most_attainable(first: Evaluation, at: Callable[[int], Evaluation]) -> Eval
 
     best, here = first, first
     while True:
-        low, high, end = here.in_flight or 1, here.in_flight_needed, None
-        while low < high:  # the last of this run, if there are as many as are needed
-            middle = high if end is None else (low + high + 1) // 2
-            end = tried(middle)
-            if end is not None and _times(end) == _times(here):
-                low, here = middle, end
+        useful, begin = here.in_flight_needed, here.in_flight or 1
+        last = begin
+        step = max(1, useful - begin) if rates_fall else 1
+        reach = useful if rates_fall else MOST_IN_FLIGHT
+        while last < reach:  # in longer steps as long as they stay within the run, then in shorter
+            found = tried(min(last + step, reach))
+            if found is not None and _times(found) == _times(here):
+                last, step = min(last + step, reach), 2 * step
+            elif step == 1:
+                break
             else:
-                high = middle - 1
-        if here.attainable > best.attainable * (1 + 1e-12):
-            best = here
-        if low >= here.in_flight_needed:
+                reach, step = min(last + step, reach) - 1, max(1, step // 2)
+        candidate = at(max(begin, min(last, useful)))
+        if candidate.attainable > best.attainable * (1 + 1e-12):
+            best = candidate
+        if last >= (useful if rates_fall else MOST_IN_FLIGHT):
             return best
-        following = tried(low + 1)
+        following = tried(last + 1)
         if following is None:
             return best
         here = following

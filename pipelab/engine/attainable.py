@@ -36,13 +36,12 @@ from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.engine.walk import Limit, Walk, Weight
 from pipelab.errors import InvalidPlacement, TooLarge
-from pipelab.evaluation import Evaluation, evaluate
+from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 _MORE = 1 + ATTAINED / 2  # times a rate: what is more
-_MOST_IN_FLIGHT = 1_000_000
 _ROUNDS_BY_HAND = 6  # of solving for what the last answer needs, before ranges are halved
 
 
@@ -74,6 +73,25 @@ class Round(NamedTuple):
     solved_for: str  # "rate", "time" or "both"
     bound: float  # tokens/s
     best: float  # tokens/s; 0 without a placement
+
+
+class Least(NamedTuple):
+    """The least use of something among what attains a floor.
+
+    Attributes
+    ----------
+    placement : Placement or None
+    bound : float
+        No placement that attains the floor uses less; infinite if there is none.
+    stopped_by : str or None
+    number : int or None
+        In flight, where a stage runs in another execution mode with the number that yields most.
+    """
+
+    placement: Placement | None
+    bound: float
+    stopped_by: str | None = None
+    number: int | None = None
 
 
 class Budget(NamedTuple):
@@ -205,7 +223,7 @@ class Pairs:
             needed = floor * shortest / self.problem.workload.tokens * (1 - ATTAINED)
             if needed <= first:
                 return Range(first, numbers.last)
-            if needed > min(numbers.last, _MOST_IN_FLIGHT):
+            if needed > min(numbers.last, MOST_IN_FLIGHT):
                 return None
             first = math.ceil(needed)
         return None
@@ -289,9 +307,9 @@ class Pairs:
                     continue
                 if numbers.single:
                     left.append(self._settled(numbers, bound))
-                elif numbers.first > _MOST_IN_FLIGHT:
+                elif numbers.first > MOST_IN_FLIGHT:
                     left.append(bound)
-                    stopped = f"limit of {_MOST_IN_FLIGHT:,} in flight"
+                    stopped = f"limit of {MOST_IN_FLIGHT:,} in flight"
                 else:
                     for half in numbers.halves(self.in_flight):
                         heapq.heappush(open_ranges, (-bound, half))
@@ -337,9 +355,31 @@ class Pairs:
             floor = more
         return bound
 
-    def least(
-        self, what: str, floor: float, most: float = math.inf
-    ) -> tuple[Placement | None, float, str | None]:
+    def attains(
+        self, placement: Placement, floor: float, what: str, numbers: Range
+    ) -> tuple[float, int | None]:
+        """What a placement uses that attains the floor, and with which number in flight (`Least`).
+
+        Infinite if it does not. In seconds fewer in flight than yield most may take less, where a
+        stage has several execution modes.
+        """
+        uses, number = math.inf, None
+        if evaluate(self.problem, placement).attainable >= floor * (1 - ATTAINED):
+            uses = self.uses(placement, what)
+        if what == "seconds":
+            longest = evaluate(self.problem, placement).seconds_per_pass
+            tokens = self.problem.workload.tokens
+            for fewer in {numbers.first, max(numbers.first, math.ceil(floor * longest / tokens))}:
+                try:
+                    found = evaluate(self.problem.with_in_flight(fewer), placement)
+                except InvalidPlacement:
+                    continue
+                reached = found.attainable >= floor * (1 - ATTAINED)
+                if reached and found.seconds_per_pass < uses * (1 - ONE_ANSWER):
+                    uses, number = found.seconds_per_pass, fewer
+        return uses, number
+
+    def least(self, what: str, floor: float, most: float = math.inf) -> Least:
         """The placement that attains `floor` and uses least GPUs, price or seconds.
 
         Parameters
@@ -352,12 +392,10 @@ class Pairs:
 
         Returns
         -------
-        placement : Placement or None
-        bound : float
-            No such placement uses less; infinite where there is none.
-        stopped_by : str or None
+        Least
         """
         best: Placement | None = None
+        number: int | None = None
         value, left = most, math.inf
         open_ranges: list[tuple[float, Range]] = [(0.0, self.numbers)]
         try:
@@ -372,13 +410,10 @@ class Pairs:
                 found = self.walk(numbers, floor, what, value).least(self.deadline)
                 bound = max(bound, found.bound)
                 if found.placement is not None:
-                    needed = self.keep(found.placement)
-                    attains = needed is not None and (
-                        evaluate(self.problem, found.placement).attainable >= floor * (1 - ATTAINED)
-                    )
-                    uses = self.uses(found.placement, what) if attains else math.inf
-                    if attains and uses < value:
-                        best, value = found.placement, uses
+                    self.keep(found.placement)
+                    uses, own = self.attains(found.placement, floor, what, numbers)
+                    if uses < value:
+                        best, value, number = found.placement, uses, own
                 if found.stopped_by is not None:
                     left = min(left, bound)
                     self.deadline.check()
@@ -391,10 +426,10 @@ class Pairs:
                         heapq.heappush(open_ranges, (bound, half))
         except Ended as end:
             rest = [bound for bound, _ in open_ranges]
-            return best, min([value, left, bound, *rest]), end.reason
+            return Least(best, min([value, left, bound, *rest]), end.reason, number)
         if best is None and left == math.inf:
-            return None, math.inf, None
-        return best, min(value, left), None
+            return Least(None, math.inf)
+        return Least(best, min(value, left), None, number)
 
 
 def price_units(problem: Problem) -> dict[float | None, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pipelab.engine.attainable import Pairs, price_units
+from pipelab.engine.attainable import Least, Pairs, price_units
 from pipelab.engine.deadline import Ended, deadline_of
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.latency import BY_TOLERANCE
@@ -21,14 +21,15 @@ from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS, ONE_ANSWER
-from pipelab.errors import TooLarge
-from pipelab.evaluation import evaluate
+from pipelab.errors import InvalidPlacement, TooLarge
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
 _SEARCHED = ("auto", "aggregated")
+_NARROW = 1.3  # ranges of rates up to this ratio are not halved
 NOT_CHOSEN = (
     "this method maximises the rate of a full pipeline with memory for one microbatch in flight, "
     "so nothing is proven of attainable rates but the bound"
@@ -64,9 +65,10 @@ def solve_for_attainable(
         return found
     evaluation = given(found.evaluation)
     attains = evaluation.attainable >= given(found.throughput) * (1 - LAST_BITS)
-    if attains or evaluation.in_flight is None:
-        return found
     found = replace(found, throughput=evaluation.attainable)
+    if attains or evaluation.in_flight is None:
+        bound = evaluation.attainable if found.status == "optimal" else found.bound
+        return replace(found, bound=bound)
     if method not in _SEARCHED:
         reason = f"{found.reason}; {NOT_CHOSEN}" if found.reason else NOT_CHOSEN
         return replace(found, status="feasible", reason=reason)
@@ -160,6 +162,16 @@ def solve_for_least(
     reached = evaluation.attainable >= goal.at_least * (1 - ATTAINED)
     if reached and value <= given(goal.value) * (1 + ONE_ANSWER):
         return replace(found, throughput=evaluation.attainable)
+    if objective == "latency" and found.status == "optimal":
+        fewer = max(1, math.ceil(goal.at_least * given(goal.value) / problem.workload.tokens))
+        own = _with_number(problem, given(found.placement), fewer)
+        if (
+            own is not None
+            and own.attainable >= goal.at_least * (1 - ATTAINED)
+            and own.seconds_per_pass <= given(goal.value) * (1 + ONE_ANSWER)
+        ):
+            other = problem.with_in_flight(fewer)
+            return replace(found, problem=other, throughput=own.attainable)
     with deadline_of(left, options.get("stop")) as deadline:
         pairs = Pairs(problem, options.get("solver", "scip"), deadline)
         answer = least_of(pairs, objective, goal.at_least, found.placement if reached else None)
@@ -189,8 +201,9 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
         One that attains it.
     """
     search = _least_time if objective == "latency" else _least_ratio
-    placement, least, stopped = search(pairs, floor, known)
-    problem, status, value, throughput = pairs.problem, "unknown", None, None
+    placement, least, stopped, number = search(pairs, floor, known)
+    problem = pairs.problem if number is None else pairs.problem.with_in_flight(number)
+    status, value, throughput = "unknown", None, None
     bound = None if least == math.inf else least
     if placement is None and bound is None and stopped is None:
         status = "infeasible"
@@ -232,26 +245,29 @@ def _value(problem: Problem, objective: str, placement: Placement) -> float:
     return usd_per_million_tokens(given(price_per_hour(problem, placement)), found.attainable)
 
 
-def _least_time(
-    pairs: Pairs, floor: float, known: Placement | None
-) -> tuple[Placement | None, float, str | None]:
+def _with_number(problem: Problem, placement: Placement, number: int) -> Evaluation | None:
+    try:
+        return evaluate(problem.with_in_flight(number), placement)
+    except InvalidPlacement:
+        return None
+
+
+def _least_time(pairs: Pairs, floor: float, known: Placement | None) -> Least:
     most = math.inf if known is None else pairs.uses(known, "seconds")
-    placement, bound, stopped = pairs.least("seconds", floor, most)
-    return placement or known, bound, stopped
+    least = pairs.least("seconds", floor, most)
+    return least if least.placement is not None else least._replace(placement=known)
 
 
-def _least_ratio(
-    pairs: Pairs, floor: float, known: Placement | None
-) -> tuple[Placement | None, float, str | None]:
+def _least_ratio(pairs: Pairs, floor: float, known: Placement | None) -> Least:
     return _LeastRatio(pairs).run(floor, known)
 
 
 class _LeastRatio:
     """The least price per attainable rate: ranges of rates, that of the least possible ratio first.
 
-    The least price of what attains t never falls as t rises. So once it is known at t, nothing that attains t or
-    more, up to T, has a lower ratio than that price over T; and what is to beat the best ratio known at such a
-    price has to attain more than their quotient.
+    The least price P of what attains t never falls as t rises. So once it is known at t, and the placement that has it
+    attains a, nothing that attains from t to a has a lower ratio than P / a; and whatever attains more costs P at
+    least, and so has to attain more than P over the best ratio known to be better.
     """
 
     def __init__(self, pairs: Pairs) -> None:
@@ -259,48 +275,43 @@ class _LeastRatio:
         self.best: Placement | None = None
         self.ratio = math.inf
 
-    def run(
-        self, floor: float, known: Placement | None
-    ) -> tuple[Placement | None, float, str | None]:
-        """The placement, a bound in dollars per million tokens, and what ended it early."""
-        pairs = self.pairs
+    def run(self, floor: float, known: Placement | None) -> Least:
+        """The placement, and a bound in dollars per million tokens."""
         if known is not None:
             self._keep(known)
-        left, stopped = math.inf, None
-        cheapest = float(min(price_units(pairs.problem).values()))
-        ranges: list[tuple[float, float, float, float]] = []
+        least, stopped = math.inf, None
+        cheapest = float(min(price_units(self.pairs.problem).values()))
+        ranges: list[tuple[float, float, float, float]] = []  # ratio, rates from and to, price
         here = 0.0
         try:
-            top = pairs.most_rate(pairs.numbers.first) * (1 + ATTAINED)
+            top = self.pairs.most_rate(self.pairs.numbers.first) * (1 + ATTAINED)
             ranges = [(cheapest / top, floor, top, cheapest)] if top else []
-            while ranges:
+            while ranges and stopped is None:
                 here, first, last, price = heapq.heappop(ranges)
                 if here >= self.ratio * (1 - ATTAINED / 2):
-                    left = min(left, here)
+                    least = min(least, here)
                     break
                 first = max(first, price / self.ratio)
-                middle = first if last <= 1.05 * first or not first else math.sqrt(first * last)
-                at = middle if self.best is not None else first
-                placement, bound, stopped = pairs.least("price", at, self.ratio * last)
-                attained = at
-                if placement is not None:
-                    self._keep(placement)
-                    attained = evaluate(pairs.problem, placement).attainable
-                if at > first:
-                    heapq.heappush(ranges, (price / at, first, at, price))
+                halve = self.best is not None and 0 < _NARROW * first < last
+                at = math.sqrt(first * last) if halve else first
+                found, attained = self.pairs.least("price", at, self.ratio * last), at
+                stopped = found.stopped_by
+                if found.placement is not None:
+                    self._keep(found.placement)
+                    attained = evaluate(self.pairs.problem, found.placement).attainable
                 attained = max(attained, at) * (1 + ATTAINED / 2)
-                if bound < math.inf and attained < last:
-                    heapq.heappush(ranges, (bound / last, attained, last, bound))
-                left = min(left, bound / attained)
-                if stopped is not None:
-                    break
+                if halve:
+                    heapq.heappush(ranges, (price / at, first, at, price))
+                if found.bound < math.inf and attained < last:
+                    heapq.heappush(ranges, (found.bound / last, attained, last, found.bound))
+                least = min(least, found.bound / attained)
         except (Ended, TooLarge) as end:
             stopped = end.reason if isinstance(end, Ended) else "list limit"
-            left = min(left, here)
-        least = min([left, self.ratio, *(entry[0] for entry in ranges)])
+            least = min(least, here)
+        least = min([least, self.ratio, *(entry[0] for entry in ranges)])
         if self.best is None and least == math.inf:
-            return None, math.inf, None
-        return self.best, self._dollars(least), stopped
+            return Least(None, math.inf)
+        return Least(self.best, self._dollars(least), stopped)
 
     def _keep(self, placement: Placement) -> None:
         used = self.pairs.uses(placement, "price")

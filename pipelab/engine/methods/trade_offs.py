@@ -285,7 +285,7 @@ def _attaining_most(
         if pairs.best is None:
             return tuple(found), complete and stopped is None
         proven = most <= pairs.attained * (1 + ATTAINED)
-        placement, least, ended = pairs.least(what, pairs.attained * (1 - ATTAINED / 2))
+        placement, least, ended, _ = pairs.least(what, pairs.attained * (1 - ATTAINED / 2))
         placement = placement or pairs.best
         uses = pairs.uses(placement, what)
         proven &= least >= uses * (1 - ATTAINED)
