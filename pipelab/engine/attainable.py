@@ -401,7 +401,7 @@ class Pairs:
         try:
             while open_ranges:
                 bound, popped = heapq.heappop(open_ranges)
-                if bound >= value * (1 - ONE_ANSWER):
+                if bound >= value * (1 - ATTAINED / 2):
                     break
                 self.deadline.check()
                 numbers = self.narrowed(popped, floor)
@@ -417,7 +417,7 @@ class Pairs:
                 if found.stopped_by is not None:
                     left = min(left, bound)
                     self.deadline.check()
-                if bound == math.inf or bound >= value * (1 - ONE_ANSWER):
+                if bound == math.inf or bound >= value * (1 - ATTAINED / 2):
                     continue
                 if numbers.single:
                     left = min(left, bound)
