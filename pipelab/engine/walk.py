@@ -352,7 +352,7 @@ class Walk:
         number = np.rint(x[self._columns.slices["n"]]).astype(int)
         times = np.rint(x[self._columns.slices["y"]]).astype(int)
         left: dict[tuple[int, int], list[int]] = {}
-        for p in np.flatnonzero(number).tolist():
+        for p in np.flatnonzero(number)[::-1].tolist():  # the last stage of all is taken last
             left.setdefault((int(arcs.begin[p]), int(kind[p])), []).extend([p] * int(number[p]))
         to: dict[tuple[int, int], list[int]] = {}
         for h in np.flatnonzero(times).tolist():
