@@ -298,8 +298,8 @@ METHODS = {
 OBJECTIVES = {
     "throughput": "",
     "rate": "",
-    "latency": "pipelab.engine.methods.latency:solve_for_latency",
-    "cost": "pipelab.engine.methods.cost:solve_for_cost",
+    "latency": "pipelab.engine.methods.attained:solve_for_latency",
+    "cost": "pipelab.engine.methods.attained:solve_for_cost",
     "step_time": "pipelab.engine.methods.step_time:solve_for_step_time",
 }
 
@@ -389,16 +389,14 @@ def solve(
         import_module("pipelab.engine.options").refuse_training(problem, "solve")
     if options.get("time_limit") is not None:  # what importing the method took counts
         options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-    if objective == "step_time":
+    if OBJECTIVES[objective]:
         return function(problem, **options)
     if objective == "rate":
         number = problem.workload.in_memory
         found = function(problem.with_in_flight(number), **options)
         return replace(found, problem=problem, memory_for=number)
     attained = import_module("pipelab.engine.methods.attained")
-    if objective == "throughput":
-        return attained.solve_for_attainable(problem, method, function, options)
-    return attained.solve_for_least(problem, objective, function, options)
+    return attained.solve_for_attainable(problem, method, function, options)
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:

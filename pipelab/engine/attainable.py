@@ -217,13 +217,15 @@ class Pairs:
         With n in flight a traversal may take n·w / floor. If the shortest, as if GPUs were unlimited, takes longer,
         more are needed; and with memory for these it may take longer still.
         """
+        if not floor:
+            return numbers
         first = numbers.first
         while first <= numbers.last:
             shortest = self.walk(Range(first, numbers.last), floor, "seconds").shortest
             needed = floor * shortest / self.problem.workload.tokens * (1 - ATTAINED)
             if needed <= first:
                 return Range(first, numbers.last)
-            if needed > min(numbers.last, MOST_IN_FLIGHT):
+            if needed > numbers.last or needed == math.inf:
                 return None
             first = math.ceil(needed)
         return None

@@ -14,8 +14,9 @@ from typing import Any
 
 from pipelab.engine.attainable import Least, Pairs, price_units
 from pipelab.engine.deadline import Ended, deadline_of
+from pipelab.engine.methods import cost, latency
 from pipelab.engine.methods.aggregated import solve_aggregated
-from pipelab.engine.methods.latency import BY_TOLERANCE
+from pipelab.engine.methods.latency import BY_TOLERANCE, refuse_transfers
 from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
@@ -23,7 +24,7 @@ from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import given
+from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
@@ -133,7 +134,149 @@ def _attained(problem: Problem, report: Callable) -> Callable[[Progress], None]:
     return reported
 
 
-def solve_for_least(
+@checked_arguments
+def solve_for_latency(
+    problem: choice.AskedProblem,
+    at_least: choice.Floor = 0.0,
+    *,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
+) -> Result:
+    """Find the placement with the lowest time of a traversal among those that attain a rate in tokens/s.
+
+    A traversal takes a microbatch through all stages and links, one after another. In decode that is
+    the time per output token of every stream, in prefill the time to the first token, if nothing
+    waits. No sequence is split (`pipelab.costs`), so more GPUs that each hold a stage's layers whole
+    than there are sequences save no time. Each stage runs in the mode its cost model chooses
+    everywhere: with `Roofline` the one of the greatest rate, whose traversal need not be the shortest;
+    `Roofline(prefer="time")` takes the shortest.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `link_units="tokens"`, unless there is only one GPU.
+    at_least : float
+        Floor of the attainable rate in tokens/s.
+    solver : {"scip", "highs"}
+        Who solves the programs of the rate.
+    time_limit : float, optional
+        Seconds. Ended early, the answer is the best placement so far, with a proven lower
+        bound.
+    stop : threading.Event, optional
+        Set it to end the search, with the same effect.
+
+    Returns
+    -------
+    Result
+        `objective` has the value and its bound, also as `details["seconds_per_pass"]` and
+        `details["bound_seconds"]`. If no placement attains the floor, the status is "infeasible"
+        and `reason` has the greatest attainable rate. Where a stage is quicker with fewer in flight than
+        yield most, `problem` has that number.
+
+    Raises
+    ------
+    InvalidValue
+        Links counted in transfers/s, a floor or limit that is not a number, or not a problem.
+    TooLarge
+        Too many compositions of a stage from too many classes of GPU.
+    UnknownName
+        The solver is unknown.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
+    >>> result = solve_for_latency(tiny)
+    >>> result.status, round(result.objective.value, 4), result.placement.gpus
+    ('optimal', 108.581, (0, 1))
+    """
+    refuse_transfers(problem, "solve")
+    began = time.perf_counter()
+    try:
+        with deadline_of(time_limit, stop) as deadline:
+            pairs = Pairs(problem, solver, deadline)
+            return _explained(pairs, least_of(pairs, "latency", at_least), at_least)
+    except TooLarge:  # identical nodes may be merged
+        left = None if time_limit is None else max(0.0, time_limit - time.perf_counter() + began)
+        options = {"at_least": at_least, "solver": solver, "time_limit": left, "stop": stop}
+        return _from_rates(problem, "latency", latency.solve_for_latency, options)
+
+
+@checked_arguments
+def solve_for_cost(
+    problem: choice.AskedProblem,
+    at_least: choice.Floor = 0.0,
+    *,
+    solver: choice.Solver = "scip",
+    time_limit: choice.TimeLimit = None,
+    stop: choice.Stop = None,
+) -> Result:
+    """Find the placement with the least $ per million tokens among those that attain a rate in tokens/s.
+
+    What counts is the price per hour of the GPUs in use over the tokens of an hour, at the attainable rate.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `GPU.usd_per_hour` for every GPU.
+    at_least : float
+        Floor of the attainable rate in tokens/s.
+    solver : {"scip", "highs"}
+        The solver for the small programs of the rate.
+    time_limit : float, optional
+        Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
+    stop : threading.Event, optional
+        Set it to end the search, with the same effect.
+
+    Returns
+    -------
+    Result
+        `objective` has the value and its bound. If no placement attains the floor, the status is
+        "infeasible" and `reason` has the greatest attainable rate.
+
+    Raises
+    ------
+    InvalidValue
+        A GPU without a price, prices too fine to be distinguished, a floor or limit that is not a
+        number, or an argument that is not a problem.
+    TooLarge
+        Too many mixtures of too many kinds of GPU, where mixtures must be listed.
+    UnknownName
+        The solver is unknown.
+
+    Examples
+    --------
+    >>> import dataclasses, pipelab as pl
+    >>> rented = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, 400,
+    ...                                 usd_per_hour={"A100": 1.8, "V100": 0.6})
+    >>> problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=rented)
+    >>> result = solve_for_cost(problem)
+    >>> result.status, round(result.objective.value, 4), result.placement.gpus
+    ('optimal', 1.2111, (2,))
+    >>> solve_for_cost(problem, at_least=300).placement.gpus
+    (0, 1)
+    """
+    options = {"at_least": at_least, "solver": solver, "time_limit": time_limit, "stop": stop}
+    return _from_rates(problem, "cost", cost.solve_for_cost, options)
+
+
+def _explained(pairs: Pairs, answer: Result, floor: float) -> Result:
+    """An infeasible answer with its reason: nothing fits, or nothing attains the floor."""
+    if answer.status != "infeasible":
+        return answer
+    most = solve_for_attainable(
+        pairs.problem, "aggregated", solve_aggregated, {"time_limit": _left(pairs)}
+    )
+    reason = _out_of_reach(most, floor) if floor else most.reason
+    return replace(answer, reason=reason, seconds=pairs.deadline.spent)
+
+
+def _left(pairs: Pairs) -> float | None:
+    return pairs.deadline.left if pairs.deadline.limited else None
+
+
+def _from_rates(
     problem: Problem,
     objective: str,
     function: Callable[..., Result],
@@ -162,7 +305,7 @@ def solve_for_least(
     reached = evaluation.attainable >= goal.at_least * (1 - ATTAINED)
     if reached and value <= given(goal.value) * (1 + ONE_ANSWER):
         return replace(found, throughput=evaluation.attainable)
-    if objective == "latency" and found.status == "optimal":
+    if objective == "latency" and found.status == "optimal" and problem.workload.in_flight is None:
         fewer = max(1, math.ceil(goal.at_least * given(goal.value) / problem.workload.tokens))
         own = _with_number(problem, given(found.placement), fewer)
         if (
