@@ -7,7 +7,7 @@ import node_oracle
 import numpy as np
 import pytest
 from test_deployments import check, check_valid, divided, dollars, heterogeneous
-from test_in_flight import tight
+from test_attainable import tight
 from test_objectives import late, priced, small
 
 import oracle
