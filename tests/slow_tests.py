@@ -443,9 +443,9 @@ SLOW = {
         "test_no_order_of_a_small_pipeline_is_shorter": 8,
         "test_eight_unequal_ranks_reach_the_bound": 0,
     },
-    "tests/test_deployments_in_flight.py": {
+    "tests/test_deployments_attained.py": {
         "test_equal_to_every_division": 0,
-        "test_one_pipeline_is_as_fast_as_the_best_placement_in_flight": 0,
+        "test_one_pipeline_is_as_fast_as_the_best_placement": 0,
         "test_what_is_in_flight_is_shown_and_saved": 0,
         "test_the_cheapest_for_a_load": 1,
     },

@@ -16,7 +16,7 @@ from pipelab.io.engines.choice import ENGINES
 def several():
     """Six pipelines of one GPU per stage, on four hosts; two of three stages with several batches."""
     problem = heterogeneous(phase="decode")
-    found = pl.deploy(problem, batches=[8, 16], in_flight=[1, 3])
+    found = pl.deploy(problem, batches=[8, 16])
     assert found.count == 6
     return problem, found
 
