@@ -200,6 +200,10 @@ SLOW = {
         "test_what_bounds_many_numbers_is_no_better_with_more_in_flight": 1,
         "test_ended_early_the_bound_holds": 0,
     },
+    "tests/test_walk.py": {
+        "test_the_least_of_all_pipelines": 4,
+        "test_the_least_where_the_ends_differ": 3,
+    },
     "tests/test_iri_grammar.py": {
         "test_iris_are_checked_as_ever": 0,
         "test_a_figure_is_shown_without_it": 0,
