@@ -94,7 +94,7 @@ class Evaluation:
         A microbatch returns once it has been through all stages and links, so n of them yield at
         most n · tokens in that time. Without a number in flight it is the rate.
         """
-        if self.in_flight is None:
+        if self.in_flight is None or self.in_flight >= self.in_flight_needed:
             return self.rate
         return min(self.rate, self.in_flight * self.tokens / self.seconds_per_pass)
 
