@@ -304,6 +304,7 @@ class Problem:
         Returns
         -------
         Problem
+            With `Workload.in_flight` changed alone.
         """
         return replace(self, workload=replace(self.workload, in_flight=number))
 

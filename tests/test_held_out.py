@@ -106,6 +106,21 @@ def test_a_rate_is_expected_in_the_band_of_its_kind(errors, phase, degree):
     assert expected.within == pytest.approx(farthest)
 
 
+def test_the_band_is_that_of_the_attainable_rate():
+    """With fewer in flight than fill the pipeline, all of a traversal's stages are off, and not the slowest alone."""
+    cluster = pl.Cluster.from_counts({"L4": 4}, 24, 1)
+    problem = pl.Problem(
+        cluster,
+        pl.load_model("Llama-3-8B"),
+        pl.Workload(2048, 8, "decode", in_flight=2),
+        pl.Roofline(),
+    )
+    found = pl.evaluate(problem, pl.Placement.of([(8, (g,)) for g in range(4)]))
+    assert found.attainable < 0.6 * found.rate
+    expected = problem.costs.expected_rate(problem, found)
+    assert expected.low < found.attainable < expected.high < found.rate
+
+
 def test_a_result_shows_the_band_where_its_costs_know_one():
     cluster = pl.Cluster.from_counts({"L4": 2}, 24, 1)
     load, roof = pl.Workload(2048, 1, "decode"), pl.Roofline()

@@ -284,8 +284,7 @@ def test_decode_goes_round_in_a_closed_loop(decode):
     alone = pl.timeline_of(decode, PARTS, in_flight=1)
     assert alone.time_per_token_s == pytest.approx(sum(times)) == pytest.approx(alone.latency_s)
     assert alone.steady_rate == pytest.approx(16 / sum(times))
-    assert "Memory was checked for Workload.in_flight = 1" in placed.sentence
-    assert "Memory" not in alone.sentence
+    assert "Memory" not in placed.sentence + alone.sentence
     prefill = dataclasses.replace(decode, workload=pl.Workload(2048, 16))
     assert pl.timeline_of(prefill, PARTS).time_per_token_s is None
 
@@ -301,6 +300,39 @@ def test_the_sweep_is_simulated_and_meets_its_bound(decode):
         pl.timeline_of(decode, PARTS).sweep([0])
 
 
+def test_what_runs_by_default_is_what_is_attained():
+    """Memory holds fewer batches than would fill this pipeline: so many run, at the attainable rate."""
+    counts, memory = {"A100-SXM-40": 1, "L4": 4}, {"A100-SXM-40": 40, "L4": 24}
+    problem = pl.Problem(
+        pl.Cluster.from_counts(counts, memory, 12.5), pl.load_model("Llama-3-8B"),
+        pl.Workload(16384, 16, "decode"), pl.Roofline(),
+    )  # fmt: skip
+    parts = pl.Placement.of([(12, (0,)), (5, (1,)), (5, (2,)), (5, (3,)), (5, (4,))])
+    found, placed = pl.evaluate(problem, parts), pl.timeline_of(problem, parts)
+    assert 1 < found.in_flight < found.in_flight_needed
+    assert placed.in_flight == found.in_flight
+    assert placed.fits
+    assert placed.predicted_rate == found.rate > 1.2 * found.attainable
+    assert placed.steady_rate == pytest.approx(found.attainable, rel=1e-9)
+    assert "Memory" not in placed.sentence
+    frame = placed.sweep()
+    assert frame[frame["fits"]]["in_flight"].max() == found.in_flight
+    assert not frame[frame["in_flight"] == found.in_flight_needed]["fits"].any()
+    figure = pl.plot(placed, kind="in_flight")
+    held = f"{found.in_flight} microbatches in flight: {found.attainable:,.6g} tokens/s"
+    assert held in figure.layout.title.text
+    hollow = next(trace for trace in figure.data if "does not hold" in trace.name)
+    assert min(hollow.x) > found.in_flight
+    more = pl.timeline_of(problem, parts, in_flight=found.in_flight_needed)
+    assert not more.fits
+    assert more.sentence.endswith(f"Memory does not hold {found.in_flight_needed}.")
+    assert f"memory does not hold {found.in_flight_needed}" in pl.plot(more).layout.title.text
+    one = pl.timeline_of(problem, parts, in_flight=1)
+    assert one.steady_rate == pytest.approx(
+        pl.evaluate(problem.with_in_flight(1), parts).attainable
+    )
+
+
 def test_lanes_and_sentences_say_what_works_where(decode):
     placed = pl.timeline_of(decode, PARTS)
     labels = [lane.label for lane in placed.lanes]
@@ -313,10 +345,10 @@ def test_lanes_and_sentences_say_what_works_where(decode):
     assert list(frame["bottleneck"]) == ["", "", "◀", "", "◀"]
     assert list(frame["busy_when_full"].round(9))[::2] == [0.5, 1.0, 1.0]
     assert placed.sentence.startswith(
-        "3 microbatches in flight: 400 tokens/s, as predicted; 3 are needed"
+        "3 microbatches in flight: 400 tokens/s, the rate of its slowest lane; 3 are needed"
     )
     few = pl.timeline_of(decode, PARTS, in_flight=2)
-    assert f"{few.steady_rate / 400:.1%} of the predicted 400, which 3 would reach" in few.sentence
+    assert f"{few.steady_rate / 400:.1%} of the rate of 400, which 3 would reach" in few.sentence
     assert "stage 1: 2 layers on 2 × A100" in placed._repr_html_()
 
 

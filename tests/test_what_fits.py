@@ -34,6 +34,7 @@ def _random_plan(problem, rng):
 
 def _compare_with_the_evaluator(problem, plan, held, most=10**6):
     """Both numbers, and which stage limits them; at the limit, below it, and one beyond."""
+    problem = problem.with_in_flight(held.workload.in_flight)
     batch = held.sequences and held.sequences // problem.workload.in_flight
     for field, last in (("sequence_length", held.context), ("batch_size", batch)):
         if last is None:
@@ -59,7 +60,7 @@ def test_what_is_held_is_what_the_evaluator_lets_pass(seed):
         value is None or value >= mine
         for value, mine in (
             (held.context, problem.workload.sequence_length),
-            (held.sequences, problem.workload.batch_size * problem.workload.in_flight),
+            (held.sequences, problem.workload.batch_size * held.workload.in_flight),
         )
     )
     _compare_with_the_evaluator(problem, plan, held)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
-    """The steady rate against microbatches in flight: simulated points, the predicted rate, and the bound.
+    """The steady rate against microbatches in flight: simulated points, the rate, and the bound; hollow: no memory.
 
     Parameters
     ----------
@@ -28,41 +28,50 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     import plotly.graph_objects as go
 
     frame, needed = placed.sweep(), placed.in_flight_needed
-    counts, rates = frame["in_flight"], frame["steady_rate_tokens_per_s"]
+    counts = frame["in_flight"]
+    beyond = counts[~frame["fits"]]
     # The bound as a curve: it bends where the latency is filled, between two whole numbers.
     bend = placed.predicted_rate * placed.latency_s / placed.problem.workload.tokens
     last = max(float(counts.max()), bend) + 0.5
     figure = go.Figure()
     figure.add_trace(
         go.Scatter(
-            name="upper bound: the predicted rate, or number in flight / latency", mode="lines", x=[0, bend, last],
+            name="upper bound: the rate, or number in flight / latency", mode="lines", x=[0, bend, last],
             y=[0, placed.predicted_rate, placed.predicted_rate], hoverinfo="skip",
             line={"color": TYPE_COLOURS[1], "width": 7},
         )
     )  # fmt: skip
     figure.add_trace(
         go.Scatter(
-            name="predicted rate", mode="lines", x=[0, last], y=[placed.predicted_rate] * 2, hoverinfo="skip",
+            name="rate of the slowest lane", mode="lines", x=[0, last], y=[placed.predicted_rate] * 2, hoverinfo="skip",
             line={"color": BOTTLENECK, "dash": "dash", "width": 2},
         )
     )  # fmt: skip
-    figure.add_trace(
-        go.Scatter(
-            name="simulated", mode="markers", x=counts, y=rates,
-            marker={"color": TYPE_COLOURS[0], "size": 10, "line": {"color": "white", "width": 1}},
-            hovertext=[f"{n} in flight: {rate:,.7g} tokens/s, {rate / placed.predicted_rate:.1%} of the predicted rate"
-                       for n, rate in zip(counts, rates, strict=True)], hoverinfo="text",
-        )
-    )  # fmt: skip
+    for fits, name in ((True, "simulated"), (False, "simulated, but memory does not hold so many")):
+        here = frame[frame["fits"] == fits]
+        pairs = list(zip(here["in_flight"], here["steady_rate_tokens_per_s"], strict=True))
+        colour = TYPE_COLOURS[0] if fits else "white"
+        outline = {"color": "white", "width": 1} if fits else {"color": TYPE_COLOURS[0], "width": 2}
+        figure.add_trace(
+            go.Scatter(
+                name=name, mode="markers", x=[n for n, _ in pairs], y=[rate for _, rate in pairs],
+                marker={"color": colour, "size": 10, "line": outline}, showlegend=bool(pairs),
+                hovertext=[f"{n} in flight: {rate:,.7g} tokens/s, {rate / placed.predicted_rate:.1%} of the rate"
+                           for n, rate in pairs], hoverinfo="text",
+            )
+        )  # fmt: skip
     figure.add_annotation(
         x=needed, y=placed.predicted_rate, text=f"{needed} needed", ay=46, ax=0, font={"size": 14},
         showarrow=True, arrowhead=2, standoff=8,
     )  # fmt: skip
     several = needed > 1
     verb, rate = "reach" if several else "reaches", f"{placed.predicted_rate:,.6g} tokens/s"
-    title = f"{needed} microbatch{'es' * several} in flight {verb} {rate}"
+    title = f"{_microbatches(needed)} in flight {verb} {rate}"
     note = f"one takes {_seconds(placed.latency_s)} from end to end; "
     note += "more of them would only wait" if several else "a second one would only wait"
+    if len(beyond) and beyond.min() <= needed:
+        title = f"{_microbatches(placed.in_flight)} in flight: {placed.steady_rate:,.6g} tokens/s"
+        note = f"memory does not hold the {needed} that would reach {rate}"
     figure.update_layout(
         template=template(), height=420, title=f"{plain(placed.problem.name)}: {title}<br><sup>{note}</sup>",
         xaxis={
@@ -75,6 +84,10 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
         },
     )  # fmt: skip
     return figure
+
+
+def _microbatches(number: int) -> str:
+    return f"{number} microbatch{'es' * (number > 1)}"
 
 
 def _seconds(value: float) -> str:

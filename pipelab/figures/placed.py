@@ -268,11 +268,13 @@ def _gantt_title(placed: "PlacedTimeline", links: bool) -> str:
         else f"{slowest[0]}, {slowest[1]} and {len(slowest) - 2} more"
     )
     if placed.reaches_predicted_rate:
-        note = f"as predicted: {named} (framed) never idle{'s' * (len(slowest) == 1)} then"
+        note = f"its rate: {named} (framed) never idle{'s' * (len(slowest) == 1)} then"
     else:
         share = placed.steady_rate / placed.predicted_rate
         work = "works" if len(slowest) == 1 else "work"
-        note = f"{share:.0%} of the predicted rate: {named} (framed) {work} {share:.0%} of the time"
+        note = f"{share:.0%} of its rate: {named} (framed) {work} {share:.0%} of the time"
+    if not placed.fits:
+        note += f"; memory does not hold {placed.in_flight}"
     shown = _shown_passes(placed)
     batch, _ = _microbatch(placed, np.arange(shown))
     room = _numbers(placed, batch, np.full(shown, max(lane.seconds for lane in placed.lanes)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.costs import MEMORY_SLACK, answered
 from pipelab.errors import InvalidPlacement
-from pipelab.evaluation import broken_rules, tally
+from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import instance
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem, Workload
@@ -36,7 +36,8 @@ class Capacity:
     stages : tuple of StageCapacity
         Of every stage the longest context and the most sequences.
     workload : Workload
-        Whose sequences and tokens the other of both is.
+        Whose sequences and tokens the other of both is; where it leaves the number in flight open,
+        with that of the placement's attainable rate, or 1 where the placement does not fit.
     """
 
     stages: tuple[StageCapacity, ...]
@@ -112,7 +113,16 @@ def capacity(problem: Problem, placement: Placement) -> Capacity:
     defects = broken_rules(problem, placement)
     if defects:
         raise InvalidPlacement(defects)
+    if problem.workload.in_flight is None:
+        problem = problem.with_in_flight(_attained_with(problem, placement))
     return Capacity(tuple(_of_stage(problem, s) for s in placement.stages), problem.workload)
+
+
+def _attained_with(problem: Problem, placement: Placement) -> int:
+    try:
+        return evaluate(problem, placement).in_flight or 1
+    except InvalidPlacement:
+        return 1
 
 
 def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:

@@ -246,9 +246,9 @@ class _Solving:
             stopped if status not in ("optimal", "infeasible") else None,
             details,
             objective,
-            None if step is None else best.rule,
-            None if step is None else self._recomputed(step),
-            step,
+            schedule=None if step is None else best.rule,
+            recompute=None if step is None else self._recomputed(step),
+            step=step,
         )
 
     def _why_none(self) -> str:

@@ -8,11 +8,12 @@ from pipelab.engine.timeline.placed import (
     PlacedTimeline,
     placed_timeline,
     refuse_transfers_per_second,
+    with_memory_for,
 )
 from pipelab.engine.timeline.training import TrainingTimeline, training_timeline
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import instance, real_number, true_or_false
+from pipelab.fields import instance, real_number, true_or_false, whole_number
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in
@@ -139,8 +140,9 @@ def timeline_of(
     microbatches : int, optional
         How many to show: by default three times as many as are in flight.
     in_flight : int, optional
-        By default as many as it takes to reach the rate that `pl.evaluate` predicts. Memory is
-        checked for `Workload.in_flight`, whatever this is.
+        By default the number with which the placement attains its rate (`Evaluation.in_flight`).
+        Of more than memory holds, the sentence says so; stages then have the times they have with
+        what it holds.
     training : bool
         Run one training step instead, forward and backward: see `training_timeline`. So it does
         wherever the workload's phase is "training".
@@ -170,7 +172,7 @@ def timeline_of(
     >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.predicted_rate, 3)
     (2, 134.616, 134.616)
     >>> print(pl.timeline_of(tiny, placed.placement, in_flight=1).sentence)
-    1 microbatch in flight: 82.5629 tokens/s, 61.3% of the predicted 134.616, which 2 would reach.
+    1 microbatch in flight: 82.5629 tokens/s, 61.3% of the rate of 134.616, which 2 would reach.
     """
     trains = isinstance(problem, Problem) and problem.workload.phase == "training"
     if true_or_false("timeline_of", "training", training) or trains:
@@ -183,5 +185,8 @@ def timeline_of(
         raise InvalidValue("timeline_of", [(name, value, expected) for name, value in step.items()])
     placement = placement_in(placement, "timeline_of")
     evaluation = evaluate(problem, placement)
+    if in_flight is not None:
+        in_flight = whole_number("timeline_of", "in_flight", in_flight)
+        evaluation = with_memory_for(problem, placement, in_flight) or evaluation
     costs, leaving = _costs(evaluation, problem.workload.tokens, "timeline_of")
     return placed_timeline(problem, placement, evaluation, costs, leaving, microbatches, in_flight)

@@ -11,9 +11,9 @@ import numpy as np
 from pipelab.display import NO_FORMULAS, counted, table
 from pipelab.engine.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.errors import InvalidValue
-from pipelab.evaluation import Evaluation, tally
-from pipelab.fields import whole_number
+from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.evaluation import Evaluation, evaluate, tally
+from pipelab.fields import given, whole_number
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -46,7 +46,7 @@ class PlacedTimeline:
     placement : Placement
         What runs as a pipeline.
     evaluation : Evaluation
-        The evaluated placement.
+        The evaluated placement, with memory for `in_flight` or for as many as it holds.
     in_flight : int
         Most microbatches in the pipeline at any time.
     timeline : Timeline
@@ -89,8 +89,13 @@ class PlacedTimeline:
 
     @property
     def predicted_rate(self) -> float:
-        """What `pl.evaluate`, and so the ILP, says of this placement, in tokens/s: the rate of its slowest lane."""
-        return self.evaluation.throughput
+        """What a full pipeline yields (`Evaluation.rate`), in tokens/s: the rate of its slowest lane."""
+        return self.evaluation.rate
+
+    @property
+    def fits(self) -> bool:
+        """Whether memory holds `in_flight` microbatches on every stage."""
+        return self.in_flight <= given(self.evaluation.in_flight)
 
     @cached_property
     def steady_rate(self) -> float:
@@ -140,13 +145,15 @@ class PlacedTimeline:
         Parameters
         ----------
         in_flight : iterable of int, optional
-            By default from 1 to some more than are needed, and `in_flight`.
+            By default from 1 to some more than are needed, and `in_flight`. Stages have the times
+            that they have with `in_flight`.
 
         Returns
         -------
         pandas.DataFrame
-            `in_flight`, `steady_rate_tokens_per_s`, and `bound_tokens_per_s`: no more than the
-            predicted rate, and no more than that many microbatches per latency.
+            `in_flight`, `steady_rate_tokens_per_s`, `bound_tokens_per_s` (no more than the rate of
+            the slowest lane, and no more than that many microbatches per latency), and `fits`:
+            whether memory holds so many.
 
         Raises
         ------
@@ -165,6 +172,10 @@ class PlacedTimeline:
                 "in_flight": counts,
                 "steady_rate_tokens_per_s": [self._rate(count) for count in counts],
                 "bound_tokens_per_s": [min(self.predicted_rate, count * alone) for count in counts],
+                "fits": [
+                    with_memory_for(self.problem, self.placement, count) is not None
+                    for count in counts
+                ],
             }
         )
 
@@ -179,14 +190,15 @@ class PlacedTimeline:
         several = "microbatches" if self.in_flight > 1 else "microbatch"
         rate = f"{self.in_flight} {several} in flight: {self.steady_rate:,.7g} tokens/s"
         if self.reaches_predicted_rate:
-            text = f"{rate}, as predicted; {self.in_flight_needed} are needed for that."
+            text = f"{rate}, the rate of its slowest lane; {self.in_flight_needed} are needed for that."
         else:
             share = self.steady_rate / self.predicted_rate
-            predicted = f"the predicted {self.predicted_rate:,.7g}, which {self.in_flight_needed} would reach"
-            text = f"{rate}, {share:.1%} of {predicted}."
-        counted = self.problem.workload.in_flight
-        if self.in_flight > counted:
-            text += f" Memory was checked for Workload.in_flight = {counted}."
+            full = (
+                f"the rate of {self.predicted_rate:,.7g}, which {self.in_flight_needed} would reach"
+            )
+            text = f"{rate}, {share:.1%} of {full}."
+        if not self.fits:
+            text += f" Memory does not hold {self.in_flight}."
         return text
 
     def to_frame(self) -> "DataFrame":
@@ -245,6 +257,14 @@ def lanes_of(evaluation: Evaluation, seconds: Any, waits: Any) -> tuple[Lane, ..
     return tuple(lanes)
 
 
+def with_memory_for(problem: Problem, placement: Placement, number: int) -> Evaluation | None:
+    """The evaluation with so many in flight; None where memory does not hold them."""
+    try:
+        return evaluate(problem.with_in_flight(number), placement)
+    except InvalidPlacement:
+        return None
+
+
 def placed_timeline(
     problem: Problem,
     placement: Placement,
@@ -254,10 +274,9 @@ def placed_timeline(
     microbatches: int | None,
     in_flight: int | None,
 ) -> PlacedTimeline:
-    """Simulate; by default with as many in flight as the predicted rate needs."""
+    """Simulate; by default with as many in flight as the placement attains its rate with."""
     if in_flight is None:
-        in_flight = least_in_flight(costs, evaluation.throughput / problem.workload.tokens, leaving)
-    in_flight = whole_number("timeline_of", "in_flight", in_flight)
+        in_flight = given(evaluation.in_flight)
     microbatches = (
         3 * in_flight
         if microbatches is None

@@ -1,5 +1,6 @@
 """How far a predicted rate may be off: errors on published times that no constant was fitted to."""
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -28,7 +29,7 @@ _CUT = {"1": "one GPU per layer", "2": "two GPUs per layer", "4 or more": "four 
 
 @dataclass(frozen=True)
 class ExpectedRate:
-    """Where the rate of a plan lies in four of five cases.
+    """Where the attainable rate of a plan lies in four of five cases.
 
     Attributes
     ----------
@@ -61,7 +62,7 @@ class ExpectedRate:
 
 
 def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
-    """The band of this plan's rate: every stage is off as its kind is, links are not.
+    """The band of this plan's attainable rate: every stage is off as its kind is, links are not.
 
     Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase
     alone. None of them reads prompts with a mixture of experts.
@@ -71,14 +72,7 @@ def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
         return ExpectedRate(None, None, None, _of_experts())
     kinds = [_kind(phase, stage) for stage in evaluation.stages]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
-    low, high = (
-        min(
-            *(s.throughput * (1 + band[side]) for s, band in zip(evaluation.stages, kinds, strict=True)),
-            *(link.throughput for link in evaluation.links if evaluation.link_unit == "tokens"),
-            np.inf,
-        )
-        for side in ("low", "high")
-    )  # fmt: skip
+    low, high = (_off(evaluation, [1 + band[side] for band in kinds]) for side in ("low", "high"))
     slowest = min(range(len(kinds)), key=lambda i: evaluation.stages[i].throughput)
     band, now = kinds[slowest], evaluation.throughput
     sentence = (
@@ -94,6 +88,19 @@ def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
         sentence += f" No published time of {listed(never)} was compared."
     within = max(abs(low / now - 1), abs(high / now - 1))
     return ExpectedRate(float(low), float(high), float(within), sentence)
+
+
+def _off(evaluation: Evaluation, faster: "list[float]") -> float:
+    """The attainable rate with every stage so many times as fast."""
+    pairs = list(zip(evaluation.stages, faster, strict=True))
+    rates = [stage.throughput * times for stage, times in pairs]
+    if evaluation.link_unit == "tokens":
+        rates += [link.throughput for link in evaluation.links]
+    if evaluation.in_flight is not None:
+        times_taken = [stage.seconds / times for stage, times in pairs]
+        traversal = math.fsum(times_taken + [link.seconds for link in evaluation.links])
+        rates.append(evaluation.in_flight * evaluation.tokens / traversal)
+    return min(rates)
 
 
 def held_out_errors() -> "DataFrame":
