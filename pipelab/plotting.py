@@ -22,7 +22,6 @@ FIGURES = {
         "progress": "solves:plot_progress",
         "search": "aggregated:plot_search",
     },
-    "InFlightResult": {"placement": "placements:plot_result"},
     "Deployment": {"pipelines": "deployments:plot_deployment"},
     "Cluster": {"classes": "aggregated:plot_classes"},
     "Certificate": {"proof": "aggregated:plot_proof"},

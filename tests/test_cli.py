@@ -23,7 +23,7 @@ def run(*arguments, cwd=None):
 def test_solve_prints_the_placement():
     done = run("solve", "tiny", "--max-gpus", "2")
     assert done.returncode == 0
-    assert done.stdout.startswith("301.784 tokens/s, proven optimal")
+    assert done.stdout.startswith("301.784 tokens/s with 1 in flight, proven optimal")
     assert "2 × A100" in done.stdout
     assert done.stderr == ""
 

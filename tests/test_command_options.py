@@ -97,7 +97,8 @@ def test_a_configuration_and_hosts_are_read_from_files(run, tmp_path):
     status, out, err = run("evaluate", tmp_path / "plan.json", *files)
     rates = [stage["throughput_tokens_per_s"] for stage in plan["stages"]]
     slowest = f"stage {1 + rates.index(min(rates))}"
-    assert out.startswith(f"{plan['throughput_tokens_per_s']:.7g} tokens/s; slowest: {slowest}")
+    told = f"{plan['attainable_tokens_per_s']:.7g} tokens/s with {plan['in_flight']} in flight"
+    assert out.startswith(f"{told}; slowest: {slowest}")
 
 
 def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
@@ -114,14 +115,14 @@ def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
     assert told == json.loads(saved.read_text("utf-8"))
     rates = [stage["throughput_tokens_per_s"] for stage in told["stages"]]
     assert rates == pytest.approx([stage.throughput for stage in expected.stages], rel=1e-12)
-    assert told["throughput_tokens_per_s"] == pytest.approx(expected.throughput, rel=1e-12)
+    assert told["rate_tokens_per_s"] == pytest.approx(expected.rate, rel=1e-12)
+    assert told["attainable_tokens_per_s"] == pytest.approx(expected.attainable, rel=1e-12)
+    assert told["in_flight"] == expected.in_flight
     assert len(told["links"]) == 2
     held = problem.costs.capacity(problem, plan)
     out = run("evaluate", saved, *OWN)[1]
-    assert (
-        f"It holds 4 sequences of {held.context:,} tokens, or {held.sequences:,} sequences of 512"
-        in out
-    )
+    assert f"It holds {4 * expected.in_flight} sequences of {held.context:,} tokens, " in out
+    assert f" or {held.sequences:,} sequences of 512" in out
     # another batch, or other GPUs, and the plan's rates no longer hold
     for changed in (("--batch", "5"), ("--gpus", "a100-sxm-40=2,t4=3")):
         status, out, err = run("evaluate", saved, *OWN, *changed)
@@ -137,7 +138,7 @@ def test_a_plan_that_names_its_case_needs_nothing_else(run, tmp_path):
     assert run("solve", "tiny", "--max-gpus", "2", "--output", tmp_path / "plan.json")[0] == 0
     status, out, _ = run("evaluate", tmp_path / "plan.json")
     assert status == 0
-    assert out.startswith("301.784 tokens/s; slowest: stage 1\n")
+    assert out.startswith("301.784 tokens/s with 1 in flight; slowest: stage 1\n")
     assert "any number of" not in out
 
 
@@ -148,14 +149,32 @@ def test_objectives_are_those_of_the_package(run):
         status, out, _ = run("solve", *OWN, *more)
         assert status == 0
         assert json.loads(out)["objective"] == pytest.approx(expected.objective.to_dict(), rel=1e-6)
-    expected = pl.solve(_problem(), objective="throughput_in_flight")
-    told = json.loads(run("solve", *OWN, "--objective", "throughput_in_flight", "--json")[1])
-    assert told["steady_rate_tokens_per_s"] == pytest.approx(expected.steady_rate)
-    assert told["microbatches_in_flight"] == expected.in_flight
-    assert told["status"] == "optimal"
-    assert run("solve", *OWN, "--objective", "throughput_in_flight")[1].startswith(
-        expected.sentence[:20]
+    for objective in ("throughput", "rate"):
+        expected = pl.solve(_problem(), objective=objective)
+        told = json.loads(run("solve", *OWN, "--objective", objective, "--json")[1])
+        assert told["throughput_tokens_per_s"] == pytest.approx(expected.throughput)
+        assert told["in_flight"] == expected.in_flight
+        assert told["status"] == "optimal"
+        said = run("solve", *OWN, "--objective", objective)[1]
+        assert said.startswith(expected.sentence.split(", proven")[0])
+
+
+def test_what_a_cluster_attains_is_what_memory_holds(run, tmp_path):
+    """4 L40S as four stages fill with 4 batches in flight, and hold 2: the rate is not the answer."""
+    big = ("--model", "Llama-3-70B", "--gpus", "l40s=4", "--batch", "16", "--max-gpus", "1")
+    full = json.loads(run("solve", *big, "--objective", "rate", "--json")[1])
+    status, out, _ = run("solve", *big, "--json", "--output", tmp_path / "plan.json")
+    told = json.loads(out)
+    assert (status, told["status"]) == (0, "optimal")
+    assert told["throughput_tokens_per_s"] < 0.9 * full["throughput_tokens_per_s"]
+    given = run("solve", *big, "--in-flight", told["in_flight"], "--json")[1]
+    assert json.loads(given)["throughput_tokens_per_s"] == pytest.approx(
+        told["throughput_tokens_per_s"]
     )
+    plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
+    out = run("evaluate", tmp_path / "plan.json", *big)[1]
+    head = f"{plan['attainable_tokens_per_s']:.7g} tokens/s with {told['in_flight']} in flight, of a rate of "
+    assert out.startswith(f"{head}{plan['rate_tokens_per_s']:.7g} that ")
 
 
 TRAINED = ("--model", "Llama-3-8B", "--gpus", "h100=2,a100=2", "--batch", "1", "--length", "4096")

@@ -41,7 +41,6 @@ RETURNED = {
     "EngineSettings": "pipelab.io.engines.launch_script",
     "Evaluation": "pipelab.evaluation",
     "GPUFacts": "pipelab.hardware.known_gpus",
-    "InFlightResult": "pipelab.engine.in_flight_result",
     "LatentAttention": "pipelab.hardware.layer_sizes",
     "LayerSizes": "pipelab.hardware.layer_sizes",
     "Ledger": "pipelab.course.ledger.book",
@@ -73,7 +72,6 @@ RETURNED = {
     "solve_for_latency": "pipelab.engine.methods.latency",
     "save_chrome_trace": "pipelab.io.trace_files",
     "save_placement": "pipelab.io.placements",
-    "solve_for_throughput_in_flight": "pipelab.engine.methods.in_flight",
     "training_timeline": "pipelab.engine.timeline.training",
     "training_gantt": "pipelab.figures.training_charts",
 }
@@ -88,8 +86,6 @@ STAYS_INSIDE = {
     ("Result.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
     ("Deployment.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
     ("Deployment.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
-    ("InFlightResult.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
-    ("InFlightResult.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
     (
         "PlacedTimeline.in_flight_needed",
         "InvalidValue",

@@ -439,7 +439,7 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     heard = []
     mix.on_answer(lambda found: heard.append(found and found.problem.name))
     assert mix.chart.layout.title.text.startswith(
-        "tiny, 4 GPUs: 301.784 tokens/s in 1 stage, proven optimal"
+        "tiny, 4 GPUs: 301.784 tokens/s in 1 stage with 1 in flight, proven optimal"
     )
     mix.controls.counts["A100"].value = 1
     assert (
@@ -574,7 +574,8 @@ def test_the_controls_are_in_three_groups_and_the_simple_preset_has_three():
     assert shown(every.panel) == {
         "Cluster": ["A100", "V100", "H100"],
         "Model and workload": [
-            "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)", "batches in flight",
+            "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
+            "batches in flight (0: chosen)",
         ],
         "Network and stages": ["network, any to any",
             "nodes of … GPUs", "GPUs per stage, up to", "batch is split"],

@@ -165,7 +165,9 @@ def test_json_holds_everything_with_its_units(two_stages, tmp_path):
     result = pl.solve(two_stages, "aggregated")
     document = json.loads(pl.save(result, tmp_path / "plan.json").read_text(encoding="utf-8"))
     found = result.evaluation
-    assert document["throughput_tokens_per_s"] == document["bound_tokens_per_s"] == found.throughput
+    assert document["attainable_tokens_per_s"] == document["bound_tokens_per_s"] == found.attainable
+    assert document["rate_tokens_per_s"] == found.rate
+    assert "in_flight" not in document  # links that count transfers have no time
     assert (document["status"], document["method"]) == ("optimal", "aggregated")
     assert document["bottlenecks"] == list(found.bottlenecks)
     first = document["stages"][0]
@@ -190,9 +192,10 @@ def test_csv_has_a_row_per_stage(tiny, tmp_path):
     frame = pd.read_csv(save_placement(tiny, placement, tmp_path / "plan.csv"))
     assert list(frame.columns) == [
         "stage", "first_layer", "last_layer", "gpus", "gpu_types", "sequences_per_gpu", "gpus_per_layer",
-        "throughput_tokens_per_s", "memory_needed_gb", "memory_offered_gb", "plan_throughput_tokens_per_s",
+        "throughput_tokens_per_s", "memory_needed_gb", "memory_offered_gb", "plan_rate_tokens_per_s",
+        "plan_attainable_tokens_per_s",
         "batch_split", "link_units", "max_gpus_per_stage", "same_type_stages", "sequence_length", "batch_size", "phase",
-        "output_tokens", "microbatches_in_flight", "cost_model",
+        "output_tokens", "in_flight_given", "cost_model",
     ]  # fmt: skip
     found = pl.evaluate(tiny, placement)
     assert list(frame["gpus"].astype(str)) == ["0 2", "1"]
@@ -216,9 +219,12 @@ def test_a_plan_has_the_shares_that_its_rate_needs(name, tmp_path):
     if name == "plan.json":
         document = json.loads(path.read_text(encoding="utf-8"))
         shares, under = document["stages"][0]["sequences_per_gpu"], document["conditions"]
+        assert (document["in_flight"], under["in_flight_given"]) == (2, None)
     else:
         row = pd.read_csv(path).iloc[0]
         shares, under = [float(share) for share in row["sequences_per_gpu"].split()], row
+        assert row["plan_in_flight"] == 2
+        assert np.isnan(row["in_flight_given"])
     assert shares == pytest.approx([4.976, 4.976, 3.024, 3.024], abs=0.001)
     assert sum(shares) == pytest.approx(under["batch_size"]) == pytest.approx(16)
     assert (under["batch_split"], under["link_units"], under["max_gpus_per_stage"]) == (
@@ -226,11 +232,7 @@ def test_a_plan_has_the_shares_that_its_rate_needs(name, tmp_path):
         "transfers",
         4,
     )
-    assert (under["microbatches_in_flight"], under["phase"], under["sequence_length"]) == (
-        1,
-        "prefill",
-        2048,
-    )
+    assert (under["phase"], under["sequence_length"]) == ("prefill", 2048)
     again = pl.load_placement(path, problem)
     assert pl.evaluate(problem, again).throughput == result.throughput
 
@@ -248,9 +250,8 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
             problem, result.placement, tmp_path / ("plan.json" if seed % 2 else "plan.csv")
         )
         assert pl.load_placement(path, problem) == result.placement, seed
-        assert (
-            pl.evaluate(problem, pl.load_placement(path, problem)).throughput == result.throughput
-        )
+        again = pl.evaluate(problem, pl.load_placement(path, problem))
+        assert again.throughput == pytest.approx(result.throughput, rel=1e-12)
         workload = dataclasses.replace(problem.workload, batch_size=problem.workload.batch_size + 1)
         units = "tokens" if problem.link_units == "transfers" else "transfers"
         for change in (
@@ -317,7 +318,10 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
         stage.degree for stage in found.stages
     ]
     under = document["conditions"]
-    assert (under["microbatches_in_flight"], under["phase"], under["cost_model"]) == (
+    assert document["in_flight"] == under["in_flight_given"] == 3
+    assert document["rate_tokens_per_s"] == found.rate
+    assert document["attainable_tokens_per_s"] == found.attainable
+    assert (under["in_flight_given"], under["phase"], under["cost_model"]) == (
         3,
         "decode",
         "Roofline",
@@ -325,14 +329,54 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
     fills = under["microbatches_that_fill_the_pipeline"]
     assert fills == pl.timeline_of(problem, placement).in_flight_needed
     assert pl.load_placement(tmp_path / "plan.json", problem) == placement
-    fewer = dataclasses.replace(
-        problem, workload=dataclasses.replace(problem.workload, in_flight=1)
-    )
-    with pytest.raises(
-        pl.InvalidData,
-        match=r"microbatches_in_flight = 3; .*replace.problem\.workload, in_flight=3",
-    ):
-        pl.load_placement(tmp_path / "plan.json", fewer)
+    for number in (1, None):
+        with pytest.raises(
+            pl.InvalidData, match=r"in_flight_given = 3; .*replace.problem\.workload, in_flight=3"
+        ):
+            pl.load_placement(tmp_path / "plan.json", problem.with_in_flight(number))
+    for name in ("chosen.json", "chosen.csv"):
+        path = save_placement(problem.with_in_flight(None), placement, tmp_path / name)
+        assert pl.load_placement(path, problem.with_in_flight(None)) == placement
+        with pytest.raises(pl.InvalidData, match=r"replace.problem\.workload, in_flight=None"):
+            pl.load_placement(path, problem)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.csv"])
+def test_a_plan_of_an_earlier_version_still_loads(name, tmp_path):
+    """It has one rate, and the number in flight that memory was counted for, 1 by default."""
+    cluster, load = pl.Cluster.from_counts({"L4": 4}, 24, 1.0), pl.Workload(16384, 4, "decode")
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2)
+    placement = pl.Placement.of([(16, (0, 1)), (16, (2, 3))])
+    path = save_placement(problem.with_in_flight(1), placement, tmp_path / name)
+
+    def as_before(number):
+        if name == "plan.json":
+            document = json.loads(path.read_text("utf-8"))
+            document["throughput_tokens_per_s"] = document.pop("rate_tokens_per_s")
+            del document["attainable_tokens_per_s"], document["in_flight"]
+            del document["conditions"]["in_flight_given"]
+            document["conditions"]["microbatches_in_flight"] = number
+            (tmp_path / f"old-{name}").write_text(json.dumps(document), "utf-8")
+        else:
+            frame = pd.read_csv(path).drop(
+                columns=["plan_attainable_tokens_per_s", "plan_in_flight", "in_flight_given"]
+            )
+            frame = frame.rename(columns={"plan_rate_tokens_per_s": "plan_throughput_tokens_per_s"})
+            frame = frame.assign(microbatches_in_flight=number)
+            frame.to_csv(tmp_path / f"old-{name}", index=False)
+        return tmp_path / f"old-{name}"
+
+    one = pl.evaluate(problem.with_in_flight(1), placement)
+    assert pl.evaluate(problem, placement).attainable > 1.3 * one.attainable
+    for mine in (problem, problem.with_in_flight(1)):
+        assert pl.load_placement(as_before(1), mine) == placement
+    with pytest.raises(pl.InvalidData, match=r"in_flight_given = '?2'?.*workload, in_flight=2\)"):
+        pl.load_placement(as_before(2), problem.with_in_flight(1))
+    with pytest.raises(pl.InvalidData, match=r"microbatches_in_flight '?0'?: expected a whole"):
+        pl.load_placement(as_before(0), problem)
+    faster = dataclasses.replace(problem, costs=pl.Roofline(memory_share=0.5, engine="llama.cpp"))
+    with pytest.raises(pl.InvalidData, match="but for this problem"):
+        pl.load_placement(as_before(1), faster)
 
 
 def test_the_writeups_own_fields(tiny, tmp_path):
@@ -375,7 +419,7 @@ def test_a_plan_in_the_writeups_layout_is_compared_with_its_problem(tmp_path):
     assert pl.load_placement(path, problem) == HALVES
     slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e-6))
     told = r"213\.5.*: the cluster, model or cost model differs from the plan's\. Omit problem= to read only the stages"
-    with pytest.raises(pl.InvalidData, match=rf"the plan: throughput_tokens_per_s {told}"):
+    with pytest.raises(pl.InvalidData, match=rf"the plan: rate_tokens_per_s {told}"):
         pl.load_placement(path, slow)
     with pytest.raises(
         pl.InvalidData, match=r"link_units = 'tokens'; .*replace\(problem, link_units='tokens'\)"

@@ -255,7 +255,7 @@ def test_solving_plotting_and_the_command_line_do_without_the_extras(installed, 
         env=dict(os.environ, PYTHONPATH=str(installed)), encoding="utf-8",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("301.784 tokens/s, proven optimal")
+    assert done.stdout.startswith("301.784 tokens/s with 1 in flight, proven optimal")
     assert 'jupyterlab, which is not installed; pip install "pipelab[lab]"' in done.stderr
 
 
@@ -297,7 +297,7 @@ def test_the_readme_is_short_and_its_ten_lines_say_what_they_say(tmp_path, monke
     monkeypatch.chdir(tmp_path)  # a plan is written
     space: dict = {}
     exec(ten_lines, space)
-    stated = re.search(r"# ([\d,.]+ tokens/s, proven optimal)", ten_lines)[1]
+    stated = re.search(r"# ([\d,.]+ tokens/s with \d+ in flight, proven optimal)", ten_lines)[1]
     assert space["result"].sentence.startswith(stated)
     assert (tmp_path / "plan.json").exists()
 

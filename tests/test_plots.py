@@ -207,16 +207,17 @@ def test_what_a_figure_does_not_take_is_named(tiny):
 
 def test_a_plan_with_its_number_in_flight_is_drawn_and_saved_like_any_other(tiny, tmp_path):
     problem = dataclasses.replace(tiny, link_units="tokens")
-    result = pl.solve(problem, objective="throughput_in_flight")
+    result = pl.solve(problem)
+    assert f"with {result.in_flight} in flight" in pl.plot(result).layout.title.text
     assert pl.plot(result) == pl.plot(result.problem, result.placement)
     path = pl.save(result, tmp_path / "plan.json")
     assert pl.load_placement(path) == result.placement
-    with pytest.raises(pl.UnknownName, match="'layot' for InFlightResult; did you mean 'layout'"):
+    with pytest.raises(pl.UnknownName, match="'layot' for Result; did you mean 'layout'"):
         pl.save(result, tmp_path / "plan.json", layot="pipelab")
     with pytest.raises(pl.UnknownName, match="'layout' for Schedule; it takes none"):
         pl.save(pl.schedule("1F1B", 2, 4), tmp_path / "plan.csv", layout="pipelab")
     heavy = dataclasses.replace(problem, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
-    none = pl.solve(heavy, objective="throughput_in_flight")
+    none = pl.solve(heavy)
     with pytest.raises(pl.InvalidValue, match="expected a result that has one"):
         pl.plot(none)
 

@@ -506,10 +506,20 @@ def test_data_types_follow_the_oldest_gpu_and_the_model(three):
 def test_memory_and_microbatches_that_do_not_suffice_are_noted(three):
     problem, plan = three
     (note,) = (n for n in pl.settings(problem, plan, "vLLM").notes if "in flight" in n)
-    needed = int(re.search(r"Workload\(in_flight=(\d+)\)", note)[1])
-    assert needed == pl.timeline_of(problem, plan).in_flight_needed > 3
-    enough = replace(problem, workload=replace(problem.workload, in_flight=needed))
-    assert not any("in flight" in n for n in pl.settings(enough, plan, "vLLM").notes)
+    needed = pl.timeline_of(problem, plan).in_flight_needed
+    assert note.startswith(
+        f"3 microbatches in flight yield {pl.evaluate(problem, plan).attainable:,.7g}"
+    )
+    assert f"needs {needed}: leave out Workload.in_flight" in note
+    for enough in (problem.with_in_flight(needed), problem.with_in_flight(None)):
+        assert not any("in flight" in n for n in pl.settings(enough, plan, "vLLM").notes)
+        found = pl.settings(enough, plan, "llama.cpp")
+        assert _after(found.arguments, "-np") == str(4 * needed)
+    longer = replace(problem, workload=pl.Workload(60_000, 4, "decode"))
+    short = pl.evaluate(longer, plan)
+    assert short.attainable < short.rate
+    (note,) = (n for n in pl.settings(longer, plan, "vLLM").notes if "in flight" in n)
+    assert note.endswith("no more fit without slowing it")
     frugal = replace(problem, costs=pl.Roofline(memory_share=0.8))
     found = pl.settings(frugal, plan, "SGLang", hosts="h")
     assert _after(found.arguments, "--mem-fraction-static") == "0.8"
@@ -525,8 +535,8 @@ def test_memory_and_microbatches_that_do_not_suffice_are_noted(three):
 
 def test_a_result_in_flight_brings_its_own_number(three):
     problem, _ = three
-    result = pl.solve(problem, objective="throughput_in_flight")
-    found = pl.settings(problem, result, "llama.cpp")
+    result = pl.solve(problem.with_in_flight(None))
+    found = pl.settings(result.problem, result, "llama.cpp")
     assert _after(found.arguments, "-np") == str(4 * result.in_flight)
 
 

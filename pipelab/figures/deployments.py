@@ -115,11 +115,16 @@ def _bars(problem: Problem, pipeline: Pipeline, y: int) -> list[dict]:
                 "start": stage.layers.start,
                 "colour": colours[types[0]],
                 "hover": f"<b>{pipeline.count} × this pipeline</b>, {pipeline.throughput:,.6g} tokens/s each"
-                f"<br>batch {pipeline.workload.batch_size}"
+                f"<br>batch {pipeline.workload.batch_size}{_in_flight(pipeline)}"
                 f"<br>stage {i}: {named_layers(stage.layers)} on {plain(_named(types))}",
             }
         )
     return rows
+
+
+def _in_flight(pipeline: Pipeline) -> str:
+    number = pipeline.workload.in_flight
+    return "" if number is None else f", {number} in flight"
 
 
 def _names(problem: Problem, pipeline: Pipeline, y: int) -> list[dict]:

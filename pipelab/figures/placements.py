@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.display import counted
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.figures.plan import limited_by
+from pipelab.figures.plan import what_limits
 from pipelab.figures.theme import BOTTLENECK, GRID, colour_of_types, ink_on, plain, template
 from pipelab.placement import Placement, show_layers
 from pipelab.problem import Problem
@@ -178,9 +178,10 @@ def _placement_title(problem: Problem, evaluation: Evaluation | None) -> str:
     # it shows.
     links_only = all(name.startswith("link") for name in evaluation.bottlenecks)
     unit = f"{evaluation.link_unit}/s" if links_only else "tokens/s"
+    flight = "" if evaluation.in_flight is None else f" with {evaluation.in_flight} in flight"
     return (
-        f"{name}: {evaluation.throughput:,.6g} {unit} in {stages}"
-        f"<br><sup>{limited_by(evaluation.bottlenecks)}; hover for rates, shares and memory</sup>"
+        f"{name}: {evaluation.attainable:,.6g} {unit} in {stages}{flight}"
+        f"<br><sup>{what_limits(evaluation)}; hover for rates, shares and memory</sup>"
     )
 
 

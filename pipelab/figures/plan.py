@@ -47,6 +47,24 @@ def limited_by(bottlenecks: Sequence[str]) -> str:
     return f"limited by {first_of(bottlenecks)} ({marks})"
 
 
+def what_limits(evaluation: "Evaluation") -> str:
+    """What limits a placement's attainable rate: too few in flight, or what `limited_by` names.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens").with_in_flight(1)
+    >>> what_limits(pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (2,))])))
+    'limited by 1 in flight, where 2 would reach 134.616 tokens/s; slowest: stage 2 (framed)'
+    """
+    slow = limited_by(evaluation.bottlenecks)
+    if evaluation.attainable >= evaluation.rate * (1 - 1e-6):
+        return slow
+    full = f"{evaluation.in_flight_needed} would reach {evaluation.rate:,.6g} tokens/s"
+    slowest = slow.replace("limited by", "slowest:")
+    return f"limited by {evaluation.in_flight} in flight, where {full}; {slowest}"
+
+
 def plan_parts(
     problem: Problem | None,
     placement: Placement | None,
@@ -86,13 +104,23 @@ def plan_parts(
     evaluation = evaluate(given(problem), placement) if placement and fits else None
     slow = evaluation.bottlenecks if evaluation else ()
     return {
-        "data": [_blocks(problem, blocks), _frames(blocks, slow), _slow_links(evaluation, blocks)],
+        "data": [
+            _blocks(problem, blocks, evaluation),
+            _frames(blocks, slow),
+            _slow_links(evaluation, blocks),
+        ],
         "layout": _layout(problem, blocks, slow, f"{headline}<br><sup>{note}</sup>"),
     }
 
 
-def _blocks(problem: Problem | None, blocks: "Sequence[tuple[int, Stage, int]]") -> dict:
+def _blocks(
+    problem: Problem | None,
+    blocks: "Sequence[tuple[int, Stage, int]]",
+    evaluation: "Evaluation | None",
+) -> dict:
     """A bar for every GPU of every stage; colour by type, hatched where its memory does not suffice."""
+    if problem and evaluation:
+        problem = problem.with_in_flight(evaluation.in_flight)
     colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus) if problem else {}
     fill, text, hover, hatch = [], [], [], []
     for i, stage, g in blocks:

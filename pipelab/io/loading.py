@@ -10,7 +10,7 @@ from pipelab.errors import InvalidData, nearest, shown
 from pipelab.fields import instance
 from pipelab.io.cases_csv import load_case
 from pipelab.io.csv_cells import path_of, read_rows
-from pipelab.io.saved_plans import RATE, RULES, Saved, check_suffix, refuse_other_problem
+from pipelab.io.saved_plans import PLAN, RATE, RULES, Saved, check_suffix, refuse_other_problem
 from pipelab.io.solution_json import read_solution
 from pipelab.io.whole_files import read_text
 from pipelab.placement import Placement, Stage
@@ -146,7 +146,8 @@ def _read_json(path: Path) -> Saved:
         raise InvalidData(
             f"{path}, field 'conditions': {shown(under)}: expected an object with names and values"
         )
-    whole = under | {"plan_" + RATE: document.get(RATE), "problem": document.get("problem")}
+    whole = under | {"plan_" + name: document.get(name) for name in (RATE, *PLAN)}
+    whole |= {"problem": document.get("problem")}
     return Saved(path, stages, [whole])
 
 

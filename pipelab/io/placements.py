@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.io.csv_cells import csv_text, path_of, plain, write_to
-from pipelab.io.saved_plans import RATE, SHARES, check_suffix, conditions, in_flight_needed
+from pipelab.io.saved_plans import RATE, SHARES, check_suffix, conditions, rates_of
 from pipelab.io.solution_json import solution
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -18,7 +17,7 @@ _LAYOUTS = ("pipelab", "write-up")
 
 def save_placement(
     problem: Problem,
-    placement: Placement | Result | InFlightResult,
+    placement: Placement | Result,
     path: str | Path,
     *,
     layout: str = "pipelab",
@@ -36,10 +35,10 @@ def save_placement(
         counted from 1; units are in the names of the columns.
     layout : {"pipelab", "write-up"}
         "pipelab": of every stage its layers, its GPUs, the share of the batch and the memory of
-        each, and how many GPUs cut a layer among them; and the rules, the workload and the
-        microbatches in flight that its rates hold for. "write-up": the fields of the write-up's
-        solution.json, and beside them the plan's rate and its link units (JSON; equal shares of the
-        batch).
+        each, and how many GPUs cut a layer among them; its rate, its attainable rate and the
+        microbatches in flight that yield it; the rules and the workload. "write-up": the fields of
+        the write-up's solution.json, and beside them the plan's rates, the number in flight and its
+        link units (JSON; equal shares of the batch).
 
     Returns
     -------
@@ -82,8 +81,11 @@ def save_placement(
     if layout == "write-up":
         text = _json(solution(evaluation))
     elif path.suffix == ".csv":
-        whole = {"plan_" + RATE: plain(float(evaluation.throughput))}
-        whole |= {name: plain(value) for name, value in _conditions(problem, evaluation).items()}
+        whole = {"plan_" + name: plain(value) for name, value in rates_of(evaluation).items()}
+        whole |= {
+            name: "" if value is None else plain(value)
+            for name, value in _conditions(problem, evaluation).items()
+        }
         rows = [_csv_row(row) | whole for row in _stage_rows(evaluation)]
         text = csv_text(list(rows[0]), [list(row.values()) for row in rows])
     else:
@@ -102,10 +104,10 @@ def _json(document: dict) -> str:
 
 
 def _conditions(problem: Problem, evaluation: Evaluation) -> dict:
-    needed = in_flight_needed(evaluation)
-    return conditions(problem) | (
-        {} if needed is None else {"microbatches_that_fill_the_pipeline": needed}
-    )
+    found = conditions(problem)
+    if evaluation.in_flight is not None:
+        found["microbatches_that_fill_the_pipeline"] = evaluation.in_flight_needed
+    return found
 
 
 def _stage_rows(evaluation: Evaluation) -> list[dict]:
@@ -164,7 +166,7 @@ def _document(problem: Problem, evaluation: Evaluation, result: Result | None) -
         "problem": problem.name,
         "model": problem.model.name,
         "layers": problem.model.layers,
-        RATE: float(evaluation.throughput),
+        **rates_of(evaluation),
         **solved,
         "bottlenecks": list(evaluation.bottlenecks),
         "conditions": _conditions(problem, evaluation),

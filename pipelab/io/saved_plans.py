@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelab.engine.in_flight_result import enough_in_flight
 from pipelab.errors import InvalidData, InvalidValue, shown
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import is_real
@@ -16,9 +15,17 @@ from pipelab.problem import Problem
 # Fields of a problem that a plan repeats: its rules.
 RULES = ("batch_split", "link_units", "max_gpus_per_stage", "same_type_stages")
 RATE, SHARES = "throughput_tokens_per_s", "sequences_per_gpu"
+# Of a whole plan, by its attribute in an evaluation; earlier files have the rate as `RATE`.
+PLAN = {
+    "rate_tokens_per_s": "rate",
+    "attainable_tokens_per_s": "attainable",
+    "in_flight": "in_flight",
+}
 _RULES = {name: name for name in ("batch_split", "link_units")}
 _WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "output_tokens")}
-_WORKLOAD |= {"microbatches_in_flight": "in_flight"}
+_GIVEN = "in_flight_given"  # empty where it was chosen with the placement
+_WORKLOAD |= {_GIVEN: "in_flight"}
+_BEFORE = "microbatches_in_flight"  # of earlier files: the number that memory was counted for
 
 _SUFFIXES = (".json", ".csv")
 
@@ -55,13 +62,10 @@ def conditions(problem: Problem) -> dict[str, Any]:
     }
 
 
-def in_flight_needed(evaluation: Evaluation) -> int | None:
-    """Microbatches in flight that fill the pipeline; None where links count transfers, which take no known time."""
-    return (
-        None
-        if evaluation.links and evaluation.link_unit != "tokens"
-        else enough_in_flight(evaluation)
-    )
+def rates_of(evaluation: Evaluation) -> dict[str, float | int]:
+    """Rate and attainable rate, and with how many in flight; no number where links have no time."""
+    found = {name: getattr(evaluation, field) for name, field in PLAN.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def refuse_other_problem(saved: Saved, placement: Placement, problem: Problem) -> None:
@@ -76,12 +80,29 @@ def refuse_other_problem(saved: Saved, placement: Placement, problem: Problem) -
         The placement is not valid for this problem.
     """
     _refuse_other_conditions(saved, problem)
+    if problem.workload.in_flight is None:
+        problem = problem.with_in_flight(_counted_for(saved))
     evaluation = evaluate(problem, placement)
+    own = rates_of(evaluation) | {RATE: evaluation.rate}
     for cells in saved.whole:
-        _compare(saved, "the plan", RATE, cells.get("plan_" + RATE, ""), [evaluation.throughput])
+        for name in own:
+            _compare(saved, "the plan", name, cells.get("plan_" + name, ""), [own[name]])
     for i, (cells, report) in enumerate(zip(saved.stages, evaluation.stages, strict=True), 1):
         _compare(saved, f"stage {i}", RATE, cells.get(RATE, ""), [report.throughput])
         _compare(saved, f"stage {i}", SHARES, cells.get(SHARES, ""), report.batch)
+
+
+def _counted_for(saved: Saved) -> int | None:
+    """Of an earlier file the microbatches that memory was counted for; others say it as a condition."""
+    cell = saved.whole[0].get(_BEFORE)
+    if cell is None:
+        return None
+    number = _number(cell)
+    if number is None or not number.is_integer() or not 1 <= number <= 1e9:
+        raise InvalidData(
+            f"{saved.path}: {_BEFORE} {shown(cell)}: expected a whole number of at least 1"
+        )
+    return int(number)
 
 
 def _refuse_other_conditions(saved: Saved, problem: Problem) -> None:
@@ -90,6 +111,9 @@ def _refuse_other_conditions(saved: Saved, problem: Problem) -> None:
         for name in (*_RULES, *_WORKLOAD):
             if name in cells and _text(cells[name]) != _text(own[name]):
                 other[name] = cells[name]
+        before, given = cells.get(_BEFORE), own[_GIVEN]
+        if before is not None and given is not None and _text(before) != _text(given):
+            other[_GIVEN] = before
     if not other:
         return
     theirs = ", ".join(f"{name} = {shown(value)}" for name, value in other.items())
@@ -99,7 +123,9 @@ def _refuse_other_conditions(saved: Saved, problem: Problem) -> None:
 
 
 def _text(value: Any) -> str:
-    """As `plain`, and so that numbers which are none are different from all others."""
+    """As `plain`, nothing as empty, and so that numbers which are none are different from all others."""
+    if value is None:
+        return ""
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else plain(value)
 
 
@@ -107,9 +133,13 @@ def _replacing(other: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """The call that sets what differs."""
 
     def arguments(fields: Mapping[str, str]) -> list[str]:
-        # In CSV numbers are text, too.
+        # In CSV numbers are text, too, and nothing is an empty cell.
         text = {
-            name: str(other[name]) if isinstance(own[name], int) else repr(other[name])
+            name: "None"
+            if other[name] in ("", None)
+            else repr(other[name])
+            if isinstance(own[name], str)
+            else str(other[name])
             for name in other
         }
         return [f"{field}={text[name][:40]}" for name, field in fields.items() if name in other]

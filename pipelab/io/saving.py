@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.io.csv_cells import path_of
@@ -23,7 +22,7 @@ def save(x: Any, path: str | Path, **options: Any) -> Path:
 
     Parameters
     ----------
-    x : Result, InFlightResult, Deployment, Schedule or Timeline
+    x : Result, Deployment, Schedule or Timeline
         Of a result or a deployment the plan: JSON (everything) or CSV (one row per stage). A
         schedule becomes CSV as torch writes it, a timeline a Chrome trace (JSON).
     path : str or Path
@@ -67,7 +66,7 @@ def save(x: Any, path: str | Path, **options: Any) -> Path:
     raise InvalidValue("save", [("x", type(x).__name__, expected)])
 
 
-def _save_plan(x: Result | InFlightResult, path: str | Path, layout: str = "pipelab") -> Path:
+def _save_plan(x: Result, path: str | Path, layout: str = "pipelab") -> Path:
     return save_placement(x.problem, x, path, layout=layout)
 
 
@@ -84,7 +83,6 @@ def _save_trace(x: Timeline, path: str | Path) -> Path:
 # What can be saved, and the function that does it; its further parameters are the options.
 _WRITERS: dict[type, Callable[..., Path]] = {
     Result: _save_plan,
-    InFlightResult: _save_plan,
     Deployment: save_deployment,
     Schedule: _save_schedule,
     Timeline: _save_trace,

@@ -1,6 +1,6 @@
 """The fields of the write-up's solution.json: segments, GPU ids, and one share of the batch for all GPUs of a stage.
 
-The plan's rate and what its links count follow: the write-up has no field for a link.
+The plan's rates and what its links count follow: the write-up has no field for a link.
 """
 
 from collections import Counter
@@ -10,13 +10,13 @@ from typing import Any
 
 from pipelab.errors import InvalidData, NotApplicable, nearest, shown
 from pipelab.evaluation import Evaluation, StageReport
-from pipelab.io.saved_plans import RATE, SHARES, Saved
+from pipelab.io.saved_plans import PLAN, RATE, SHARES, Saved, rates_of
 
 _SEGMENT = {"start_layer": "first_layer", "end_layer": "last_layer"}
 
 
 def solution(evaluation: Evaluation) -> dict[str, Any]:
-    """A placement as the write-up's joint solver prints it, with its rate and what its links count.
+    """A placement as the write-up's joint solver prints it, with its rates and what its links count.
 
     Raises
     ------
@@ -25,7 +25,7 @@ def solution(evaluation: Evaluation) -> dict[str, Any]:
     """
     allocations = [_allocation(i, report) for i, report in enumerate(evaluation.stages, 1)]
     return {
-        RATE: float(evaluation.throughput),
+        **rates_of(evaluation),
         "link_units": evaluation.link_unit,
         "allocations": allocations,
     }
@@ -69,9 +69,10 @@ def read_solution(path: Path, document: Mapping[str, Any]) -> Saved:
         raise InvalidData(f'{path}: expected "allocations" to be a list of at least one')
     stages = [_stage(path, i, allocation) for i, allocation in enumerate(allocations, 1)]
     whole = {"link_units": document["link_units"]} if "link_units" in document else {}
-    if RATE not in document:
+    said = {"plan_" + name: document[name] for name in (RATE, *PLAN) if name in document}
+    if not said:
         return Saved(path, stages, [whole], digits=1e-4)  # people print a few digits
-    return Saved(path, stages, [whole | {"plan_" + RATE: document[RATE]}])
+    return Saved(path, stages, [whole | said])
 
 
 def _stage(path: Path, index: int, allocation: Any) -> dict[str, Any]:

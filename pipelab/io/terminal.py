@@ -19,12 +19,9 @@ def print_result(result: "Result") -> None:
     from pipelab.engine.training import TrainingResult
 
     print(result.sentence)
-    # a result with microbatches in flight has neither
-    doubt, method = getattr(result, "doubt", ""), getattr(result, "method", "")
-    if doubt:
-        print(doubt)
-    if method:
-        print(f"Method: {method}{', ' if result.solver else ''}{result.solver}")
+    if result.doubt:
+        print(result.doubt)
+    print(f"Method: {result.method}{', ' if result.solver else ''}{result.solver}")
     if isinstance(result, TrainingResult):
         if result.step is not None:
             print(f"\n{table_text(result.step.to_frame())}")
@@ -33,16 +30,21 @@ def print_result(result: "Result") -> None:
 
 
 def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
-    """A placement's rate, what it holds, its stages and its links."""
+    """A placement's attainable rate, what it holds, its stages and its links."""
     from pipelab.evaluation import evaluate
 
     found = evaluate(problem, placement)
-    print(f"{found.throughput:.7g} tokens/s; slowest: {', '.join(found.bottlenecks)}")
-    load, unlimited = problem.workload, "any number of"
+    text = f"{found.attainable:.7g} tokens/s"
+    if found.in_flight is not None:
+        text += f" with {found.in_flight} in flight"
+    if found.attainable < found.rate * (1 - 1e-6):
+        text += f", of a rate of {found.rate:.7g} that {found.in_flight_needed} would reach"
+    print(f"{text}; slowest: {', '.join(found.bottlenecks)}")
+    load, unlimited = held.workload, "any number of"
     context = unlimited if held.context is None else f"{held.context:,}"
     sequences = unlimited if held.sequences is None else f"{held.sequences:,}"
     print(
-        f"It holds {load.batch_size * load.in_flight:,} sequences of {context} tokens, "
+        f"It holds {load.batch_size * load.in_memory:,} sequences of {context} tokens, "
         f"or {sequences} sequences of {load.sequence_length:,} tokens"
     )
     _print_stages(found)

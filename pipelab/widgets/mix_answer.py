@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from pipelab.display import outcome_of
@@ -16,7 +15,6 @@ from pipelab.figures.baselines import Row
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, solve
-from pipelab.widgets.mix_in_flight import InFlight, in_flight_of
 from pipelab.widgets.mix_values import Mix, problem_of
 
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
@@ -39,13 +37,6 @@ class Answer:
     problem: Problem
     result: Result
     baselines: tuple[Row, ...]
-
-    @cached_property
-    def in_flight(self) -> InFlight | None:
-        """What the optimum needs in flight, and whether its proof holds for that; None without a placement."""
-        if self.result.placement is None:
-            return None
-        return in_flight_of(self.problem, self.result.placement, given(self.result.evaluation))
 
 
 # Answers are kept: the optimum with one more GPU, solved in advance, is the next press of a key.

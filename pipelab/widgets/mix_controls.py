@@ -24,6 +24,7 @@ _COSTS = {
 }
 _AS_GIVEN = 0.0  # a slider takes None for nothing chosen
 _MOST = 16  # GPUs of a type, unless it begins with more
+_CHOSEN = 0  # in flight: chosen with the placement
 _MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
 _FEW = 3  # controls of the simple preset
 
@@ -67,7 +68,10 @@ class MixControls:
             options=_CONTEXTS, description="context (tokens)", **RELEASED
         )
         self.in_flight = widgets.IntSlider(
-            min=1, max=_MOST_IN_FLIGHT, description="batches in flight", **RELEASED
+            min=_CHOSEN,
+            max=_MOST_IN_FLIGHT,
+            description="batches in flight (0: chosen)",
+            **RELEASED,
         )
         self.network = widgets.SelectionSlider(
             options=_networks(mix), description="network, any to any", **RELEASED
@@ -104,7 +108,7 @@ class MixControls:
         counts = tuple((t, slider.value) for t, slider in self.counts.items())
         return Mix(
             source, counts, self.phase.value, self.batch.value, self.context.value, self._output_tokens,
-            self.in_flight.value, self.network.value or None, self.gpus_per_node.value,
+            self.in_flight.value or None, self.network.value or None, self.gpus_per_node.value,
             self.gpus_per_stage.value, self.batch_split.value, self.costs.value,
         )  # fmt: skip
 
@@ -120,17 +124,17 @@ class MixControls:
                 getattr(self, name).options = sorted({*options, value})
             for name in ("in_flight", "gpus_per_stage"):
                 slider = getattr(self, name)
-                slider.max = max(slider.max, getattr(mix, name))
+                slider.max = max(slider.max, getattr(mix, name) or 0)
             for name in (
                 "phase",
                 "batch",
                 "context",
-                "in_flight",
                 "gpus_per_stage",
                 "batch_split",
                 "costs",
             ):
                 getattr(self, name).value = getattr(mix, name)
+            self.in_flight.value = mix.in_flight or _CHOSEN
             self.network.value = mix.network_gb_per_s or _AS_GIVEN
             self.gpus_per_node.options = _nodes(mix)
             self.gpus_per_node.value = mix.gpus_per_node

@@ -25,7 +25,6 @@ from pipelab.widgets.mix_answer import (
 )
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_deployment import deployed_parts, deployments
-from pipelab.widgets.mix_in_flight import in_flight_of
 from pipelab.widgets.mix_own import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
 from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
@@ -133,8 +132,8 @@ class MixExplorer(widgets.VBox):
     def _show(self, found: Answer) -> None:
         self.found, self._gains, self._within = found, {}, ""
         self._single = Row("one GPU per stage", None, None, "being solved …")
-        if found.in_flight is not None:
-            self.controls.reach(found.in_flight.needed)
+        if found.result.evaluation is not None:
+            self.controls.reach(found.result.evaluation.in_flight_needed)
         self.refusal.value = ""
         self.best = None
         height = self.deployed.parts["layout"]["height"]
@@ -206,7 +205,6 @@ class MixExplorer(widgets.VBox):
         placement, evaluation = (own or result).placement, given((own or result).evaluation)
         expected = expected_of(found.problem, evaluation)
         self.text.say(
-            in_flight_of(found.problem, given(placement), evaluation).sentence,
             words.costs_line(found.mix),
             words.facts_line(found.problem, given(placement), evaluation.throughput),
             words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
@@ -250,11 +248,11 @@ def explore_mix(
         stage and network. All others keep their values until "more controls" shows them.
     **values
         Initial values of the other controls: phase, batch (sequences), context and output_tokens
-        (tokens), in_flight, network_gb_per_s (GB/s; None: a case's own links), gpus_per_node
-        (1: no nodes), gpus_per_stage, batch_split, costs. For costs a case has "linear" and
-        "linear, no loss" (`efficiency` 1), a model "Roofline" (vLLM),
-        "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the
-        linear ones for GPUs with coefficients in the write-up.
+        (tokens), in_flight (None: chosen with the placement), network_gb_per_s (GB/s; None: a
+        case's own links), gpus_per_node (1: no nodes), gpus_per_stage, batch_split, costs.
+        For costs a case has "linear" and "linear, no loss" (`efficiency` 1), a model "Roofline"
+        (vLLM), "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the linear ones
+        for GPUs with coefficients in the write-up.
 
     Returns
     -------
@@ -276,6 +274,6 @@ def explore_mix(
     301.784
     >>> mix.controls.counts["A100"].value = 0
     >>> mix.chart.layout.title.text.split("<br>")[0]
-    'tiny, 2 GPUs: 193.147 tokens/s in 1 stage, proven optimal'
+    'tiny, 2 GPUs: 193.147 tokens/s in 1 stage with 1 in flight, proven optimal'
     """
     return MixExplorer(beginning(source, counts, **values), simple)

@@ -12,7 +12,7 @@ from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, tally
 from pipelab.fields import given
 from pipelab.figures.baselines import Row
-from pipelab.figures.plan import first_of, limited_by
+from pipelab.figures.plan import first_of, what_limits
 from pipelab.figures.theme import plain
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
@@ -32,13 +32,9 @@ def headline(found: Answer) -> tuple[str, str]:
     if result.placement is None:
         return f"{name}: {outcome_of(result).word}, no placement found yet", ""
     far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
-    proof = (
-        given(found.in_flight).proof
-        if result.status == "optimal"
-        else f"{outcome_of(result).word}{far}"
-    )
-    stages = len(result.placement)
-    title = f"{name}: {result.throughput:,.6g} tokens/s in {counted(stages, 'stage')}, {proof}"
+    proof = "proven optimal" if result.status == "optimal" else f"{outcome_of(result).word}{far}"
+    stages = counted(len(result.placement), "stage")
+    title = f"{name}: {result.throughput:,.6g} tokens/s in {stages} with {result.in_flight} in flight, {proof}"
     return title, limit_of(found.problem, given(result.evaluation))
 
 
@@ -46,18 +42,18 @@ def own_headline(own: Score, found: Answer) -> tuple[str, str]:
     """Title of the chart of a plan made by hand in this answer's problem, and the line below it."""
     if not own.valid:
         return "Your plan is not valid", ""
-    flight = found.in_flight
     best = "the proven optimum" if found.result.status == "optimal" else "the optimum"
-    if flight and not flight.fits:
-        best = f"the optimum for {flight.checked} in flight"
     least = "" if found.result.status == "optimal" else "at least "
     share = f", {least}{own.share:.1%} of {best}" if own.share is not None else ""
-    title = f"Your plan: {own.throughput:,.6g} tokens/s{share}"
-    return title, limit_of(own.problem, given(own.evaluation))
+    evaluation = given(own.evaluation)
+    title = (
+        f"Your plan: {own.throughput:,.6g} tokens/s with {evaluation.in_flight} in flight{share}"
+    )
+    return title, limit_of(own.problem, evaluation)
 
 
 def limit_of(problem: Problem, evaluation: Evaluation) -> str:
-    """The line below a title: what limits throughput, and how the chart marks it.
+    """The line below a title: what limits the attainable rate, and how the chart marks it.
 
     Examples
     --------
@@ -74,7 +70,7 @@ def limit_of(problem: Problem, evaluation: Evaluation) -> str:
         link = evaluation.links[int(first.split()[1].split("→")[0]) - 1]
         gpus = [f"GPU {g} ({problem.cluster.gpus[g].type})" for g in (link.sender, link.receiver)]
         what = f"{' to '.join(gpus)}, {link.bandwidth_gb_per_s:g} GB/s"
-    return limited_by(evaluation.bottlenecks) + ("" if others else f": {plain(what)}")
+    return what_limits(evaluation) + ("" if others else f": {plain(what)}")
 
 
 def costs_line(mix: Mix) -> str:
@@ -154,10 +150,8 @@ def _gain(rate: float, now: float) -> str:
 
 def rows_of(found: Answer, extra: Sequence[Row] = ()) -> list[Row]:
     """Rows of the baselines' chart: optimum, own and pinned plans, one GPU per stage, rules of thumb."""
-    best, name = found.result, "best found"
-    if best.status == "optimal":
-        flight = given(found.in_flight)
-        name = "proven optimum" if flight.fits else f"optimum for {flight.checked} in flight"
+    best = found.result
+    name = "proven optimum" if best.status == "optimal" else "best found"
     return [row_of(name, best), *extra, *found.baselines]
 
 
@@ -249,4 +243,7 @@ def _changed(first: Mix, second: Mix) -> str:
 def _limit(problem: Problem, placement: Placement) -> str:
     from pipelab.evaluation import evaluate
 
-    return first_of(evaluate(problem, placement).bottlenecks)
+    found = evaluate(problem, placement)
+    if found.attainable < found.rate * (1 - 1e-6):
+        return f"{found.in_flight} of {found.in_flight_needed} in flight"
+    return first_of(found.bottlenecks)

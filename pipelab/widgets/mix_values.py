@@ -58,7 +58,7 @@ class Mix:
     batch: Count = 16
     context: Count = 2048
     output_tokens: Count = 256
-    in_flight: Count = 1
+    in_flight: Count | None = None
     network_gb_per_s: Positive | None = None
     gpus_per_node: Count = 1
     gpus_per_stage: Count = 1
@@ -246,7 +246,8 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
 def code_of_problem(mix: Mix) -> list[str]:
     """The lines that make `problem`, with their imports."""
     counts = dict(mix.counts)
-    load = f"pl.Workload({mix.context}, {mix.batch}, {mix.phase!r}, {mix.output_tokens}, {mix.in_flight})"
+    flight = "" if mix.in_flight is None else f", {mix.in_flight}"
+    load = f"pl.Workload({mix.context}, {mix.batch}, {mix.phase!r}, {mix.output_tokens}{flight})"
     rules = f"max_gpus_per_stage={mix.gpus_per_stage}, batch_split={mix.batch_split!r}"
     if mix.is_case:
         lines = ["import dataclasses", "", "import pipelab as pl", ""]

@@ -49,7 +49,7 @@ class PipelineExplorer(widgets.VBox):
         self.in_flight = widgets.IntSlider(
             min=0,
             max=64,
-            description="in flight here (0: as many as needed)",
+            description="in flight here (0: as above)",
             style={"description_width": "270px"},
             layout={"width": "560px"},
             continuous_update=False,
@@ -111,14 +111,11 @@ class PipelineExplorer(widgets.VBox):
         )
 
     def _caution(self) -> str:
-        """Where more are in flight than memory was checked for; the mix explorer speaks of those needed."""
+        """Where more are in flight than memory holds."""
         placed = self.placed
-        if placed is None:
+        if placed is None or placed.fits:
             return ""
-        checked = max(placed.problem.workload.in_flight, placed.in_flight_needed)
-        if placed.in_flight <= checked:
-            return ""
-        return f"Memory was not checked for {placed.in_flight} in flight."
+        return f"Memory does not hold {placed.in_flight} in flight."
 
 
 def explore_pipeline(

@@ -76,7 +76,7 @@ def begin_training(values: Mapping[str, Any]) -> tuple[TrainingValues, dict[str,
 def for_training(mix: Mix, values: TrainingValues) -> Mix:
     """The mix without what only serving has."""
     # in flight and output tokens as they are by default: they mean nothing here
-    return replace(mix, phase="prefill", batch=values.sequences, in_flight=1, output_tokens=256)
+    return replace(mix, phase="prefill", batch=values.sequences, in_flight=None, output_tokens=256)
 
 
 def training_problem(mix: Mix, values: TrainingValues) -> Problem:

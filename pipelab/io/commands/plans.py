@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.errors import InvalidValue
 from pipelab.io.commands.wanted import Case, Json, Wanted, about_a_problem
 from pipelab.io.csv_cells import write_to
@@ -74,7 +73,7 @@ def solve(
     problem = wanted.problem(case)
     result = run(problem, method, objective or objective_of(problem), **options)
     if as_json:
-        print(json.dumps(_plain(result), allow_nan=False))
+        print(json.dumps(result.to_dict(), allow_nan=False))
     else:
         print_result(result)
     if result.placement is None:
@@ -86,23 +85,6 @@ def solve(
 def objective_of(problem: "Problem") -> str:
     """What the best plan of a problem is the best in, where nothing is said."""
     return "step_time" if problem.workload.phase == "training" else "throughput"
-
-
-def _plain(result: Any) -> dict:
-    """A result for programs; one with microbatches in flight has other numbers."""
-    if not isinstance(result, InFlightResult):
-        return result.to_dict()
-    return {
-        "problem": result.problem.name,
-        "status": result.status,
-        "microbatches_in_flight": result.in_flight,
-        "steady_rate_tokens_per_s": result.steady_rate,
-        "bound_tokens_per_s": result.bound,
-        "stopped_by": result.stopped_by,
-        "reason": result.reason,
-        "seconds": result.seconds,
-        "placement": result.placement.to_dict() if result.placement else None,
-    }
 
 
 @about_a_problem

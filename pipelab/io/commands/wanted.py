@@ -72,7 +72,11 @@ class Wanted:
         int | None, _option(_LOAD, help="Written per sequence, with --phase mixed.")
     ] = None
     in_flight: Annotated[
-        int | None, _option(_LOAD, help="Microbatches in the pipeline at a time.")
+        int | None,
+        _option(
+            _LOAD,
+            help="Microbatches in the pipeline at a time; chosen with the placement by default.",
+        ),
     ] = None
     microbatches: Annotated[
         int | None, _option(_LOAD, help="Of a step, with --phase training.")

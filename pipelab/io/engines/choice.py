@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import NamedTuple, overload
 
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.in_flight_result import InFlightResult
 from pipelab.engine.timeline.training import TrainingTimeline
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
@@ -59,7 +58,7 @@ ENGINES = {
 @overload
 def settings(
     problem: Problem,
-    plan: Placement | Result | InFlightResult | TrainingTimeline,
+    plan: Placement | Result | TrainingTimeline,
     engine: str,
     *,
     hosts: str | Sequence[str] | None = None,
@@ -74,7 +73,7 @@ def settings(
 ) -> dict[str, EngineSettings]: ...
 def settings(
     problem: Problem,
-    plan: Placement | Result | InFlightResult | TrainingTimeline | Deployment,
+    plan: Placement | Result | TrainingTimeline | Deployment,
     engine: str,
     *,
     hosts: str | Sequence[str] | None = None,
@@ -118,7 +117,7 @@ def settings(
     -----
     Translated: the cuts between stages, how many GPUs a stage has and which, the data type (half
     where a GPU has no bf16), how long a sequence may be, and how many fit: the workload's batch
-    times its microbatches in flight. How many tokens a microbatch has, vLLM, llama.cpp and
+    times the microbatches in flight of its attainable rate. How many tokens a microbatch has, vLLM, llama.cpp and
     TensorRT-LLM decide at every step; only SGLang takes the batch. `gpu_memory_utilization` and its
     like are what the cost model left to the engine (`Roofline.memory_share`), or else 0.9, or what
     the plan needs on its fullest GPU. The modules of `pipelab.io.engines` name
@@ -136,11 +135,10 @@ def settings(
         raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, ENGINES)}")
     if isinstance(plan, Deployment):
         return _of_pipelines(problem, plan, engine, hosts)
-    in_flight = plan.in_flight if isinstance(plan, InFlightResult) else None
     placement = placement_in(plan, "settings")
     step = plan.step if isinstance(plan, TrainingResult) else plan
     return _launched(
-        deployed(problem, placement, engine, hosts, in_flight),
+        deployed(problem, placement, engine, hosts),
         step if isinstance(step, TrainingTimeline) else None,
     )
 
@@ -157,7 +155,7 @@ def _of_pipelines(
     digits = len(str(len(pairs)))
     found = {}
     for i, (replica, load) in enumerate(pairs, start=1):
-        own = deployed(replace(problem, workload=load), replica, engine, hosts, None, i)
+        own = deployed(replace(problem, workload=load), replica, engine, hosts, i)
         found[f"pipeline-{i:0{digits}}"] = _launched(own)
     return found
 

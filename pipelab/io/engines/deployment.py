@@ -9,7 +9,6 @@ from pipelab.display import counted
 from pipelab.errors import InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
-from pipelab.io.saved_plans import in_flight_needed
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -57,8 +56,6 @@ class EnginePlan:
         In the order of their first ranks.
     places : tuple of (int, int)
         Of every rank its host (from 0) and its GPU as that host counts.
-    in_flight : int
-        Microbatches whose KV cache the plan holds.
     schedule : Schedule or None
         Of a training step with these stages, where one was given.
     recompute : str
@@ -73,7 +70,6 @@ class EnginePlan:
     size: int
     hosts: tuple[Host, ...]
     places: tuple[tuple[int, int], ...]
-    in_flight: int
     schedule: Schedule | None = None
     recompute: str = "none"
     pipeline: int = 0
@@ -96,7 +92,8 @@ class EnginePlan:
     @property
     def sequences(self) -> int:
         """Sequences whose KV cache the plan holds: of every microbatch in flight."""
-        return self.problem.workload.batch_size * self.in_flight
+        load, chosen = self.problem.workload, self.evaluation.in_flight
+        return load.batch_size * (load.in_memory if chosen is None else chosen)
 
     @property
     def memory_share(self) -> float:
@@ -217,11 +214,17 @@ class EnginePlan:
                 f"the plan fills {self.memory_share:.0%} of a GPU, and an engine's own buffers come on top: "
                 "if it runs out of memory, plan with a smaller batch"
             )
-        needed = in_flight_needed(self.evaluation)
-        if needed is not None and needed > self.in_flight:
+        plan = self.evaluation
+        if plan.attainable < plan.rate * (1 - 1e-6):
+            given = self.problem.workload.in_flight is not None
             found.append(
-                f"the plan's rate needs {needed} microbatches in flight, and its memory holds "
-                f"{self.in_flight}: solve with Workload(in_flight={needed}), or expect a lower rate"
+                f"{plan.in_flight} microbatches in flight yield {plan.attainable:,.7g} tokens/s, and the plan's rate "
+                f"of {plan.rate:,.7g} needs {plan.in_flight_needed}: "
+                + (
+                    "leave out Workload.in_flight for as many as memory holds"
+                    if given
+                    else "no more fit without slowing it"
+                )
             )
         return found
 
@@ -235,7 +238,6 @@ def deployed(
     placement: Placement,
     engine: str,
     hosts: str | Sequence[str] | None,
-    in_flight: int | None,
     pipeline: int = 0,
 ) -> EnginePlan:
     """The plan on its hosts.
@@ -274,7 +276,6 @@ def deployed(
         sizes[0],
         machines,
         places,
-        in_flight or problem.workload.in_flight,
         pipeline=pipeline,
     )
 
