@@ -331,12 +331,14 @@ def solve(
             "solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")]
         )
     began = time.perf_counter()
-    function = method_of(method, {**options, "objective": objective})
-    if objective != "step_time":
-        import_module("pipelab.engine.options").refuse_training(problem, "solve")
-    if options.get("time_limit") is not None:  # what importing the method took counts
-        options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-    return function(problem, **options)
+    interrupts = import_module("pipelab.engine.interrupts")
+    with interrupts.noted_interrupts(passed_on=False):  # also while the method is imported
+        function = method_of(method, {**options, "objective": objective})
+        if objective != "step_time":
+            import_module("pipelab.engine.options").refuse_training(problem, "solve")
+        if options.get("time_limit") is not None:  # what importing the method took counts
+            options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
+        return function(problem, **options)
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
