@@ -21,7 +21,7 @@ from pipelab.engine.deployments.listing import close_gap
 from pipelab.engine.deployments.master import Demand
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer, offers_of
-from pipelab.engine.deployments.one_pipeline import add_best_alone
+from pipelab.engine.deployments.one_pipeline import add_best_alone, add_incumbents
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.read_back import pipelines_of
 from pipelab.engine.deployments.reasons import dual_prices, size, too_much, why_none, why_open
@@ -31,14 +31,17 @@ from pipelab.engine.in_flight_result import steady_rate
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
+from pipelab.engine.methods.first_placements import fastest
 from pipelab.engine.methods.latency import refuse_transfers
+from pipelab.engine.methods.prices import price_per_hour
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED
 from pipelab.errors import TooLarge
-from pipelab.evaluation import evaluate
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
+from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
 _MOST_APART = 200_000  # mixes, where a second search keeps nodes apart
@@ -221,6 +224,13 @@ class _Deploying:
     ) -> Deployment:
         """First the greatest throughput, which tells whether the load can be served; then the least price."""
         ended = None
+        demand = replace(most.demand, load=self.at_least)
+        known = Generation(pricings, demand, self.solver, self.deadline)
+        add_incumbents(known, offers, self.steady)
+        most.columns += known.columns
+        if known.best is not None:  # so it can be served
+            most.best = known.best
+            return self._served(most, np.inf, offers, pricings, None)
         try:
             most.run()
             if most.best is None or most.demand.value(most.best) < self.at_least:
@@ -305,6 +315,9 @@ class _Deploying:
             again=self.again,
         )
 
+    def _dollars(self, placement: Placement, evaluation: Evaluation) -> float:
+        return price_per_hour(self.problem, placement) or math.inf
+
     def _value(self, pipelines: Sequence[Pipeline]) -> float:
         if not self.at_least:
             return math.fsum(p.throughput * p.count for p in pipelines)
@@ -322,7 +335,7 @@ class _Deploying:
     def _unlisted(self, ended: str, load: Workload) -> Deployment:
         """Ended before any column was there: one pipeline at most, which a moment finds."""
         problem = replace(self.problem, workload=load)
-        placement = stand_in(problem, self.at_least)
+        placement = stand_in(problem, self.at_least, self._dollars if self.at_least else fastest)
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
             found = evaluate(problem, placement)
