@@ -9,8 +9,12 @@ The public names are listed once, in `__init__.pyi`, in the order in which a rea
 is imported when it is first used, so that `import pipelab` stays quick.
 """
 
+import signal
+import threading
+
 import lazy_loader
 
+_A_MOMENT = 0.1  # seconds
 __version__ = "0.2.0"
 
 _import, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
@@ -18,8 +22,14 @@ _import, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
+    from pipelab.engine.interrupts import noted_interrupts
+
     try:
-        return _import(name)
+        with noted_interrupts(passed_on=False) as interrupted:
+            found = _import(name)
+        if interrupted():  # once more, when what was asked for has begun, and can answer
+            threading.Timer(_A_MOMENT, signal.raise_signal, (signal.SIGINT,)).start()
+        return found
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] == "pipelab":
             raise

@@ -262,7 +262,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:120]} … {text[-40:]}"
 
 
-def nearest(name: str, known: Any) -> str:
+def nearest(name: Any, known: Any) -> str:
     """Say what is known, with the nearest name first.
 
     >>> nearest("tinny", ["small", "tiny"])

@@ -379,24 +379,25 @@ def solve(
             "solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")]
         )
     began = time.perf_counter()
-    function = method_of(method, {**options, "objective": objective})
-    if batches is not None:
-        best_batch = import_module("pipelab.engine.methods.batches").best_batch
-        return best_batch(
-            problem, batches, partial(solve, method=method, objective=objective), options
-        )
-    if objective != "step_time":
-        import_module("pipelab.engine.options").refuse_training(problem, "solve")
-    if options.get("time_limit") is not None:  # what importing the method took counts
-        options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-    if OBJECTIVES[objective]:
-        return function(problem, **options)
-    if objective == "rate":
-        number = problem.workload.in_memory
-        found = function(problem.with_in_flight(number), **options)
-        return replace(found, problem=problem, memory_for=number)
-    attained = import_module("pipelab.engine.methods.attained")
-    return attained.solve_for_attainable(problem, method, function, options)
+    interrupts = import_module("pipelab.engine.interrupts")
+    with interrupts.noted_interrupts(passed_on=False):  # also while the method is imported
+        function = method_of(method, {**options, "objective": objective})
+        if batches is not None:
+            best_batch = import_module("pipelab.engine.methods.batches").best_batch
+            again = partial(solve, method=method, objective=objective)
+            return best_batch(problem, batches, again, options)
+        if objective != "step_time":
+            import_module("pipelab.engine.options").refuse_training(problem, "solve")
+        if options.get("time_limit") is not None:  # what importing the method took counts
+            options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
+        if OBJECTIVES[objective]:
+            return function(problem, **options)
+        if objective == "rate":
+            number = problem.workload.in_memory
+            found = function(problem.with_in_flight(number), **options)
+            return replace(found, problem=problem, memory_for=number)
+        attained = import_module("pipelab.engine.methods.attained")
+        return attained.solve_for_attainable(problem, method, function, options)
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:

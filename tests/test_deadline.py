@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import pipelab as pl
+from pipelab import solving
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
 from pipelab.engine.formulations.aggregated.classes import find_classes
 from pipelab.engine.formulations.aggregated.order import link_order
@@ -56,6 +57,29 @@ def test_ctrl_c_is_noted_and_not_raised():
         signal.raise_signal(signal.SIGINT)
         time.sleep(0)
         assert deadline.reason == "interrupt"
+
+
+def pressed_before(function):
+    def pressed(*args):
+        signal.raise_signal(signal.SIGINT)
+        return function(*args)
+
+    return pressed
+
+
+def test_ctrl_c_while_a_method_is_imported_is_answered(monkeypatch):
+    monkeypatch.setattr(solving, "method_of", pressed_before(solving.method_of))
+    result = pl.solve(pl.load_case("medium", max_gpus_per_stage=4))
+    assert (result.status, result.stopped_by) == ("feasible", "interrupt")
+
+
+def test_ctrl_c_while_a_public_name_is_imported_is_for_what_is_called_then(monkeypatch):
+    monkeypatch.setattr(pl, "_import", pressed_before(pl._import))
+    deploy = pl.__getattr__("deploy")
+    problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
+    assert deploy(problem, solver="highs").stopped_by == "interrupt"
+    with pytest.raises(KeyboardInterrupt):  # nothing of pipelab runs
+        _ = pl.__getattr__("deploy"), time.sleep(2)
 
 
 class Slow:

@@ -493,3 +493,13 @@ def test_prompts_and_answers_count_in_requests_and_in_dollars():
     assert found.requests_per_s == pytest.approx(found.throughput / 100)
     tokens = found.requests_per_s * 600 * 3600
     assert found.usd_per_million_tokens == pytest.approx(found.usd_per_hour / tokens * 1e6)
+
+
+@pytest.mark.parametrize("milliseconds", [1e-16, 1e-9])
+def test_rates_beyond_what_a_solver_takes_for_infinite(milliseconds):
+    tiny = pl.load_case("tiny", link_units="tokens")
+    table = {name: {(1, b): milliseconds for b in (1, 16)} for name in ("A100", "V100")}
+    costs = pl.Measured(table, tiny.costs, per_layer=True)
+    found = pl.deploy(dataclasses.replace(tiny, costs=costs))
+    assert (found.status, found.count) == ("optimal", 4)
+    assert found.throughput == pytest.approx(32768 / milliseconds * 1000)

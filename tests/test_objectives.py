@@ -18,8 +18,9 @@ from pipelab.engine.formulations.aggregated.usage import Limits, price_step
 from pipelab.engine.formulations.latency.path import Path
 from pipelab.engine.formulations.latency.sequence import Sequence
 from pipelab.engine.formulations.latency.times import pass_times
-from pipelab.engine.methods import latency, minimum_use
+from pipelab.engine.methods import first_placements, latency, minimum_use
 from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.prices import whole_prices
@@ -28,6 +29,7 @@ from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import scip
 from pipelab.engine.solvers.choice import run_program
+from pipelab.hardware.known_clusters import cluster_of_counts
 
 PRICES = [0.35, 0.5, 1.25, 2.99]
 
@@ -475,17 +477,17 @@ def test_bad_arguments_are_named():
         pl.trade_off(tiny, "seconds_per_token")
 
 
-def test_too_many_compositions_are_refused():
+def test_too_many_compositions_are_not_listed_and_a_first_placement_is_there():
     many = pl.Cluster.from_counts({"A100": 1}, 80, 1)
     rng = np.random.default_rng(0)
     many = pl.Cluster(many.gpus * 40, rng.uniform(1, 2, (40, 40)))
     problem = dataclasses.replace(
         pl.load_case("tiny", max_gpus_per_stage=6, link_units="tokens"), cluster=many
     )
-    with pytest.raises(
-        pl.TooLarge, match="9,366,818 ways to compose a stage of up to 6 GPUs from 40 classes"
-    ):
-        solve_for_latency(problem, time_limit=0)
+    result = solve_for_latency(problem, time_limit=0)
+    assert (result.status, result.stopped_by) == ("feasible", "list limit")
+    assert "9,366,818 ways to compose a stage of up to 6 GPUs from 40 classes" in result.reason
+    assert pl.evaluate(problem, result.placement).seconds_per_pass == result.objective.value
 
 
 # Ended early
@@ -662,9 +664,9 @@ def test_no_program_is_built_where_no_time_is_left(monkeypatch):
     monkeypatch.setattr(Path, "program", property(lambda form: pytest.fail("a program was built")))
     stopped = threading.Event()
     stopped.set()
-    for options, why in (({"time_limit": 0}, "time limit"), ({"stop": stopped}, "stop")):
+    for options in ({"time_limit": 0}, {"stop": stopped}):
         result = solve_for_latency(problem, **options)
-        assert (result.status, result.stopped_by, result.placement) == ("unknown", why, None)
+        assert result.status == "optimal"  # a first placement has no more than the bound
         assert (
             0
             < result.objective.bound
@@ -776,3 +778,70 @@ def test_a_front_without_time_keeps_the_placement_it_had(monkeypatch):
     assert len(points) == 1
     assert (curve.complete, curve.points[0].status) == (False, "feasible")
     assert pl.evaluate(problem, curve.points[0].placement).throughput == points[0][0]
+
+
+def of_eight_types(**rules):
+    """116 GPUs, of which one node alone has the shortest pass."""
+    counts = {
+        "T4": 16,
+        "L4": 16,
+        "A10G": 12,
+        "V100-SXM-32": 8,
+        "L40S": 16,
+        "A100-SXM-40": 16,
+        "A100-SXM-80": 16,
+    }
+    cluster = cluster_of_counts(counts | {"H100-SXM": 16}, 8, 100.0)
+    load, options = pl.Workload(2048, 8, "decode"), {"max_gpus_per_stage": 8} | rules
+    return pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), **options)
+
+
+@pytest.mark.parametrize("same_type", [True, False])
+def test_the_first_placement_of_many_types_is_a_node_that_has_the_shortest_pass(same_type):
+    problem = of_eight_types(same_type_stages=same_type)
+    node = [g for g, gpu in enumerate(problem.cluster.gpus) if gpu.type == "H100-SXM"][:8]
+    alone = pl.evaluate(problem, pl.Placement.of([(80, node)])).seconds_per_pass
+    result = pl.solve(problem, objective="latency", time_limit=20)
+    assert result.objective.value <= alone
+    assert result.status == ("optimal" if same_type else "feasible")
+
+
+def test_the_first_deployment_for_a_load_is_not_the_whole_fleet(monkeypatch):
+    monkeypatch.setattr(first_placements, "_SECONDS", 5.0)  # however busy the machine is
+    problem = of_eight_types(same_type_stages=True)
+    fleet = sum(gpu.usd_per_hour for gpu in problem.cluster.gpus)
+    for seconds in (0, 1):
+        found = pl.deploy(problem, at_least=500, time_limit=seconds)
+        assert found.throughput >= 500
+        assert found.usd_per_hour < fleet / 10
+
+
+def test_first_placements_are_single_stages_pipelines_and_rules():
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
+    found = incumbents(tiny)
+    shapes = {tuple((len(s.layers), s.gpus) for s in placement.stages) for placement in found}
+    assert {((4, (0,)),), ((4, (0, 1)),), ((4, (2, 3)),)} <= shapes
+    assert ((2, (0,)), (2, (1,))) in shapes
+    assert ((1, (0,)), (1, (1,)), (1, (2,)), (1, (3,))) in shapes
+    assert all(pl.evaluate(tiny, p).throughput == e.throughput for p, e in found.items())
+    best = best_of(found)
+    assert found[best].throughput == max(e.throughput for e in found.values())
+    assert best_of(found, at_least=1e9) is None
+
+
+@pytest.mark.parametrize("goal", ["throughput", "latency", "cost", "joint", "deploy"])
+@pytest.mark.parametrize("split", ["even", "balanced"])
+def test_more_gpus_per_stage_than_there_are_count_as_all_of_them(goal, split):
+    tiny = priced(pl.load_case("tiny", link_units="tokens"), 0)
+    answers = []
+    for most in (4, 10**9):
+        problem = dataclasses.replace(tiny, max_gpus_per_stage=most, batch_split=split)
+        if goal == "deploy":
+            found = pl.deploy(problem, time_limit=20)
+        elif goal == "joint":
+            found = pl.solve(problem, goal, time_limit=20)
+        else:
+            found = pl.solve(problem, objective=goal, time_limit=20)
+        answers.append((found.status, found.throughput))
+    assert answers[0] == answers[1]
+    assert answers[0][0] == "optimal"

@@ -10,6 +10,7 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab import course
+from pipelab.course.figures.roofline import arithmetic_intensity, plot_roofline
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
@@ -560,3 +561,28 @@ def test_no_prediction_is_absurd_where_nobody_looked(phase):
                 if precision != "bf16":
                     assert (seconds <= before["bf16", t] * (1 + 1e-12)).all(), where
                 before[precision, t] = seconds
+
+
+def test_the_roofline_is_drawn_with_its_ridges_and_a_layer_under_each_roof():
+    """By hand: peaks times their shares; of a decode 2 FLOPs per 2 bytes of weight, and its cache."""
+    llama, roof = pl.load_model("Llama-3-70B"), pl.Roofline()
+    loads = {"one": pl.Workload(2048, 1, "decode"), "prompt": pl.Workload(2048, 1)}
+    gpus = ["A100-SXM-40", "T4"]
+    drawn = plot_roofline(roof, llama, gpus, loads)
+    roofs, points = drawn.data[::2], drawn.data[1::2]
+    for gpu, line, there in zip(gpus, roofs, points, strict=True):
+        facts, engine = roof.gpus[gpu], roof.constants
+        share = engine.hbm_efficiency if facts.memory_kind == "HBM" else engine.memory_efficiency
+        peak = facts.fp16_tflop_per_s * facts.compute_efficiency * engine.prefill_efficiency
+        ridge = peak * 1e3 / (facts.memory_bandwidth_gb_per_s * share * facts.memory_factor)
+        assert (line.x[1], line.y[1]) == pytest.approx((ridge, peak))
+        assert f"{ridge:.0f} ({gpu})" in drawn.layout.title.text
+        highest = np.minimum(peak, np.array(there.x) * peak / ridge)
+        assert (np.array(there.y) <= highest).all()
+        assert (np.array(there.y) > 0.85 * highest).all()
+    parameters, cache = llama.layer_parameters(), 2048 * llama.kv_bytes
+    flops = 2 * parameters + 4 * 64 * 128 * 2048
+    moved = 2 * parameters + cache + 8 * 2 * llama.d_model
+    found = arithmetic_intensity(llama, loads["one"])
+    assert found == pytest.approx(flops / moved, rel=1e-3)
+    assert points[0].x[0] == pytest.approx(found)

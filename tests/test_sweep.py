@@ -142,6 +142,8 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
         (lambda: quiet(make, [{"case": TINY}]), r"points\[0\]\['case'\] = 'Problem': .*make\(\) builds every"),
         (lambda: quiet(make, [{"a": [1, float("nan")]}]), r"points\[0\]\['a'\]\[1\] = nan: expected a finite number"),
         (lambda: quiet(make, [{"stages": 3}]), "name = 'stages': is a column of the answer"),
+        (lambda: quiet(make, [{"status": 3}]), "name = 'status': is a column of the answer, as are"),
+        (lambda: quiet(make, POINTS, pl.deploy), "method = 'deploy': gives Deployment, expected a Result"),
         (lambda: quiet("make", POINTS), "make = 'make': expected a function"),
         (lambda: quiet(make, POINTS, "agregated"), "did you mean 'aggregated'"),
         (lambda: quiet(make, POINTS, sover="scip"), "no option 'sover'; did you mean 'solver'"),
@@ -216,6 +218,18 @@ def test_a_method_of_ones_own_and_options_by_point():
     assert sweep.rows[1]["throughput_tokens_per_s"] < sweep.rows[2]["throughput_tokens_per_s"]
     wrong = quiet(lambda n: make(1, 1), [{"n": 1}], lambda problem: 3)
     assert "gave int, expected a Result" in wrong.rows[0]["reason"]
+
+
+def test_what_gives_no_result_is_not_asked_again_after_the_first_point():
+    asked = []
+
+    def counted(**point):
+        asked.append(point)
+        return make(**point)
+
+    with pytest.raises(pl.SweepFailed, match=r"the first of 11 points failed: .* gave Deployment"):
+        quiet(counted, POINTS, lambda problem: pl.deploy(problem))
+    assert len(asked) == 1
 
 
 def test_a_sweep_in_which_all_fail_alike_says_so(tmp_path):

@@ -34,6 +34,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "plot_speedup",
         ],
         "course.figures.rates": ["plot_rates"],
+        "course.figures.roofline": ["arithmetic_intensity", "plot_roofline"],
         "course.figures.sensitivity": ["plot_sensitivity"],
         "course.figures.sites": ["plot_answer"],
         "course.figures.stage_groups": ["plot_stage_groups"],

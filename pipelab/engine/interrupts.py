@@ -15,6 +15,8 @@ from typing import Any
 def noted_interrupts(*, passed_on: bool) -> Iterator[Callable[[], bool]]:
     """Within it, what it yields says whether Ctrl-C has been pressed.
 
+    Also before it began, where another one is around it.
+
     Parameters
     ----------
     passed_on : bool
@@ -24,7 +26,7 @@ def noted_interrupts(*, passed_on: bool) -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield lambda: False
         return
-    arrived: list[int] = []
+    arrived: list[int] = getattr(before, "arrived", [])
 
     def note(number: int, frame: Any) -> None:
         arrived.append(number)
@@ -34,6 +36,7 @@ def noted_interrupts(*, passed_on: bool) -> Iterator[Callable[[], bool]]:
         with suppress(KeyboardInterrupt):
             before(number, frame)  # it may note the signal, too
 
+    setattr(note, "arrived", arrived)  # noqa: B010 - a type checker knows no such attribute
     signal.signal(signal.SIGINT, note)
     try:
         yield lambda: bool(arrived)

@@ -42,7 +42,7 @@ def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Fi
     figure = make_subplots(
         cols=len(panels),
         shared_yaxes=True,
-        horizontal_spacing=0.03,
+        horizontal_spacing=0.05,
         subplot_titles=list(map(plain, panels)),
     )
     crossings, lowest, highest = {}, np.inf, 0.0

@@ -21,7 +21,7 @@ from pipelab.engine.deployments.listing import MOST_MIXES, close_gap
 from pipelab.engine.deployments.master import Column, Demand
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer, first_ranges, offers_attaining, offers_of
-from pipelab.engine.deployments.one_pipeline import add_best_alone
+from pipelab.engine.deployments.one_pipeline import add_best_alone, add_incumbents
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.read_back import pipeline_of, pipelines_of
 from pipelab.engine.deployments.reasons import dual_prices, size, too_much, why_none, why_open
@@ -30,6 +30,8 @@ from pipelab.engine.deployments.steady_pricing import SteadyPricing
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
+from pipelab.engine.methods.first_placements import fastest
+from pipelab.engine.methods.prices import price_per_hour
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
@@ -37,6 +39,7 @@ from pipelab.engine.tolerances import ONE_ANSWER, REACHED
 from pipelab.errors import TooLarge
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
+from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
 _SHARE_OF_RATES = 0.4  # of a time limit, for the deployment whose pipelines count with their rates
@@ -247,6 +250,13 @@ class _Deploying:
     ) -> Deployment:
         """First the greatest throughput, which tells whether the load can be served; then the least price."""
         ended = None
+        demand = replace(most.demand, load=self.at_least)
+        known = Generation(pricings, demand, self.solver, self.deadline)
+        add_incumbents(known, offers)
+        most.columns += known.columns
+        if known.best is not None:  # so it can be served
+            most.best = known.best
+            return self._served(most, np.inf, offers, pricings, None)
         try:
             most.run()
             if most.best is None or most.demand.value(most.best) < self.at_least:
@@ -340,6 +350,9 @@ class _Deploying:
             return math.fsum(p.throughput * p.count for p in pipelines)
         return math.fsum(_evaluated(self.problem, p).rate * p.count for p in pipelines)
 
+    def _dollars(self, placement: Placement, evaluation: Evaluation) -> float:
+        return price_per_hour(self.problem, placement) or math.inf
+
     def _value(self, pipelines: Sequence[Pipeline]) -> float:
         if not self.at_least:
             return math.fsum(p.throughput * p.count for p in pipelines)
@@ -357,7 +370,7 @@ class _Deploying:
     def _unlisted(self, ended: str, load: Workload) -> Deployment:
         """Ended before any column was there: one pipeline at most, which a moment finds."""
         problem = replace(self.problem, workload=load)
-        placement = stand_in(problem, self.at_least)
+        placement = stand_in(problem, self.at_least, self._dollars if self.at_least else fastest)
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
             pipeline = pipeline_of(problem, (placement,))

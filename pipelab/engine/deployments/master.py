@@ -101,19 +101,21 @@ def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
 
     used = np.array([c.gpus for c in columns], dtype=float).T
     rate = np.array([c.rate for c in columns])
+    unit = demand.load or rate.max()  # what is tiny or huge counts as nothing, or as infinite
     if not demand.load:
-        found = linprog(-rate, A_ub=used, b_ub=demand.counts, method="highs")
-        return Relaxed(-found.fun, found.x, np.maximum(0.0, -found.ineqlin.marginals), 1.0)
+        found = linprog(-rate / unit, A_ub=used, b_ub=demand.counts, method="highs")
+        duals = np.maximum(0.0, -found.ineqlin.marginals)
+        return Relaxed(-found.fun * unit, found.x, duals * unit, 1.0)
     found = linprog(
         demand.price @ used,
-        A_ub=np.vstack([used, -rate]),
-        b_ub=np.append(demand.counts, -demand.load),
+        A_ub=np.vstack([used, -rate / unit]),
+        b_ub=np.append(demand.counts, -1.0),
         method="highs",
     )
     if found.x is None:
         return None
     duals = np.maximum(0.0, -found.ineqlin.marginals)
-    return Relaxed(found.fun, found.x, duals[:-1], float(duals[-1]))
+    return Relaxed(found.fun, found.x, duals[:-1], float(duals[-1]) / unit)
 
 
 def whole(
@@ -131,12 +133,12 @@ def whole(
     capacity = names.rows({"x": sp.csr_array(used)}, upper=0.0)
     capacity.upper[:] = demand.counts
     blocks: dict[str, RowBlock] = {"class_capacity": capacity}
+    unit = demand.load or rate.max()  # so that a solver's tolerance is a share of it
     if demand.load:
-        scale = 1 / demand.load  # so that a solver's tolerance is a share of the load
-        blocks["load"] = names.rows({"x": sp.csr_array(rate[None] * scale)}, lower=1.0)
+        blocks["load"] = names.rows({"x": sp.csr_array(rate[None] / unit)}, lower=1.0)
     with np.errstate(divide="ignore"):
         most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
-    objective = -(demand.price @ used) if demand.load else rate
+    objective = -(demand.price @ used) if demand.load else rate / unit
     program = LinearProgram(
         names, np.zeros(number), most, np.ones(number, dtype=bool), objective, blocks
     )

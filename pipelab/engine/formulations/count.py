@@ -138,7 +138,8 @@ def compositions(
 
     By size, and then in the order of their numbers.
     """
-    there, largest = np.array(members, dtype=int), problem.max_gpus_per_stage
+    there = np.array(members, dtype=int)
+    largest = min(problem.max_gpus_per_stage, int(there.sum()))
     types = [g.type if problem.same_type_stages else "any" for g in groups]
     parts = []
     for name in dict.fromkeys(types):

@@ -13,13 +13,8 @@ from pipelab.engine.formulations.nodes.chains import one_node_after_another
 from pipelab.engine.formulations.nodes.rates import NodeRates, mixtures_by_nodes, rates_by_nodes
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.methods.first_placements import Value, best_of, fastest, incumbents
 from pipelab.engine.methods.one_node import bound_in_one_node
-from pipelab.engine.methods.rules import (
-    solve_bandwidth_aware,
-    solve_by_flops,
-    solve_even,
-    solve_proportional,
-)
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import status_and_bound
@@ -101,11 +96,11 @@ def solve_aggregated(
 
 
 def _keep_simple(search: Search) -> None:
-    """Where nodes repeat: begin with the best of the rules and of one node after the other."""
+    """Where nodes repeat: begin with the best of the incumbents and of one node after the other."""
     rates = search.subproblems.rates
     if not isinstance(rates, NodeRates):
         return
-    for placement in (one_node_after_another(rates), *_by_rules(rates.problem)):
+    for placement in (one_node_after_another(rates), best_of(incumbents(rates.problem))):
         if placement is None:
             continue
         if (
@@ -113,13 +108,6 @@ def _keep_simple(search: Search) -> None:
             or search.subproblems.throughput(placement) > search.throughput
         ):
             search.keep(placement)
-
-
-def _by_rules(problem: Problem) -> list[Placement]:
-    """The placements of the rules of thumb, where they are valid."""
-    rules = (solve_even, solve_proportional, solve_by_flops, solve_bandwidth_aware)
-    found = [rule(problem).placement for rule in rules]
-    return [placement for placement in found if placement is not None]
 
 
 def rates_in_time(problem: Problem, deadline: Deadline, alone: bool = False) -> StageRates:
@@ -152,21 +140,20 @@ def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | 
     return search
 
 
-def stand_in(problem: Problem, at_least: float = 0.0) -> Placement | None:
-    """Find any placement of at least this rate within 0.2 s after an early stop; None if there is none.
+def stand_in(problem: Problem, at_least: float = 0.0, value: Value = fastest) -> Placement | None:
+    """Find a placement of at least this rate within 0.4 s after an early stop; None if there is none.
 
-    The rules of thumb need no table and no time: the answer is no worse than theirs.
+    Incumbents need no table: the answer is no worse than theirs.
     """
-    found = _by_rules(problem)
+    found = incumbents(problem)
     try:
         rates = stage_rates(problem, Deadline(_LATE_SECONDS), alone=True)
         best = Search(Subproblems(rates, deadline=Deadline(0))).run().best
-        found += [best] if best is not None else []
+        if best is not None:
+            found[best] = evaluate(problem, best)
     except Ended:
         pass
-    rates_of = {placement: evaluate(problem, placement).rate for placement in found}
-    best = max(rates_of, key=rates_of.__getitem__, default=None)
-    return best if best is not None and rates_of[best] >= at_least else None
+    return best_of(found, at_least, value)
 
 
 def _many(problem: Problem) -> bool:

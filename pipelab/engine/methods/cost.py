@@ -17,6 +17,7 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
+from pipelab.engine.methods.first_placements import Value, best_of, incumbents
 from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
 from pipelab.engine.methods.minimum_use import least_use
 from pipelab.engine.methods.prices import (
@@ -98,7 +99,10 @@ def solve_for_cost(
         first = first_search(problem, solver, deadline)
         if first is not None:
             prices_or_refuse(first.subproblems.rates, "solve")
-        best = None if first is None or (first.throughput or 0.0) < at_least else first.best
+        found = incumbents(problem)
+        if first is not None and first.best is not None:
+            found[first.best] = evaluate(problem, first.best)
+        best = best_of(found, at_least, _ratio_in(problem))
         try:
             rates = rates_in_time(problem, deadline)
         except Ended as end:
@@ -250,8 +254,12 @@ def _found(problem: Problem, best: Placement | None, at_least: float) -> Objecti
     """Of a placement about which nothing is proven."""
     value = None
     if best is not None:
-        value = _per_million(problem, best, evaluate(problem, best).throughput)
+        value = _per_million(problem, best, evaluate(problem, best).rate)
     return _objective(value, None, at_least)
+
+
+def _ratio_in(problem: Problem) -> Value:
+    return lambda placement, evaluation: _per_million(problem, placement, evaluation.rate)
 
 
 def _per_million(problem: Problem, placement: Placement, throughput: float) -> float:

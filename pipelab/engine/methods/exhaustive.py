@@ -45,7 +45,7 @@ def count_placements(problem: Problem) -> dict[int, int]:
 
 
 def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
-    layers, largest = problem.model.layers, problem.max_gpus_per_stage
+    layers, largest = problem.model.layers, min(problem.max_gpus_per_stage, len(problem.cluster))
     types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
     families = {0: 1}  # number of stages → families of so many disjoint GPU sets, in no order
     for name in dict.fromkeys(types):

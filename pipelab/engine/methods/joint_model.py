@@ -161,7 +161,7 @@ def _what_would_fit(problem: Problem, have: float) -> str:
     """Smaller settings of the same problem, with their counts; the first of each kind that fits."""
     from dataclasses import replace
 
-    fewer = range(problem.max_gpus_per_stage - 1, 0, -1)
+    fewer = range(min(problem.max_gpus_per_stage, len(problem.cluster)) - 1, 0, -1)
     tries = [("form='tight'", problem, "tight")]
     tries += [("same_type_stages=True", replace(problem, same_type_stages=True), "tight")]
     tries += [

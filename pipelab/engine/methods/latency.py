@@ -11,6 +11,7 @@ from pipelab.engine.formulations.latency.times import PassTimes, bound_of_more, 
 from pipelab.engine.formulations.nodes.fewer import fewer_nodes
 from pipelab.engine.formulations.nodes.rates import NodeRates
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
+from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
@@ -100,7 +101,10 @@ def solve_for_latency(
     refuse_transfers(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
         first = first_search(problem, solver, deadline)
-        best = None if first is None or (first.throughput or 0.0) < at_least else first.best
+        found = incumbents(problem)
+        if first is not None and first.best is not None:
+            found[first.best] = evaluate(problem, first.best)
+        best = best_of(found, at_least, lambda _, evaluation: evaluation.seconds_per_pass)
         try:
             rates = rates_in_time(problem, deadline)
         except Ended as end:
@@ -135,10 +139,10 @@ def latency_of_rates(
     try:
         if not proven:
             search.run()
-    except TooLarge:
+    except TooLarge as error:
         if search.best is None:
             raise
-        search.stopped = "list limit"
+        search.stopped, search.reason = "list limit", str(error)
     return _result(search, explain)
 
 
@@ -208,6 +212,7 @@ class _LatencySearch:
     impossible: bool = False
     claimed: bool = False
     stopped: str | None = None
+    reason: str = ""
     size: dict = field(default_factory=dict)
     nodes: int = 0
 
@@ -360,7 +365,7 @@ def _result(search: _LatencySearch, explain: bool) -> Result:
     status, bound = status_and_least(search.seconds, search.bound)
     if search.claimed and search.seconds is not None:  # by a solver's tolerance only
         status, bound = "feasible", min(given(search.bound), search.seconds) * (1 - SOLVER)
-    stopped, reason = search.stopped, ""
+    stopped, reason = search.stopped, search.reason
     if status in ("feasible", "unknown") and stopped is None:
         stopped = BY_TOLERANCE if search.claimed or not search.deadline.limited else "time limit"
     if search.impossible:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 
 from pipelab.engine.tolerances import ONE_ANSWER
-from pipelab.errors import InvalidValue, TooLarge, nearest
+from pipelab.errors import InvalidValue, TooLarge
 from pipelab.fields import NotNegative, checked_arguments, described, python_value
 
 _MOST_POINTS = 1_000_000
@@ -203,7 +203,7 @@ def plain_points(
         raise InvalidValue("sweep", [("points", [], expected)])
     clash = [name for name in found[0] if name in taken]
     if clash:
-        expected = f"is a column of the answer; call it something else. {nearest(clash[0], taken)}"
+        expected = f"is a column of the answer, as are {', '.join(taken)}; call it something else"
         raise InvalidValue("sweep", [("name", clash[0], expected)])
     return tuple(found[0]), found
 

@@ -14,7 +14,7 @@ from pipelab.display import NO_FORMULAS, ended_row, table
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.engine.sweeps.points import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
-from pipelab.engine.sweeps.task import COLUMNS, STATUSES, Task
+from pipelab.engine.sweeps.task import A_RESULT, COLUMNS, STATUSES, Task
 from pipelab.engine.sweeps.workers import Jobs, answers
 from pipelab.errors import (
     InvalidData,
@@ -207,6 +207,8 @@ def sweep(
                 if interrupted():
                     raise KeyboardInterrupt
                 done[key] = row
+                if len(done) == 1 and row["reason"].endswith(A_RESULT):  # nor will others be one
+                    _refuse_all_failed(so_far(), file)
                 if store:
                     _keep(store.add, row, so_far)
         if store and there.keys() & waiting.keys():
@@ -282,8 +284,9 @@ def _keep(write: Callable[[Any], None], rows: Any, so_far: Callable[[], Sweep]) 
 def _refuse_all_failed(whole: Sweep, file: Any) -> None:
     ends = {(row["status"], row["reason"]) for row in whole.rows}
     (status, reason), *others = ends
-    if len(whole.rows) < 2 or others or status != "failed":
+    if whole.requested < 2 or others or status != "failed":
         return
     call = 'the same call with again=("failed",)' if file else "the same call"
-    message = f"all {len(whole.rows):,} points failed with the same error: {reason}. Once repaired, make {call}"
-    raise SweepFailed(message, whole)
+    how = "points failed with the same error" if whole.complete else "points failed"
+    number = f"all {whole.requested:,}" if whole.complete else f"the first of {whole.requested:,}"
+    raise SweepFailed(f"{number} {how}: {reason}. Once repaired, make {call}", whole)

@@ -14,6 +14,7 @@ from pipelab.fields import Natural, NotNegative, Positive, checked, described, g
 from pipelab.solving import Result, method_of, solve
 
 _LONGEST_REASON, _END = 10_000, 2_000
+A_RESULT = "expected a Result, as of solve: the rows have its columns"
 STATUSES = ("optimal", "feasible", "infeasible", "unknown", "failed")
 _WORDS = tuple(outcome.word for outcome in OUTCOMES)
 _Status = Annotated[
@@ -68,12 +69,22 @@ class Task:
 
     def __post_init__(self) -> None:
         if callable(self.method):
+            self._refuse_others(self.method)
             return
         for name in ("stop", "on_progress"):
             if name in self.options:
                 expected = "is not for a sweep: its points run in other processes. Ctrl-C ends it, progress=True shows"
                 raise InvalidValue("sweep", [(name, self.options[name], expected)])
-        method_of(self.method, self.options)  # a wrong name is refused now, not once per point
+        # a wrong name is refused now, not once per point
+        self._refuse_others(method_of(self.method, self.options))
+
+    def _refuse_others(self, function: Callable) -> None:
+        """What says that it returns something other than a Result, such as a Deployment, is no method here."""
+        gives = getattr(function, "__annotations__", {}).get("return")
+        if isinstance(gives, type) and not issubclass(gives, Result):
+            asked = self.options.get("objective")
+            name, value = ("objective", asked) if asked else ("method", self.name)
+            raise InvalidValue("sweep", [(name, value, f"gives {gives.__name__}, {A_RESULT}")])
 
     @property
     def name(self) -> str:
@@ -102,7 +113,7 @@ class Task:
             result = solve(problem, self.method, **options)
         if not isinstance(result, Result):
             raise InvalidValue(
-                "sweep", [("method", self.name, f"gave {type(result).__name__}, expected a Result")]
+                "sweep", [("method", self.name, f"gave {type(result).__name__}, {A_RESULT}")]
             )
         # solve ends calmly on Ctrl-C; here it is meant for the whole sweep
         if result.stopped_by == "interrupt":

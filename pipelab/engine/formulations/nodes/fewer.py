@@ -20,6 +20,7 @@ def fewer_nodes(problem: Problem, number: int) -> tuple[Problem, np.ndarray] | N
     leaves out no node.
     """
     cluster, nodes = problem.cluster, _gpus_by_node(problem.cluster)
+    largest = min(problem.max_gpus_per_stage, len(cluster))
     seen: dict[tuple, list[int]] = {}  # GPUs kept of each content, node by node
     kept = [g for g, gpu in enumerate(cluster.gpus) if not gpu.node]
     for own in nodes:
@@ -30,7 +31,7 @@ def fewer_nodes(problem: Problem, number: int) -> tuple[Problem, np.ndarray] | N
         )
         before = seen.setdefault(content, [])
         least = min(content.count(x) for x in set(content))
-        if len(before) < number or len(before) * least < problem.max_gpus_per_stage:
+        if len(before) < number or len(before) * least < largest:
             before.append(len(own))
             kept += own
     if len(kept) == len(cluster):

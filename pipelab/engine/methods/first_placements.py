@@ -1,0 +1,95 @@
+"""First placements of every search: what is simple enough to be evaluated at once, without any table."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+
+from pipelab.cluster import GPU
+from pipelab.engine.deadline import Deadline
+from pipelab.engine.methods.rules import (
+    solve_bandwidth_aware,
+    solve_by_flops,
+    solve_even,
+    solve_proportional,
+)
+from pipelab.engine.tolerances import REACHED
+from pipelab.errors import InvalidPlacement
+from pipelab.evaluation import Evaluation, evaluate
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.splits import split_even
+
+_SECONDS = 0.2
+Value = Callable[[Placement, Evaluation], float]  # the less, the better
+
+
+def fastest(placement: Placement, evaluation: Evaluation) -> float:
+    """The value where the greatest rate is sought."""
+    return -evaluation.rate
+
+
+def incumbents(problem: Problem) -> dict[Placement, Evaluation]:
+    """Evaluate rules of thumb, groups of one node as a single stage, and pipelines of equal stages of one type.
+
+    As many as there is a moment for, the simplest first; those that do not fit are left out.
+    """
+    within, found = Deadline(_SECONDS), {}
+    for placement in chain(_by_rules(problem), _stages_alone(problem), _pipelines(problem)):
+        try:
+            found[placement] = evaluate(problem, placement)
+        except InvalidPlacement:
+            continue
+        if within.reason:
+            break
+    return found
+
+
+def best_of(
+    found: Mapping[Placement, Evaluation], at_least: float = 0.0, value: Value = fastest
+) -> Placement | None:
+    """The one of the least value among those of at least this rate; of equal ones that of the fewest GPUs."""
+    reach = [p for p, e in found.items() if e.rate >= at_least * (1 - REACHED)]
+    return min(reach, key=lambda p: (value(p, found[p]), len(p.gpus)), default=None)
+
+
+def _by_rules(problem: Problem) -> Iterator[Placement]:
+    for rule in (solve_even, solve_proportional, solve_by_flops, solve_bandwidth_aware):
+        placement = rule(problem).placement
+        if placement is not None:
+            yield placement
+
+
+def _stages_alone(problem: Problem) -> Iterator[Placement]:
+    """All layers on 1, 2, … GPUs of one kind and node; of nodes with the same GPUs on the first."""
+    seen = set()
+    for gpu, own in _by_kind(problem).items():
+        for number in range(1, min(len(own), problem.max_gpus_per_stage) + 1):
+            if (key := (replace(gpu, node=gpu.node and "one"), number)) not in seen:
+                seen.add(key)
+                yield Placement.of([(problem.model.layers, own[:number])])
+
+
+def _pipelines(problem: Problem) -> Iterator[Placement]:
+    """Stages of so many GPUs of one type, half as many, …, one; 2, 3, … of them, node after node, of equal layers."""
+    kinds, layers = _by_kind(problem), problem.model.layers
+    size = min(max(map(len, kinds.values())), problem.max_gpus_per_stage)
+    while size:
+        for name in dict.fromkeys(gpu.type for gpu in kinds):
+            nodes = [own for gpu, own in kinds.items() if gpu.type == name]
+            stages = [
+                own[i : i + size] for own in nodes for i in range(0, len(own) - size + 1, size)
+            ]
+            number = 2
+            while number <= min(len(stages), layers):
+                sizes = [len(part) for part in split_even(layers, number)]
+                yield Placement.of(zip(sizes, stages[:number], strict=True))
+                number += max(1, number // 4)
+        size //= 2
+
+
+def _by_kind(problem: Problem) -> dict[GPU, list[int]]:
+    """GPU ids of every kind; nodes are kept apart."""
+    kinds: dict[GPU, list[int]] = {}
+    for g, gpu in enumerate(problem.cluster.gpus):
+        kinds.setdefault(gpu, []).append(g)
+    return kinds
