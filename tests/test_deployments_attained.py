@@ -10,11 +10,10 @@ from test_attainable import every_pair, tight
 from test_deployments import check, check_valid, divided, dollars, heterogeneous
 from test_objectives import late, priced, small
 
-import oracle
 import pipelab as pl
+from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import steady_pricing
-from pipelab.engine.attainable import Range
 from pipelab.engine.deployments.offers import offers_attaining
 from pipelab.engine.deployments.steady_pricing import SteadyPricing
 

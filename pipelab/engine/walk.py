@@ -3,7 +3,7 @@
 Its nodes are positions between layers, its arcs stages (a composition with so many layers), and hops
 join stages at a position. Where layers differ at the two ends at most, three positions are enough, start,
 middle and end, and one row counts layers; otherwise every boundary between layers is a position.
-A hop takes what its slowest pair of classes takes, so sets of classes that meet all others alike are one
+A hop takes what its slowest pair of classes takes, so sets of classes with the same links to all others are one
 *link kind*. With n_p stages of arc p and y_mgh hops at position m between link kinds g and h:
 
     minimise    Σ n_p · cost_p + Σ y_mgh · cost_gh
@@ -173,10 +173,10 @@ class Walk:
         kind, total = self.instance.spans.kind, self.instance.problem.model.layers
         if not self._counts_layers:
             for first in range(total):
-                for size in range(1, total - first + 1):
-                    sizes = np.array([size])
+                for last in range(first + 1, total + 1):
+                    sizes = np.array([last - first])
                     outside = self._outside(np.array([first]), sizes)
-                    yield first, first + size, sizes, kind[first, sizes - 1], outside
+                    yield first, last, sizes, kind[first, sizes - 1], outside
             return
         size = np.arange(1, total)
         zero = np.zeros_like(size)

@@ -230,7 +230,7 @@ class _Deploying:
     def _searched(
         self,
         generation: Generation,
-        offers: Sequence[Offer],
+        offers: list[Offer],
         pricings: Sequence[Pricing],
         ended: str | None = None,
     ) -> Deployment:
@@ -246,7 +246,7 @@ class _Deploying:
         return self._answer(offers, generation, ended, "", proven)
 
     def _cheapest(
-        self, most: Generation, offers: Sequence[Offer], pricings: Sequence[Pricing]
+        self, most: Generation, offers: list[Offer], pricings: Sequence[Pricing]
     ) -> Deployment:
         """First the greatest throughput, which tells whether the load can be served; then the least price."""
         ended = None
@@ -270,7 +270,7 @@ class _Deploying:
         self,
         most: Generation,
         greatest: float,
-        offers: Sequence[Offer],
+        offers: list[Offer],
         pricings: Sequence[Pricing],
         ended: str | None,
     ) -> Deployment:

@@ -322,8 +322,8 @@ def _from_rates(
         if answer.status == "feasible" and bounds:
             answer = replace(answer, objective=replace(given(answer.objective), bound=max(bounds)))
         if answer.status == "infeasible":
-            most, _ = pairs.greatest()
-            answer = replace(answer, reason=_why_none(goal.at_least, pairs.attained, most))
+            greatest, _ = pairs.greatest()
+            answer = replace(answer, reason=_why_none(goal.at_least, pairs.attained, greatest))
     ended = answer.stopped_by or (found.stopped_by if answer.status == "unknown" else None)
     size = {**found.size, **answer.size}
     return replace(

@@ -279,7 +279,8 @@ def _attaining_most(
     pairs: Pairs, against: str, on_point: Callable | None
 ) -> tuple[tuple[Result, ...], bool]:
     """The curve of attainable rates against GPUs or dollars per hour: the most, its least use, less than that."""
-    what, found, complete = _AGAINST[against], [], True
+    what, complete = _AGAINST[against], True
+    found: list[Result] = []
     while True:
         most, stopped = pairs.greatest()
         if pairs.best is None:
