@@ -110,9 +110,7 @@ SLOW = {
         "test_stages_without_a_rate_are_no_stages": 2,
     },
     "tests/test_course.py": {
-        "test_a_term_is_explained_and_first_met_where_it_says": 47,
         "test_the_map_counts_the_minutes_that_the_notebooks_say": 0,
-        "test_every_symbol_is_met_where_the_table_says": 0,
     },
     "tests/test_deadline.py": {
         "test_no_step_of_listing_mixtures_takes_long": 0,
