@@ -179,6 +179,10 @@ def test_prompts_of_a_mixture_of_experts_have_no_band_and_say_so():
     given = problem.costs.expected_rate(problem, pl.evaluate(problem, plan))
     assert (given.low, given.high, given.within) == (None, None, None)
     assert "of 340 published times, none is of prompts read by a mixture" in given.sentence
+    stages = [(8, (i,)) for i in range(7)] + [(5, (7,))]
+    evaluation = pl.evaluate(problem, pl.Placement.of(stages))
+    predicted = min(stage.throughput for stage in evaluation.stages)
+    assert predicted > 3 * 20_400  # the most that was measured on 8 H200, answers included
     result = pl.solve(problem, time_limit=5)
     assert result.doubt == given.sentence
     assert given.sentence in str(result)

@@ -434,7 +434,7 @@ def test_with_times_per_layer_it_scales_one_gpu_by_its_factor():
     model = dataclasses.replace(problem.model, layers=12, weight_factors=None, work_factors=None)
     four = problem.cluster.with_counts({"L4": 4})
     part = dataclasses.replace(problem, cluster=four, model=model)
-    one_gpu = 2048000 / (12 * 80)
+    one_gpu = 2048000 / (12 * 81)
     for factor, wanted in ((True, 0.85 * (2 - 1 / 4) * 4), (False, 0.85 * 4)):
         found = pl.solve(part, "type_count", factor=factor).details
         assert found["predicted"] == pytest.approx(wanted * one_gpu)

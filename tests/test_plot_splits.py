@@ -34,19 +34,19 @@ def test_bars_are_what_the_evaluator_says(order):
 
 def test_the_title_ranks_the_splits_that_fit():
     splits = {
-        "even": pl.split_even(80, 11),
+        "too many": (*pl.split_even(70, 10), range(70, 80)),
         "<b>": pl.split_proportional(80, [40] * 3 + [24] * 4 + [16] * 4),
         "flops": pl.split_by_flops(THREE_SITES.model.work_factors, 11),
     }
     figure = course.plot_splits(THREE_SITES, splits)
     title = figure.layout.title.text
-    assert title.startswith("&lt;b&gt;: 600 ms for the slowest stage; flops takes 60% more<br>")
-    even, *others = _bars(figure)
-    assert [place for place, bar in enumerate(even) if bar[2] == "#D55E00"] == [10]
+    assert title.startswith("&lt;b&gt;: 750 ms for the slowest stage; flops takes 60% more<br>")
+    too_many, *others = _bars(figure)
+    assert [place for place, bar in enumerate(too_many) if bar[2] == "#D55E00"] == [10]
     assert "#D55E00" not in {colour for bars in others for *_, colour in bars}
     blocks = [trace.x for trace in figure.data if trace.orientation == "h"]
     assert blocks == [tuple(len(part) for part in split) for split in splits.values()]
-    title = course.plot_splits(THREE_SITES, {"even": splits["even"]}).layout.title.text
+    title = course.plot_splits(THREE_SITES, {"too many": splits["too many"]}).layout.title.text
     assert title.startswith("No split fits in memory")
 
 

@@ -523,7 +523,12 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     figure = plot_layer_times(
         pl.Roofline(), llama, {"prefill": (gpu, prefill), "decode": (gpu, decode)}
     )
-    assert len(figure.data) == 8
+    # a prompt's keys and values take next to nothing, and are not drawn
+    assert [trace.name for trace in figure.data].count("of that, keys and values") == 1
+    assert sorted(trace.name for trace in figure.data if trace.showlegend) == sorted(
+        {trace.name for trace in figure.data}
+    )
+    assert len(figure.data) == 7
     # Weights of 2 bytes, 2 FLOP each: F·η_c / (B·η_m) tokens, and some more for what else is read.
     assert 177 < 312e12 * 0.77 * 0.92 / (1555e9 * 0.8) < 178
     # with 4,096 tokens of context, decode reads throughout

@@ -40,7 +40,7 @@ def plot_classes(cluster: "Cluster") -> "Figure":
     Returns
     -------
     plotly.graph_objects.Figure
-        A heat map in GB/s; rows send, columns receive.
+        A heat map in Gb/s, with colours by powers of ten; rows send, columns receive.
     """
     import plotly.graph_objects as go
 
@@ -48,15 +48,19 @@ def plot_classes(cluster: "Cluster") -> "Figure":
 
     classes = gpu_classes(cluster)
     order = np.concatenate(classes.members)
-    matrix = cluster.bandwidth_matrix()[np.ix_(order, order)]
+    matrix = 8 * cluster.bandwidth_matrix()[np.ix_(order, order)]  # Gb/s, as networks are named
     np.fill_diagonal(matrix, np.nan)  # no GPU sends to itself
+    speeds = np.unique(matrix[~np.isnan(matrix)])
+    if len(speeds) > 6:
+        speeds = 10.0 ** np.arange(math.floor(np.log10(speeds[0])), np.log10(speeds[-1]) + 1)
     types = [plain(cluster.gpus[g].type) for g in order]
     figure = go.Figure(
         go.Heatmap(
-            z=matrix, colorscale="Cividis", colorbar={"title": {"text": "GB/s"}},
-            customdata=[[f"GPU {a} ({s}) to GPU {b} ({r})" for b, r in zip(order, types, strict=True)]
-                        for a, s in zip(order, types, strict=True)],
-            hovertemplate="%{customdata}: %{z:g} GB/s<extra></extra>", hoverongaps=False,
+            z=np.log10(matrix), colorscale="Cividis",
+            colorbar={"title": {"text": "Gb/s"}, "tickvals": np.log10(speeds), "ticktext": [f"{v:g}" for v in speeds]},
+            customdata=[[f"GPU {a} ({s}) to GPU {b} ({r}): {v:g}" for b, r, v in zip(order, types, row, strict=True)]
+                        for a, s, row in zip(order, types, matrix, strict=True)],
+            hovertemplate="%{customdata} Gb/s<extra></extra>", hoverongaps=False,
         )
     )  # fmt: skip
     ends = np.cumsum(classes.count) - 0.5
@@ -272,7 +276,7 @@ def _how_slow(shown: "DataFrame") -> str:
     open_ = len(shown) - int(ended.sum())
     limit = shown["seconds"][~ended].min()
     return (
-        f"{slowest}, {open_} stopped early after {limit:.0f} s ({STOPPED.symbol})"
+        f"{slowest}, {open_} stopped early after {limit:.0f} s (open diamonds)"
         if open_
         else slowest
     )

@@ -17,6 +17,7 @@ _LINES = {
     "computing": (TYPE_COLOURS[0], "solid", 2.5),
     "the whole layer": (BOTTLENECK, "solid", 4),
 }
+_NEXT_TO_NOTHING = 0.01  # of the time to read: not drawn, as it would only be a corner of a line
 
 
 def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Figure":
@@ -98,10 +99,14 @@ def _add_lines(
 ) -> None:
     import plotly.graph_objects as go
 
+    explained = {trace.name for trace in figure.data}
     for name, (colour, dash, width) in _LINES.items():
+        if times[name].max() < _NEXT_TO_NOTHING * times["reading"].max():
+            continue
         figure.add_trace(
             go.Scatter(
-                x=tokens, y=times[name], name=name, mode="lines", legendgroup=name, showlegend=column == 1,
+                x=tokens, y=times[name], name=name, mode="lines", legendgroup=name,
+                showlegend=name not in explained,
                 line={"color": colour, "dash": dash, "width": width},
                 hovertemplate=f"{name}: %{{y:.3g}} ms for %{{x:,.0f}} tokens<extra></extra>",
             ),

@@ -53,12 +53,22 @@ def _possible(mix: Mix) -> float | None:
 
 
 @cache
+def _held() -> tuple[int, ...]:
+    """How many identical layers fit on an A100, an L4 and a T4."""
+    from pipelab.course.main_problem import three_sites
+
+    problem = three_sites()
+    reserved, layer_gb = problem.costs.reserved_gb, cast("Model", problem.model).layer_weight_gb
+    return tuple(int((gpu.memory_gb - reserved) / layer_gb) for gpu in problem.cluster.kinds)
+
+
+@cache
 def _predicted(mix: Mix, layers: int = 80) -> float | None:
     """As `type_count` with counting rows and up to two GPUs per stage, by counting: SCIP takes minutes."""
     from pipelab.engine.formulations.type_count import average_link, list_options
 
-    # No stage is longer than 22 layers, and those that start later repeat those that start first.
-    problem = _problem(mix, min(layers, 22), 2)
+    # No stage is longer than memory allows, and those that start later repeat those that start first.
+    problem = _problem(mix, min(layers, max(_held())), 2)
     options = list_options(problem)
     first = options.start == 0
     columns = (options.type_of, options.number, options.size, options.throughput)
@@ -109,7 +119,9 @@ class SmallestMix:
             return False, f"{expected}; yours has no GPU"
         possible, predicted = _possible(mix), _predicted(mix)
         if possible is None:
-            return False, "this mix does not hold the model; hint: 22, 12 and 8 layers fit at most"
+            *others, last = _held()
+            fits = f"{', '.join(map(str, others))} and {last} layers fit at most"
+            return False, f"this mix does not hold the model; hint: {fits}"
         says = f"predicted {predicted:,.1f} tokens/s, possible {possible:,.1f}"
         if not _too_much(mix):
             return False, f"{says}: not too much. Hint: where does the heuristic form pairs?"

@@ -68,8 +68,8 @@ def check(name: str, value: object) -> Answer:
     --------
     >>> print(check("00.1", None))
     exercise 00.1: not attempted yet
-    >>> print(check("00.1", 5688.8889))
-    exercise 00.1: right, 5,688.889 tokens/s
+    >>> print(check("00.1", 6166.8172))
+    exercise 00.1: right, 6,166.817 tokens/s
     >>> print(check("00.1", 3413.3333))
     exercise 00.1: not yet. Yours is 3,413.333 tokens/s, too low. Hint: that is by memory; the
     weights asked for are speeds

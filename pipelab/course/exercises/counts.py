@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _INPUTS = 300
-_RATE = 6400.0  # tokens/s: the lowest rate that no placement of two GPUs per stage reaches
 _A100, _L4, _T4 = range(3)
 
 
@@ -167,21 +166,34 @@ def _look_at_pool(pool: Pool) -> str:
 
 
 @cache
-def _least_price(per_stage: int) -> float:
-    """Of a T4, in layers, so that no stage at the rate holds more than its GPUs cost.
+def _out_of_reach() -> float:
+    """Return the lowest rate in tokens/s that no placement of two GPUs per stage reaches."""
+    from pipelab.counting import rates_of_mixes
+    from pipelab.course.main_problem import one_network
+    from pipelab.solving import solve
 
-    An A100 and an L4 cost what one of them holds alone.
+    problem = one_network(2)
+    best = solve(problem).throughput or 0.0
+    rates = [rate for of_mix in rates_of_mixes(problem).values() for rate in of_mix]
+    return min(rate for rate in rates if rate > best * (1 + 1e-9))
+
+
+@cache
+def _least_price(per_stage: int) -> float:
+    """Of an L4, in layers, so that no stage at the rate holds more than its GPUs cost.
+
+    An A100 and a T4 cost what one of them holds alone.
     """
     from pipelab.counting import rates_of_mixes
     from pipelab.course.main_problem import one_network
 
-    rates = rates_of_mixes(one_network(per_stage))
-    most = {mix: sum(rate >= _RATE for rate in of_mix) for mix, of_mix in rates.items()}
-    price = {_A100: most[_A100,], _L4: most[_L4,]}
+    rates, least = rates_of_mixes(one_network(per_stage)), _out_of_reach() * (1 - 1e-9)
+    most = {mix: sum(rate >= least for rate in of_mix) for mix, of_mix in rates.items()}
+    price = {_A100: most[_A100,], _T4: most[_T4,]}
     return max(
-        (held - sum(price.get(k, 0) for k in mix)) / mix.count(_T4)
+        (held - sum(price.get(k, 0) for k in mix)) / mix.count(_L4)
         for mix, held in most.items()
-        if _T4 in mix
+        if _L4 in mix
     )
 
 
@@ -202,10 +214,10 @@ COUNTS: dict[str, Exercise | Puzzle] = {
     "06.2": Exercise(
         lambda: _least_price(3),
         "layers",
-        "which stage is the first to hold more than its GPUs cost, and how many T4s has it?",
+        "which stage is the first to hold more than its GPUs cost, and how many L4s has it?",
         (
             Mistake(lambda: _least_price(2), "that is for two GPUs per stage; allow three"),
-            Mistake(lambda: _least_price(1), "that is what one T4 holds alone"),
+            Mistake(lambda: _least_price(1), "that is what one L4 holds alone"),
             Mistake(
                 lambda: math.ceil(_least_price(3)),
                 "that covers every stage, but a price need not be a whole number",

@@ -104,7 +104,7 @@ def _drawn(failure: Failure) -> "Figure":
 
 CUTS: dict[str, Exercise | Puzzle] = {
     "00.1": Exercise(
-        lambda: _by_speed((*L4, *A100, *T4)),
+        lambda: _by_speed((*T4, *A100, *L4)),
         "tokens/s",
         "how fast is a GPU that takes so many milliseconds per layer? Is each part on its GPU, in that order?",
         (
@@ -113,7 +113,7 @@ CUTS: dict[str, Exercise | Puzzle] = {
                 "that sends over the link from the L4s to the T4s; put the A100s between them",
             ),
             Mistake(
-                lambda: _solved("proportional", (*L4, *A100, *T4)),
+                lambda: _solved("proportional", (*T4, *A100, *L4)),
                 "that is by memory; the weights asked for are speeds",
             ),
             Mistake(

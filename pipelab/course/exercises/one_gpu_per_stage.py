@@ -296,7 +296,7 @@ ONE_GPU_PER_STAGE: dict[str, Exercise | Puzzle] = {
                 "that is the bound of the three sites as they are",
             ),
             Mistake(
-                lambda: _rate({_A100: 3, _L4: 4, _T4: 5}), "that is with a fifth T4, not a fourth A100"
+                lambda: _rate({_A100: 3, _L4: 5, _T4: 4}), "that is with a fifth L4, not a fourth A100"
             ),
             Mistake(
                 lambda: 2048000 / _rate({_A100: 4, _L4: 4, _T4: 4}),

@@ -97,7 +97,7 @@ def _look_at_reach(line: Line) -> str:
     if any(cost / speed > given(line.ms) for cost in line.costs for speed in line.speeds):
         return "here a layer is too slow for one of the GPUs; who takes it then?"
     if _reach(line) == len(line.costs):
-        return "here all layers fit; what does the last stage do once none is left?"
+        return "here all layers fit; may a stage take exactly `ms`, and what does the last one do once none is left?"
     return (
         "how many layers can a GPU take before it is too slow, and where does the next one begin?"
     )

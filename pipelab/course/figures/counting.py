@@ -163,9 +163,9 @@ def plot_prices(
     Examples
     --------
     >>> from pipelab.course import three_sites
-    >>> prices = {6321.0: [18, 4, 2.5], 6400.0: [17, 4, 2.5]}
+    >>> prices = {6321.0: [19, 4, 2], 6340.6: [19, 3.5, 2]}
     >>> plot_prices(three_sites(), prices, 6321).layout.title.text
-    'At 6,400.0 tokens/s, just above the optimum, all GPUs cost 77 of 80 layers: 3 too few'
+    'At 6,340.6 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few'
     """
     import plotly.graph_objects as go
 

@@ -57,7 +57,7 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "go
     >>> from pipelab.course import three_sites
     >>> cut = Placement.of([(10, (3,)), (20, (0,)), (20, (1,)), (20, (2,)), (10, (4,))])
     >>> plot_moving(three_sites(), cut).layout.title.text.split("<br>")[0]
-    'Once the pipeline is full, a prompt leaves every 808 ms: GPU 4 takes that long'
+    'Once the pipeline is full, a prompt leaves every 818 ms: GPU 4 takes that long'
     """
     import plotly.graph_objects as go
 

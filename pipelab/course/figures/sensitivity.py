@@ -30,7 +30,7 @@ def plot_sensitivity(found: "Sensitivity") -> "go.Figure":
     >>> from pipelab import course
     >>> figure = plot_sensitivity(pl.sensitivity(course.five_gpus(), within=0.1))
     >>> figure.layout.title.text.split("<br>")[0]
-    'In 3 of 8 cases another plan is better, by up to 3.8%'
+    'In 2 of 8 cases another plan is better, by up to 2.7%'
     """
     import plotly.graph_objects as go
 

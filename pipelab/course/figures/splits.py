@@ -65,7 +65,7 @@ def plot_splits(
     >>> from pipelab.course import three_sites
     >>> figure = plot_splits(three_sites(), {"even": split_even(80, 11)})
     >>> figure.layout.title.text.split("<br>")[0]
-    'No split fits in memory'
+    'Even: 1,065 ms for the slowest stage'
     """
     from plotly.subplots import make_subplots
 

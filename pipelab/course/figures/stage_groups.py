@@ -34,7 +34,7 @@ def plot_stage_groups(placed: "PlacedTimeline") -> "go.Figure":
     >>> problem = course.three_sites()
     >>> figure = plot_stage_groups(pl.timeline_of(problem, pl.solve(problem)))
     >>> figure.layout.title.text.split("<br>")[0]
-    '2 stages of 19 layers on A100-SXM-40 set the pace: 5,988.3 tokens/s'
+    '4 stages of 4 layers on L4 set the pace: 6,321.0 tokens/s'
     """
     import plotly.graph_objects as go
 

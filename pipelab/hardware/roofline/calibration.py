@@ -50,6 +50,7 @@ TOGETHER = {"memory_efficiency": "hbm_efficiency", "allreduce_us": "pcie_allredu
 FOLDS = 10  # parts that are left out in turn; up to ten rows, that is each row
 MEASURING = 0.1  # standard deviation of the logarithm of a measured time
 CONTRADICTION = 1.5  # two like rows whose ratios to the prediction differ by more than this factor
+_MOVED = 0.005  # a constant that moved by less is not shown
 
 Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
 
@@ -78,7 +79,8 @@ class Calibration:
         from pipelab.display import table
 
         warned = "".join(f"<p>{escape(w)}</p>" for w in self.warnings)
-        return f"<p>{self.sentence}</p>{warned}{table(self.constants, digits=4)}"
+        moved = (self.constants["fitted"] / self.constants["default"] - 1).abs() > _MOVED
+        return f"<p>{self.sentence}</p>{warned}{table(self.constants[moved], digits=4)}"
 
 
 def calibrate(costs: "Roofline", rows: Sequence[Measurement]) -> Calibration:

@@ -33,8 +33,9 @@ class Roofline(RooflinePlans):
         By default all of `data/gpus.csv`. `π` = fp16_tflop_per_s, `β` = memory_bandwidth_gb_per_s
         and `η_c` = compute_efficiency come from there.
     engine : str
-        The inference engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (eager),
-        "kernels" for the kernels alone, or another of `engines`.
+        The engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (eager),
+        "kernels" for the kernels alone, or another of `engines`. "Megatron" trains, and is what
+        trains where the engine is for inference alone.
     engines : mapping of name to Engine, optional
         By default all of `data/engines.csv`.
     hop_latency_s : float
