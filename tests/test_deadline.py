@@ -21,7 +21,6 @@ from pipelab.engine.formulations.candidates import all_candidates
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.formulations.latency.times import pass_times
 from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.solvers import highs, scip, scip_freeing
@@ -116,7 +115,7 @@ GOALS = {
     "aggregated": lambda problem, **options: pl.solve(problem, "aggregated", **options),
     "quickest": solve_for_latency,
     "cheapest": solve_for_cost,
-    "in flight": solve_for_throughput_in_flight,
+    "rate": lambda problem, **options: pl.solve(problem, "aggregated", "rate", **options),
 }
 
 

@@ -18,7 +18,6 @@ from pipelab.engine.formulations.nodes.fewer import fewer_nodes
 from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
 from pipelab.engine.methods import aggregated
 from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
@@ -382,7 +381,7 @@ def test_latency_and_steady_rate_of_a_data_centre():
     quick = solve_for_latency(problem, time_limit=60)
     assert quick.status == "optimal"
     assert pl.evaluate(problem, quick.placement).seconds_per_pass == quick.objective.value
-    assert solve_for_throughput_in_flight(problem, time_limit=60).status == "optimal"
+    assert pl.solve(problem, time_limit=60).status == "optimal"
 
 
 def test_the_bound_for_all_nodes_knows_the_links_of_those_left_out():

@@ -16,7 +16,6 @@ import pipelab as pl
 from pipelab.course.papers import published_bubbles
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.exhaustive import count_placements
-from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.single_gpu import single_gpu_size
@@ -145,7 +144,7 @@ def test_other_objectives_and_proofs(name):
         "cheapest": lambda: solve_for_cost(problem),
         "trade_off": lambda: pl.trade_off(problem),
         "trade_off, time": lambda: pl.trade_off(problem, "seconds_per_pass"),
-        "in flight": lambda: solve_for_throughput_in_flight(problem),
+        "in flight": lambda: pl.solve(problem),
         "certificate": lambda: pl.certificate(pl.solve(problem, "aggregated")),
         "compare": lambda: pl.compare(problem),
         "count": lambda: count_placements(problem),

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import signal
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from pipelab.engine.formulations.latency.times import pass_times
 from pipelab.engine.methods import first_placements, latency, minimum_use
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.prices import whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
@@ -289,7 +287,7 @@ def test_a_point_that_the_next_one_equals_is_dropped():
     """Answers made by hand: the second floor costs no more than none at all, the third does."""
     values = {0.0: (5.0, 10.0), 20.0: (5.0, 20.0), 30.0: (7.0, 30.0)}
 
-    def least(rates, floor, *rest, explain):
+    def least(floor):
         value, rate = values.get(floor, (None, None))
         status = "infeasible" if value is None else "optimal"
         return pl.Result(
@@ -303,8 +301,8 @@ def test_a_point_that_the_next_one_equals_is_dropped():
             objective=Objective("x", "x", value, value, floor),
         )
 
-    rates = SimpleNamespace(thresholds=np.array([10.0, 20.0, 30.0]))
-    points, complete = raise_floor(rates, least, "", NEVER, None)
+    following = {10.0: 20.0, 20.0: 30.0, 30.0: np.inf}
+    points, complete = raise_floor(least, following.__getitem__, NEVER, None)
     assert [(p.objective.value, p.throughput) for p in points] == [(5.0, 20.0), (7.0, 30.0)]
     assert complete
 
@@ -571,9 +569,7 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
 # What a result says of itself
 
 
-@pytest.mark.parametrize(
-    "goal", [solve_for_cost, solve_for_latency, solve_for_throughput_in_flight]
-)
+@pytest.mark.parametrize("goal", [solve_for_cost, solve_for_latency, pl.solve])
 def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
     """Wherever it comes, the answer is a placement that the evaluator accepts, and never an exception."""
     problem, real = priced(small(7, link_units="tokens"), 7), scip.run
@@ -600,7 +596,7 @@ def test_a_result_says_what_was_least():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
     result = solve_for_latency(problem, 100)
     assert result.sentence.startswith(
-        "108.581 seconds per pass at 301.784 tokens/s, proven least among placements of "
+        "108.581 seconds per pass at 301.784 tokens/s with 1 in flight, proven least among placements of "
     )
     assert result.to_dict()["objective"] == {
         "seconds_per_pass": result.objective.value, "bound_seconds_per_pass": result.objective.value,

@@ -18,7 +18,6 @@ from pipelab.display import (
     outcome_of,
     outcome_of_row,
 )
-from pipelab.engine.methods.in_flight import solve_for_throughput_in_flight
 from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.engine.sweeps.task import _answer
@@ -321,13 +320,13 @@ def test_no_name_is_taken_for_html():
             assert tag not in text, (i, tag)
     assert "&lt;b&gt;x&lt;/b&gt; &amp;" in watched.progress.layout.title.text
     pages = [result, counted, both, placed, pl.score(problem, result), problem, problem.cluster, result.evaluation,
-             pl.trade_off(problem), pl.certificate(counted), solve_for_throughput_in_flight(problem)]  # fmt: skip
+             pl.trade_off(problem), pl.certificate(counted), pl.solve(problem, objective="rate")]  # fmt: skip
     for page in pages:
         html = page._repr_html_()
         assert "<b>x</b>" not in html
         assert "<i>" not in html
     # nor "$1 or $2" for a formula
-    for page in (result, counted, placed, solve_for_throughput_in_flight(problem)):
+    for page in (result, counted, placed, pl.solve(problem, objective="rate")):
         assert "<p class='tex2jax_ignore mathjax_ignore'>" in page._repr_html_()
 
 
