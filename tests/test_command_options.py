@@ -84,6 +84,17 @@ def test_every_option_reaches_its_field():
     assert plain.max_gpus_per_stage == 1
 
 
+def test_the_mixed_phase_needs_its_output_and_a_batch_says_of_what(run):
+    status, out, err = run("solve", "--model", "Llama-3-8B", "--gpus", "l4=1", "--phase", "mixed")
+    assert (status, out) == (2, "")
+    assert "--output-tokens = None: expected how many tokens are written per sequence" in err
+    own = ("--model", "Llama-3-8B", "--gpus", "l4=1", "--phase", "mixed", "--output-tokens", "100")
+    assert run("solve", *own)[0] == 0
+    answers = "output-tokens=50,100", "--jobs", "1", "--json"
+    assert run("sweep", *own[:6], "--vary", *answers)[0] == 0
+    assert "of one microbatch" in run("node", "--help")[1]
+
+
 def test_a_configuration_and_hosts_are_read_from_files(run, tmp_path):
     configs = json.loads((DATA / "model_configs.json").read_text(encoding="utf-8"))
     fields = configs["Mistral-7B-v0.1"]["config.json"]

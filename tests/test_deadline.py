@@ -470,3 +470,33 @@ def test_an_interrupt_that_scip_refuses_is_given_again():
             with pytest.raises(Exception, match="error in input data"):
                 scip._Solving(model).wait(deadline)
             model.interrupted.set()
+
+
+def of_layers(number, **factors):
+    model = pl.Model("deep", number, 4096, 11008, 0.001, **factors)
+    problem = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
+    return dataclasses.replace(problem, model=model)
+
+
+def test_a_model_of_a_hundred_thousand_layers_ends_in_time():
+    began = time.perf_counter()
+    result = pl.solve(of_layers(100_000), objective="latency", time_limit=1)
+    assert time.perf_counter() - began < 3
+    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+
+
+def test_runs_of_unlike_layers_beyond_memory_are_refused():
+    factors = tuple(np.random.default_rng(0).uniform(0.5, 1.5, 5000))
+    problem = of_layers(5000, weight_factors=factors)
+    for call in (lambda: pl.solve(problem, time_limit=5), lambda: pl.deploy(problem, time_limit=5)):
+        with pytest.raises(pl.TooLarge, match=r"5,000 layers that differ .* 12,502,500 runs"):
+            call()
+
+
+def test_memory_that_does_not_suffice_is_said(monkeypatch):
+    def none_left(*args, **options):
+        raise MemoryError("Unable to allocate 246 GiB")
+
+    monkeypatch.setattr("pipelab.engine.methods.cost.rates_in_time", none_left)
+    with pytest.raises(pl.TooLarge, match=r"more memory than there is .Unable to allocate 246 GiB"):
+        solve_for_cost(many_mixtures())

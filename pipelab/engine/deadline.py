@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from pipelab.engine.interrupts import noted_interrupts
+from pipelab.errors import TooLarge
 
 Made = TypeVar("Made")
 
@@ -191,7 +192,7 @@ def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
 def deadline_of(
     time_limit: float | None, stop: threading.Event | None = None
 ) -> Iterator[Deadline]:
-    """The deadline of one call by a user. Within it Ctrl-C is noted, not raised.
+    """The deadline of one call by a user. Within it Ctrl-C is noted, not raised, and memory that ends is said.
 
     Parameters
     ----------
@@ -199,6 +200,15 @@ def deadline_of(
         Seconds.
     stop : threading.Event or None
         As the user gave it.
+
+    Raises
+    ------
+    TooLarge
+        The memory of this machine does not suffice.
     """
     with noted_interrupts(passed_on=False) as interrupted:
-        yield Deadline(time_limit, stop, interrupted)
+        try:
+            yield Deadline(time_limit, stop, interrupted)
+        except MemoryError as error:
+            why = f"this needs more memory than there is ({error}); take fewer layers or GPUs"
+            raise TooLarge(why, {}) from None

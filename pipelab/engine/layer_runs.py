@@ -13,8 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, TooLarge
 from pipelab.problem import Model, ModelLike
+
+_MOST_SPANS, _MOST_TERMS = 5_000_000, 2_000_000_000  # some seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,14 @@ def spans_of(
             work,
             dict(zip(others, rest, strict=True)),
         )
+    runs = layers * (layers + 1) // 2
+    kinds = sum(len(set(f)) for f in factors if f)
+    if runs > _MOST_SPANS or runs * kinds > _MOST_TERMS:
+        raise TooLarge(
+            f"{layers:,} layers that differ ({kinds:,} factors) have {runs:,} runs, which are told apart one by "
+            "one; take fewer layers, fewer different factors, or blocks of several layers as one",
+            {"runs": runs},
+        )
     start, size = np.meshgrid(np.arange(layers), np.arange(1, layers + 1), indexing="ij")
     inside = start + size <= layers
     first, last = start[inside], (start + size)[inside]
@@ -113,8 +123,8 @@ def _sums(
     before = np.zeros((len(values), layers + 1), dtype=int)
     np.cumsum(which == np.arange(len(values))[:, None], axis=1, out=before[:, 1:])
     total = np.zeros(len(first))
-    for count, value in zip(before[:, last] - before[:, first], values, strict=True):
-        total += count * value
+    for of_value, value in zip(before, values, strict=True):  # one by one, for their memory
+        total += (of_value[last] - of_value[first]) * value
     return total
 
 

@@ -82,9 +82,9 @@ class Sensitivity:
         rates = f"The plan reaches {low:,.0f} to {high:,.0f} tokens/s"
         if not self.worst.loss:
             return f"{rates}, and none is better where a GPU type is up to {self.within:.0%} off."
-        flips = [s for s in self.scenarios if s.loss]
-        when = " or ".join(_words(s) for s in flips)
-        return f"{rates}. Another plan is better by up to {self.worst.loss:.1%} if {when}."
+        flips = dict.fromkeys(_name(s) for s in self.scenarios if s.loss)
+        when = f"{' or '.join(flips)} are {self.within:.0%} off"
+        return f"{rates}. Another plan is better if {when}: this one loses up to {self.worst.loss:.1%}."
 
     def to_frame(self) -> "DataFrame":
         """One row per scenario.
@@ -188,7 +188,5 @@ def _with_speed(costs: Any, gpu_type: str, speed: float) -> Any:
     return costs.with_speed(gpu_type, speed)
 
 
-def _words(scenario: Scenario) -> str:
-    who = "all GPUs" if scenario.gpu_type == "all" else f"{scenario.gpu_type}s"
-    change = abs(scenario.speed - 1)
-    return f"{who} are {change:.0%} {'faster' if scenario.speed > 1 else 'slower'}"
+def _name(scenario: Scenario) -> str:
+    return "all GPUs" if scenario.gpu_type == "all" else f"{scenario.gpu_type}s"

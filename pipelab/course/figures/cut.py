@@ -152,7 +152,7 @@ def _title(problem: Problem, placement: Placement, parts: list[_Part], slowest: 
     idle = len(problem.cluster) - len(placement.gpus)
     short = [part for part in parts if part.lacks]
     if short:
-        more = f", and {len(short) - 1} more" if short[1:] else ""
+        more = f"; memory is too small {len(short) - 1} more times" if short[1:] else ""
         return f"Does not fit: {short[0].lacks}{more}<br><sup>red: memory is too small</sup>"
     rate = 1000 * problem.workload.tokens / slowest[0].ms
     stages = ", ".join(part.label.removeprefix("GPU ") for part in slowest if part.kind != "link")

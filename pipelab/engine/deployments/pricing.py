@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.deadline import NEVER, Deadline, waited_for
 from pipelab.engine.deployments.reachable import StageOf
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.layer_runs import runs_of
@@ -82,8 +82,8 @@ class Pricing:
         prices : float array, shape (A,)
             Of a GPU of each class, at least 0.
         """
-        stage, _ = self._stage_prices(prices, self._all_enough)
-        return self._paths(stage, deadline)[-1]
+        stage, _ = waited_for(lambda: self._stage_prices(prices, self._all_enough), deadline)
+        return waited_for(lambda: self._paths(stage, deadline), deadline)[-1]
 
     def pipelines(
         self, prices: np.ndarray, which: Sequence[int], deadline: Deadline = NEVER

@@ -226,8 +226,10 @@ class _LatencySearch:
             times = made_in_time(
                 lambda until: pass_times(self.rates.problem, floor, until), self.deadline
             )
+            self.bound = made_in_time(
+                lambda until: replace(times, deadline=until).bound, self.deadline
+            )
             times = replace(times, deadline=self.deadline)
-            self.bound = times.bound
             while not (self.impossible or self._proven() or self.stopped):
                 self.deadline.check()
                 known = self.seconds, self.bound

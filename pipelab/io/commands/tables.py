@@ -79,7 +79,9 @@ def sweep(
     for text in vary:
         name, values = _axis(text, wanted)
         axes[name] = values
-    wanted.problem(case)  # what does not fit is refused here, and not by every point
+    # what does not fit is refused here, and not by every point
+    written = {name: axes[name][0] for name in axes if name == "output_tokens"}
+    changed(wanted, written).problem(case)
     make = partial(_point, wanted, case)
     limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
     # By this column a file is known to be that of another problem, and refused.
@@ -124,7 +126,8 @@ def node(
 ) -> None:
     """Every mix of tensor parallelism, stages and replicas on one node, such as --gpus h100=8.
 
-    Needs --model and --gpus with one type, all on one node.
+    Needs --model and --gpus with one type, all on one node. Here --batch counts all sequences that
+    the node has at a time; for solve it counts those of one microbatch.
     """
     problem = wanted.problem(None)
     kinds = set(problem.cluster.gpus)

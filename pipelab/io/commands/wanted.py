@@ -59,7 +59,10 @@ class Wanted:
         _option(_MODEL, help="The inference engine whose speed counts; vLLM by default."),
     ] = None
     batch: Annotated[
-        int | None, _option(_LOAD, help=f"Sequences per microbatch; {_BATCH} without a case.")
+        int | None,
+        _option(
+            _LOAD, help=f"Sequences per microbatch (with node: of all); {_BATCH} without a case."
+        ),
     ] = None
     length: Annotated[
         int | None, _option(_LOAD, help=f"Tokens per sequence; {_LENGTH} without a case.")
@@ -69,7 +72,7 @@ class Wanted:
         _option(_LOAD, help=f"prefill, decode, mixed or training; {_PHASE} without a case."),
     ] = None
     output_tokens: Annotated[
-        int | None, _option(_LOAD, help="Written per sequence, with --phase mixed.")
+        int | None, _option(_LOAD, help="Written per sequence; needed with --phase mixed.")
     ] = None
     in_flight: Annotated[
         int | None,
@@ -116,6 +119,9 @@ class Wanted:
             raise _refused(
                 "a case", None, "expected a case (see pipelab cases), or --model and --gpus"
             )
+        if self.phase == "mixed" and self.output_tokens is None:
+            expected = "expected how many tokens are written per sequence, with --phase mixed"
+            raise _refused("--output-tokens", None, expected)
         return self._of_case(case) if case is not None else self._of_model()
 
     @property

@@ -76,11 +76,13 @@ class PassTimes:
         there, back = np.full((2, layers + 1), np.inf)
         there[0] = back[layers] = 0.0
         for b in range(1, layers + 1):
+            self.deadline.check()
             first = np.arange(b)
             there[b] = (
                 there[:b] + best[kind[first, b - 1 - first]] + np.where(first > 0, hop, 0.0)
             ).min()
         for a in range(layers - 1, -1, -1):
+            self.deadline.check()
             last = np.arange(a + 1, layers + 1)
             back[a] = (
                 back[last] + best[kind[a, last - a - 1]] + np.where(last < layers, hop, 0.0)
