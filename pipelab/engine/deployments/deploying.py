@@ -35,6 +35,7 @@ from pipelab.engine.methods.prices import price_per_hour
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED
 from pipelab.errors import TooLarge
 from pipelab.evaluation import Evaluation, evaluate
@@ -147,20 +148,29 @@ class _Deploying:
 
     def run(self, loads: Sequence[Workload]) -> Deployment:
         """By rates first: no pipeline attains more. Then by attainable rates, where these are less."""
-        whole, report, known = self.deadline, self.on_progress, None
+        whole, report, progress = self.deadline, self.on_progress, []
+
+        def tell(moment: Progress) -> None:
+            progress.append(moment)
+            if report is not None:
+                report(moment)
+
         if whole.limited:
             self.deadline = whole.within(_SHARE_OF_RATES * whole.left)
-        if report is not None:  # what incumbents attain is not known yet
-            self.on_progress = lambda moment: given(report)(replace(moment, incumbent=None))
+        # what incumbents attain is not known yet
+        self.on_progress = lambda moment: tell(replace(moment, incumbent=None))
         found = self.by_rates(loads)
-        self.deadline, self.on_progress = whole, report
+        self.deadline, self.on_progress = whole, tell
         if found.status == "infeasible" and self.at_least:
             return self._out_of_reach(found)
         if all(attains(self.problem, pipeline) for pipeline in found.pipelines):
-            return replace(found, seconds=whole.spent)
-        if whole.reason is None:
-            known = self.by_attainable(loads, found)
-        return replace(_with_attainable(found, self.at_least, known), seconds=whole.spent)
+            if found.value is not None:
+                tell(Progress(whole.spent, found.value, found.bound, found.size.get("rounds", 0)))
+        else:
+            known = self.by_attainable(loads, found) if whole.reason is None else None
+            found = _with_attainable(found, self.at_least, known)
+        details = {**found.details, "progress": tuple(progress)}
+        return replace(found, seconds=whole.spent, details=details)
 
     def _out_of_reach(self, found: Deployment) -> Deployment:
         """A load beyond all rates, with the most that can be attained as the reason."""
