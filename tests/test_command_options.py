@@ -206,7 +206,7 @@ def test_a_training_step_is_solved_saved_and_launched(run, tmp_path):
     assert pl.load_placement(tmp_path / "plan.json", problem) == answer.placement
     status, out, _ = run("solve", *TRAINED, "--recompute", "auto")
     assert (status, "s per step" in out, "activations_gb" in out) == (0, True, True)
-    one_host = ("--gpus", "h100=2", "--max-gpus", "1")
+    one_host = ("--gpus", "h100=4", "--max-gpus", "1")
     status, out, _ = run("settings", "--engine", "torchtitan", *TRAINED, *one_host)
     assert (status, "torchrun" in out) == (0, True)
 

@@ -120,7 +120,7 @@ def test_the_evaluator_shares_no_code_with_any_formulation():
 
     tree = ast.parse(pathlib.Path(pl.evaluate.__code__.co_filename).read_text())
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    library = {"collections", "dataclasses", "itertools", "pandas", "typing"}
+    library = {"collections", "collections.abc", "dataclasses", "itertools", "pandas", "typing"}
     ours = {f"pipelab.{name}" for name in ("costs", "display", "errors", "placement", "problem")}
     assert modules <= library | ours
 

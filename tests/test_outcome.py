@@ -266,7 +266,7 @@ def test_saved_run_times_do_not_count_a_time_out_as_solved():
     )
     figure = plot_run_times(frame, ["s"])
     assert figure.layout.title.text.startswith(
-        "3 problems, the slowest solved in 3 s, 1 stopped early after 60 s (◔)<br>"
+        "3 problems, the slowest solved in 3 s, 1 stopped early after 60 s (open diamonds)<br>"
     )
     symbols = {trace.marker.symbol: list(trace.y) for trace in figure.data if trace.marker.symbol}
     assert symbols == {PROVEN.marker: [2.0, 3.0], STOPPED.marker: [60.0]}

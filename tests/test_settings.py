@@ -408,7 +408,7 @@ def test_training_steps_go_to_engines_that_train(pair):
 
 
 def test_the_best_training_step_is_launched_as_it_was_planned():
-    cluster = pl.Cluster.from_counts({"A100-SXM-80": 2}, {"A100-SXM-80": 80}, 25)
+    cluster = pl.Cluster.from_counts({"A100-SXM-80": 3}, {"A100-SXM-80": 80}, 25)
     load = pl.Workload(2048, 1, "training", microbatches=5)
     problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
     best = pl.solve(problem, objective="step_time", schedule="ZBH1")

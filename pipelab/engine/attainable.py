@@ -158,10 +158,21 @@ class Pairs:
         ------
         Ended, TooLarge
         """
-        key = numbers.first, numbers.single
-        if key not in self._instances:
-            self._instances[key] = instance_of(self._within(numbers), self.deadline)
-        return self._instances[key]
+        first = self._made(numbers.first, True)
+        if numbers.single:
+            return first
+        relaxed = self._made(numbers.first, False)
+        if relaxed.same_times(first):
+            return relaxed
+        # where all numbers of the range have the same times nothing has to be relaxed
+        last = self._made(int(min(numbers.last, MOST_IN_FLIGHT)), True)
+        return first if first.same_times(last) else relaxed
+
+    def _made(self, number: int, exact: bool) -> Instance:
+        if (number, exact) not in self._instances:
+            numbers = Range(number, number if exact else math.inf)
+            self._instances[number, exact] = instance_of(self._within(numbers), self.deadline)
+        return self._instances[number, exact]
 
     def _rates(self, numbers: Range) -> StageRates:
         return rates_by_nodes(self._within(numbers), self.deadline)

@@ -58,6 +58,14 @@ class Instance:
         """The kinds of span."""
         return runs_of(self.problem.model)
 
+    def same_times(self, other: "Instance") -> bool:
+        """Whether the same stages fit, at the same rates and times."""
+        return (
+            np.array_equal(self.composition, other.composition)
+            and np.array_equal(self.rate, other.rate)
+            and np.array_equal(self.seconds, other.seconds)
+        )
+
     @cached_property
     def part(self) -> np.ndarray:
         """Row of the composition with one GPU of each class fewer, -1 if there is none; shape (C, A)."""

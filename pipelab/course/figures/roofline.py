@@ -62,7 +62,7 @@ def arithmetic_intensity(model: Transformer, load: Workload) -> float:
     >>> import pipelab as pl
     >>> llama = pl.load_model("Llama-3-70B")
     >>> round(arithmetic_intensity(llama, Workload(2048, 1, "decode")), 2)  # two FLOPs per two bytes
-    1.04
+    1.03
     """
     flops, moved = _work(model, load)
     return flops / moved

@@ -45,7 +45,7 @@ def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "go.Fig
     >>> halves = pl.Placement.of([(16, (0,)), (16, (1,))])
     >>> figure = plot_training_memory(pl.timeline_of(problem, halves, 4, training=True))
     >>> figure.layout.title.text.split("<br>")[0]
-    '1F1B: 2 of 2 stages do not fit; 88% of what they keep is state'
+    '1F1B: 2 of 2 stages do not fit; 89% of what they keep is state'
     """
     if step.stages is None or step.memory_gb is None:
         expected = "expected a cost model that says what training keeps, such as Roofline"

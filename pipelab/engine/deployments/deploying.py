@@ -30,7 +30,6 @@ from pipelab.engine.deployments.steady_pricing import SteadyPricing
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
-from pipelab.engine.methods.first_placements import fastest
 from pipelab.engine.methods.prices import price_per_hour
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
@@ -169,6 +168,9 @@ class _Deploying:
         else:
             known = self.by_attainable(loads, found) if whole.reason is None else None
             found = _with_attainable(found, self.at_least, known)
+            if found.value is None:
+                simple = self._unlisted(found.stopped_by or "list limit", loads[0])
+                found = simple if simple.value is not None else found
         details = {**found.details, "progress": tuple(progress)}
         return replace(found, seconds=whole.spent, details=details)
 
@@ -380,7 +382,8 @@ class _Deploying:
     def _unlisted(self, ended: str, load: Workload) -> Deployment:
         """Ended before any column was there: one pipeline at most, which a moment finds."""
         problem = replace(self.problem, workload=load)
-        placement = stand_in(problem, self.at_least, self._dollars if self.at_least else fastest)
+        value = self._dollars if self.at_least else _most_attaining
+        placement = stand_in(problem, self.at_least, value, lambda found: found.attainable)
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
             pipeline = pipeline_of(problem, (placement,))
@@ -399,6 +402,10 @@ class _Deploying:
             details={"progress": ()},
             again=self.again,
         )
+
+
+def _most_attaining(placement: Placement, evaluation: Evaluation) -> float:
+    return -evaluation.attainable
 
 
 def _evaluated(problem: Problem, pipeline: Pipeline) -> Evaluation:

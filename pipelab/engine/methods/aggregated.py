@@ -19,7 +19,7 @@ from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers.choice import check_solver, solver_version
-from pipelab.evaluation import evaluate
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
@@ -140,7 +140,12 @@ def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | 
     return search
 
 
-def stand_in(problem: Problem, at_least: float = 0.0, value: Value = fastest) -> Placement | None:
+def stand_in(
+    problem: Problem,
+    at_least: float = 0.0,
+    value: Value = fastest,
+    yields: Callable[[Evaluation], float] = lambda evaluation: evaluation.rate,
+) -> Placement | None:
     """Find a placement of at least this rate within 0.4 s after an early stop; None if there is none.
 
     Incumbents need no table: the answer is no worse than theirs.
@@ -153,7 +158,7 @@ def stand_in(problem: Problem, at_least: float = 0.0, value: Value = fastest) ->
             found[best] = evaluate(problem, best)
     except Ended:
         pass
-    return best_of(found, at_least, value)
+    return best_of(found, at_least, value, yields)
 
 
 def _many(problem: Problem) -> bool:

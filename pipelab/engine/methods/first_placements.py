@@ -45,10 +45,13 @@ def incumbents(problem: Problem) -> dict[Placement, Evaluation]:
 
 
 def best_of(
-    found: Mapping[Placement, Evaluation], at_least: float = 0.0, value: Value = fastest
+    found: Mapping[Placement, Evaluation],
+    at_least: float = 0.0,
+    value: Value = fastest,
+    yields: Callable[[Evaluation], float] = lambda evaluation: evaluation.rate,
 ) -> Placement | None:
-    """The one of the least value among those of at least this rate; of equal ones that of the fewest GPUs."""
-    reach = [p for p, e in found.items() if e.rate >= at_least * (1 - REACHED)]
+    """The one of the least value among those that yield so much; of equal ones that of the fewest GPUs."""
+    reach = [p for p, e in found.items() if yields(e) >= at_least * (1 - REACHED)]
     return min(reach, key=lambda p: (value(p, found[p]), len(p.gpus)), default=None)
 
 
