@@ -241,7 +241,7 @@ def test_importing_a_method_counts_in_its_time_limit(monkeypatch):
 
     monkeypatch.setattr(sys.modules["pipelab.solving"], "method_of", imported)
     for limit in (1.0, 0.1, None):
-        pl.solve(pl.load_case("tiny"), time_limit=limit)
+        pl.solve(pl.load_case("tiny"), objective="cost", time_limit=limit)
     assert 0.2 < limits[0] <= 0.7
     assert limits[1:] == [0.0, None]
 
@@ -300,7 +300,7 @@ def test_the_bound_that_is_there_at_once_holds_for_every_placement():
     models = [dataclasses.replace(pl.load_model("Llama-3-8B"), layers=n) for n in (3, 5)]
     for _ in range(60):
         problem = few_nodes(rng, models)
-        best = pl.solve(problem, "exhaustive")
+        best = pl.solve(problem, "exhaustive", "rate")
         bound = bound_in_one_node(problem, NEVER)
         if best.status == "infeasible":
             continue

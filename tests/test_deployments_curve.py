@@ -105,12 +105,12 @@ def test_one_more_gpu_brings_what_every_division_says(seed):
 
 def test_dual_prices_add_up_to_a_bound():
     """Where links and nodes do not matter, the price of all GPUs bounds the throughput."""
-    problem = heterogeneous((4, 8, 12), "Llama-3-70B")
+    problem = heterogeneous((4, 8, 12), "Llama-3-70B", phase="decode")
     found = pl.deploy(problem)
     counts = Counter(gpu.type for gpu in problem.cluster.gpus)
     total = sum(counts[kind] * price for kind, price in found.details["dual_prices"].items())
     assert found.throughput <= total * (1 + 1e-9)
-    assert total <= 1.2 * found.throughput
+    assert total <= 2 * found.throughput
 
 
 def test_one_more_gpu_with_a_load_saves_dollars_and_keeps_the_batches():

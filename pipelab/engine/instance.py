@@ -23,6 +23,7 @@ from pipelab.problem import Problem
 
 _MOST_COMPOSITIONS = 200_000
 _MOST_CELLS = 40_000_000  # compositions × kinds of span; 8 bytes each
+_MOST_LAYERS = 5_000  # shortest paths over the layers look at all pairs of them
 _CELLS_AT_ONCE = 1_000_000
 
 
@@ -176,6 +177,12 @@ def _stages(
 
 
 def _refuse_if_too_many(problem: Problem, classes: Classes) -> None:
+    if problem.model.layers > _MOST_LAYERS:
+        raise TooLarge(
+            f"{problem.name} has {problem.model.layers:,} layers; times of traversals are searched up to "
+            f"{_MOST_LAYERS:,}",
+            {"layers": problem.model.layers},
+        )
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
     number = comb(len(classes) + largest, largest) - 1
     if problem.same_type_stages:  # of one type each

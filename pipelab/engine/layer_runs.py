@@ -57,6 +57,8 @@ class Spans:
     @cached_property
     def alike_inside(self) -> bool:
         """Whether layers differ at the two ends at most: the first from the others, and the last."""
+        if self.uniform:
+            return True
         layers = len(self.kind)
         inner = [self.kind[1 : layers - n, n - 1] for n in range(1, layers - 1)]
         return all((kinds == kinds[0]).all() for kinds in inner)
