@@ -320,44 +320,48 @@ RESULTS = {
         "in_flight([lane.seconds for lane in placed.lanes]) == placed.in_flight_needed",
     ],
     "11_deployments.ipynb": [
-        "one.status == best.status == 'optimal' and 1.2 < best.throughput / one.throughput < 1.4",
-        "{mix: round(x) for mix, x in zip(rate, chosen.x) if x > 0.5} == {(0, 0, 2): 2, (0, 1, 0): 4, (1, 0, 2): 1}",
-        "sorted(p.count for p in best.pipelines) == [1, 2, 4] and at == {'T4': 2, 'L4': 1}",
-        "len({*range(11)} - {*one.placement.gpus}) == 2 and shares['T4'][0] == 0",
-        "len(rate) == 69 and len(rounds) > 3 and all(row['bound'] >= best.throughput * (1 - 1e-9) for row in rounds)",
-        # the dual prices of the last round foretell what one more brings
-        "all(abs(gain / price - 1) < 0.05 for gain, price in zip(added['gain_tokens_per_s'], rounds[-1]['prices']))",
-        "all(added['gain_tokens_per_s'] <= added['dual_price_tokens_per_s'] * (1 + 1e-6)) and all(added['proven'])",
-        "added['type'][added['gain_per_usd_per_hour'].idxmin()] == 'L4' and list(added['type'])[-1] == 'T4'",
-        "added['gain_tokens_per_s'].iloc[-1] < 0.97 * added['dual_price_tokens_per_s'].iloc[-1]",
-        # to be faster in one pipeline: no small GPU can have the head, nor the A100 more than 11 layers with it
-        "all(pl.solve(replace(problem, cluster=cluster.with_counts({kind: 1}),"
-        " model=replace(problem.model, layers=k))).throughput < one.throughput"
-        " for kind, k in (('A100-SXM-40', 12), ('T4', 1), ('L4', 1)))",
-        "all(pl.evaluate(problem, pl.Placement.of([(3, [g]), (29, [0])])).stages[0].throughput"
-        " <= one.throughput * (1 + 1e-9) for g in range(1, 11))",
-        "max(len(s.layers) for s in pl.solve(replace(problem, cluster=pl.Cluster.from_counts({'T4': 3}, memory, 12.5)))"
-        ".placement.stages) == 12",
-        "curve.complete and all(points['proven']) and dollars[-1] / dollars[0] > 1.2 * loads[-1] / loads[0]",
-        # the last steps are one L4 each
-        "[round(x, 2) for x in points['usd_per_hour']][:5] == [6.4, 5.7, 5.0, 4.3, 3.6]",
-        "np.allclose(np.diff(points['throughput_tokens_per_s'][:5]), -added['gain_tokens_per_s'][1])",
-        "[row['pipelines'] for row in gains] == [7, 8, 1] and gains[2]['more'] == '0.0%'",
-        "all(row['needs'] <= row['has room for'] for row in sequences) and together < sequences[0]['has room for']",
-        "len(affordable) == 22 and len(swept) == 132 and set(swept['status']) == {'optimal', 'infeasible'}",
-        "0.2 < dearer < 0.4",
-        "[''.join(map(str, mix)) for mix in least[list(have)].values] == '101 102 100 101 100 015'.split()",
-        # of the mixes, only one holds 64 sequences of 8,192 tokens
-        "sum(swept[(swept['context'] == 8192) & (swept['batch'] == 64)]['status'] == 'optimal') == 1",
+        "one.status == best.status == 'optimal' and 1.3 < best.throughput / one.throughput < 1.32",
+        "(round(one.throughput), round(best.throughput)) == (3636, 4759)",
+        # the single pipeline: the A100's eight layers fill its memory and half of its time
+        "len(one.placement) == 11 and (one.problem.workload.batch_size, one.in_flight) == (48, 10)",
+        "(first := one.evaluation.stages[0]).gpu_types == ('A100-SXM-40',) and len(first.stage.layers) == 8",
+        "0.5 < one.throughput / first.throughput < 0.55",
+        "not pl.score(one.problem.with_in_flight(10), pl.Placement.of([(9, [0]), (2, [5]),"
+        " *((len(s.layers), s.gpus) for s in one.placement.stages[2:])])).valid",
+        "{mix: round(x) for mix, x in zip(rate, chosen.x) if x > 0.5} == {(0, 1, 6): 1, (0, 3, 0): 1, (1, 0, 0): 1}",
+        "[(len(p.placement), p.workload.batch_size) for p in best.pipelines] == [(7, 48), (1, 80), (3, 48)]",
+        "at == {'T4': 7, 'L4': 7, 'T4, batch of 16': 2, 'L4, batch of 16': 1} and shares['T4'][0] == 0",
+        "shares['T4'][7] < shares['T4'][6]",
+        "len(rate) == 69 and len(rounds) > 2 and all(row['bound'] >= best.throughput * (1 - 1e-9) for row in rounds)",
+        # with fractions a little more than with whole pipelines
+        "isclose(fractions, rounds[-1]['bound']) and 20 < fractions - best.throughput < 40",
+        "all(added['proven']) and added['type'][added['gain_per_usd_per_hour'].idxmin()] == 'L4'",
+        "[*(added['gain_tokens_per_s'] > added['dual_price_tokens_per_s'])] == [True, False, True]",
+        "all(abs(added['gain_tokens_per_s'] / added['dual_price_tokens_per_s'] - 1) < 0.05)",
+        "(0, 0, 7) not in rate and list(added['type'])[-1] == 'T4'",
+        "dollars == [1.29, 6.43] and dollars[-1] / dollars[0] > 1.2 * loads[-1] / loads[0]",
+        "len(curve) == len({row['tokens/s'] for row in curve}) and curve[0]['tokens/s'] - best.throughput < 1e-6",
+        # the A100 alone: the cheapest tokens of all
+        "max(row['tokens/s'] / row['usd_per_hour'] for row in curve) == rate[1, 0, 0] / price['A100-SXM-40']",
+        "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
+        "[row['stages'] for row in gains] == ['7, 1, 3', '1, 1, 4, 4', '10, 1', '11']",
+        "[row['sequences in flight'] for row in sequences] == [480, 512, 176]",
+        "sequences[2]['pipelines'] == 7 and round(sequences[2]['tokens/s']) == 2622",
+        "len(affordable) == 32 and len(swept) == 192 and set(swept['status']) == {'optimal', 'infeasible'}",
+        "5 < dearer < 7",
+        "[''.join(map(str, mix)) for mix in least[list(have)].values] == '100 100 100 100 100 112'.split()",
+        # of the mixes, eight hold 64 sequences of 8,192 tokens, the cheapest one microbatch of them
+        "sum(swept[(swept['context'] == 8192) & (swept['batch'] == 64)]['status'] == 'optimal') == 8",
+        "(four := pl.solve(rented(64, 8192, **dict(zip(have, (1, 1, 2)))))).in_flight == 1 and len(four.placement) == 4",
         "{row['status'] for row in many} == {'optimal'} and many[2]['variables'] <= many[0]['variables'] < 20",
         "all(of.reported_bound > 20 * of.reported for of in clusters) and round(single.reported_bound) == 78062",
         "[sum(max(of.rates[m]) for m in of.machines) for of in clusters] == [152, 152, 350] and copies == [1, 1, 4]",
-        "{one.status for one in in_one} == {'optimal'} and in_one[2].throughput <= in_several[2].throughput",
+        # Helix's profile has no account of sequences: memory for many in flight leaves its rates as they are
+        "isclose(pl.solve(with_profile(single)).throughput, in_one[0].throughput)",
+        "{one.status for one in in_one} == {'optimal'}",
         # among all flows on single24; nobody beats what is drawn up by hand on geo24 by more than the bound says
         "isclose(in_one[0].throughput, no_flow_beats(single)) and table[0]['Helix'] < 0.64 * in_one[0].throughput",
-        # what a deployment of five seconds reaches depends on the machine; that nothing beats the bound does not
         "table[2]['Helix'] < in_one[2].throughput < no_flow_beats(hetero)",
-        "table[2]['several'] <= no_flow_beats(hetero)",
         "0.74 < in_one[1].throughput / geo.reported < 0.76 and 1.4 < by_hand / geo.reported < 1.5",
         "by_hand < no_flow_beats(geo)",
         "round(max(geo.links[geo.links < 2000])) == 916 and in_one[1].throughput < 916",
@@ -633,12 +637,12 @@ FIGURES = {
     ),
     "11_deployments.ipynb": (
         [
-            " tokens/s in 9 stages",
-            " with 7 pipelines, proven best",
-            "A T4 contributes most in a pipeline of 2, an L4 in one of 1",
-            "Bound and master program meet after ",
-            "2,622 tokens/s at most, most per dollar at 2.2 $ per hour",
-            "At 8,192 tokens a batch of 64 costs 27% more than one of 16",
+            " tokens/s in 11 stages",
+            " with 3 pipelines, proven best",
+            "A T4 contributes most in a pipeline of 7, at a batch of 16 in one of 2",
+            "They meet after ",
+            "1,000 tokens/s cost 1.29 dollars per hour, 4,000 cost 6.43",
+            "At 8,192 tokens a batch of 64 costs 5.9 times as much as one of 16",
             "Best deployment: ",
             "Llama-3-8B, 10 GPUs: ",
             "is closest without a proof: ",
