@@ -141,7 +141,7 @@ def test_the_mix_flows_into_the_pipeline(page):
         after = page.figures()
         assert after[3]["bars"] != before[3]["bars"]
         assert after[3]["title"] != before[3]["title"]
-        page.time_of(lambda: page.press("in flight here (0: as many as needed)"), figure=3)
+        page.time_of(lambda: page.press("in flight here (0: as above)"), figure=3)
         wait_for(page, "Llama-3-8B, 1 in flight: ")
 
 
@@ -287,8 +287,8 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
             seen.append(page.page.evaluate(focused))
         expected = [
             "A100", "V100", "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
-            "batches in flight", "network, any to any", "GPUs per stage, up to", "batch is split", "more controls",
-            "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum", "pin as plan A",
+            "batches in flight (0: chosen)", "network, any to any", "GPUs per stage, up to", "batch is split",
+            "more controls", "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum", "pin as plan A",
             "pin as plan B", "unpin both",
         ]  # fmt: skip
         # A slider is two stops: its handle, and the number beside it.

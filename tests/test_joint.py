@@ -503,6 +503,7 @@ def test_a_bound_of_scip_that_is_refuted_is_dropped(tiny, monkeypatch):
     monkeypatch.setattr(scip, "run", too_low)
     monkeypatch.setattr("pipelab.engine.methods.joint.simple_placement", lambda candidates: None)
     monkeypatch.setattr("pipelab.engine.methods.joint.settle", no_time_left)
+    monkeypatch.setattr("pipelab.engine.solvers.choice.broken_by", lambda program, x: None)
     result = pl.solve(tiny, "joint")
     assert (result.status, result.stopped_by, result.bound) == ("feasible", "time limit", 400.0)
 

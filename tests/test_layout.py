@@ -83,6 +83,8 @@ AGAINST = [
     ("pipelab.hardware.transformer", "pipelab.engine.layer_runs"),
     # a case in the newest form has real GPUs
     ("pipelab.io.cases_csv", "pipelab.hardware.newest_cases"),
+    # Ctrl-C while modules are imported is noted by the call
+    ("pipelab", "pipelab.engine.interrupts"),
     # only Roofline knows which stages stay inside a node
     ("pipelab.engine.methods.one_node", "pipelab.hardware.roofline"),
 ]

@@ -59,7 +59,8 @@ def test_equal_to_brute_force(part):
     for seed in range(part * 10, part * 10 + 10):
         problem = node_oracle.random_problem(seed)
         best = node_oracle.best(problem)
-        result = pl.solve(problem, "aggregated", solver="highs" if seed % 4 == 3 else "scip")
+        solver = "highs" if seed % 4 == 3 else "scip"
+        result = pl.solve(problem, "aggregated", "rate", solver=solver)
         if best is None:
             assert result.status == "infeasible", seed
         else:
@@ -221,7 +222,7 @@ def test_data_centres_are_proven(nodes):
 def test_links_that_join_some_nodes_and_not_others(seed, network):
     """Each is wrong when one condition for merging classes is left out."""
     problem = node_oracle.random_problem(seed, gpus=8, layers=4, network=network)
-    result = pl.solve(problem, "aggregated")
+    result = pl.solve(problem, "aggregated", "rate")
     assert by_nodes(problem)
     assert (result.status, result.throughput) == (
         "optimal",

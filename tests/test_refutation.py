@@ -105,7 +105,9 @@ def test_the_flagship_is_refuted_by_the_head():
     """80 layers, and GPUs for 80; but the last stage has the model's head, too."""
     cluster, model = pl.load_cluster("helix-single24"), pl.load_model("Llama-3-70B")
     problem = pl.Problem(cluster, model, pl.Workload(2048, 16, "decode"), pl.Roofline())
-    proof = pl.certificate(pl.solve(problem, "aggregated"))
+    with pytest.raises(pl.NotApplicable, match="objective='rate'"):
+        pl.certificate(pl.solve(problem))
+    proof = pl.certificate(pl.solve(problem, "aggregated", "rate"))
     assert (proof.by, proof.total_price, proof.total_value) == ("dual prices", 80, 81)
     assert proof.values == (*(Fraction(1),) * 79, Fraction(2))
     assert proof.check() > 1000

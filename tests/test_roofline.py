@@ -116,7 +116,7 @@ def test_a_single_stage_uses_none_of_the_tables(split, monkeypatch):
 @pytest.mark.parametrize("seed", range(40))
 def test_aggregated_equals_brute_force(seed):
     problem = roofline_oracle.random_problem(seed, layers=5)
-    best, result = oracle.best(problem), pl.solve(problem, "aggregated")
+    best, result = oracle.best(problem), pl.solve(problem, "aggregated", "rate")
     if best is None:
         assert result.status == "infeasible"
     else:
@@ -437,7 +437,7 @@ def test_a_report_says_which_stages_cut_their_layers():
 @pytest.mark.parametrize("seed", range(40))
 def test_certificates_of_models_whose_ends_differ(seed):
     problem = roofline_oracle.random_problem(seed, layers=5, gpus=3)
-    result = pl.solve(problem, "aggregated")
+    result = pl.solve(problem, "aggregated", "rate")
     proof = pl.certificate(result)
     assert proof.by in (
         "no stage",

@@ -285,7 +285,7 @@ def test_rows_and_columns_can_be_written_out_by_name(tiny, tmp_path):
 def test_a_result_explains_itself(tiny):
     result = pl.solve(tiny, "joint")
     assert result.gap == 0
-    assert "301.784 tokens/s, proven optimal" in str(result)
+    assert "301.784 tokens/s with 1 in flight, proven optimal" in str(result)
     assert "layers 1–4 on [0, 1]" in str(result)
     assert result.to_frame()["variables"][0] == 1041
     assert "stage 1" in result.to_dict()["bottlenecks"]

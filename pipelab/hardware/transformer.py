@@ -256,7 +256,13 @@ class Transformer(LayerSizes):
 
     @cached_property
     def spans(self) -> Spans:
-        """The different kinds of consecutive layers, U of them: by number, dense and full ones, and both ends."""
+        """The different kinds of consecutive layers, U of them: by number, dense and full ones, and both ends.
+
+        Raises
+        ------
+        TooLarge
+            There are too many layers that differ.
+        """
         number = range(self.layers)
         first, last = ([float(i == end) for i in number] for end in (0, self.layers - 1))
         sums = {"dense": [float(i < self.dense_layers) for i in number]}

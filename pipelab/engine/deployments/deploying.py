@@ -27,6 +27,7 @@ from pipelab.engine.deployments.read_back import pipeline_of, pipelines_of
 from pipelab.engine.deployments.reasons import dual_prices, size, too_much, why_none, why_open
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.engine.deployments.steady_pricing import SteadyPricing
+from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.methods.aggregated import stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
@@ -154,7 +155,7 @@ class _Deploying:
             if report is not None:
                 report(moment)
 
-        if whole.limited:
+        if whole.limited and self._few_mixes():
             self.deadline = whole.within(_SHARE_OF_RATES * whole.left)
         # what incumbents attain is not known yet
         self.on_progress = lambda moment: tell(replace(moment, incumbent=None))
@@ -173,6 +174,10 @@ class _Deploying:
                 found = simple if simple.value is not None else found
         details = {**found.details, "progress": tuple(progress)}
         return replace(found, seconds=whole.spent, details=details)
+
+    def _few_mixes(self) -> bool:
+        """Whether deployments by attainable rates can be searched at all."""
+        return Mixes(gpu_classes(self.problem.cluster).count.tolist()).total <= MOST_MIXES
 
     def _out_of_reach(self, found: Deployment) -> Deployment:
         """A load beyond all rates, with the most that can be attained as the reason."""

@@ -14,7 +14,7 @@ from pipelab.engine.deployments.generation import Generation
 from pipelab.engine.deployments.master import Column, Demand, repeated, whole
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.offers import Offer
-from pipelab.engine.deployments.pass_times import MOST_CELLS, BestRates, LeastPasses
+from pipelab.engine.deployments.pass_times import MOST_STEPS_OF_TABLE, BestRates, LeastPasses
 from pipelab.engine.deployments.pricing import Pricing
 from pipelab.engine.deployments.reachable import ReachableMixes, frontier
 from pipelab.engine.deployments.sums import MOST_STEPS, best_sums, chosen, number_of_steps
@@ -90,7 +90,7 @@ def list_attaining(
         while waiting:
             i = waiting.pop()
             passes = LeastPasses(offers[i], mixes, deadline)
-            if passes.cells() > MOST_CELLS:
+            if passes.steps() > MOST_STEPS_OF_TABLE:
                 return Listed([], False)
             if offers[i].last == given(offers[i].numbers).first:
                 passes.look_through(i, best, enough)

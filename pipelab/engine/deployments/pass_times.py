@@ -29,7 +29,7 @@ from pipelab.engine.formulations.latency.times import PassTimes, times_of
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.tolerances import LAST_BITS
 
-MOST_CELLS = 40_000_000  # layers × groups of stages × mixes; 8 bytes each
+MOST_STEPS_OF_TABLE = 300_000_000  # a second for each rate
 
 
 @dataclass(eq=False)
@@ -115,10 +115,10 @@ class LeastPasses:
                 middle = (first + end) // 2
                 ranges += [(first, middle, least), (middle, end, look(middle))]
 
-    def cells(self) -> int:
-        """How many numbers the tables of one rate have."""
-        times = self._times(0)
-        return (self.offer.problem.model.layers + 1) * len(times.hop) * self.mixes.total
+    def steps(self) -> int:
+        """How much one rate takes: numbers of its tables times the stages that may end at each."""
+        times, layers = self._times(0), self.offer.problem.model.layers
+        return (layers + 1) * layers // 2 * len(times.composition) * self.mixes.total
 
     def stages(self, index: int, mix: tuple[int, ...]) -> list[StageOf]:
         """The stages of a pipeline of the least time that uses just this mix."""

@@ -21,7 +21,7 @@ from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.solvers.choice import check_solver, run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
-from pipelab.errors import InvalidValue, PipelabError, TooLarge
+from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given
 from pipelab.solving import Result
 
@@ -47,6 +47,8 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
 
     Raises
     ------
+    NotApplicable
+        Memory keeps the placement from the greatest rate: this proof is of rates.
     InvalidValue
         The result is not proven, holds under a limit only, or is of something else than throughput:
         there is nothing to certify.
@@ -109,6 +111,12 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
                     {"classes": len(rates.classes)},
                 )
             return _with_cases(replace(proof, by=by, most_layers=most, loose=loose), rates)
+    if result.memory_for is None and "rounds" in result.details:
+        expected = (
+            "expected one that attains the greatest rate, or that of pl.solve(…, objective='rate'), "
+            "as this proof is of rates"
+        )
+        raise NotApplicable("certificate", [("result", result.throughput, expected)])
     raise PipelabError(
         f"a placement of {rate:,.7g} tokens/s exists, so {result.throughput} is not the best"
     )

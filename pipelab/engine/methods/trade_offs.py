@@ -203,17 +203,27 @@ def trade_off(
             )
             return TradeOff(problem, against, several, complete, deadline.spent)
         counted = problem.with_in_flight(problem.workload.in_memory)
-        points, complete = _by_rate(counted, against, solver, deadline, on_point)
-        attained = tuple(replace(p, problem=problem) for p in points)
-        if all(_attains(p) for p in attained) or deadline.reason is not None:
-            attained = tuple(
-                replace(p, throughput=given(p.evaluation).attainable) for p in attained
-            )
-            return TradeOff(problem, against, attained, complete, deadline.spent)
+        told: dict[int, Result] = {}
+
+        def tell(point: Result) -> None:
+            told[id(point)] = _attained(problem, point)
+            if on_point is not None and all(map(_attains, told.values())):
+                on_point(told[id(point)])
+
+        points, complete = _by_rate(counted, against, solver, deadline, tell)
+        found = tuple(told.get(id(p)) or _attained(problem, p) for p in points)
+        if all(map(_attains, found)) or deadline.reason is not None:
+            return TradeOff(problem, against, found, complete, deadline.spent)
         pairs = Pairs(problem, solver, deadline)
         find = _attaining_least if against in _LEAST else _attaining_most
-        points, complete = find(pairs, against, on_point)
-        return TradeOff(problem, against, points, complete, deadline.spent)
+        found, complete = find(pairs, against, on_point)
+        return TradeOff(problem, against, found, complete, deadline.spent)
+
+
+def _attained(problem: Problem, point: Result) -> Result:
+    """A point of the curve of rates with what it attains, and its rate among the details."""
+    found = replace(point, problem=problem, details={**point.details, "rate": point.throughput})
+    return replace(found, throughput=given(found.evaluation).attainable)
 
 
 def _attains(point: Result) -> bool:
@@ -225,7 +235,7 @@ def _attains(point: Result) -> bool:
         or goal.name != "seconds_per_pass"
         or (found.seconds_per_pass <= given(goal.value) * (1 + ONE_ANSWER))
     )
-    return same and found.attainable >= given(point.throughput) * (1 - ONE_ANSWER)
+    return same and found.attainable >= point.details["rate"] * (1 - ONE_ANSWER)
 
 
 def _by_rate(
