@@ -26,7 +26,13 @@ RESULTS = {
         "int(100 * problem.cluster.gpus[7].memory_gb / problem.cluster.gpus[0].memory_gb) == 37",
         "round(ms['A100-SXM-40'] / ms['T4'], 2) == 0.11 and f'{1000 * problem.tensor_gb():.1f}' == '33.6'",
         "min(1 - len(s.layers) * ms['A100-SXM-40'] / 600 for s in best_rule.placement.stages if s.gpus[0] < 3) > 0.6",
-        "own_result.status == 'optimal' and [len(s.layers) for s in own_result.placement.stages] == [10] * 4 + [40]",
+        "own_result.status == 'optimal'",
+        "sorted(len(s.layers) for s in own_result.placement.stages) == [10] * 4 + [40]",
+        # "The last L4 also has the output head … room for only three prompts at once, … five"
+        "(own_result.in_flight, own_result.evaluation.in_flight_needed) == (5, 5)",
+        "mine.gpus[own_result.placement.stages[-1].gpus[0]].type == 'L4'",
+        "(h100_last := pl.Placement.of([*((10, (g,)) for g in (1, 2, 3, 4)), (40, (0,))]))",
+        "[pl.score(own.with_in_flight(n), h100_last).valid for n in (3, 4)] == [True, False]",
         "abs(four_stages.throughput - 133.116) < 1e-9 and abs(tiny_result.throughput - 301.784) < 1e-9",
     ],
     "01_splitting_layers.ipynb": [
@@ -282,20 +288,23 @@ RESULTS = {
         "result.status == best.status == mixed.status == 'optimal' and result.seconds < 30",
         "len(placed.placement.stages[-1].layers) < len(placed.placement.stages[-2].layers)",
         "not pl.score(full, result).valid and second.predicted_rate < 0.9 * result.throughput",
-        "found.status == 'optimal' and len(found.rounds) > 4 and isclose(found.steady_rate, best.throughput)",
+        "found.status == 'optimal' and len(rounds) > 4 and isclose(found.throughput, best.throughput)",
         "placed.reaches_predicted_rate and final.reaches_predicted_rate",
-        "all(row['status'] == 'optimal' for row in by_size) and isclose(by_size[1]['tokens/s'], found.steady_rate)",
+        "all(row['status'] == 'optimal' for row in by_size) and isclose(by_size[1]['tokens/s'], found.throughput)",
         "by_size[0]['tokens/s'] < by_size[1]['tokens/s'] < by_size[2]['tokens/s'] > by_size[3]['tokens/s']",
         "'A100' in min(result.evaluation.stages, key=lambda stage: stage.throughput).gpu_types[0]",
         "problem.max_gpus_per_stage == 1 and sum(map(len, (s.gpus for s in final.placement.stages))) == 22",
         "waits[0]['s per token'] < 0.5 * waits[-1]['s per token']",
         "by_latency.complete and len(by_latency.points) > 4",
-        # with memory for four, each placement needs more, and the one of lowest latency yields most
-        "all(row['needs in flight'] > 4 and row['with four'] < row['predicted'] for row in fours)",
-        "[row['with four'] for row in fours] == sorted((row['with four'] for row in fours), reverse=True)",
-        "isclose(fours[0]['with four'], waits[1]['tokens/s, all'])",
+        # none has memory for what a full pipeline takes, and the one of lowest latency yields least
+        "all(row['in flight'] < row['needs in flight'] and row['attainable'] < row['full pipeline']"
+        " for row in compromises)",
+        "[row['attainable'] for row in compromises] == sorted(row['attainable'] for row in compromises)",
+        "sorted(row['full pipeline'] for row in compromises)[-2] == compromises[0]['full pipeline']",
+        "isclose(compromises[0]['attainable'], waits[0]['tokens/s, all'])",
+        "{row['solved_for'] for row in rounds} == {'rate', 'time'} and found.in_flight == best.in_flight == m",
         "0.3 < share < 0.8 and [row['in flight, mixed'] for row in phases] == [18, 20] and m == 20",
-        "isclose(phases[0]['answers alone'], best.throughput) and isclose(phases[1]['mixed'], mixed.steady_rate)",
+        "isclose(phases[0]['answers alone'], best.throughput) and isclose(phases[1]['mixed'], mixed.throughput)",
         # mixing brings about 60 on either placement, and the placement about 50 either way
         "[round(row['mixed'] - row['in turns'], -1) for row in phases] == [60, 60]",
         "[round(phases[1][way] - phases[0][way], -1) for way in ('in turns', 'mixed')] == [50, 50]",
@@ -373,40 +382,43 @@ RESULTS = {
         "greedy < divided(rates, 4)",
     ],
     "12_training.ipynb": [
-        "gpipe.shortfall.count('needs') == 4 and not before.shortfall and says < ratios[-1] < ratios[0]",
-        "0.35 < clock.bubble_fraction < 0.5 and clock.makespan < before.timeline.makespan",
-        "sum(state) > 7.9 * llama.weight_gb(range(32))",
+        "gpipe.shortfall.count('needs') == 4 and before.shortfall.count('needs') == 1",
+        # "eight layers take an A40 more than twice as long as an A100": the even cut's ranks 2 and 3
+        "sum(getattr(before.stages[2], n) for n in TIMES) > 2 * sum(getattr(before.stages[1], n) for n in TIMES)",
+        "isclose(sum(state), 9 * llama.weight_gb(range(32)))",
         # the abstract's factor, in the paper's two largest examples
         "[(row['model'], round(row['times'])) for row in paper[2:]] == [('530B', 5), ('1T', 5)]",
         "busy[-1] > 0.85 and max(busy[:2]) < 0.35",
-        "abs(by_message['simulated'][0] - by_message['formula'][0]) < 1e-9 and 4 < late > 2 * 3 * 0.3",
+        "isclose(by_message['simulated'][0], by_message['formula'][0]) and 4 < late > 2 * 3 * 0.3",
         # every order of two types, every cut of 32 layers
-        "len(every) == 2 * 1 + 4 * 31 + 6 * 465 + 6 * 4495 and len(fitting) > 3000",
-        "0.04 < too_long < 0.06 and (t := [x.forward for x in early]).index(max(t)) == 1",
+        "len(every) == 2 * 1 + 4 * 31 + 6 * 465 + 6 * 4495 and 1500 < len(fitting) < 2000",
+        "0.05 < too_long < 0.06 and (t := [x.forward for x in early]).index(max(t)) == 1",
         "found.status == zbh1.status == 'optimal'",
         "min(seconds, key=seconds.get) == 'proven'",
-        "[name for name, step in trained.items() if step.shortfall] == ['equal parameters']",
+        "[name for name, step in trained.items() if step.shortfall] == ['even', 'equal parameters']",
         "sorted(seconds, key=seconds.get)[2] == 'best forward' and seconds['even'] > 1.5 * seconds['proven']",
-        "isclose(seconds['proven'], found.objective.value) and lost[0] < 0.01 and lost[1] > 0.25",
-        "spreads_of[0]['shortest, s'] == seconds['proven']",
-        "spreads_of[1]['shortest, s'] > 1.05 * spreads_of[1]['proven, s']",
-        # nothing fits under ZB-H2 and GPipe; ZB-H1's best placement is that of 1F1B
+        # "its choice takes 1.2% longer …, 5.2% with 4, and 14.2% where a message takes 0.1 s"
+        "isclose(seconds['proven'], found.objective.value)",
+        "[row['above'] for row in chosen] == ['1.2%', '5.2%', '14.2%']",
+        # nothing fits under ZB-H2 and GPipe
         "pl.solve(problem, objective='step_time', schedule='GPipe').status == 'infeasible'",
         "pl.solve(problem, objective='step_time', schedule='ZBH2').status == 'infeasible'",
         "rules['schedule'].tolist()[0] == 'ZBH1' and rules['fits'].tolist() == [True] * 2 + [False] * 7",
-        "any_rule.schedule == 'ZBV' and joint < any_rule.objective.value < zbh1.objective.value",
-        "isclose(rules['seconds_per_step'].tolist()[0], zbh1.objective.value)",
-        "recomputed['none'].status == 'infeasible'",
+        # over all pairs it is ZB-H1 as well, "on a placement of its own"
+        "any_rule.schedule == 'ZBH1' and any_rule.placement == zbh1.placement != found.placement",
+        "joint < any_rule.objective.value < rules['seconds_per_step'].tolist()[0]",
         "recomputed['auto'].recompute == ('full', 'none', 'none', 'none')",
-        "0.1 < 1 - one_only / again < 0.2",
+        "0.1 < 1 - one_only / again < 0.12",
         # every other placement is ruled out by its bound
         "best.status == 'optimal' and joint < bounds[1][0] and spare > -1e-9",
         "joint < 0.97 * zbh1.objective.value",
         "all(x <= limit * (1 + 1e-9) for x, limit in zip(exact.peak_memory, limits))",
         "isclose(means[0], 100 * (1 - joint / zbh1.objective.value))",
-        "means[0] > means[3] > 0 and worst[3] < 0.5 * means[0] and placed(*bounds[1][1:]) == zbh1.placement",
-        "1 / 3 < found.step.timeline.peak_memory[0] / gb['A100-SXM-80'] < 0.4",
-        "(len(tied), bounds[0][1][0], types[found.placement.stages[0].gpus[0]]) == (2, 'A40', 'A100-SXM-80')",
+        "means[0] > means[3] > 0 and worst[3] < 0.5 * means[0]",
+        "placed(*bounds[0][1:]) == zbh1.placement and bounds[0][0] < bounds[1][0]",
+        # "more than a quarter of the first A40's memory"; five layers on both A40s
+        "0.25 < found.step.timeline.peak_memory[0] / gb['A40'] < 0.3",
+        "[types[s.gpus[0]] for s in found.placement.stages if len(s.layers) == 5] == ['A40', 'A40']",
     ],
     "solutions/12_training.ipynb": [
         "'right' in str(pl.check('12.1', order_of)) and 'right' in str(pl.check('12.2', recomputed_layers))",
@@ -494,11 +506,11 @@ FIGURES = {
             "3,413.3 tokens/s: GPUs 7, 8, 9, 10 take 600 ms",
             "6,321.0 tokens/s: GPUs 3, 4, 5, 6 take 324 ms",
             "Best deployment: 6,290.66 tokens/s with 1 pipeline, proven",
-            "Llama-3-70B, 11 GPUs: 6,290.66 tokens/s in 11 stages, proven optimal",
+            "Llama-3-70B, 11 GPUs: 6,290.66 tokens/s in 11 stages with 13 in flight, proven optimal",
             "proportional is closest without a proof: ",
             "6,692.8 tokens/s: GPUs 0, 1, 2 take 306 ms",
             "hours for the learner",
-            "2,516.3 tokens/s: GPUs 1, 2, 3, 4 take 814 ms",
+            "2,487.3 tokens/s: GPU 4 takes 823 ms",
         ],
         None,
     ),
@@ -517,7 +529,7 @@ FIGURES = {
         [
             "7,619.0 tokens/s: GPUs 0, 1 take 269 ms",
             "By speed beats 99.68% of the placements that fit; the best is 26% faster",
-            "By speed beats 99.68% of the placements that fit; the best is 26% faster",
+            "By speed beats 99.66% of the placements that fit; the best is 26% faster",
             "One GPU per stage: beyond a year of search from",
         ],
         None,
@@ -614,6 +626,7 @@ FIGURES = {
     "09_real_gpus.ipynb": (
         [
             "Computing overtakes reading at ",
+            "Ridge points at 178 (A100-SXM-40), 190 (L4), 96 (T4) FLOPs per byte",
             "Predicted times: median error ",
             "In 3 of 8 cases another plan is better, by up to 5.6%",
             "",  # as the controls stand at first
@@ -623,7 +636,7 @@ FIGURES = {
     "10_from_placement_to_timeline.ipynb": (
         [
             " set the pace: ",
-            " microbatches in flight reach ",
+            "24 microbatches in flight: 905.586 tokens/s",
             " tokens/s once the pipeline is full",
             " set the pace: ",
             " more tokens/s than the lowest-latency",
@@ -654,15 +667,14 @@ FIGURES = {
     ),
     "12_training.ipynb": (
         [
-            "1F1B: all fits; 69% of what they keep is state",
-            "The clock's zero bubble: 42% of all ranks' time is idle",
-            "On the even cut the last A40 is busy ",
-            "On the even cut the formula holds while messages are free; messages of 0.3 s cost 4.4 s a step",
-            "Proven under 1F1B: 4.99 s a step, 8.30 s on the even cut",
-            "With the first stage recomputed everything fits: 19.0 s a step instead of 22.1",
-            "One chunk per GPU: 4.2",
+            "1F1B: 1 of 4 stages do not fit; 72% of what they keep is state",
+            "On the even cut the last A40 is busy 89% of the time, the second A100 30%",
+            "On the even cut the formula holds while messages are free; messages of 0.3 s cost 4.2 s a step",
+            "Proven under 1F1B: 5.32 s a step, 9.10 s on the even cut",
+            "With the first stage recomputed everything fits: 21.0 s a step instead of 23.6",
+            "One chunk per GPU: 4.586 s a step, proven least over placements and orders",
             " s a step; ",  # as the sliders stand at first
-            "With times off by 10%, the gain falls from ",
+            "With times off by 10%, the gain falls from 3.7 to 3.0% in the mean; the worst of 40 is 0.5%",
         ],
         None,
     ),

@@ -288,8 +288,8 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
         expected = [
             "A100", "V100", "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
             "batches in flight (0: chosen)", "network, any to any", "GPUs per stage, up to", "batch is split",
-            "more controls", "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum", "pin as plan A",
-            "pin as plan B", "unpin both",
+            "more controls", "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum",
+            "pin as plan A", "pin as plan B", "unpin both",
         ]  # fmt: skip
         # A slider is two stops: its handle, and the number beside it.
         assert [label for label in dict.fromkeys(seen) if label in expected] == expected
