@@ -179,11 +179,6 @@ def test_a_notebook_takes_the_minutes_that_it_says_and_no_more_than_35(path):
     assert said - 10 < _minutes(path) <= said <= 35
 
 
-@pytest.mark.parametrize("path", COURSE, ids=_name)
-def test_a_notebook_has_at_most_70_cells(path):
-    assert len(nbformat.read(path, as_version=4).cells) <= 70
-
-
 # the glossary
 
 GLOSSARY = notebooks_dir() / "glossary.ipynb"
