@@ -132,7 +132,13 @@ def instance_of(problem: Problem, deadline: Deadline = NEVER) -> Instance:
         There are too many compositions of too many classes.
     """
     classes = find_classes(problem.cluster, deadline)
-    _refuse_if_too_many(problem, classes)
+    if problem.model.layers > _MOST_LAYERS:
+        raise TooLarge(
+            f"{problem.name} has {problem.model.layers:,} layers; times of traversals are searched up to "
+            f"{_MOST_LAYERS:,}",
+            {"layers": problem.model.layers},
+        )
+    refuse_many_compositions(problem, classes)
     gpus = [classes.gpu(a) for a in range(len(classes))]
     composition = compositions(problem, gpus, classes.count.tolist(), deadline)
     rate, seconds = _stages(problem, classes, composition, deadline)
@@ -176,13 +182,8 @@ def _stages(
     return rate[which], seconds[which]
 
 
-def _refuse_if_too_many(problem: Problem, classes: Classes) -> None:
-    if problem.model.layers > _MOST_LAYERS:
-        raise TooLarge(
-            f"{problem.name} has {problem.model.layers:,} layers; times of traversals are searched up to "
-            f"{_MOST_LAYERS:,}",
-            {"layers": problem.model.layers},
-        )
+def refuse_many_compositions(problem: Problem, classes: Classes) -> None:
+    """Raise `TooLarge` where there are more compositions of a stage than can be listed."""
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
     number = comb(len(classes) + largest, largest) - 1
     if problem.same_type_stages:  # of one type each

@@ -14,22 +14,19 @@ meet. Sets with equal times to and from every class are one *group*.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import comb
 
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
-from pipelab.engine.instance import Instance
+from pipelab.engine.instance import Instance, refuse_many_compositions
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import stage_tables
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 
-_MOST_COMPOSITIONS = 200_000
-_MOST_CELLS = 40_000_000  # compositions × kinds of span; 8 bytes each
 _MOST_GROUPS = 1_000  # their pairs are listed
 
 
@@ -117,7 +114,7 @@ def pass_times(problem: Problem, floor: float, deadline: Deadline = NEVER) -> Pa
         Too many compositions of too many classes.
     """
     classes = find_classes(problem.cluster, deadline)
-    _refuse_if_too_many(problem, classes)
+    refuse_many_compositions(problem, classes)
     gpus = [classes.gpu(a) for a in range(len(classes))]
     composition = compositions(problem, gpus, classes.count.tolist(), deadline)
     stage = _stage_times(problem, classes, composition, floor, deadline)
@@ -143,20 +140,6 @@ def bound_of_more(times: PassTimes, problem: Problem, floor: float, deadline: De
     classes = find_classes(problem.cluster, deadline)
     least = _class_hops(problem, classes, floor).min(initial=np.inf)
     return replace(times, hop=np.minimum(times.hop, least)).bound
-
-
-def _refuse_if_too_many(problem: Problem, classes: Classes) -> None:
-    largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-    number = comb(len(classes) + largest, largest) - 1
-    if problem.same_type_stages:  # of one type each
-        types = [classes.gpu(a).type for a in range(len(classes))]
-        number = sum(comb(types.count(t) + largest, largest) - 1 for t in set(types))
-    if number > _MOST_COMPOSITIONS or number * len(runs_of(problem.model).layers) > _MOST_CELLS:
-        raise TooLarge(
-            f"{problem.name} has up to {number:,} ways to compose a stage of up to {largest} GPUs from {len(classes)} "
-            "classes; a smaller max_gpus_per_stage or same_type_stages=True leaves fewer",
-            {"compositions": number},
-        )
 
 
 def _stage_times(
