@@ -89,7 +89,6 @@ VARIANTS = {
 def test_equal_to_brute_force(variant, seed):
     agrees(
         oracle.random_problem(seed, **VARIANTS[variant]),
-        solver="highs" if seed % 4 == 3 else "scip",
     )
 
 
@@ -291,12 +290,12 @@ def test_circuits_apart_from_the_pipeline_are_no_placement():
     problem = dataclasses.replace(tiny, model=model, cluster=cluster)
     rates = stage_rates(problem)
     found = recipes_at(rates, 150.0)
-    from pipelab.engine.solvers import scip
+    from pipelab.engine.solvers import highs
 
     loose, strict = (Counting(found, Limits(), strict=s) for s in (0, 2))
-    assert scip.run(loose.program()).status == "optimal"
-    assert loose.placement_of(scip.run(loose.program()).x, scip.run) is None
-    assert scip.run(strict.program()).status == "infeasible"
+    assert highs.run(loose.program()).status == "optimal"
+    assert loose.placement_of(highs.run(loose.program()).x, highs.run) is None
+    assert highs.run(strict.program()).status == "infeasible"
     agrees(problem)
 
 
@@ -559,7 +558,7 @@ def test_questions_left_open_are_answered_in_the_time_that_is_left(slow, monkeyp
 
 def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
     """At the lowest rate everything goes; but that is asked only where time is limited and may not suffice."""
-    from pipelab.engine.solvers import scip
+    from pipelab.engine.solvers import highs
 
     medium = pl.load_case("medium", max_gpus_per_stage=4)
     quick = solved(medium, time_limit=1000)
@@ -569,13 +568,13 @@ def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
             solved(medium).details["subproblems"], quick.details["subproblems"], strict=True
         )
     )
-    real, asked = scip.run, []
+    real, asked = highs.run, []
 
     def first_rate_left_open(program, **options):
         asked.append(program)
         return real(program, **options | ({"time_limit": 0.0} if len(asked) <= 2 else {}))
 
-    monkeypatch.setattr(scip, "run", first_rate_left_open)
+    monkeypatch.setattr(highs, "run", first_rate_left_open)
     aside, with_links, lowest, *_ = solved(medium, time_limit=1000).details["subproblems"]
     assert (aside.answer, with_links.answer) == ("not answered", "not answered")
     assert aside.rate == with_links.rate > 5 * lowest.rate
@@ -585,9 +584,9 @@ def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
 @pytest.mark.parametrize("limit", [None, 60])
 @pytest.mark.parametrize("last", [1, 2, 3])
 def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, last, monkeypatch):
-    from pipelab.engine.solvers import scip
+    from pipelab.engine.solvers import highs
 
-    real, asked, stop = scip.run, [], threading.Event()
+    real, asked, stop = highs.run, [], threading.Event()
 
     def stopped_at(program, **options):
         asked.append(program)
@@ -595,7 +594,7 @@ def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, las
             stop.set()
         return real(program, **options)
 
-    monkeypatch.setattr(scip, "run", stopped_at)
+    monkeypatch.setattr(highs, "run", stopped_at)
     result = solved(pl.load_case("medium", max_gpus_per_stage=4), stop=stop, time_limit=limit)
     assert (result.status, result.stopped_by) == ("feasible", "stop")
     assert (
@@ -610,9 +609,9 @@ def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, las
 @pytest.mark.parametrize("last", [1, 2, 3])
 def test_what_is_proven_infeasible_was_stopped_by_nothing(last, monkeypatch):
     """The stop comes with one of the answers that rule out all rates; only after the last of them is it too late."""
-    from pipelab.engine.solvers import scip
+    from pipelab.engine.solvers import highs
 
-    real, asked, stop = scip.run, [], threading.Event()
+    real, asked, stop = highs.run, [], threading.Event()
 
     def stopped_after(program, **options):
         run = real(program, **options)
@@ -621,7 +620,7 @@ def test_what_is_proven_infeasible_was_stopped_by_nothing(last, monkeypatch):
             stop.set()
         return run
 
-    monkeypatch.setattr(scip, "run", stopped_after)
+    monkeypatch.setattr(highs, "run", stopped_after)
     result = solved(
         oracle.random_problem(190, unlike=True), stop=stop
     )  # its layers fit in parts, but in no whole stages
@@ -643,16 +642,13 @@ def test_a_stop_and_a_gap():
     assert loose.gap <= 0.9
 
 
-@pytest.mark.parametrize("solver", ["scip", "highs"])
-def test_no_room_has_a_reason(solver):
+def test_no_room_has_a_reason():
     tiny = pl.load_case("tiny")
     nothing = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=90))
-    assert "layer 1 alone needs" in solved(nothing, solver=solver).reason
+    assert "layer 1 alone needs" in solved(nothing).reason
     few = dataclasses.replace(
         tiny, model=dataclasses.replace(tiny.model, layers=40, layer_weight_gb=20)
     )
-    assert (
-        "all GPUs together can hold at most 8 of the 40 layers" in solved(few, solver=solver).reason
-    )
-    with pytest.raises(pl.UnknownName, match="there is no solver='cplex'"):
-        pl.solve(tiny, "aggregated", solver="cplex")
+    assert "all GPUs together can hold at most 8 of the 40 layers" in solved(few).reason
+    with pytest.raises(pl.UnknownName, match="no option 'solver'"):
+        pl.solve(tiny, "aggregated", solver="highs")

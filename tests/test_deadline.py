@@ -76,7 +76,7 @@ def test_ctrl_c_while_a_public_name_is_imported_is_for_what_is_called_then(monke
     monkeypatch.setattr(pl, "_import", pressed_before(pl._import))
     deploy = pl.__getattr__("deploy")
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
-    assert deploy(problem, solver="highs").stopped_by == "interrupt"
+    assert deploy(problem).stopped_by == "interrupt"
     with pytest.raises(KeyboardInterrupt):  # nothing of pipelab runs
         _ = pl.__getattr__("deploy"), time.sleep(2)
 
@@ -397,11 +397,10 @@ def test_nobody_waits_for_a_highs_that_does_not_hear(monkeypatch):
     assert time.perf_counter() - began < 1.5
 
 
-@pytest.mark.parametrize("solver", ["scip", "highs"])
-def test_stops_at_random_moments_end_a_search_at_once(solver):
+def test_stops_at_random_moments_end_a_search_at_once():
     rng, medium = np.random.default_rng(0), pl.load_case("medium", max_gpus_per_stage=4)
     for moment in rng.uniform(0, 0.2, 10):
-        job = pl.solve_in_background(medium, "aggregated", solver=solver)
+        job = pl.solve_in_background(medium, "aggregated")
         time.sleep(moment)
         job.stop()
         result = job.result(timeout=3)

@@ -207,7 +207,7 @@ ANSWERED = {
 
 
 def _rows_file(folder: Path) -> RowsFile:
-    return RowsFile(folder / "sweep.csv", list(POINTS[0]), "aggregated", {"solver": "scip"})
+    return RowsFile(folder / "sweep.csv", list(POINTS[0]), "aggregated", {"gap": 0.25})
 
 
 def _sweep_text() -> str:

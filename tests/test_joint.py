@@ -394,8 +394,6 @@ def test_options_that_do_not_exist_name_the_nearest(tiny):
         pl.solve(tiny, "joint", big_m="written")
     with pytest.raises(pl.UnknownName, match="only form='written' has an M"):
         pl.solve(tiny, "joint", form="tight", big_m="as_written")
-    with pytest.raises(pl.InvalidValue, match="limits/tiem = 1: SCIP refuses it"):
-        pl.solve(tiny, "joint", scip_settings={"limits/tiem": 1})
 
 
 def test_the_tight_form_fixes_what_nothing_can_follow():

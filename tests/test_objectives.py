@@ -25,7 +25,7 @@ from pipelab.engine.methods.prices import whole_prices
 from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective, status_and_least
-from pipelab.engine.solvers import scip
+from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.choice import run_program
 from pipelab.hardware.known_clusters import cluster_of_counts
 
@@ -114,16 +114,15 @@ FINE = [0.350001, 0.500003, 1.250007, 2.990011]
 
 @pytest.mark.parametrize("seed", range(36))
 def test_prices_of_millionths_of_a_dollar_are_told_apart(seed):
-    """Few prices that differ, so that near ties are common; both solvers; budgets of every size."""
+    """Few prices that differ, so that near ties are common; budgets of every size."""
     near = [0.5, 0.500001, 0.500002, 0.999999] if seed % 2 else FINE
     problem = priced(small(seed, link_units="tokens"), seed, near)
     every = [
         (rate, dollars(problem, gpus, rate), gpus) for rate, gpus, _ in oracle.placements(problem)
     ]
-    solver = "highs" if seed % 3 == 0 else "scip"
     for floor in floors([r for r, *_ in every], seed):
-        check_against([e[:2] for e in every], solve_for_cost(problem, floor, solver=solver), floor)
-    curve = pl.trade_off(problem, "usd_per_hour", solver=solver)
+        check_against([e[:2] for e in every], solve_for_cost(problem, floor), floor)
+    curve = pl.trade_off(problem, "usd_per_hour")
     paid = {
         (round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6), round(r, 6))
         for r, _, gpus in every
@@ -225,7 +224,7 @@ def test_the_quickest_is_the_quickest_of_all(seed):
     problem = small(seed, link_units="tokens")
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     for floor in floors([r for r, _ in every], seed):
-        result = solve_for_latency(problem, floor, solver="highs" if seed % 7 == 0 else "scip")
+        result = solve_for_latency(problem, floor)
         check_against(every, result, floor)
         if result.placement:
             assert (
@@ -341,10 +340,10 @@ def test_counting_and_path_agree_beyond_brute_force(seed):
     result = solve_for_latency(problem)
     times = pass_times(problem, 0.0)
     if result.status == "infeasible":
-        assert run_program("highs", Path(times, math.inf, 1.0).program).status == "infeasible"
+        assert run_program(Path(times, math.inf, 1.0).program).status == "infeasible"
         return
     form = Path(times, math.inf, result.objective.value / 10_000)
-    run = run_program("highs", form.program)
+    run = run_program(form.program)
     assert pl.evaluate(problem, form.placement_of(run.x)).seconds_per_pass == pytest.approx(
         result.objective.value, rel=1e-9
     )
@@ -356,10 +355,10 @@ def test_circuits_apart_from_the_pipeline_are_no_placement():
     for seed in range(12):
         problem = islands(seed)
         form = Sequence(pass_times(problem, 0.0), math.inf, 1.0)
-        run = first = run_program("scip", form.program)
+        run = first = run_program(form.program, "scip")
         while run.x is not None and form.placement_of(run.x) is None:
             form = form.stricter(run.x)
-            run = run_program("scip", form.program)
+            run = run_program(form.program, "scip")
         if run is not first and run.x is not None:
             apart += 1
             assert form.circuits
@@ -402,9 +401,8 @@ def test_alike_single_gpus_meet_alike():
     assert pass_times(problem, 0.0).hop.shape == (1, 1)
 
 
-@pytest.mark.parametrize("solver", ["scip", "highs"])
 @pytest.mark.parametrize("step", [1e-8, 3e-8, 1e-7, 1e-6])
-def test_near_ties_are_told_apart(step, solver):
+def test_near_ties_are_told_apart(step):
     """Three stages of one GPU each; four candidates, of which two are quicker by a hair."""
     names = "ABCD"
     rates = {n: pl.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate(names)}
@@ -412,7 +410,7 @@ def test_near_ties_are_told_apart(step, solver):
     problem = pl.Problem(cluster, pl.Model("m", 3, 64, 64, 1.0), pl.Workload(8, 1), pl.LinearThroughput(rates),
                          link_units="tokens")  # fmt: skip
     least = min(seconds for _, _, seconds in oracle.passes(problem))
-    result = solve_for_latency(problem, solver=solver)
+    result = solve_for_latency(problem)
     assert result.status == "optimal"
     assert result.objective.value == pytest.approx(least, rel=1e-9)
 
@@ -465,8 +463,6 @@ def test_bad_arguments_are_named():
                 goal(tiny, bad)
         with pytest.raises(pl.InvalidValue, match="time_limit = -1"):
             goal(tiny, time_limit=-1)
-        with pytest.raises(pl.UnknownName, match="there is no solver='cplex'"):
-            goal(tiny, solver="cplex")
     with pytest.raises(pl.InvalidValue, match="A100, V100 have none"):
         solve_for_cost(pl.load_case("tiny"))
     with pytest.raises(pl.InvalidValue, match=r"round GPU\.usd_per_hour to cents"):
@@ -530,9 +526,7 @@ def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     best = solve_for_latency(problem).objective.value
     real = module.run_program
-    monkeypatch.setattr(
-        module, "run_program", lambda solver, program, **k: real(solver, program, time_limit=0.0)
-    )
+    monkeypatch.setattr(module, "run_program", lambda program, **k: real(program, time_limit=0.0))
     result = solve_for_latency(problem, time_limit=100)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.objective.bound <= best <= result.objective.value
@@ -571,7 +565,7 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
 @pytest.mark.parametrize("goal", [solve_for_cost, solve_for_latency, pl.solve])
 def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
     """Wherever it comes, the answer is a placement that the evaluator accepts, and never an exception."""
-    problem, real = priced(small(7, link_units="tokens"), 7), scip.run
+    problem, real = priced(small(7, link_units="tokens"), 7), highs.run
     for moment in range(1, 5):
         calls = []
 
@@ -582,7 +576,7 @@ def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
                 signal.raise_signal(signal.SIGINT)
             return found
 
-        monkeypatch.setattr(scip, "run", pressed)
+        monkeypatch.setattr(highs, "run", pressed)
         result = goal(problem)
         assert result.status in ("optimal", "feasible", "unknown")
         assert result.status == "optimal" or result.stopped_by == "interrupt"
@@ -682,14 +676,13 @@ def far_apart(seed):
     return dataclasses.replace(problem, cluster=pl.Cluster(problem.cluster.gpus, links))
 
 
-@pytest.mark.parametrize("solver", ["scip", "highs"])
 @pytest.mark.parametrize("seed", [26, 29, 40, 43, 73, 86, 159])
-def test_links_that_are_practically_absent_are_not_taken(seed, solver):
+def test_links_that_are_practically_absent_are_not_taken(seed):
     """A message of years beside stages of milliseconds: no solver carries both in one sum."""
     problem = far_apart(seed)
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     for floor in floors([r for r, _ in every], seed)[:3]:
-        check_against(every, solve_for_latency(problem, floor, solver=solver), floor)
+        check_against(every, solve_for_latency(problem, floor), floor)
 
 
 def test_the_front_over_links_that_are_practically_absent():
@@ -722,12 +715,10 @@ def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
     problem, least = near_ties(1e-7)
     claims = []
 
-    def slowest(solver, program, **limits):
+    def slowest(program, **limits):
         if not program.objective.any():
-            return run_program(solver, program, **limits)
-        run = run_program(
-            solver, dataclasses.replace(program, objective=-program.objective), **limits
-        )
+            return run_program(program, **limits)
+        run = run_program(dataclasses.replace(program, objective=-program.objective), **limits)
         claims.append(run.objective)
         return dataclasses.replace(run, objective=-run.objective, bound=-run.objective)
 

@@ -68,7 +68,6 @@ DOORS = {
     "quickest": lambda p, odd: solve_for_latency(odd),
     "trade_off": lambda p, odd: pl.trade_off(odd),
     "trade_off, against": lambda p, odd: pl.trade_off(p, odd),
-    "cheapest, solver": lambda p, odd: solve_for_cost(p, solver=odd),
     "score": lambda p, odd: pl.score(odd, PLAN),
     "score, placement": lambda p, odd: pl.score(p, odd),
     "timeline_of": lambda p, odd: pl.timeline_of(odd, PLAN),
@@ -105,9 +104,6 @@ DOORS = {
 }
 # Where None stands for "not given", or text for a name.
 OPTIONAL = {
-    "joint, scip_settings": lambda p, odd: pl.solve(
-        pl.load_case("tiny"), "joint", scip_settings=odd
-    ),
     "cheapest, floor": lambda p, odd: solve_for_cost(p, odd),
     "quickest, stop": lambda p, odd: solve_for_latency(p, stop=odd),
     "trade_off, on_point": lambda p, odd: pl.trade_off(p, on_point=odd),
@@ -139,11 +135,10 @@ OPTIONAL = {
     "grid, part": lambda p, odd: pl.grid(odd or 0),
     "mixes, budget": lambda p, odd: pl.mixes({"A": 2}, usd_per_hour={"A": 1.0}, budget=odd),
 }
-EMPTY_DICT, EMPTY_LIST = ODD[6], ODD[7]
+EMPTY_LIST = ODD[7]
 FITS = {
     "load_cluster, nodes": (True,),
     "sweep, file": ("x",),
-    "joint, scip_settings": (EMPTY_DICT,),
     "Placement.of": (EMPTY_LIST,),  # `evaluate` says what it lacks
     "compare, methods": (EMPTY_LIST,),
 }

@@ -146,7 +146,7 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
         (lambda: quiet(make, POINTS, pl.deploy), "method = 'deploy': gives Deployment, expected a Result"),
         (lambda: quiet("make", POINTS), "make = 'make': expected a function"),
         (lambda: quiet(make, POINTS, "agregated"), "did you mean 'aggregated'"),
-        (lambda: quiet(make, POINTS, sover="scip"), "no option 'sover'; did you mean 'solver'"),
+        (lambda: quiet(make, POINTS, gpa=0.1), "no option 'gpa'; did you mean 'gap'"),
         (lambda: quiet(make, POINTS, "even", time_limit=3), "method 'even' has no option 'time_limit'"),
         (lambda: quiet(make, POINTS, time_limit=-3), "time_limit = -3: expected a number"),
         (lambda: quiet(make, POINTS, stop=print), r"options\['stop'\] = .*: expected text, a number"),
@@ -448,7 +448,7 @@ def test_a_torn_last_line_is_computed_again(tmp_path):
     ("change", "told"),
     [
         ({"method": "even"}, "row 2 says method aggregated, this sweep has even"),
-        ({"solver": "highs"}, "row 2 says options .*, this sweep has .*highs"),
+        ({"gap": 0.25}, "row 2 says options .*, this sweep has .*0.25"),
         (
             {"points": POINTS[:5]},
             "6 of its points are not among these, such as A100 = 1, V100 = 2",

@@ -183,7 +183,7 @@ def test_a_feasible_program_stays_feasible_without_presolve():
         numbers(stored["objective"]), rows,
     )  # fmt: skip
     scip, highs = (
-        choice.run_program(solver, program, deadline=NEVER) for solver in ("scip", "highs")
+        choice.run_program(program, solver, deadline=NEVER) for solver in ("scip", "highs")
     )
     assert scip.status == highs.status == "optimal"
     assert highs.objective == pytest.approx(scip.objective, rel=1e-6)

@@ -115,7 +115,6 @@ class Pairs:
     """
 
     problem: Problem
-    solver: str
     deadline: Deadline
     budget: Budget | None = None
     best: Placement | None = None
@@ -127,7 +126,7 @@ class Pairs:
 
     def under(self, budget: Budget) -> "Pairs":
         """The same pairs within a budget."""
-        return Pairs(self.problem, self.solver, self.deadline, budget, _instances=self._instances)
+        return Pairs(self.problem, self.deadline, budget, _instances=self._instances)
 
     @cached_property
     def numbers(self) -> Range:
@@ -181,7 +180,7 @@ class Pairs:
         """U(first): the greatest rate with memory for so many; its placement is tried."""
         if first not in self._most:
             rates = self._rates(Range(first, max(first, self.numbers.last)))
-            search = Search(Subproblems(rates, self.solver, self.deadline, self._limits(rates)))
+            search = Search(Subproblems(rates, self.deadline, self._limits(rates)))
             search.find_best_rate()
             if search.high < 0:
                 bound = 0.0

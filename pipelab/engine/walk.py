@@ -318,7 +318,7 @@ class Walk:
         entering = np.isin(go, inside) & ~np.isin(come, inside)
         return self._columns.rows({"n": _row(stages), "y": _row(-most * entering)}, upper=0)
 
-    def least(self, deadline: Deadline, solver: str = "highs") -> Found:
+    def least(self, deadline: Deadline) -> Found:
         """Solve, with one circuit after the other forbidden until the stages are one pipeline.
 
         Raises
@@ -330,7 +330,7 @@ class Walk:
         while True:
             if not len(walk.arcs.composition):
                 return Found(None, np.inf)
-            run = choice.run_program(solver, walk.program, deadline=deadline)
+            run = choice.run_program(walk.program, deadline=deadline)
             if run.status == "infeasible":
                 return Found(None, np.inf)
             if run.bound is not None:

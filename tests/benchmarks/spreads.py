@@ -27,14 +27,13 @@ def methods(problem, seed):
     """Name, question and truth of everything that is asked of one problem."""
     alone = dataclasses.replace(problem, max_gpus_per_stage=1)
     form = ("written", "tight")[seed % 2]
-    solver = ("scip", "highs")[seed % 2]
     rate, single = oracle.best(problem), oracle.best(alone)
     seconds = min((took for _, _, took in oracle.passes(problem)), default=None)
-    yield f"aggregated, {solver}", lambda: pl.solve(problem, "aggregated", solver=solver), rate, 1
+    yield "aggregated", lambda: pl.solve(problem, "aggregated"), rate, 1
     yield f"joint, {form}", lambda: pl.solve(problem, "joint", form=form), rate, 1
     yield "single_gpu", lambda: pl.solve(alone, "single_gpu"), single, 1
     yield "exhaustive", lambda: pl.solve(problem, "exhaustive"), rate, 1
-    yield f"quickest, {solver}", lambda: solve_for_latency(problem, solver=solver), seconds, -1
+    yield "quickest", lambda: solve_for_latency(problem), seconds, -1
 
 
 def verdict(ask, truth, sense):

@@ -34,7 +34,6 @@ _SHARE = 1 - 1e-9  # of the greatest throughput, as a load
 def deployments_against(
     problem: Problem,
     against: str,
-    solver: str,
     deadline: Deadline,
     stop: Event | None,
     on_point: Callable | None,
@@ -65,7 +64,7 @@ def deployments_against(
     if against == "gpus":
         text = f"{problem.name} has {mixes.total:,} mixes of GPUs, more than {_MOST_MIXES:,}"
         raise TooLarge(f"{text}; against='usd_per_hour' takes more", {"mixes": mixes.total})
-    return _in_steps(problem, solver, deadline, stop, on_point)
+    return _in_steps(problem, deadline, stop, on_point)
 
 
 def _attained_curve(
@@ -119,7 +118,6 @@ def _point(offers: list[Offer], columns: list, listed: Listed, deadline: Deadlin
 
 def _in_steps(
     problem: Problem,
-    solver: str,
     deadline: Deadline,
     stop: Event | None,
     on_point: Callable | None,
@@ -129,13 +127,13 @@ def _in_steps(
     def left(parts: int) -> float | None:
         return deadline.left / parts if deadline.limited else None
 
-    most = deploy(problem, solver=solver, time_limit=left(_STEPS + 1), stop=stop)
+    most = deploy(problem, time_limit=left(_STEPS + 1), stop=stop)
     points: list[Deployment] = []
     for step in range(_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
         load = given(most.throughput) * _SHARE * step / _STEPS
-        found = deploy(problem, load, solver=solver, time_limit=left(step), stop=stop)
+        found = deploy(problem, load, time_limit=left(step), stop=stop)
         if not found.pipelines and step == _STEPS:
             found = replace(most, at_least=load, bound=None, status="feasible")
         cheaper = not points or given(found.value) < given(points[-1].value) * (1 - ONE_ANSWER)

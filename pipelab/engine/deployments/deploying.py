@@ -59,7 +59,6 @@ def deploy(
     at_least: Annotated[NotNegative, described("tokens/s, a finite number of at least 0")] = 0.0,
     *,
     batches: _Batches = None,
-    solver: choice.Solver = "highs",
     time_limit: choice.TimeLimit = None,
     gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
     stop: choice.Stop = None,
@@ -80,8 +79,6 @@ def deploy(
     batches : sequence of int, optional
         Batch sizes among which each pipeline has the one that suits it best; by default the
         problem's own.
-    solver : {"scip", "highs"}
-        The solver for the integer programs.
     time_limit : float, optional
         Seconds. The best deployment found by then is kept, with a proven bound.
     gap : float
@@ -103,8 +100,6 @@ def deploy(
         An argument is of another kind, or with a load a GPU has no price.
     TooLarge
         Too many mixtures of too many kinds of GPU in one stage, where mixtures must be listed.
-    UnknownName
-        The solver is unknown.
 
     Notes
     -----
@@ -128,8 +123,8 @@ def deploy(
     sizes = batches or (problem.workload.batch_size,)
     loads = [replace(problem.workload, batch_size=b) for b in dict.fromkeys(sizes)]
     with deadline_of(time_limit, stop) as deadline:
-        again = partial(deploy, batches=batches, solver=solver, gap=gap)
-        ask = _Deploying(problem, at_least, solver, gap, on_progress, deadline, again)
+        again = partial(deploy, batches=batches, gap=gap)
+        ask = _Deploying(problem, at_least, gap, on_progress, deadline, again)
         return ask.run(loads)
 
 
@@ -139,7 +134,6 @@ class _Deploying:
 
     problem: Problem
     at_least: float
-    solver: str
     gap: float
     on_progress: Callable | None
     deadline: Deadline
@@ -236,7 +230,7 @@ class _Deploying:
         price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
         demand = Demand(classes.count, 0.0, np.array(price))
         report = None if self.at_least else self.on_progress
-        most = Generation(pricings, demand, self.solver, self.deadline, report, self.gap)
+        most = Generation(pricings, demand, self.deadline, report, self.gap)
         most.halve = partial(_halved, offers, pricings, self.deadline)
         if known is not None:
             _keep_all(most, offers, known)
@@ -268,7 +262,7 @@ class _Deploying:
         """First the greatest throughput, which tells whether the load can be served; then the least price."""
         ended = None
         demand = replace(most.demand, load=self.at_least)
-        known = Generation(pricings, demand, self.solver, self.deadline)
+        known = Generation(pricings, demand, self.deadline)
         add_incumbents(known, offers)
         most.columns += known.columns
         if known.best is not None:  # so it can be served
@@ -300,7 +294,7 @@ class _Deploying:
                 return self._answer([], None, None, too_much(self.at_least, greatest, bound))
             return self._answer(offers, None, ended or "list limit", "", False)
         demand = replace(most.demand, load=self.at_least)
-        least = Generation(pricings, demand, self.solver, self.deadline, self.on_progress, self.gap)
+        least = Generation(pricings, demand, self.deadline, self.on_progress, self.gap)
         least.columns, least.beyond = list(most.columns), list(most.beyond)
         least.halve, least.live = most.halve, list(most.live)
         least.keep(given(most.best))
@@ -351,7 +345,7 @@ class _Deploying:
             at_least=self.at_least,
             seconds=self.deadline.spent,
             size=size(offers, generation),
-            solver=choice.solver_version(self.solver) if generation is not None else "",
+            solver=choice.solver_version() if generation is not None else "",
             reason=self.deadline.remark(reason),
             stopped_by=None if status in ("optimal", "infeasible") else ended,
             details={

@@ -96,7 +96,6 @@ class Generation:
 
     pricings: Sequence[Pricing]
     demand: Demand
-    solver: str
     deadline: Deadline
     on_progress: Callable | None = None
     gap: float = 0.0
@@ -330,7 +329,7 @@ class Generation:
         self.round_off()
         if not self.columns or self.open <= max(self.gap, ONE_ANSWER):
             return
-        run = whole(self.demand, self.columns, self.solver, self.deadline.within(seconds))
+        run = whole(self.demand, self.columns, self.deadline.within(seconds))
         if run.x is not None:
             self.keep(repeated(self.columns, run.x))
         self._report()

@@ -188,7 +188,7 @@ def close_gap(generation: Generation, offers: list[Offer], pricings: Sequence[Pr
             generation.keep(chosen(mixes, columns, best, mix))
         proven = True
     else:
-        run = whole(demand, columns, generation.solver, deadline)
+        run = whole(demand, columns, deadline)
         if run.x is not None:
             generation.keep(repeated(columns, run.x))
         proven = run.status in ("optimal", "infeasible")

@@ -121,7 +121,6 @@ def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
 def whole(
     demand: Demand,
     columns: Sequence[Column],
-    solver: str,
     deadline: Deadline,
     gap: float = 0.0,
 ) -> SolverRun:
@@ -142,7 +141,7 @@ def whole(
     program = LinearProgram(
         names, np.zeros(number), most, np.ones(number, dtype=bool), objective, blocks
     )
-    return run_program(solver, program, deadline=deadline, gap=gap)
+    return run_program(program, deadline=deadline, gap=gap)
 
 
 def repeated(columns: Sequence[Column], number: np.ndarray) -> list[Column]:

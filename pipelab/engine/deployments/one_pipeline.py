@@ -38,12 +38,12 @@ def add_best_alone(generation: Generation, offers: Sequence[Offer]) -> None:
         offer = offers[i]
         deadline = generation.deadline.within(_SECONDS / len(workloads))
         rates = rates_in_time(offer.problem, generation.deadline)
-        found = Search(Subproblems(rates, generation.solver, deadline)).run()
+        found = Search(Subproblems(rates, deadline)).run()
         if found.best is None:
             continue
         best = found.best
         if offer.numbers is not None:
-            pairs = Pairs(offer.problem, generation.solver, deadline)
+            pairs = Pairs(offer.problem, deadline)
             pairs.keep(best)
             pairs.greatest()
             best = given(pairs.best)

@@ -18,7 +18,7 @@ from pipelab.engine.methods.one_node import bound_in_one_node
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import status_and_bound
-from pipelab.engine.solvers.choice import check_solver, solver_version
+from pipelab.engine.solvers.choice import solver_version
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -34,7 +34,6 @@ _LATE_SECONDS = 0.2  # for a table after the end
 def solve_aggregated(
     problem: Problem,
     *,
-    solver: str = "scip",
     time_limit: float | None = None,
     gap: float = 0.0,
     stop: threading.Event | None = None,
@@ -48,8 +47,6 @@ def solve_aggregated(
 
     Parameters
     ----------
-    solver : "scip" or "highs"
-        The solver for the small programs.
     time_limit, gap, stop, on_progress
         As for `solve`. Ended early, the answer is the best placement so far, with the fastest
         rate that is not ruled out as its bound.
@@ -74,13 +71,12 @@ def solve_aggregated(
     >>> result.status, round(result.throughput, 4)
     ('optimal', 1046.5812)
     """
-    check_solver(solver)
     with deadline_of(time_limit, stop) as deadline:
-        first, bound = first_search(problem, solver, deadline), None
+        first, bound = first_search(problem, deadline), None
         try:
             if _many(problem):
                 bound = bound_in_one_node(problem, deadline)
-            subproblems = Subproblems(rates_in_time(problem, deadline), solver, deadline)
+            subproblems = Subproblems(rates_in_time(problem, deadline), deadline)
             search = Search(subproblems, gap, on_progress)
         except Ended as end:
             known = (
@@ -122,7 +118,7 @@ def rates_in_time(problem: Problem, deadline: Deadline, alone: bool = False) -> 
     return made_in_time(made, deadline, _LATE_SECONDS)
 
 
-def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | None:
+def first_search(problem: Problem, deadline: Deadline) -> Search | None:
     """Where the tables take long, a search among stages of one kind of GPU each: something to fall back on.
 
     There may be better placements, and if it finds none, there may be some; None where tables are
@@ -131,7 +127,7 @@ def first_search(problem: Problem, solver: str, deadline: Deadline) -> Search | 
     if not _many(problem):
         return None
     try:
-        subproblems = Subproblems(rates_in_time(problem, deadline, alone=True), solver)
+        subproblems = Subproblems(rates_in_time(problem, deadline, alone=True))
     except Ended:
         return None
     subproblems.deadline = deadline.within(min(_FIRST_SECONDS, deadline.left / 4))
@@ -243,7 +239,7 @@ def result_of(search: Search, ended: str | None = None) -> Result:
 
 
 def _solver_name(subproblems: Subproblems) -> str:
-    return solver_version(subproblems.solver) if subproblems.log else ""
+    return solver_version() if subproblems.log else ""
 
 
 def _why_infeasible(subproblems: Subproblems) -> str:

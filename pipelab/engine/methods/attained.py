@@ -78,12 +78,11 @@ def solve_for_attainable(
     left = None
     if options.get("time_limit") is not None:
         left = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-    return _searched(found, options.get("solver", "scip"), left, options, report, began)
+    return _searched(found, left, options, report, began)
 
 
 def _searched(
     found: Result,
-    solver: str,
     left: float | None,
     options: Mapping[str, Any],
     report: Callable | None,
@@ -100,7 +99,7 @@ def _searched(
             report(progress[-1])
 
     with deadline_of(left, options.get("stop")) as deadline:
-        pairs = Pairs(problem, solver, deadline, on_best=moment)
+        pairs = Pairs(problem, deadline, on_best=moment)
         pairs.keep(given(found.placement))
         if bound is not None:
             pairs.knows(bound)
@@ -115,7 +114,7 @@ def _searched(
         throughput=pairs.attained,
         bound=bound,
         seconds=time.perf_counter() - began,
-        solver=found.solver or choice.solver_version(solver),
+        solver=found.solver or choice.solver_version(),
         reason="" if proven else found.reason,
         stopped_by=None if proven else stopped,
         details={**found.details, "progress": tuple(progress), "rounds": tuple(pairs.rounds)},
@@ -139,7 +138,6 @@ def solve_for_latency(
     problem: choice.AskedProblem,
     at_least: choice.Floor = 0.0,
     *,
-    solver: choice.Solver = "scip",
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
@@ -158,8 +156,6 @@ def solve_for_latency(
         With `link_units="tokens"`, unless there is only one GPU.
     at_least : float
         Floor of the attainable rate in tokens/s.
-    solver : {"scip", "highs"}
-        Who solves the programs of the rate.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower
         bound.
@@ -180,8 +176,6 @@ def solve_for_latency(
         Links counted in transfers/s, a floor or limit that is not a number, or not a problem.
     TooLarge
         Too many compositions of a stage from too many classes of GPU.
-    UnknownName
-        The solver is unknown.
 
     Examples
     --------
@@ -195,11 +189,11 @@ def solve_for_latency(
     began = time.perf_counter()
     try:
         with deadline_of(time_limit, stop) as deadline:
-            pairs = Pairs(problem, solver, deadline)
+            pairs = Pairs(problem, deadline)
             return _explained(pairs, least_of(pairs, "latency", at_least), at_least)
     except TooLarge:  # identical nodes may be merged
         left = None if time_limit is None else max(0.0, time_limit - time.perf_counter() + began)
-        options = {"at_least": at_least, "solver": solver, "time_limit": left, "stop": stop}
+        options = {"at_least": at_least, "time_limit": left, "stop": stop}
         return _from_rates(problem, "latency", latency.solve_for_latency, options)
 
 
@@ -208,7 +202,6 @@ def solve_for_cost(
     problem: choice.AskedProblem,
     at_least: choice.Floor = 0.0,
     *,
-    solver: choice.Solver = "scip",
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
@@ -222,8 +215,6 @@ def solve_for_cost(
         With `GPU.usd_per_hour` for every GPU.
     at_least : float
         Floor of the attainable rate in tokens/s.
-    solver : {"scip", "highs"}
-        The solver for the small programs of the rate.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
     stop : threading.Event, optional
@@ -242,8 +233,6 @@ def solve_for_cost(
         number, or an argument that is not a problem.
     TooLarge
         Too many mixtures of too many kinds of GPU, where mixtures must be listed.
-    UnknownName
-        The solver is unknown.
 
     Examples
     --------
@@ -257,7 +246,7 @@ def solve_for_cost(
     >>> solve_for_cost(problem, at_least=300).placement.gpus
     (0, 1)
     """
-    options = {"at_least": at_least, "solver": solver, "time_limit": time_limit, "stop": stop}
+    options = {"at_least": at_least, "time_limit": time_limit, "stop": stop}
     return _from_rates(problem, "cost", cost.solve_for_cost, options)
 
 
@@ -316,7 +305,7 @@ def _from_rates(
             other = problem.with_in_flight(fewer)
             return replace(found, problem=other, throughput=own.attainable)
     with deadline_of(left, options.get("stop")) as deadline:
-        pairs = Pairs(problem, options.get("solver", "scip"), deadline)
+        pairs = Pairs(problem, deadline)
         answer = least_of(pairs, objective, goal.at_least, found.placement if reached else None)
         bounds = [x for x in (given(answer.objective).bound, goal.bound) if x is not None]
         if answer.status == "feasible" and bounds:
@@ -363,7 +352,7 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
     name, unit = UNITS[objective]
     return Result(
         problem, objective, status, placement, throughput, None, pairs.deadline.spent,
-        {}, choice.solver_version(pairs.solver), "", stopped, _named(objective, value, bound),
+        {}, choice.solver_version(), "", stopped, _named(objective, value, bound),
         Objective(name, unit, value, bound, floor),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.proof import Certificate, programs_of, recipes_of
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
-from pipelab.engine.solvers.choice import check_solver, run_program
+from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
     pass
 
 
-def certificate(result: Result, solver: str = "scip") -> Certificate:
+def certificate(result: Result) -> Certificate:
     """Why nothing is faster: the next higher rate, and what is missing there.
 
     Parameters
     ----------
     result : Result
         Proven optimal or infeasible, by any method.
-    solver : {"scip", "highs"}
-        The solver for the small programs.
 
     Returns
     -------
@@ -56,8 +54,6 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
         A placement of that rate exists after all: the result is wrong.
     TooLarge
         Too many mixtures of too many kinds of GPU would have to be listed.
-    UnknownName
-        The solver is unknown.
 
     Examples
     --------
@@ -72,7 +68,6 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
         raise InvalidValue(
             "certificate", [("result", given, "expected a result that is optimal or infeasible")]
         )
-    check_solver(solver)
     if "under_limit" in result.details:
         expected = f"expected a result without limits; this is {result.reason}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
@@ -98,12 +93,12 @@ def certificate(result: Result, solver: str = "scip") -> Certificate:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
     if not runs_of(problem.model).alike_inside:
-        return _with_cases(_without_a_path(proof, rates, solver), rates)
+        return _with_cases(_without_a_path(proof, rates), rates)
     # Each step may leave out less; where mixtures are too many to list, the last one proves
     # nothing.
     for by, loose in (("whole stages", False), ("links", True), ("links", False)):
         found = recipes_of(rates, rate, by, loose)
-        most = max(most_layers(own, limits, solver) for own, limits in found)
+        most = max(most_layers(own, limits) for own, limits in found)
         if most < problem.model.layers:
             if any(own.order.narrowed for own, _ in found):
                 raise TooLarge(
@@ -139,10 +134,10 @@ def _idle(rates: StageRates, rate: float) -> tuple[int, ...]:
     return tuple(np.flatnonzero(~busy[rates.price_of]).tolist())
 
 
-def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certificate:
+def _without_a_path(proof: Certificate, rates: StageRates) -> Certificate:
     """Layers differ: ask the search itself whether the rate can be reached."""
     index = int(np.searchsorted(rates.thresholds, given(proof.rate)))
-    reached = Search(Subproblems(rates, solver)).reach(index)
+    reached = Search(Subproblems(rates)).reach(index)
     if reached:
         raise PipelabError(
             f"a placement of {proof.rate:,.7g} tokens/s exists, so the result is not the best"
@@ -155,7 +150,7 @@ def _without_a_path(proof: Certificate, rates: StageRates, solver: str) -> Certi
     return replace(proof, by="position")
 
 
-def most_layers(found: Recipes, limits: Limits, solver: str) -> int:
+def most_layers(found: Recipes, limits: Limits) -> int:
     """The most layers, up to all, that whole stages of these recipes can hold in a pipeline."""
     form = Counting(found, limits, strict=0 if found.order.free else 2)
     program = form.program()
@@ -175,7 +170,7 @@ def most_layers(found: Recipes, limits: Limits, solver: str) -> int:
         columns, np.zeros(columns.total), np.append(program.upper, found.rates.problem.model.layers),
         np.append(program.integer, True), objective, blocks,
     )  # fmt: skip
-    run = run_program(solver, program)
+    run = run_program(program)
     return 0 if run.x is None else int(np.rint(given(run.objective)))
 
 

@@ -43,7 +43,6 @@ def solve_for_cost(
     problem: choice.AskedProblem,
     at_least: choice.Floor = 0.0,
     *,
-    solver: choice.Solver = "scip",
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
@@ -57,8 +56,6 @@ def solve_for_cost(
         With `GPU.usd_per_hour` for every GPU.
     at_least : float
         Floor of throughput in tokens/s.
-    solver : {"scip", "highs"}
-        The solver for the small programs.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
     stop : threading.Event, optional
@@ -78,8 +75,6 @@ def solve_for_cost(
         number, or an argument that is not a problem.
     TooLarge
         Too many mixtures of too many kinds of GPU, where mixtures must be listed.
-    UnknownName
-        The solver is unknown.
 
     Examples
     --------
@@ -96,7 +91,7 @@ def solve_for_cost(
     """
     refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        first = first_search(problem, solver, deadline)
+        first = first_search(problem, deadline)
         if first is not None:
             prices_or_refuse(first.subproblems.rates, "solve")
         found = incumbents(problem)
@@ -109,13 +104,12 @@ def solve_for_cost(
             best = best or stand_in(problem, at_least)
             return unfinished(problem, "cost", deadline, end, _found(problem, best, at_least), best)
         prices_or_refuse(rates, "solve")
-        return cost_of_rates(rates, at_least, solver, deadline, best=best)
+        return cost_of_rates(rates, at_least, deadline, best=best)
 
 
 def cost_of_rates(
     rates: StageRates,
     at_least: float,
-    solver: str,
     deadline: Deadline,
     explain: bool = True,
     best: Placement | None = None,
@@ -125,7 +119,7 @@ def cost_of_rates(
     `best`: a placement that reaches the floor, if one is known.
     """
     prices = given(whole_prices(rates))
-    subproblems = Subproblems(rates, solver, deadline, Limits(prices=prices))
+    subproblems = Subproblems(rates, deadline, Limits(prices=prices))
     search = _LeastRatio(
         subproblems, floor_index(rates, at_least), _dollars_per_unit(rates, prices)
     )
@@ -286,7 +280,7 @@ def _result(search: _LeastRatio, at_least: float, explain: bool) -> Result:
     if search.best is None and math.isinf(search.bound):
         status, stopped = "infeasible", None
         if explain:
-            reason = why_out_of_reach(rates, at_least, sub.solver, sub.deadline)
+            reason = why_out_of_reach(rates, at_least, sub.deadline)
     objective = _objective(value, bound, at_least)
     size = {"classes": len(rates.classes), "rates": len(rates.thresholds), **sub.size}
     details = {
@@ -295,6 +289,6 @@ def _result(search: _LeastRatio, at_least: float, explain: bool) -> Result:
     }  # fmt: skip
     return Result(
         problem, "cost", status, search.best, throughput, None, sub.deadline.spent, size,
-        choice.solver_version(sub.solver) if sub.log else "", sub.deadline.remark(reason), stopped, details,
+        choice.solver_version() if sub.log else "", sub.deadline.remark(reason), stopped, details,
         objective,
     )  # fmt: skip

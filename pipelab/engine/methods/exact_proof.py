@@ -136,7 +136,7 @@ def settle(
             program = waited_for(partial(threshold.build, reached), deadline)
         except Ended as end:
             return Settled(placement, throughput, float(left[high - 1]), end.reason, programs)
-        run = run_program("scip", program, deadline=deadline, settings={})
+        run = run_program(program, solver="scip", deadline=deadline)
         programs += 1
         if run.status == "infeasible":
             high = index

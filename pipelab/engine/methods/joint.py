@@ -29,7 +29,7 @@ from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import NOT_SOLVED, SOLVER
 from pipelab.evaluation import evaluate
-from pipelab.fields import given, instance
+from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
@@ -51,7 +51,6 @@ def solve_joint(
     time_limit: float | None = None,
     gap: float = 0.0,
     memory_limit_gb: float | None = None,
-    scip_settings: dict | None = None,
     stop: threading.Event | None = None,
     on_progress: Callable | None = None,
 ) -> Result:
@@ -67,8 +66,6 @@ def solve_joint(
         fastest stage bounds the result. Only for form="written".
     memory_limit_gb : float, optional
         Refuse to build what is estimated to need more; by default what is free now.
-    scip_settings : dict, optional
-        SCIP parameters by name.
 
     Notes
     -----
@@ -80,9 +77,6 @@ def solve_joint(
     so.
     """
     joint_form(form, big_m)
-    if scip_settings is not None:
-        remedy = 'a dict of SCIP parameters, such as {"limits/nodes": 1000}'
-        instance("joint", "scip_settings", scip_settings, dict, remedy)
     with deadline_of(time_limit, stop) as deadline:
         size: dict[str, int] = {}
         try:
@@ -103,9 +97,7 @@ def solve_joint(
             return unlisted(
                 problem, "joint", size, deadline, end, "its allocations and connections"
             )
-        return _Listed(candidates, form, big_m, size, deadline).solve(
-            gap, scip_settings or {}, on_progress
-        )
+        return _Listed(candidates, form, big_m, size, deadline).solve(gap, on_progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +124,7 @@ class _Listed:
         """The two rates too far apart for SCIP's tolerance, in words; empty if it can carry all rates."""
         return out_of_reach(self.candidates)
 
-    def solve(self, gap: float, scip_settings: dict, on_progress: Callable | None) -> Result:
+    def solve(self, gap: float, on_progress: Callable | None) -> Result:
         """Build the program, run SCIP, and prove what it found."""
         if self.clash and self.big_m == "valid":
             return self._without_rates(gap)
@@ -146,8 +138,8 @@ class _Listed:
         built = self.deadline.spent
         chosen = program.columns.slices["z"]
         run = run_program(
-            "scip", program, gap=gap, deadline=self.deadline, on_progress=on_progress,
-            settings=_SETTINGS[self.form] | scip_settings,
+            program, solver="scip", gap=gap, deadline=self.deadline, on_progress=on_progress,
+            settings=_SETTINGS[self.form],
             reading=(chosen, lambda z: self.candidates.placement(np.flatnonzero(z > 0.5))),
         )  # fmt: skip
         if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one

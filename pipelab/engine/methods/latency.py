@@ -38,7 +38,6 @@ def solve_for_latency(
     problem: choice.AskedProblem,
     at_least: choice.Floor = 0.0,
     *,
-    solver: choice.Solver = "scip",
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
@@ -57,8 +56,6 @@ def solve_for_latency(
         With `link_units="tokens"`, unless there is only one GPU.
     at_least : float
         Floor of throughput in tokens/s, kept by every stage and link.
-    solver : {"scip", "highs"}
-        Who solves the programs.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower
         bound.
@@ -78,8 +75,6 @@ def solve_for_latency(
         Links counted in transfers/s, a floor or limit that is not a number, or not a problem.
     TooLarge
         Too many compositions of a stage from too many classes of GPU.
-    UnknownName
-        The solver is unknown.
 
     Notes
     -----
@@ -100,7 +95,7 @@ def solve_for_latency(
     """
     refuse_transfers(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        first = first_search(problem, solver, deadline)
+        first = first_search(problem, deadline)
         found = incumbents(problem)
         if first is not None and first.best is not None:
             found[first.best] = evaluate(problem, first.best)
@@ -112,13 +107,12 @@ def solve_for_latency(
             return unfinished(
                 problem, "latency", deadline, end, _found(problem, best, at_least), best
             )
-        return latency_of_rates(rates, at_least, solver, deadline, best=best)
+        return latency_of_rates(rates, at_least, deadline, best=best)
 
 
 def latency_of_rates(
     rates: StageRates,
     at_least: float,
-    solver: str,
     deadline: Deadline,
     explain: bool = True,
     best: Placement | None = None,
@@ -129,7 +123,7 @@ def latency_of_rates(
     `best`: a placement that reaches the floor, if one is known. Without `exact` the last subproblem,
     which can be hard, is left out: the bound is then lower by what a solver's tolerance may hide.
     """
-    search = _LatencySearch(rates, at_least, solver, deadline, exact)
+    search = _LatencySearch(rates, at_least, deadline, exact)
     if best is not None:
         search.keep(best)
     try:
@@ -162,7 +156,7 @@ def _proven_on_fewer_nodes(search: "_LatencySearch") -> bool:
         bound = bound_of_more(times, problem, search.at_least * (1 - REACHED), search.deadline)
         search.bound = max(bound, search.bound or 0.0)
         known = _LatencySearch(
-            stage_rates(small, search.deadline), search.at_least, search.solver, search.deadline
+            stage_rates(small, search.deadline), search.at_least, search.deadline
         )
         known.run()
         if known.best is not None:
@@ -203,7 +197,6 @@ class _LatencySearch:
 
     rates: StageRates
     at_least: float
-    solver: str
     deadline: Deadline
     exact: bool = True
     best: Placement | None = None
@@ -251,7 +244,7 @@ class _LatencySearch:
 
     def _reach_the_floor(self) -> bool:
         """False where no placement reaches the floor; a placement that does is kept."""
-        search = Search(Subproblems(self.rates, self.solver, self.deadline))
+        search = Search(Subproblems(self.rates, self.deadline))
         index = floor_index(self.rates, self.at_least)
         if index > search.subproblems.highest() or search.reach(index) is False:
             return False
@@ -294,7 +287,7 @@ class _LatencySearch:
                 "compositions": len(form.times.composition),
                 "groups": len(form.times.hop),
             }
-            run = choice.run_program(self.solver, program, deadline=self.deadline)
+            run = choice.run_program(program, deadline=self.deadline)
             self.nodes += run.nodes
             if run.status == "infeasible":
                 return math.inf
@@ -373,12 +366,12 @@ def _result(search: _LatencySearch, explain: bool) -> Result:
     if search.impossible:
         status, bound, stopped = "infeasible", None, None
     if search.impossible and explain:
-        reason = why_out_of_reach(search.rates, search.at_least, search.solver, search.deadline)
+        reason = why_out_of_reach(search.rates, search.at_least, search.deadline)
     details = {"seconds_per_pass": search.seconds, "bound_seconds": bound, "nodes": search.nodes}
     throughput = evaluate(problem, search.best).rate if search.best else None
     return Result(
         problem, "latency", status, search.best, throughput, None, search.deadline.spent,
-        {"classes": len(search.rates.classes)} | search.size, choice.solver_version(search.solver),
+        {"classes": len(search.rates.classes)} | search.size, choice.solver_version(),
         search.deadline.remark(reason), stopped if status != "optimal" else None, details,
         _objective(search.seconds, bound, search.at_least),
     )  # fmt: skip

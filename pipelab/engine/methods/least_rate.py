@@ -41,7 +41,6 @@ def unfinished(
 def why_out_of_reach(
     rates: StageRates,
     at_least: float,
-    solver: str,
     deadline: Deadline,
 ) -> str:
     """The reason where no placement reaches the floor: the greatest throughput there is, by a search of its own.
@@ -49,7 +48,7 @@ def why_out_of_reach(
     Without a floor, or where nothing fits at all, why nothing fits. Ended early, the search still
     knows what nothing exceeds.
     """
-    search = Search(Subproblems(rates, solver, deadline))
+    search = Search(Subproblems(rates, deadline))
     search.find_best_rate()
     best = result_of(search)
     if best.status == "infeasible":

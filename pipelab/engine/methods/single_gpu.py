@@ -163,9 +163,7 @@ def _solve(
             segments,
             program,
             built,
-            run_program(
-                "scip", program, deadline=part, gap=gap, on_progress=on_progress, settings={}
-            ),
+            run_program(program, solver="scip", deadline=part, gap=gap, on_progress=on_progress),
         )
 
     fast = _at_the_bound(candidates, bound) if links == "needed" and not chosen.restricted else None

@@ -126,7 +126,6 @@ class Subproblems:
     """
 
     rates: StageRates
-    solver: str = "scip"
     deadline: Deadline = NEVER
     limits: Limits = field(default_factory=Limits)
     share: float = 1 / 3
@@ -310,7 +309,7 @@ class Subproblems:
         size |= {name: program.size[name] for name in size}
         if not program.columns.total:
             return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None
-        run = run_program(self.solver, program, deadline=until)
+        run = run_program(program, deadline=until)
         self.nodes += run.nodes
         return run, None if run.x is None else form.placement_of(run.x, self._read_back)
 
@@ -328,9 +327,9 @@ class Subproblems:
 
     def _read_back(self, program: LinearProgram) -> SolverRun:
         """Turn counts into GPUs, even after the end: a placement that was found must not be lost."""
-        run = run_program(self.solver, program, deadline=self.deadline.within(_READ_BACK_SECONDS))
+        run = run_program(program, deadline=self.deadline.within(_READ_BACK_SECONDS))
         if run.x is None and run.status == "stopped" and self.deadline.reason is not None:
-            return run_program(self.solver, program, deadline=Deadline(_LATE_SECONDS))
+            return run_program(program, deadline=Deadline(_LATE_SECONDS))
         return run
 
     def _check_limits(self, placement: Placement | None) -> None:

@@ -124,7 +124,6 @@ def trade_off(
     against: str = "gpus",
     *,
     deployments: Flag = False,
-    solver: choice.Solver = "scip",
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
     on_point: Annotated[Callable | None, described("a function of a Result, or None")] = None,
@@ -144,8 +143,6 @@ def trade_off(
         Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
     deployments : bool
         True: the points are deployments (`pl.deploy`), against GPUs or dollars per hour.
-    solver : {"scip", "highs"}
-        The solver for the small programs.
     time_limit : float, optional
         Seconds; what was found by then is kept, with status "feasible" where no proof is, and
         `complete` says so.
@@ -166,7 +163,7 @@ def trade_off(
         Prices are missing or too fine to be distinguished, links are counted in transfers/s, or an
         argument is of another kind.
     UnknownName
-        `against` or the solver is unknown.
+        `against` is unknown.
     TooLarge
         Too many mixtures of too many kinds of GPU, where mixtures must be listed; or too many mixes
         for deployments against GPUs.
@@ -198,9 +195,7 @@ def trade_off(
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:
         if deployments:
-            several, complete = deployments_against(
-                problem, against, solver, deadline, stop, on_point
-            )
+            several, complete = deployments_against(problem, against, deadline, stop, on_point)
             return TradeOff(problem, against, several, complete, deadline.spent)
         counted = problem.with_in_flight(problem.workload.in_memory)
         told: dict[int, Result] = {}
@@ -210,11 +205,11 @@ def trade_off(
             if on_point is not None and all(map(_attains, told.values())):
                 on_point(told[id(point)])
 
-        points, complete = _by_rate(counted, against, solver, deadline, tell)
+        points, complete = _by_rate(counted, against, deadline, tell)
         found = tuple(told.get(id(p)) or _attained(problem, p) for p in points)
         if all(map(_attains, found)) or deadline.reason is not None:
             return TradeOff(problem, against, found, complete, deadline.spent)
-        pairs = Pairs(problem, solver, deadline)
+        pairs = Pairs(problem, deadline)
         find = _attaining_least if against in _LEAST else _attaining_most
         found, complete = find(pairs, against, on_point)
         return TradeOff(problem, against, found, complete, deadline.spent)
@@ -241,7 +236,6 @@ def _attains(point: Result) -> bool:
 def _by_rate(
     problem: Problem,
     against: str,
-    solver: str,
     deadline: Deadline,
     on_point: Callable | None,
 ) -> tuple[tuple[Result, ...], bool]:
@@ -254,10 +248,10 @@ def _by_rate(
         prices_or_refuse(rates, "trade_off") if against.startswith("usd") else whole_prices(rates)
     )
     if against not in _LEAST:
-        return _lower_limit(rates, against, Limits(prices=prices), solver, deadline, on_point)
+        return _lower_limit(rates, against, Limits(prices=prices), deadline, on_point)
 
     def least(floor: float) -> Result:
-        return _LEAST[against](rates, floor, solver, deadline.within(math.inf), explain=False)
+        return _LEAST[against](rates, floor, deadline.within(math.inf), explain=False)
 
     def above(rate: float) -> float:
         higher = int(np.searchsorted(rates.thresholds, rate * (1 + ONE_ANSWER), side="right"))
@@ -303,7 +297,7 @@ def _attaining_most(
         rate = evaluate(pairs.problem, placement).attainable
         result = Result(
             pairs.problem, "aggregated", "optimal" if proven else "feasible", placement, rate,
-            rate if proven else most, pairs.deadline.spent, {}, choice.solver_version(pairs.solver),
+            rate if proven else most, pairs.deadline.spent, {}, choice.solver_version(),
             "", None if proven else stopped or ended,
         )  # fmt: skip
         if pairs.budget is not None:
@@ -321,7 +315,6 @@ def _lower_limit(
     rates: StageRates,
     against: str,
     limits: Limits,
-    solver: str,
     deadline: Deadline,
     on_point: Callable | None,
 ) -> tuple[tuple[Result, ...], bool]:
@@ -329,7 +322,7 @@ def _lower_limit(
     found: list[Result] = []
     cap: int | None = None
     while True:
-        subproblems = Subproblems(rates, solver, deadline.within(math.inf), limits)
+        subproblems = Subproblems(rates, deadline.within(math.inf), limits)
         search = Search(subproblems, prefer=_AGAINST[against], cap=cap).run()
         if search.stopped is not None:
             return tuple(found), False

@@ -96,7 +96,7 @@ def _solve(
         run = SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ())
     else:
         most = None
-        run = run_program("scip", program, deadline=deadline, on_progress=on_progress, settings={})
+        run = run_program(program, solver="scip", deadline=deadline, on_progress=on_progress)
     stages: tuple[TypeCounts, ...] = ()
     if run.x is not None:
         chosen = np.flatnonzero(run.x[program.columns.slices["n"]] > 0.5)

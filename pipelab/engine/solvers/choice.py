@@ -6,53 +6,32 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
-from pydantic import BeforeValidator, InstanceOf
+from pydantic import InstanceOf
 
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.engine.tolerances import NOT_SOLVED
-from pipelab.errors import PipelabError, UnknownName, nearest
+from pipelab.errors import PipelabError
 from pipelab.fields import NotNegative, Real, described
 from pipelab.problem import Problem
 
-# Probing fixes one variable after the other to learn from it; here that took nine tenths of SCIP's
-# time.
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "scip": {"settings": {"propagating/probing/maxprerounds": 0}},
-    "highs": {},
-}
 _OF_BOTH = ("time_limit", "gap", "stop", "deadline")  # options that both solvers take
-
-
-def check_solver(solver: str) -> str:
-    """The name itself, if there is such a solver.
-
-    Raises
-    ------
-    UnknownName
-    """
-    if not isinstance(solver, str) or solver not in _SETTINGS:
-        raise UnknownName(
-            f"there is no solver={solver!r}; {nearest(str(solver), tuple(_SETTINGS))}"
-        )
-    return solver
-
 
 # What a method is asked, as `checked_arguments` reads it.
 AskedProblem = Annotated[Problem, InstanceOf(), described("a Problem, such as load_case('tiny')")]
-Solver = Annotated[str, BeforeValidator(check_solver)]
 TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at least 0, or None")]
 Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
 Stop = Annotated[InstanceOf[Event] | None, described("a threading.Event, or None")]
 
 
-def run_program(solver: str, program: LinearProgram, **options: Any) -> SolverRun:
-    """Hand a program to "scip" or "highs", and to the other one if what it returns breaks the program.
+def run_program(program: LinearProgram, solver: str = "highs", **options: Any) -> SolverRun:
+    """Solve a program, and solve it again with the other solver if what the first returns breaks it.
 
     Parameters
     ----------
-    solver : str
     program : LinearProgram
+    solver : {"highs", "scip"}
+        HiGHS for the small programs, SCIP for the joint ones.
     **options
         Of the solver's `run`. The deadline notes what was solved again.
 
@@ -61,12 +40,12 @@ def run_program(solver: str, program: LinearProgram, **options: Any) -> SolverRu
     PipelabError
         What both return breaks the program.
     """
-    run = _run(solver, program, options)
+    run = _module(solver).run(program, **options)
     broken = broken_by(program, run.x)
     if broken is None:
         return run
-    (other,) = set(_SETTINGS) - {solver}
-    again = _run(other, program, {name: options[name] for name in _OF_BOTH if name in options})
+    other = "scip" if solver == "highs" else "highs"
+    again = _module(other).run(program, **{n: options[n] for n in _OF_BOTH if n in options})
     still = broken_by(program, again.x)
     names = solver_version(solver), solver_version(other)
     if still is not None:
@@ -80,9 +59,8 @@ def run_program(solver: str, program: LinearProgram, **options: Any) -> SolverRu
     return again
 
 
-def _run(solver: str, program: LinearProgram, options: dict[str, Any]) -> SolverRun:
-    module = import_module(f"pipelab.engine.solvers.{check_solver(solver)}")
-    return module.run(program, **_SETTINGS[solver] | options)
+def _module(solver: str) -> Any:
+    return import_module(f"pipelab.engine.solvers.{solver}")
 
 
 def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
@@ -113,6 +91,6 @@ def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
     return None
 
 
-def solver_version(solver: str) -> str:
+def solver_version(solver: str = "highs") -> str:
     """Name and version, as a result states it."""
-    return import_module(f"pipelab.engine.solvers.{check_solver(solver)}").version()
+    return _module(solver).version()

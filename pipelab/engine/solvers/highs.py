@@ -93,6 +93,8 @@ class _Solving:
             # programs take no longer.
             "presolve": "off",
             "mip_allow_restart": False,
+            # 9 ms for each program, of which most take less than one
+            "mip_heuristic_run_feasibility_jump": False,
         }
         for name, value in (
             options | ({"time_limit": deadline.left} if deadline.limited else {})

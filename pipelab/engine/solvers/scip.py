@@ -139,7 +139,7 @@ def _in_words() -> Iterator[None]:
         if type(error) is Exception and str(error).startswith("SCIP:"):
             raise PipelabError(
                 f"SCIP cannot compute with the numbers of this model ({error}): they are too large, too small or too "
-                "far apart for it; method='aggregated' and solver='highs' take others"
+                "far apart for it; method='aggregated' takes others"
             ) from None
         raise
 
