@@ -194,7 +194,7 @@ _CSS = {
 # Black text reads well on all of them.
 KIND_COLOURS = {
     "F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73", "OVERLAP_F_B": "#DDDDDD",
-    "SEND_F": "#CC79A7", "RECV_F": "#CC79A7", "SEND_B": "#CC79A7", "RECV_B": "#CC79A7",
+    "message": "#CC79A7",
 }  # fmt: skip
 
 

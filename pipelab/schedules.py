@@ -4,10 +4,10 @@ A model is cut into stages and every rank holds one or more of them. Each microb
 (F) through all stages and then backward (B) through all of them. A backward may be split into the
 gradient of the stage's input (I), which the stage before waits for, and that of its weights (W),
 which nobody waits for. F, B, I or W of one stage and one microbatch is a *pass*. A schedule lists
-what each rank does as *actions*: a pass, a pair of passes at the same time, a message, or nothing.
+what each rank does as *actions*: a pass, a pair of passes at the same time, or nothing.
 In each *turn* of the rules below, a rank does a forward, a backward, or one of each.
 
-The rules are definitions to read: `pl.schedule` runs `engine/schedules/queues.py` instead (for ZB-V
+The rules are definitions to read: `pl.schedule` runs `engine/schedules/rules.py` instead (for ZB-V
 `zb_v` itself), and `tests/test_definitions_schedules.py` holds both equal.
 """
 
@@ -27,13 +27,13 @@ __all__ = [
     "gpipe", "interleaved", "one_f_one_b", "one_rank", "zb_h1", "zb_h2", "zb_v",
 ]  # fmt: skip
 
-KINDS = ("F", "I", "B", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "IDLE")
+KINDS = ("F", "I", "B", "W", "IDLE")
 LARGEST_SIZE = 5_000_000  # most microbatches; stages and ranks are numbered below it, too
 Passes = Sequence[tuple[int, int]]  # stage and microbatch of each
 
 _NUMBERS = range(-1, LARGEST_SIZE)
 _ROWS = "a row of actions for each rank"
-_SINGLE = re.compile(r"([0-9]{1,12})(SEND_F|RECV_F|SEND_B|RECV_B|F|I|B|W)([0-9]{1,12})")
+_SINGLE = re.compile(r"([0-9]{1,12})([FIBW])([0-9]{1,12})")
 _PAIR = re.compile(r"\( *([0-9]+F[0-9]+) *; *([0-9]+B[0-9]+) *\)OVERLAP_F_B")
 
 
@@ -45,8 +45,8 @@ class Action(NamedTuple):
     stage : int
         Counted from 0; -1 where the action belongs to no single stage (a pair, an idle tick).
     kind : str
-        `"F"` forward, `"B"` full backward, `"I"` input gradient, `"W"` weight gradient, `"SEND_F"`,
-        `"RECV_F"`, `"SEND_B"`, `"RECV_B"`, `"IDLE"`, or `"OVERLAP_F_B"` for a pair.
+        `"F"` forward, `"B"` full backward, `"I"` input gradient, `"W"` weight gradient, `"IDLE"`,
+        or `"OVERLAP_F_B"` for a pair.
     microbatch : int
         Counted from 0; -1 where there is none.
     parts : tuple of Action
@@ -54,7 +54,7 @@ class Action(NamedTuple):
 
     Examples
     --------
-    >>> str(Action(2, "F", 0)), Action.parse("1SEND_B3").microbatch
+    >>> str(Action(2, "F", 0)), Action.parse("1W3").microbatch
     ('2F0', 3)
     >>> Action.parse("(3F0;4B1)OVERLAP_F_B").parts[1]
     Action(stage=4, kind='B', microbatch=1, parts=())
@@ -88,7 +88,7 @@ class Action(NamedTuple):
         Parameters
         ----------
         text : str
-            As torch writes it: `2F0`, `1SEND_B3`, `(3F0;4B1)OVERLAP_F_B`.
+            As torch writes it: `2F0`, `1W3`, `(3F0;4B1)OVERLAP_F_B`.
 
         Returns
         -------
@@ -107,7 +107,7 @@ class Action(NamedTuple):
             return cls.pair(*(cls.parse(part) for part in match.groups()))
         if match := _SINGLE.fullmatch(text):
             return cls(int(match[1]), match[2], int(match[3]))
-        expected = "stage, kind and microbatch, such as 2F0, 1SEND_B3 or (3F0;4B1)OVERLAP_F_B"
+        expected = "stage, kind and microbatch, such as 2F0, 1W3 or (3F0;4B1)OVERLAP_F_B"
         kinds = f"numbers of at most 12 digits; kinds: {', '.join(KINDS[:-1])}"
         raise InvalidValue("Action", [("action", text, f"expected {expected}; {kinds}")])
 

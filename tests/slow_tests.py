@@ -388,7 +388,6 @@ SLOW = {
         "test_a_disk_that_is_full_at_the_end_loses_no_row_either": 0,
     },
     "tests/test_timeline.py": {
-        "test_blocking_equals_the_second_simulators_or_both_deadlock": 0,
         "test_the_lower_bound_is_never_above_a_simulation": 0,
         "test_closed_forms_equal_the_simulation_wherever_they_claim_to_hold": 0,
         "test_the_critical_path_is_a_chain_of_dependencies": 0,
@@ -396,10 +395,7 @@ SLOW = {
         "test_nothing_overlaps_no_dependency_breaks_and_no_work_is_lost": 0,
         "test_peak_memory_is_what_is_counted_along_every_ranks_order": 0,
         "test_gpipes_closed_form_holds_on_unequal_stages_and_links": 0,
-        "test_rendezvous_equals_the_second_simulators_or_both_deadlock": 0,
-        "test_transfers_that_wait_equal_the_second_simulators_where_messages_take_time": 0,
         "test_the_interleaved_column_comes_out_only_without_most_of_the_way_back": 4,
-        "test_messages_that_are_shown_change_no_buffered_time": 0,
     },
     "tests/test_types.py": {
         "test_mypy_finds_nothing": 0,

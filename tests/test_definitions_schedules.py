@@ -9,7 +9,7 @@ import pytest
 
 import pipelab as pl
 from pipelab import schedules
-from pipelab.engine.schedules import RULES, defects, with_communication, with_idle
+from pipelab.engine.schedules import RULES, defects, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidSchedule, NotApplicable
 from pipelab.simulator import action_times
@@ -212,7 +212,6 @@ def test_what_lies_outside_the_domain_is_refused():
     whole = pl.schedule("1F1B", 2, 2)
     costs = [[1, 1], [1, 1], [1, 1], [0]]
     outside = [
-        (with_communication(whole), r"action = '0SEND_F0': expected F, B, I or W of a stage"),
         (with_idle(whole), "action = 'IDLE': expected F, B, I or W"),
         (pl.Schedule.of("twice", [["0F0", "0F0", "0B0"], ["1F0", "1B0"]]), "on rank 0, once"),
         (pl.Schedule.of("astray", [["0F0", "0B0", "1F0"], ["1B0"]]), "action = '1B0'.* on rank 1"),

@@ -52,7 +52,6 @@ RETURNED = {
     "Sweep": "pipelab.engine.sweeps.run",
     "TrainingTimeline": "pipelab.engine.timeline.training",
     "defects": "pipelab.engine.schedules",
-    "with_communication": "pipelab.engine.schedules",
     "with_idle": "pipelab.engine.schedules",
     "solve_for_cost": "pipelab.engine.methods.cost",
     "gantt_widget": "pipelab.figures.gantt_resample",

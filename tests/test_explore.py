@@ -9,7 +9,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.course.reading_tables import show_table
-from pipelab.engine.schedules import RULES, with_communication, with_idle, without_communication
+from pipelab.engine.schedules import RULES, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.figures.gantt_chart import GanttView, gantt_parts
 from pipelab.figures.live import as_json
@@ -92,9 +92,6 @@ def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
         stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)
     ]
     assert order.chunks == max(map(stage_rank.count, stage_rank))
-    assert [len(row) for row in without_communication(with_communication(order)).actions] == list(
-        map(len, rows)
-    )
     assert from_csv(to_csv(with_idle(order)), stage_rank=stage_rank) == order
 
 

@@ -10,7 +10,8 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab import course
-from pipelab.engine.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
+from pipelab.engine.timeline.placed import least_in_flight, round_time
+from pipelab.engine.timeline.simulation import simulate_in_flight
 
 
 def events(times, passes, in_flight, waits=None):

@@ -15,9 +15,7 @@ from pipelab.engine.schedules import (
     RULES,
     defects,
     validate,
-    with_communication,
     with_idle,
-    without_communication,
 )
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.io.schedule_files import from_csv, to_csv
@@ -139,37 +137,28 @@ def test_csv_is_written_as_torch_writes_it():
 
 
 def test_actions_are_read_and_written():
-    for text in ("2F0", "11I3", "0W12", "1SEND_F2", "0RECV_B7", "(3F0;4B1)OVERLAP_F_B"):
+    for text in ("2F0", "11I3", "0W12", "(3F0;4B1)OVERLAP_F_B"):
         assert str(pl.Action.parse(text)) == text
     assert pl.Action.parse("").kind == "IDLE"
-    for text in ("F0", "2X0", "2F", "(3B0;4F1)OVERLAP_F_B", "(3F0;4B1)", "-1F0", "2F0 1F0"):
+    for text in (
+        "F0",
+        "2X0",
+        "2F",
+        "0SEND_F0",
+        "(3B0;4F1)OVERLAP_F_B",
+        "(3F0;4B1)",
+        "-1F0",
+        "2F0 1F0",
+    ):
         with pytest.raises(pl.InvalidValue, match="expected stage, kind and microbatch"):
             pl.Action.parse(text)
 
 
-def test_sends_and_receives_stand_next_to_their_actions():
-    shown = with_communication(pl.schedule("1F1B", 2, 1))
-    assert rows(shown) == [
-        ["0F0", "0SEND_F0", "0RECV_B0", "0B0"],
-        ["1RECV_F0", "1F0", "1B0", "1SEND_B0"],
-    ]
-    assert without_communication(shown) == pl.schedule("1F1B", 2, 1)
-    assert from_csv(to_csv(shown)) == shown
-
-
-def test_no_message_is_sent_within_a_rank():
-    shown = rows(with_communication(pl.schedule("ZBV", 2, 3)))
-    assert not [
-        text for text in shown[1] if text.startswith(("1SEND_F", "2RECV_F", "2SEND_B", "1RECV_B"))
-    ]
-    assert "2SEND_F0" in shown[1]
-
-
-def test_a_pairs_messages_stand_before_and_after_it():
-    row = rows(with_communication(pl.schedule("DualPipeV", 2, 4)))[0]
-    at = row.index("(3F2;0B0)OVERLAP_F_B")
-    assert set(row[at - 2 : at]) == {"3RECV_F2", "0RECV_B0"}
-    assert row[row.index("(0F3;3B1)OVERLAP_F_B") + 1 :][:2] == ["0SEND_F3", "3SEND_B1"]
+def test_a_file_with_torchs_messages_is_read_without_them():
+    text = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
+    assert from_csv(text) == pl.schedule("1F1B", 2, 1)
+    with pytest.raises(pl.InvalidData, match="row 1, column 1"):
+        from_csv("0SEND_X0,0F0,0B0\n1F0,1B0\n")
 
 
 # what can be wrong
@@ -206,16 +195,6 @@ def broken(*lines, **known):
             ("(0F0;0B0)OVERLAP_F_B",),
             "0F0 (rank 0, position 0): the backward of the pair waits for its own forward",
         ),
-        (("0F0 0SEND_F0 0B0", "1RECV_F0 1F0 1B0"), "0RECV_B0 is missing on rank 0"),
-        (
-            ("0F0 0SEND_F0 0RECV_B0 0B0", "1F0 1RECV_F0 1B0 1SEND_B0"),
-            "1F0 (rank 1, position 0) waits for 1RECV_F0, which comes later on the same rank",
-        ),
-        (
-            ("0SEND_F0 0F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"),
-            "0SEND_F0 (rank 0, position 0) waits for 0F0, which comes later on the same rank",
-        ),
-        (("0F0 0B0 0SEND_B0",), "0SEND_B0 on rank 0 has no other rank at its far end"),
     ],
 )
 def test_a_defect_is_named(lines, defect):
@@ -342,9 +321,9 @@ def test_a_schedule_too_large_to_list_is_refused_before_it_is_made():
 def test_an_action_of_no_known_kind_is_refused():
     with pytest.raises(pl.InvalidValue, match="kind = 'Z': expected one of F, I, B, W"):
         pl.Schedule.of("mine", [[pl.Action(0, "Z", 0)]])
-    assert without_communication(pl.Schedule.of("mine", [["0F0", None, "0B0"]])) == pl.schedule(
-        "1F1B", 1, 1
-    )
+    assert columns_of(
+        pl.Schedule.of("mine", [["0F0", None, "0B0"]])
+    ).computing().schedule == pl.schedule("1F1B", 1, 1)
 
 
 def test_fewer_microbatches_than_ranks_run_where_they_can():
@@ -579,15 +558,6 @@ def test_a_source_that_is_no_file_is_refused(tmp_path):
     (tmp_path / "latin.csv").write_bytes("é".encode("latin-1"))
     with pytest.raises(pl.InvalidData, match="cannot be read as CSV"):
         from_csv(tmp_path / "latin.csv")
-
-
-def test_no_messages_are_shown_of_an_impossible_schedule():
-    for schedule in (broken("0F0 0B0 7F0", stage_rank=[0]), broken("0F0 0B0 0F5", microbatches=1)):
-        with pytest.raises(
-            pl.InvalidSchedule,
-            match=r"schedule 'mine' cannot be run: .*(stages|microbatches) are 0 to",
-        ):
-            with_communication(schedule)
 
 
 @pytest.mark.parametrize("name", [[], None, 5, np.array(["1F1B", "GPipe"])])

@@ -201,7 +201,7 @@ def test_bounds_hold_and_many_are_simulated_as_one(schedule):
         hops = rng.random((ranks, ranks, count)) * rng.choice([0, 0.1, 1], size=count)
         hops = np.maximum(hops, hops.transpose(1, 0, 2))
         comm = np.where((at[:-1] != at[1:])[:, None], hops[at[:-1], at[1:]], 0.0)
-        ends = order.together.makespans(times, comm)
+        ends = order.makespans(times, comm)
         chain = hops[range(ranks - 1), range(1, ranks)]
         bounds = placement_bounds(order, times, np.zeros((ranks, count)), chain)
         assert (bounds <= ends * (1 + 1e-9)).all()
@@ -383,7 +383,7 @@ def test_a_schedule_that_is_too_large_is_refused_or_left_out_and_said(monkeypatc
     problem = random_problem(np.random.default_rng(2), gpus=4, layers=4)
     problem = replace(problem, workload=replace(problem.workload, microbatches=20))
     order_of.cache_clear()
-    monkeypatch.setattr(schedules.by_name, "LARGEST_SIZE", 70)  # 1F1B on three ranks, not on four
+    monkeypatch.setattr(schedules.rules, "LARGEST_SIZE", 70)  # 1F1B on three ranks, not on four
     try:
         with pytest.raises(pl.TooLarge, match="1F1B: 80 forwards"):
             pl.solve(problem, objective="step_time", schedule="1F1B")

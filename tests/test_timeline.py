@@ -17,11 +17,10 @@ from pipelab.course import published_orders as published
 from pipelab.course.papers import published_bubbles, published_interleaved_rate
 from pipelab.course.published_clock import PipelineClock
 from pipelab.course.rust_numbers import Panic
-from pipelab.engine.schedules import RULES, defects, validate, with_communication, with_idle
+from pipelab.engine.schedules import RULES, defects, validate, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.io.schedule_files import from_csv, to_csv
 from pipelab.io.trace_files import chrome_trace, save_chrome_trace
-from schedule_oracle import Circle, slow_blocking, slow_rendezvous
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
 # torch's interleaved column of Zero Bubble's table 5 with every dependency kept, in the order of
@@ -35,15 +34,6 @@ def run(name, ranks, microbatches, costs=ONE, chunks=None, **options):
     """Costs are of a whole rank."""
     schedule = pl.schedule(name, ranks, microbatches, chunks)
     return pl.simulate(schedule, costs.split(schedule.chunks), **options)
-
-
-def times_by_text(timeline):
-    """Start and end by the action's text, as the second simulator gives them."""
-    second = timeline.columns.second
-    texts = [str(action) for row in timeline.schedule.actions for action in row]
-    return dict(
-        zip(texts, zip(timeline.start[~second], timeline.end[~second], strict=True), strict=True)
-    )
 
 
 @st.composite
@@ -70,68 +60,7 @@ def runs(draw):
     return schedule, costs
 
 
-def oracle(schedule, costs, simulator):
-    parts = costs.forward, costs.backward_input, costs.backward_weight, costs.comm
-    return simulator(schedule, *parts, overlap=costs.overlap)
-
-
 # against other simulators; buffered transfers are in test_definitions_schedules.py
-
-
-@settings(deadline=None, max_examples=100)
-@given(runs())
-def test_messages_that_are_shown_change_no_buffered_time(case):
-    schedule, costs = case
-    shown = pl.simulate(with_communication(schedule), costs)
-    assert shown.makespan == pytest.approx(pl.simulate(schedule, costs).makespan, abs=1e-9)
-
-
-@settings(deadline=None, max_examples=150)
-@given(runs())
-def test_rendezvous_equals_the_second_simulators_or_both_deadlock(case):
-    assert_equal_or_deadlocked(*case, "rendezvous")
-
-
-@settings(deadline=None, max_examples=150)
-@given(runs())
-def test_blocking_equals_the_second_simulators_or_both_deadlock(case):
-    assert_equal_or_deadlocked(*case, "blocking")
-
-
-@pytest.mark.parametrize(("transfers", "least"), [("rendezvous", 50), ("blocking", 25)])
-def test_transfers_that_wait_equal_the_second_simulators_where_messages_take_time(transfers, least):
-    """On a grid of schedules and different links, none of them free; and enough of them run at all."""
-    random, ran = np.random.default_rng(5), 0
-    for name, ranks, microbatches in product(sorted(RULES), (1, 2, 3, 4), (1, 4, 8)):
-        try:
-            schedule = pl.schedule(name, ranks, microbatches)
-        except pl.InvalidValue:
-            continue
-        stages = schedule.stages
-        costs = pl.StageCosts(
-            *random.uniform(1, 3, (3, stages)).round(2), random.uniform(0.1, 2, stages - 1).round(2)
-        )
-        ran += assert_equal_or_deadlocked(schedule, costs, transfers) and ranks > 1
-    assert ran >= least
-
-
-def assert_equal_or_deadlocked(schedule, costs, transfers):
-    """Whether it ran."""
-    try:
-        simulator = slow_blocking if transfers == "blocking" else slow_rendezvous
-        want = oracle(schedule, costs, simulator)
-    except Circle:
-        with pytest.raises(
-            pl.InvalidSchedule,
-            match=r"deadlock: .* waits for a message to or from the rank busy with",
-        ):
-            pl.simulate(schedule, costs, transfers=transfers)
-        return False
-    got = times_by_text(pl.simulate(schedule, costs, transfers=transfers))
-    assert set(got) == set(want)
-    for text, times in want.items():
-        assert got[text] == pytest.approx(times, abs=1e-9), text
-    return True
 
 
 @settings(deadline=None, max_examples=150)
@@ -241,26 +170,17 @@ def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
 
 
 @settings(deadline=None, max_examples=100)
-@given(runs(), st.sampled_from(["buffered", "rendezvous"]))
-def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
+@given(runs())
+def test_the_critical_path_is_a_chain_of_dependencies(case):
     """From time 0 to the makespan; each action needs the one before, and works and messages add up to the makespan."""
     schedule, costs = case
-    try:
-        timeline = pl.simulate(schedule, costs, transfers=transfers)
-    except pl.InvalidSchedule:
-        return
+    timeline = pl.simulate(schedule, costs)
     start, end, place, needed = (
         timeline.start,
         timeline.end,
         whole_actions(schedule),
         all_sources(schedule),
     )
-    users = [
-        (text, source, link)
-        for text, found in needed.items()
-        for source, link in found.items()
-        if link is not None
-    ]
     entries = timeline.critical_entries
     assert [str(timeline.columns.action(i)) for i in entries] == [
         str(action) for action in timeline.critical_path
@@ -273,30 +193,12 @@ def test_the_critical_path_is_a_chain_of_dependencies(case, transfers):
             place[str(timeline.columns.action(j))],
         )
         data = {source: link for half in halves(two) for source, link in needed[half].items()}
-        sent = (
-            []
-            if before is None
-            else [(text, link) for text, source, link in users if source in halves(before)]
-        )
         if str(timeline.columns.action(i)) in data and (rank != other or one != before):
             link = data[str(timeline.columns.action(i))]
             message = 0 if link is None else costs.comm[link]
-        elif rank == other:
-            assert one == before
-            # In rendezvous a rank goes on when what it sent and what it receives is through.
-            message = start[j] - end[i]
-            assert transfers == "rendezvous" or message == 0
-            links = {
-                link for link in (*data.values(), *(link for _, link in sent)) if link is not None
-            }
-            assert message == 0 or any(
-                message == pytest.approx(costs.comm[link], abs=1e-9) for link in links
-            )
-        else:  # the rank that takes what `before` made was busy
-            assert transfers == "rendezvous"
-            taker = [link for text, link in sent if place[text][2] == one]
-            message = start[j] - end[i]
-            assert any(message == pytest.approx(costs.comm[link], abs=1e-9) for link in taker)
+        else:
+            assert (rank, one) == (other, before)
+            message = 0
         assert start[j] == pytest.approx(end[i] + message, abs=1e-9)
         total += message + end[j] - start[j]
     assert total == pytest.approx(timeline.makespan, abs=1e-6)
@@ -337,39 +239,6 @@ def test_the_critical_path_goes_through_the_half_that_is_needed():
     # into the pair by 1F1, out by 1B0
     assert " ".join(map(str, one.critical_path)) == "0F0 0F1 1B0 0B0 0B1"
     assert " ".join(map(str, two.critical_path)) == "0F0 1F0 1B0 0F1 1F1 1B1 0B1"
-
-
-# transfers
-
-
-def test_blocking_transfers_hold_both_ranks():
-    costs = pl.StageCosts(1, 1, 1, comm=0.5)
-    timeline = run("GPipe", 2, 2, costs, transfers="blocking")
-    # rank 0: F0 to 1, send to 1.5, F1 to 2.5, send to 3; rank 1: F0 1.5 to 2.5, receives F1 to 3,
-    # F1 to 4, B0 to 6 …
-    start = dict(zip(timeline.to_frame()["action"], timeline.start, strict=True))
-    assert [start[a] for a in ("0F1", "1F0", "1RECV_F1", "1F1", "1B0", "1SEND_B0", "0B0", "1B1")] == [
-        1.5, 1.5, 2.5, 3.0, 4.0, 6.0, 6.5, 6.5,
-    ]  # fmt: skip
-    assert timeline.busy.tolist() == [6.0, 6.0]
-    assert timeline.idle.network.tolist() == [2.0, 2.0]
-
-
-def test_1f1b_with_blocking_transfers_deadlocks_and_fused_ones_cure_it():
-    with pytest.raises(pl.InvalidSchedule) as caught:
-        run("1F1B", 2, 2, transfers="blocking")
-    assert caught.value.defects == (
-        "deadlock: 0SEND_F1 on rank 0 waits for a message to or from the rank busy with 1SEND_B0 on rank 1",
-        "1SEND_B0 on rank 1 waits for a message to or from the rank busy with 0SEND_F1 on rank 0",
-    )
-    assert run("1F1B", 2, 2, transfers="rendezvous").makespan == run("1F1B", 2, 2).makespan
-
-
-def test_rendezvous_refuses_a_fixed_order_of_messages():
-    with pytest.raises(
-        pl.InvalidSchedule, match="use transfers='blocking' or without_communication"
-    ):
-        pl.simulate(with_communication(pl.schedule("1F1B", 2, 2)), ONE, transfers="rendezvous")
 
 
 # published and known numbers
@@ -504,37 +373,14 @@ def test_gpipes_closed_form_holds_on_unequal_stages_and_links(data):
     assert pl.simulate(schedule, costs).makespan == pl.closed_forms(schedule, costs)[0].value
 
 
-def test_formulas_of_time_claim_nothing_for_transfers_that_wait():
-    """They would be wrong: each of these modes makes some schedule later than its formula says."""
-    later = {}
-    for name in ("GPipe", "1F1B", "ZBH1", "ZBH2", "LoopedBFS", "ZBV", "DualPipeV"):
-        for costs in (ONE, pl.StageCosts(1, 1, 1, comm=0.5)):
-            schedule = pl.schedule(name, 3, 8)
-            usual = {
-                f.quantity: f.value for f in pl.closed_forms(schedule, costs) if f.value is not None
-            }
-            for transfers in ("rendezvous", "blocking"):
-                forms = pl.closed_forms(schedule, costs, transfers=transfers)
-                held = [f for f in forms if f.value is not None]
-                assert all(
-                    "buffered transfers" in f.holds_when
-                    for f in forms
-                    if f.quantity != "peak_in_flight"
-                )
-                assert {f.quantity for f in held} == {"peak_in_flight"}
-                try:
-                    timeline = pl.simulate(schedule, costs, transfers=transfers)
-                except pl.InvalidSchedule:
-                    continue
-                assert [f.value for f in held] == [timeline.peak_in_flight]
-                for quantity in usual.keys() - {"peak_in_flight"}:
-                    apart = getattr(timeline, quantity) - usual[quantity]
-                    later[transfers] = max(later.get(transfers, 0), apart)
-    assert set(later) == {"rendezvous", "blocking"}
-    assert min(later.values()) > 0
-    for transfers in ("rendezvous", "blocking"):  # with one rank there is nothing to wait for
-        (form, _) = pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers=transfers)
-        assert form.value == run("1F1B", 1, 3, transfers=transfers).makespan == 9
+def test_formulas_of_time_claim_nothing_for_messages_that_queue():
+    costs = pl.StageCosts(1, 1, 1, comm=0.5)
+    forms = pl.closed_forms(pl.schedule("GPipe", 3, 8), costs, transfers="queued")
+    assert [form.quantity for form in forms if form.value is not None] == ["peak_in_flight"]
+    assert "buffered transfers" in forms[0].holds_when
+    # with one rank there is nothing to wait for
+    (form, _) = pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers="queued")
+    assert form.value == run("1F1B", 1, 3, transfers="queued").makespan == 9
     with pytest.raises(pl.UnknownName, match="transfers 'fast' is not known"):
         pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers="fast")
 
@@ -556,7 +402,6 @@ def test_formulas_claim_nothing_of_an_order_that_only_bears_the_name():
     assert {form.value for form in pl.closed_forms(too_few, ONE)} == {None}
     for same in (
         from_csv(to_csv(gpipe), name="GPipe"),
-        with_communication(gpipe),
         with_idle(gpipe),
     ):
         assert [form.value for form in pl.closed_forms(same, ONE)] == [18, (4, 4, 4)]
@@ -588,13 +433,8 @@ def test_the_lower_bound_is_never_above_a_simulation(data):
     if not timeline.columns.splits_backward:
         whole = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight, split_backward=False)
         assert bound <= whole <= timeline.makespan + 1e-9
-    for transfers in ("rendezvous", "blocking"):
-        try:
-            assert (
-                bound <= pl.simulate(timeline.schedule, costs, transfers=transfers).makespan + 1e-9
-            )
-        except pl.InvalidSchedule:
-            continue
+    queued = pl.simulate(timeline.schedule, costs, transfers="queued")
+    assert bound <= queued.makespan + 1e-9
 
 
 def test_the_bound_of_whole_backwards_is_reached_on_equal_stages_and_often_missed_on_others():
@@ -741,12 +581,6 @@ def test_idle_time_by_cause():
 
 def test_while_somebody_still_works_the_wait_is_not_the_networks():
     """A slow message and a quick one; the maker of the quick one is still at work while the slow one travels."""
-    costs = pl.StageCosts([3, 1, 1], comm=[1, 5])
-    timeline = pl.simulate(pl.schedule("Inference", 3, 2), costs, transfers="rendezvous")
-    # Rank 1: 1F0 from 4 to 5, its message to rank 2 until 10; 0F1 until 7, its message until 8; 1F1
-    # from 10.
-    assert timeline.start.tolist() == [0, 4, 4, 10, 10, 16]
-    assert timeline.idle.network.tolist() == [1, 1 + 3, 5 + 5]
     rows = [
         row.split()
         for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1", "2F0 2B0 2F1 2B1")
@@ -837,25 +671,6 @@ def test_scheduler_gpipe_is_right_and_sends_no_gradient():
         "Forward(micro_batch_id=0)",
         "Backward(micro_batch_id=0)",
     ]
-    assert to_csv(with_communication(pl.schedule("GPipe", 2, 1))).count("SEND_B") == 1
-
-
-def test_a_gradient_sent_after_its_backward_deadlocks_as_they_order_it():
-    def runs_with_blocking(schedule):
-        try:
-            pl.simulate(schedule, ONE, transfers="blocking")
-        except pl.InvalidSchedule:
-            return False
-        return True
-
-    sizes = [(p, m) for p in (1, 2, 3) for m in (1, 2, 3, 4)]
-    assert all(runs_with_blocking(published.scheduler_gpipe(p, m)) for p, m in sizes)
-    assert next(s for s in sizes if not runs_with_blocking(published.scheduler_1f1b(*s))) == (2, 3)
-    assert next(s for s in sizes if not runs_with_blocking(published.clock_1f1b(*s))) == (2, 2)
-    assert next(s for s in sizes if not runs_with_blocking(published.clock_zero_bubble(*s))) == (
-        2,
-        2,
-    )
 
 
 def test_scheduler_memory_and_microbatches():
@@ -1132,7 +947,7 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
     for transfers in ([], None, np.array([1, 2])):
         with pytest.raises(
             pl.UnknownName,
-            match=r"transfers .* is not known; Known: buffered, queued, rendezvous, blocking",
+            match=r"transfers .* is not known; Known: buffered, queued",
         ):
             pl.simulate(schedule, ONE, transfers=transfers)
     with pytest.raises(pl.InvalidValue, match=r"expected a Schedule; make one with pl.schedule"):

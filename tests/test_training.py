@@ -224,7 +224,6 @@ def test_a_cost_model_without_training_takes_multiples_and_no_recipe():
     for wrong, words in (
         ({"recompute": "some"}, "expected one of none, selective, full"),
         ({"bytes_per_parameter": -1}, "expected at least 0"),
-        ({"transfers": "often"}, "not known"),
     ):
         with pytest.raises((pl.InvalidValue, pl.UnknownName), match=words):
             pl.timeline_of(problem, cut, training=True, **wrong)

@@ -77,15 +77,15 @@ def published_interleaved_rate(
     timeline = simulate(whole, costs)
     if not as_printed:
         return timeline.zb_bubble_rate
-    graph, (above, delay) = timeline.graph, timeline.delays
+    graph, duration = timeline.graph, timeline.node_end - timeline.node_start
     stage, kind, batch = timeline.columns.stage, timeline.columns.kind, timeline.columns.microbatch
     around = np.where(kind == 0, (stage > 0) & (stage % ranks == 0), stage % ranks == ranks - 1)
     dropped = around & (batch % ranks != 0)
     waits = np.where(dropped, len(graph), graph.waits[1])
     free = type(graph)(graph.first, graph.node, (graph.waits[0], waits))
-    duration = timeline.node_end - timeline.node_start
-    late = None if delay is None else np.where(dropped, 0.0, delay)
-    end = free.order.finish(duration, (above, late))
+    delay = timeline.arrivals[1] - np.append(timeline.node_end, 0.0)[graph.waits[1]]
+    own = np.arange(len(graph))
+    end = free.finish(duration, own, np.where(dropped, 0.0, delay), (None, own))
     first, last = (end - duration).reshape(ranks, -1)[:, 0], end.reshape(ranks, -1)[:, -1]
     span = float((last - first).max())
     return (span - timeline.ideal) / span

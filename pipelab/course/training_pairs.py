@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipelab.costs import TrainingCost
 from pipelab.engine.best_schedules.search import best_schedule
 from pipelab.engine.methods.step_time import solve_for_step_time
-from pipelab.engine.schedules.lower_bounds import lower_bound
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
-from pipelab.engine.timeline.training_costs import in_training
+from pipelab.engine.timeline.formulas import lower_bound
+from pipelab.engine.timeline.training import in_training
 from pipelab.errors import InvalidValue
 from pipelab.placement import Placement
 from pipelab.problem import Problem

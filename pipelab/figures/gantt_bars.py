@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.display import KIND_COLOURS
-from pipelab.engine.schedules.columns import RECV_B, RECV_F, SEND_B, SEND_F, B, F, I, W
-from pipelab.engine.timeline.critical_path import names_waited_for
-from pipelab.engine.timeline.transfers import messages
+from pipelab.engine.schedules.columns import B, F, I, W
 from pipelab.figures.theme import BOTTLENECK, WRONG, ink_on
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ _TRACES = (
     ("backward", (B,), KIND_COLOURS["B"], ""),
     ("input gradient", (I,), KIND_COLOURS["I"], ""),
     ("weight gradient", (W,), KIND_COLOURS["W"], "/"),
-    ("send or receive", (SEND_F, RECV_F, SEND_B, RECV_B), KIND_COLOURS["SEND_F"], "."),
 )
 
 
@@ -94,7 +91,7 @@ def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
         else f"its rank was busy with {name}"
         if rank < 0
         else f"waited for {name} on rank {rank}"
-        for name, rank in zip(names_waited_for(timeline, entries), far.tolist(), strict=True)
+        for name, rank in zip(timeline.names_waited_for(entries), far.tolist(), strict=True)
     ]
 
 
@@ -127,7 +124,7 @@ def gap_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
 def message_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
     """A line for every message, from rank to rank and from when it leaves to when it is used."""
     low, high = window or (-np.inf, np.inf)
-    rank, sent = timeline.columns.rank, messages(timeline)
+    rank, sent = timeline.columns.rank, timeline.messages
     seen = (sent.arrives >= low) & (sent.leaves <= high)
     return {
         "type": "scatter", "name": "message", "mode": "lines", "hoverinfo": "skip",

@@ -70,7 +70,9 @@ def placed_gantt(
         _add_idle(figure, placed, links)
         _add_lane_bars(figure, placed, links, False, "stage computes", KIND_COLOURS["F"], shown)
         if links:
-            _add_lane_bars(figure, placed, links, True, "link sends", KIND_COLOURS["SEND_F"], shown)
+            _add_lane_bars(
+                figure, placed, links, True, "link sends", KIND_COLOURS["message"], shown
+            )
         if follow is not None:
             _add_path(figure, placed, links, int(follow), shown)
         _add_frames(figure, placed, links, shown)

@@ -17,7 +17,6 @@ _SHOWN = (
     ("backward", (B,), KIND_COLOURS["B"]),
     ("input gradient", (I,), KIND_COLOURS["I"]),
     ("weight gradient", (W,), KIND_COLOURS["W"]),
-    ("send or receive", (4, 5, 6, 7), KIND_COLOURS["SEND_F"]),
 )
 
 
@@ -29,8 +28,7 @@ def busiest_kind(
     Returns
     -------
     int array, shape (ranks, columns)
-        0 idle, 1 forward, 2 full backward, 3 input gradient, 4 weight gradient, 5 sends and
-        receives.
+        0 idle, 1 forward, 2 full backward, 3 input gradient, 4 weight gradient.
     """
     ranks, edges = timeline.schedule.ranks, np.linspace(low, high, columns + 1)
     place = np.zeros(IDLE + 1, dtype=np.int64)

@@ -6,15 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pipelab.engine.schedules.validation import validate
+from pipelab.engine.schedules import validate
 from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
 from pipelab.io.csv_cells import path_of, write_to
 from pipelab.io.whole_files import is_file, named, refused
 from pipelab.schedules import Action, Schedule
 
-# torch also lists when parameters are gathered and gradients reduced; neither is part of the order
-# here.
-_ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD)")
+# torch also lists when parameters are gathered and gradients reduced, and every send and receive;
+# none is part of the order here.
+_ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD|(SEND|RECV)_[FB]\d+)")
 
 
 def to_csv(schedule: Schedule, path: str | Path | None = None) -> str:
@@ -64,8 +64,8 @@ def from_csv(
     Returns
     -------
     Schedule
-        Without idle ticks; what torch lists besides (parameters gathered, gradients reduced) is
-        left out.
+        Without idle ticks; what torch lists besides (sends and receives, parameters gathered,
+        gradients reduced) is left out.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def from_csv(
     InvalidValue
         If `source` is neither text nor a path.
     TooLarge
-        It would take minutes to run; see `pipelab.engine.schedules.limits`.
+        It would take minutes to run; more than a million rounds of actions.
     """
     if isinstance(source, str) and "\n" in source:
         label, text, stem = "the CSV text", source, "from CSV"

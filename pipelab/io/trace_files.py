@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelab.engine.timeline.critical_path import names_waited_for
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.engine.timeline.transfers import messages
 from pipelab.fields import instance
 from pipelab.io.csv_cells import write_to
 from pipelab.schedules import KINDS
@@ -26,7 +24,7 @@ def chrome_trace(timeline: Timeline) -> dict:
         columns.microbatch.tolist(),
         columns.kind.tolist(),
     )
-    rank, waited = columns.rank.tolist(), names_waited_for(timeline, np.arange(len(columns)))
+    rank, waited = columns.rank.tolist(), timeline.names_waited_for(np.arange(len(columns)))
     for i, name in enumerate(columns.texts):
         arguments = {"stage": stage[i], "microbatch": microbatch[i]}
         if waited[i]:
@@ -41,7 +39,7 @@ def chrome_trace(timeline: Timeline) -> dict:
 
 
 def _arrows(timeline: Timeline, rank: list[int]) -> list[dict]:
-    found, sent, scale = [], messages(timeline), timeline.costs.microseconds
+    found, sent, scale = [], timeline.messages, timeline.costs.microseconds
     columns = sent.maker, sent.taker, sent.leaves * scale, sent.arrives * scale
     for maker, taker, leaves, arrives in zip(*(column.tolist() for column in columns), strict=True):
         shared = {"pid": 0, "name": "message", "cat": "message", "id": taker}

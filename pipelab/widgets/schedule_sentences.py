@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules.formulas import ClosedForm, closed_forms
 from pipelab.engine.timeline import Timeline
+from pipelab.engine.timeline.formulas import ClosedForm, closed_forms
 
 
 class Measure(NamedTuple):

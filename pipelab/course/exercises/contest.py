@@ -30,8 +30,8 @@ class Contest:
         """Whether `mine` wins, and a sentence that says why or why not."""
         from pipelab.engine.schedules import schedule
         from pipelab.engine.schedules.columns import columns_of
-        from pipelab.engine.schedules.lower_bounds import lower_bound
         from pipelab.engine.timeline import simulate
+        from pipelab.engine.timeline.formulas import lower_bound
         from pipelab.errors import InvalidSchedule, shown
         from pipelab.schedules import Schedule
 

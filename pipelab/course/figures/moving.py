@@ -61,7 +61,7 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "go
     """
     import plotly.graph_objects as go
 
-    from pipelab.engine.timeline.of_placement import timeline_of
+    from pipelab.engine.timeline import timeline_of
 
     if not 2 <= prompts <= _MOST_PROMPTS:
         expected = f"expected 2 to {_MOST_PROMPTS}"

@@ -16,7 +16,7 @@ from pipelab.engine.best_schedules.question import Question
 from pipelab.engine.best_schedules.repeated_steps import value_of
 from pipelab.engine.best_schedules.whole_numbers import in_units
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.timeline.event_times import simulate
+from pipelab.engine.timeline.simulation import simulate
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidSchedule
 from pipelab.schedules import Schedule

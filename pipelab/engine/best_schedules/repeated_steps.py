@@ -40,8 +40,20 @@ def step_time(timeline: Timeline) -> float:
     >>> timeline.makespan, step_time(timeline)
     (27.0, 24.0)
     """
-    ranks = timeline.schedule.ranks
-    ways = np.array([_ends(timeline, rank) for rank in range(ranks)]).T
+    ranks, columns, table = (
+        timeline.schedule.ranks,
+        timeline.columns,
+        timeline.costs.tables(timeline.schedule),
+    )
+    # One rank is free at 0 and all others were free long before that, for each rank in turn.
+    free = np.where(np.eye(ranks, dtype=bool), 0.0, -np.inf)
+    names = ("forward", "backward_input", "backward_weight")
+    took = columns.times(np.array([table[name] for name in names]), timeline.costs.overlap)
+    every = np.repeat(took[:, None], ranks, axis=1)
+    delay = np.repeat(np.append(table["comm"], 0.0)[:, None], ranks, axis=1)
+    ends = columns.graph.finish(every, columns.work.row, delay, columns.delayed_by, free)
+    ways = np.full((ranks, ranks), -np.inf)
+    np.maximum.at(ways, timeline.node_rank, ends)
     longest = np.full((ranks + 1, ranks), -np.inf)
     longest[0] = 0.0  # from any rank
     for k in range(ranks):
@@ -79,25 +91,3 @@ def span_bound(question: Question, held: np.ndarray) -> float:
         drained = (between + m * (forward + back)[rank:]).max() + weight[rank]
         best = max(best, float(busy), float(drained))
     return best
-
-
-def _ends(timeline: Timeline, late: int) -> np.ndarray:
-    """When each rank ends if rank `late` is free at 0 and all others were free long before that."""
-    graph, ranks = timeline.graph, timeline.schedule.ranks
-    node_rank = timeline.node_rank
-    length = timeline.node_end - timeline.node_start
-    end = np.full(len(graph) + 1, -np.inf)
-    first = np.full(ranks, -1)
-    for node in np.argsort(graph.order.cell):  # after all that it waits for
-        start = -np.inf
-        rank = node_rank[node]
-        if first[rank] < 0:
-            first[rank] = node
-            start = 0.0 if rank == late else -np.inf
-        for waits, delay in zip(graph.waits, timeline.delays, strict=True):
-            if waits[node] < len(graph):
-                start = max(start, end[waits[node]] + (0.0 if delay is None else delay[node]))
-        end[node] = start + length[node]
-    last = np.full(ranks, -np.inf)
-    np.maximum.at(last, node_rank, end[:-1])
-    return last

@@ -18,8 +18,8 @@ from pipelab.engine.best_schedules.result import BestSchedule
 from pipelab.engine.best_schedules.start import first_schedules
 from pipelab.engine.deadline import Deadline, deadline_of
 from pipelab.engine.options import check_options
-from pipelab.engine.schedules.lower_bounds import lower_bound
 from pipelab.engine.timeline.costs import StageCosts
+from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.errors import InvalidValue

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pipelab.engine.best_schedules.question import MEMORY_SLACK, Question
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.schedules import schedule
-from pipelab.engine.timeline.event_times import simulate
+from pipelab.engine.timeline.simulation import simulate
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.schedules import Schedule
 

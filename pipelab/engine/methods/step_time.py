@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.methods.latency import refuse_transfers
 from pipelab.engine.objective import status_and_least
-from pipelab.engine.schedules.by_name import name_of
+from pipelab.engine.schedules.rules import name_of
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.timeline import TrainingTimeline, training_timeline

@@ -1,11 +1,10 @@
 """Times for a schedule: costs in, a timeline with its measures out."""
 
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.event_times import simulate
-from pipelab.engine.timeline.of_placement import inference_costs, timeline_of
-from pipelab.engine.timeline.placed import PlacedTimeline
+from pipelab.engine.timeline.placed import PlacedTimeline, inference_costs
+from pipelab.engine.timeline.simulation import simulate
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.engine.timeline.training import TrainingTimeline, training_timeline
+from pipelab.engine.timeline.training import TrainingTimeline, timeline_of, training_timeline
 
 __all__ = [
     "PlacedTimeline",

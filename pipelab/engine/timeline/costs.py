@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.engine.schedules.validation import refuse
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidSchedule, InvalidValue
 from pipelab.fields import instance, is_list, whole_number
 from pipelab.schedules import Schedule
 
@@ -155,7 +154,9 @@ class StageCosts:
         (0.5, 1.5, 1.5, 0.5)
         """
         _check_schedule("StageCosts.cut_for", schedule)
-        refuse(columns := columns_of(schedule))
+        columns = columns_of(schedule)
+        if columns.defects:
+            raise InvalidSchedule(columns.defects, f"schedule {columns.name!r}")
         if columns.stage_rank == tuple(range(columns.ranks)):
             return self
         if isinstance(self.comm, tuple):

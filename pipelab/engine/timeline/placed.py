@@ -4,16 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import zip_longest
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pipelab.display import NO_FORMULAS, counted, table
-from pipelab.engine.timeline.in_flight import least_in_flight, round_time, simulate_in_flight
+from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, evaluate, tally
-from pipelab.fields import given, whole_number
+from pipelab.fields import given, instance, real_number, whole_number
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -85,7 +87,7 @@ class PlacedTimeline:
         """Stages and links in pipeline order, one for each rank of `timeline`."""
         costs = self.timeline.costs
         waits = [*costs.arrays(np.size(costs.forward), None)["comm"].tolist(), self.leaving]
-        return lanes_of(self.evaluation, costs.forward, waits)
+        return lanes_of(self.evaluation, np.atleast_1d(costs.forward).tolist(), waits)
 
     @property
     def predicted_rate(self) -> float:
@@ -99,11 +101,10 @@ class PlacedTimeline:
 
     @cached_property
     def steady_rate(self) -> float:
-        """Tokens/s of the full pipeline, measured in a simulation.
+        """Tokens/s of the full pipeline; filling and draining do not count.
 
         The tokens of `in_flight` microbatches over the time between two completions that lie so
-        many apart. Filling and draining do not count; see
-        `pipelab.engine.timeline.in_flight.round_time`.
+        many apart (`pipelab.engine.timeline.placed.round_time`).
         """
         return self._rate(self.in_flight)
 
@@ -140,7 +141,7 @@ class PlacedTimeline:
         )
 
     def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
-        """The steady rate against microbatches in flight, simulated one by one.
+        """The steady rate against microbatches in flight.
 
         Parameters
         ----------
@@ -159,8 +160,6 @@ class PlacedTimeline:
         ------
         InvalidValue
             A number is no positive whole one.
-        TooLarge
-            So many in flight are more than 5 million actions.
         """
         import pandas as pd
 
@@ -246,7 +245,9 @@ def stage_label(evaluation: Evaluation, index: int) -> str:
     return f"stage {index + 1}: {counted(layers, 'layer')} on {tally(report.gpu_types)}"
 
 
-def lanes_of(evaluation: Evaluation, seconds: Any, waits: Any) -> tuple[Lane, ...]:
+def lanes_of(
+    evaluation: Evaluation, seconds: Iterable[float], waits: Iterable[float]
+) -> tuple[Lane, ...]:
     """The lanes of an evaluated placement, with their times."""
     lanes = []
     for position, (each, wait) in enumerate(zip(seconds, waits, strict=True)):
@@ -265,25 +266,117 @@ def with_memory_for(problem: Problem, placement: Placement, number: int) -> Eval
         return None
 
 
-def placed_timeline(
-    problem: Problem,
-    placement: Placement,
-    evaluation: Evaluation,
-    costs: Any,
-    leaving: float,
-    microbatches: int | None,
-    in_flight: int | None,
-) -> PlacedTimeline:
-    """Simulate; by default with as many in flight as the placement attains its rate with."""
-    if in_flight is None:
-        in_flight = given(evaluation.in_flight)
-    microbatches = (
-        3 * in_flight
-        if microbatches is None
-        else whole_number("timeline_of", "microbatches", microbatches)
+def round_time(costs: StageCosts, in_flight: int, leaving: float = 0.0) -> float:
+    """Return how long a full pipeline takes for `in_flight` completions, in the costs' unit.
+
+    No shorter than the slowest lane works on them, and no shorter than one microbatch's traversal,
+    after which the next may enter in its place; and as long as the longer of the two, as whatever
+    leaves was delayed either by the slowest lane, which then never idles, or by nothing but its own
+    traversal. `simulate_in_flight` shows the same.
+    """
+    return max(in_flight * float(np.max(costs.forward)), _traversal(costs, leaving))
+
+
+def least_in_flight(
+    costs: StageCosts, rate: float, leaving: float = 0.0, tolerance: float = 1e-6
+) -> int:
+    """Return the fewest microbatches in flight with which a full pipeline completes `rate` per unit of time.
+
+    Little's law: the rate times the traversal.
+
+    Raises
+    ------
+    InvalidValue
+        The rate is beyond the slowest lane's.
+    """
+    slowest = float(np.max(costs.forward))
+    if rate * slowest * (1 - tolerance) > 1:
+        raise InvalidValue(
+            "least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")]
+        )
+    return max(1, ceil(rate * (1 - tolerance) * _traversal(costs, leaving)))
+
+
+def _traversal(costs: StageCosts, leaving: float) -> float:
+    """From the entry into an empty pipeline to the exit."""
+    lanes = np.size(costs.forward)
+    return float(np.sum(costs.forward) + np.sum(costs.arrays(lanes, None)["comm"])) + leaving
+
+
+def inference_costs(problem: Problem, placement: Placement, tokens: float) -> StageCosts:
+    """Forward times of a placement's stages and links, for microbatches of so many tokens.
+
+    Every link is a stage of its own here: it carries one microbatch at a time, just as a stage
+    computes one, and can therefore be the bottleneck. `comm` is how much longer a microbatch takes,
+    while the next one may begin: a stage whose GPUs take turns (`costs.pass_time`) is free
+    again before it has finished a microbatch. The last stage's is not in the costs, as nothing
+    comes after it; `pl.timeline_of` and `seconds_per_pass` count it.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `link_units="tokens"`, unless there is no link.
+    placement : Placement
+        Checked by `pl.evaluate`, whose rates are used.
+    tokens : float
+        Tokens of one microbatch, above 0.
+
+    Returns
+    -------
+    StageCosts
+        In seconds: stage 1, link 1→2, stage 2, …; `comm` from each of these to the next.
+
+    Raises
+    ------
+    InvalidValue
+        `tokens` is not positive, the problem counts links in transfers, which have no size in
+        tokens, or an argument is not a problem or not a placement.
+    InvalidPlacement
+        The placement is not valid for this problem.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens")
+    >>> costs = pl.inference_costs(tiny, pl.Placement.of([(2, (0,)), (2, (2,))]), tokens=1000)
+    >>> len(costs.forward)
+    3
+    >>> many = pl.simulate(pl.schedule("Inference", 3, 10_000), costs)
+    >>> round(10_000 * 1000 / many.makespan, 1)  # tokens/s
+    134.6
+    """
+    instance(
+        "inference_costs", "problem", problem, Problem, "a Problem; load one with pl.load_case(...)"
     )
-    timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
-    return PlacedTimeline(problem, placement, evaluation, in_flight, timeline, leaving)
+    instance(
+        "inference_costs",
+        "placement",
+        placement,
+        Placement,
+        "a Placement, such as pl.solve(problem).placement",
+    )
+    if real_number("inference_costs", "tokens", tokens) <= 0:
+        raise InvalidValue("inference_costs", [("tokens", tokens, "expected more than 0")])
+    return lane_costs(evaluate(problem, placement), tokens, "inference_costs")[0]
+
+
+def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
+    """The lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
+    refuse_transfers_per_second(evaluation, what)
+    lanes = [
+        lane
+        for pair in zip_longest(evaluation.stages, evaluation.links)
+        for lane in pair
+        if lane is not None
+    ]
+    share = tokens / evaluation.tokens
+    busy = [tokens / lane.throughput for lane in lanes]
+    waits = [share * lane.seconds - time for lane, time in zip(lanes, busy, strict=True)]
+    # Where a lane is busy for as long as a microbatch is on it, the difference is a rounding error.
+    waits = [wait if wait > 1e-9 * time else 0.0 for wait, time in zip(waits, busy, strict=True)]
+    *between, leaving = waits
+    comm = tuple(between) if any(between) else 0.0
+    return StageCosts(tuple(busy), comm=comm, unit="s"), leaving
 
 
 def refuse_transfers_per_second(evaluation: Evaluation, what: str) -> None:

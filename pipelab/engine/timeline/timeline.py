@@ -2,25 +2,97 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules.columns import TRANSFERS, Columns, columns_of
-from pipelab.engine.schedules.compiled import Graph
-from pipelab.engine.timeline.activation_memory import Steps, memory, peak_in_flight
+from pipelab.engine.schedules.columns import IDLE, B, Columns, F, Graph, I, W, columns_of
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.critical_path import (
-    Binding,
-    binding,
-    critical_entries,
-    names_waited_for,
-)
-from pipelab.engine.timeline.idle_time import Idle, idle
+from pipelab.errors import InvalidValue
+from pipelab.fields import numbered
 from pipelab.schedules import Action, Schedule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+class Steps(NamedTuple):
+    """A step function: `amount[i]` from `time[i]` to `time[i + 1]`, which may be the same moment."""
+
+    time: np.ndarray
+    amount: np.ndarray
+
+
+class Idle(NamedTuple):
+    """Idle time of every rank, each an array of shape (ranks,); the four add up to makespan - busy.
+
+    The part of a gap in which only a message is in transit is `network`, whenever it falls:
+    all work that is waited for has ended. The rest is `warm_up` up to the rank's first backward,
+    `cool_down` after its last forward, and `steady` between. Forward-only schedules warm up to
+    their first action and cool down after their last.
+    """
+
+    warm_up: np.ndarray
+    steady: np.ndarray
+    cool_down: np.ndarray
+    network: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """All idle time of every rank."""
+        return self.warm_up + self.steady + self.cool_down + self.network
+
+    def to_frame(self) -> "DataFrame":
+        """One row per rank."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"rank": range(len(self.warm_up)), **self._asdict(), "total": self.total}
+        )
+
+    def _repr_html_(self) -> str:
+        from pipelab.display import table
+
+        return table(self.to_frame())
+
+
+class Binding(NamedTuple):
+    """What every node waited for last, each an array of shape (nodes,).
+
+    Attributes
+    ----------
+    node : int array
+        The number of nodes means "nothing".
+    entry : int array
+        The entry that was meant, -1 for nothing: the half of a pair whose result was needed, or its
+        forward, where its rank was busy with the pair as a whole.
+    whole : bool array
+        True where a rank was busy, False where data was needed.
+    second : bool array
+        True where it was the second half of a pair that had to wait.
+    """
+
+    node: np.ndarray
+    entry: np.ndarray
+    whole: np.ndarray
+    second: np.ndarray
+
+
+class Messages(NamedTuple):
+    """Every message between two ranks, each an array of shape (messages,).
+
+    Attributes
+    ----------
+    maker, taker : int arrays
+        Entries of the schedule: the action whose result is sent and the one that uses it.
+    leaves, arrives : float arrays
+        From the maker's end to the taker's start.
+    """
+
+    maker: np.ndarray
+    taker: np.ndarray
+    leaves: np.ndarray
+    arrives: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +102,20 @@ class Timeline:
     Attributes
     ----------
     schedule : Schedule
-        What was simulated; with messages as actions, where transfers are blocking.
+        What was simulated.
     costs : StageCosts
         Of its stages and links.
-    transfers : {"buffered", "queued", "rendezvous", "blocking"}
+    transfers : {"buffered", "queued"}
         As for `simulate`.
     synchronous_optimizer : bool
         As for `simulate`.
     node_start, node_end : arrays of float, shape (nodes,)
         When every node starts and ends; a node is an action or a pair.
     graph : Graph
-        What waits for what (`pipelab.engine.schedules.compiled`).
-    delays : tuple of arrays of float, shape (nodes,), or None
-        For each array of the graph's `waits`, how long after what it waits for a node may start;
-        None for at once.
+        What waits for what (`pipelab.engine.schedules.columns`).
+    arrivals : tuple of arrays of float, shape (nodes,)
+        For each array of the graph's `waits`, when what a node waits for is there; at most 0 where it
+        waits for nothing.
 
     Examples
     --------
@@ -61,7 +133,7 @@ class Timeline:
     node_start: np.ndarray = field(repr=False)  # a node is an action or a pair
     node_end: np.ndarray = field(repr=False)
     graph: Graph = field(repr=False)
-    delays: tuple = field(repr=False)
+    arrivals: tuple[np.ndarray, ...] = field(repr=False)
 
     @property
     def columns(self) -> Columns:
@@ -85,8 +157,8 @@ class Timeline:
 
     @cached_property
     def node_works(self) -> np.ndarray:
-        """True for nodes that compute; False for sends, receives and idle ticks; (nodes,) array of bools."""
-        return self.columns.kind[self.node_entry] < TRANSFERS[0]
+        """True for nodes that compute, False for idle ticks; (nodes,) array of bools."""
+        return self.columns.kind[self.node_entry] != IDLE
 
     @cached_property
     def node_rank(self) -> np.ndarray:
@@ -103,6 +175,13 @@ class Timeline:
     def makespan(self) -> float:
         """From 0 to the end of the last action, the optimizer not counted."""
         return float(self.node_end.max())
+
+    @cached_property
+    def rank_ends(self) -> np.ndarray:
+        """When every rank has ended, 0 for a rank that does nothing; shape (ranks,)."""
+        ends = np.zeros(self.schedule.ranks)
+        np.maximum.at(ends, self.node_rank, self.node_end)
+        return ends
 
     @cached_property
     def rank_spans(self) -> np.ndarray:
@@ -144,10 +223,9 @@ class Timeline:
     @property
     def optimizer_start(self) -> tuple[float, ...]:
         """When each rank's optimizer step starts: after its own last action, or after everybody's."""
-        last = np.zeros(self.schedule.ranks)
-        np.maximum.at(last, self.node_rank, self.node_end)
+        ends = self.rank_ends
         return tuple(
-            (np.full_like(last, self.makespan) if self.synchronous_optimizer else last).tolist()
+            (np.full_like(ends, self.makespan) if self.synchronous_optimizer else ends).tolist()
         )
 
     @property
@@ -163,7 +241,7 @@ class Timeline:
     @property
     def peak_in_flight(self) -> tuple[int, ...]:
         """Per rank, most forwards (microbatches times chunks) whose backward has not ended."""
-        return peak_in_flight(self.columns)
+        return self.columns.peak_in_flight
 
     @property
     def peak_memory(self) -> tuple[float, ...]:
@@ -176,11 +254,14 @@ class Timeline:
             (`weight_activation`).
         """
         return tuple(
-            float(memory(self, rank).amount.max(initial=0.0)) for rank in range(self.schedule.ranks)
+            float(self.memory(rank).amount.max(initial=0.0)) for rank in range(self.schedule.ranks)
         )
 
     def memory(self, rank: int) -> Steps:
-        """Memory held for activations over time.
+        """Memory held for activations over time: from a forward's start to the end of its backward.
+
+        An input gradient leaves `weight_activation` behind until the weight gradient ends. Without
+        backwards (inference), a forward's activations go as it ends.
 
         Parameters
         ----------
@@ -199,12 +280,70 @@ class Timeline:
             There is no such rank, or the backward is split and the costs do not say what a weight
             gradient needs (`weight_activation`).
         """
-        return memory(self, rank)
+        columns = self.columns
+        rank = numbered("memory", "rank", rank, columns.ranks, "rank")
+        mine = slice(columns.first[rank], columns.first[rank + 1])
+        kind, stage, node = columns.kind[mine], columns.stage[mine], self.graph.node[mine]
+        start, end = self.start[mine], self.end[mine]
+        table = self.costs.tables(self.schedule)
+        full, rest = table["activation"][stage], np.zeros(len(stage))
+        if columns.splits_backward:
+            if self.costs.weight_activation is None:
+                expected = (
+                    f"{columns.name} splits its backward: expected what its weight gradient still needs of a "
+                    "microbatch's activations, such as StageCosts(…, weight_activation=32 / 34)"
+                )
+                raise InvalidValue("memory", [("weight_activation", None, expected)])
+            rest = table["weight_activation"][stage]
+        changes = [
+            (kind == F, 0, start, full),
+            (kind == B, 1, end, -full),
+            (kind == I, 1, end, rest - full),
+            (kind == W, 1, end, -rest),
+        ]
+        if columns.forward_only:
+            changes.append((kind == F, 1, end, -full))
+        # In the order of the rank, which does one thing at a time: each node takes as it starts and
+        # frees as it ends.
+        place, time, change = (
+            np.concatenate(parts)
+            for parts in zip(
+                *((2 * node[m] + late, at[m], by[m]) for m, late, at, by in changes), strict=True
+            )
+        )
+        order = np.argsort(place, kind="stable")
+        return _stepped(time[order], change[order])
 
     @cached_property
     def idle(self) -> Idle:
-        """Idle time of every rank by its cause; see `pipelab.engine.timeline.idle_time.Idle`."""
-        return idle(self)
+        """Idle time of every rank by its cause: every gap before an action, and the one behind the last."""
+        graph, rank, ranks, kind = (
+            self.graph,
+            self.node_rank,
+            self.schedule.ranks,
+            self.columns.kind,
+        )
+        known = np.append(self.node_end, 0.0)
+        before = known[graph.waits[0]]
+        gap = self.node_start - before
+        # When the last of all that is waited for ended, messages not counted.
+        network = self.node_start - np.maximum.reduce([known[waits] for waits in graph.waits])
+        first_backward, last_forward = np.full(ranks, np.inf), np.full(ranks, -np.inf)
+        turns = kind == F if self.columns.forward_only else np.isin(kind, (B, I))
+        np.minimum.at(first_backward, self.columns.rank[turns], self.start[turns])
+        np.maximum.at(last_forward, self.columns.rank[kind == F], self.end[kind == F])
+        early = self.node_start <= first_backward[rank]
+        late = ~early & (before >= last_forward[rank])
+
+        def by_rank(chosen: np.ndarray, amount: np.ndarray) -> np.ndarray:
+            return np.bincount(rank, np.where(chosen, amount, 0.0), ranks)
+
+        return Idle(
+            by_rank(early, gap - network),
+            by_rank(~early & ~late, gap - network),
+            by_rank(late, gap - network) + self.makespan - self.rank_ends,
+            np.bincount(rank, network, ranks),
+        )
 
     @cached_property
     def waited_for(self) -> np.ndarray:
@@ -218,13 +357,65 @@ class Timeline:
 
     @cached_property
     def binding(self) -> Binding:
-        """What every node waited for last; see `pipelab.engine.timeline.critical_path.Binding`."""
-        return binding(self)
+        """For every node what it waited for last. Of several that end together, the one on the same rank is named."""
+        graph, n = self.graph, len(self.graph)
+        node, which, best = np.full(n, n), np.zeros(n, dtype=np.int64), np.full(n, -1.0)
+        for i, (waits, arrival) in enumerate(zip(graph.waits, self.arrivals, strict=True)):
+            better = (waits < n) & (arrival > best)
+            node[better], which[better], best[better] = waits[better], i, arrival[better]
+        entry, whole = np.append(self.node_entry, -1)[node], np.ones(n, bool)
+        second = np.zeros(n, bool)
+        for i in range(len(graph.waits)):
+            needed = graph.needed(i)
+            if needed is not None:
+                mine = (which == i) & (node < n)
+                entry[mine], whole[mine], second[mine] = needed[mine], False, i == 2
+        return Binding(node, entry, whole, second)
+
+    def names_waited_for(self, entries: np.ndarray) -> list[str]:
+        """What each of these entries waited for last, as text.
+
+        Parameters
+        ----------
+        entries : int array
+            As the rows of `columns` number them.
+
+        Returns
+        -------
+        list of str
+            Empty for nothing; a pair where a rank was busy with one.
+        """
+        bound, columns, node = self.binding, self.columns, self.graph.node[entries]
+        wanted = zip(bound.entry[node].tolist(), bound.whole[node].tolist(), strict=True)
+        paired, texts = columns.paired.tolist(), columns.texts
+        return [
+            # a whole pair is its first half
+            "" if i < 0 else str(columns.whole(i)) if whole and paired[i] else texts[i]
+            for i, whole in wanted
+        ]
+
+    @property
+    def messages(self) -> Messages:
+        """All messages between two ranks, in the order of their takers."""
+        columns = self.columns
+        taker = np.flatnonzero(columns.links < columns.stages - 1)
+        maker = columns.makers[taker]
+        return Messages(maker, taker, self.end[maker], self.start[taker])
 
     @cached_property
     def critical_entries(self) -> np.ndarray:
-        """Entries on the critical path, first to last; an array of ints."""
-        return critical_entries(self)
+        """Entries on the critical path, first to last; it ends with the action that ends last.
+
+        Of a pair, the half whose result is needed next; where nothing is but the rank, the half that
+        had to wait.
+        """
+        bound, first, n = self.binding, self.node_entry, len(self.graph)
+        node, needed, path = int(np.argmax(self.node_end)), -1, []
+        while node < n:
+            path.append(needed if needed >= 0 else int(first[node]) + int(bound.second[node]))
+            needed = -1 if bound.whole[node] else int(bound.entry[node])
+            node = int(bound.node[node])
+        return np.array(path[::-1])
 
     @property
     def critical_path(self) -> tuple[Action, ...]:
@@ -243,7 +434,7 @@ class Timeline:
         frame = self.columns.to_frame().drop(columns="position")
         unit = f"_{self.costs.unit}" if self.costs.unit else ""
         frame["start" + unit], frame["end" + unit] = self.start, self.end
-        frame["waited_for"] = names_waited_for(self, np.arange(len(self.columns)))
+        frame["waited_for"] = self.names_waited_for(np.arange(len(self.columns)))
         return frame
 
     def measures(self) -> dict[str, float]:
@@ -277,3 +468,20 @@ class Timeline:
 def _ratio(part: float, whole: float) -> float:
     """0 where all costs are zero: nothing takes time, so nothing is idle."""
     return float(part / whole) if whole else 0.0
+
+
+def _stepped(time: np.ndarray, change: np.ndarray) -> Steps:
+    """One step per moment, and one of no length before it where more was held for that moment alone."""
+    amount = np.cumsum(change)
+    begins = (
+        np.flatnonzero(np.append(True, time[1:] != time[:-1]))
+        if len(time)
+        else np.zeros(0, np.int64)
+    )
+    if not len(begins):
+        return Steps(np.zeros(1), np.zeros(1))
+    last = amount[np.append(begins[1:], len(time)) - 1]
+    most, before = np.maximum.reduceat(amount, begins), np.append(0.0, last[:-1])
+    shown = np.stack([most > np.maximum(before, last), np.ones(len(last), bool)], axis=1).ravel()
+    times, amounts = np.repeat(time[begins], 2), np.stack([most, last], axis=1).ravel()
+    return Steps(np.append(0.0, times[shown]), np.append(0.0, amounts[shown]))

@@ -1,30 +1,33 @@
-"""A placement run as a training pipeline: forward and backward over its stages."""
+"""A placement run as a pipeline: one training step, forward and backward, or inference (`timeline_of`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
+
+import numpy as np
 
 from pipelab.costs import MEMORY_SLACK, TrainingCost
 from pipelab.display import NO_FORMULAS, table
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.engine.timeline.event_times import simulate
-from pipelab.engine.timeline.placed import refuse_transfers_per_second, stage_label
-from pipelab.engine.timeline.timeline import Timeline
-from pipelab.engine.timeline.training_costs import (
-    by_cost_model,
-    by_multiples,
-    hops,
-    in_training,
-    stages_of,
+from pipelab.engine.timeline.costs import StageCosts
+from pipelab.engine.timeline.placed import (
+    PlacedTimeline,
+    lane_costs,
+    refuse_transfers_per_second,
+    stage_label,
+    with_memory_for,
 )
+from pipelab.engine.timeline.simulation import simulate, simulate_in_flight
+from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidValue
-from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import given, whole_number
-from pipelab.placement import Placement
+from pipelab.evaluation import Evaluation, StageReport, evaluate
+from pipelab.fields import given, is_list, real_number, true_or_false, whole_number
+from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
+from pipelab.schedules import Schedule
 from pipelab.solving import Result, placement_in
 
 if TYPE_CHECKING:
@@ -204,12 +207,12 @@ def training_timeline(
     backward_input: float | None = None,
     backward_weight: float | None = None,
     weight_activation: float | None = None,
-    transfers: str = "queued",
     recompute: str | Sequence[str] | None = None,
     bytes_per_parameter: float | None = None,
 ) -> TrainingTimeline:
     """Run one training step of a placement: forward and backward over its stages, simulated.
 
+    Messages between two ranks go one at a time, at the speed of the slower direction.
     With `Roofline` the times of both gradients, of the step at the end and what is kept in memory
     come from `Roofline.training_cost`. Other cost models give the forward alone. The placement must
     fit in memory for inference; for training, `TrainingTimeline.to_frame` shows what it needs.
@@ -232,9 +235,6 @@ def training_timeline(
     weight_activation : float, optional
         Share of a microbatch's activations that its weight gradient still needs. Only the memory of
         a schedule with a split backward depends on it; see `pl.StageCosts`.
-    transfers : str
-        As for `pl.simulate`: by default messages between two ranks go one at a time, at the speed
-        of the slower direction.
     recompute : {"none", "selective", "full", "auto"} or a sequence of them, optional
         Which activations are computed a second time instead of kept, as for
         `Roofline.training_cost`; none by default. "auto": full on the stages that do not fit
@@ -292,6 +292,244 @@ def training_timeline(
     else:
         per_rank = by_cost_model(stages, *multiples)
     costs = replace(per_rank.cut_for(order), comm=hops(in_training(problem), placement, order))
-    timeline = simulate(order, costs, transfers=transfers)
+    timeline = simulate(order, costs, transfers="queued")
     how = None if found is None else tuple(mode for _, mode in found)
     return TrainingTimeline(problem, placement, evaluation, timeline, stages, how)
+
+
+def stages_of(
+    problem: Problem,
+    evaluation: Evaluation,
+    order: Schedule,
+    recompute: str | Sequence[str] | None,
+    recipe: Mapping[str, Any],
+) -> tuple[tuple[TrainingCost, str], ...] | None:
+    """What each stage takes and keeps, and what it recomputes; None where the cost model does not say.
+
+    Raises
+    ------
+    InvalidValue
+        `recompute` or `recipe` is given and the cost model knows none, or does not take it.
+    """
+    if not hasattr(problem.costs, "training_cost"):
+        stated = recipe if recompute is None else {"recompute": recompute, **recipe}
+        if stated:
+            name = next(iter(stated))
+            expected = "expected a cost model that knows what training keeps, such as Roofline"
+            raise InvalidValue("timeline_of", [(name, stated[name], expected)])
+        return None
+
+    def cost(report: StageReport, how: str) -> tuple[TrainingCost, str]:
+        more = recipe if how == "none" else {"recompute": how, **recipe}
+        return problem.costs.training_cost(problem, report, **more), how
+
+    reports = evaluation.stages
+    if is_list(recompute):
+        each = list(recompute or ())
+        if len(each) != len(reports):
+            expected = f"expected one for each of {len(reports)} stages, or one for all"
+            raise InvalidValue("timeline_of", [("recompute", recompute, expected)])
+        return tuple(cost(report, how) for report, how in zip(reports, each, strict=True))
+    if recompute != "auto":
+        how = cast(str, recompute or "none")
+        return tuple(cost(report, how) for report in reports)
+    columns = columns_of(order)
+    found = []
+    for report, held, parts in zip(
+        reports, columns.held_counts, columns.held.tolist(), strict=True
+    ):
+        stored = cost(report, "none")
+        fits = needed_gb(stored[0], held, parts) <= min(report.memory_limit_gb) * MEMORY_SLACK
+        found.append(stored if fits else cost(report, "full"))
+    return tuple(found)
+
+
+def needed_gb(cost: TrainingCost, held: np.ndarray, chunks: int) -> float:
+    """GB that a stage of so many chunks needs, on a rank whose order holds so much (`Columns.held_counts`)."""
+    kept = np.array([cost.activation_gb, cost.weight_activation_gb]) / chunks
+    return float(cost.state_gb + cost.working_gb + (held @ kept).max(initial=0.0))
+
+
+def by_cost_model(
+    stages: tuple[TrainingCost, ...],
+    backward_input: float | None,
+    backward_weight: float | None,
+    weight_activation: float | None,
+) -> StageCosts:
+    """Seconds and gigabytes of every rank, as the cost model has them but for what the user states."""
+    forward, back, weight, step, _, held, kept, _ = map(list, zip(*stages, strict=True))
+    if backward_input is not None:
+        back = [_multiple("backward_input", backward_input) * time for time in forward]
+    if backward_weight is not None:
+        weight = [_multiple("backward_weight", backward_weight) * time for time in forward]
+    if weight_activation is not None:
+        kept = [_multiple("weight_activation", weight_activation) * gb for gb in held]
+    return StageCosts(
+        forward,
+        back,
+        weight,
+        activation=held,
+        weight_activation=kept,
+        optimizer=max(step),
+        unit="s",
+    )
+
+
+def by_multiples(
+    evaluation: Evaluation,
+    backward_input: float | None,
+    backward_weight: float | None,
+    weight_activation: float | None,
+) -> StageCosts:
+    """The forward as the cost model has it for whole sequences, and backwards as multiples of it."""
+    forward = [report.seconds for report in evaluation.stages]
+    back = 1.0 if backward_input is None else _multiple("backward_input", backward_input)
+    weight = 1.0 if backward_weight is None else _multiple("backward_weight", backward_weight)
+    return StageCosts(
+        forward,
+        [back * time for time in forward],
+        [weight * time for time in forward],
+        weight_activation=weight_activation,
+        unit="s",
+    )
+
+
+def _multiple(field: str, value: Any) -> float:
+    expected = "expected a multiple of the forward, at least 0"
+    if real_number("timeline_of", field, value, expected) < 0:
+        raise InvalidValue("timeline_of", [(field, value, expected)])
+    return float(value)
+
+
+def in_training(problem: Problem) -> Problem:
+    """With links that carry what stages send in training, where the cost model tells it from inference."""
+    if hasattr(problem.costs, "for_training"):
+        return replace(problem, costs=problem.costs.for_training())
+    return problem
+
+
+def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
+    """Seconds of the message between each stage of the schedule and the next; 0 within a rank."""
+    at, stages = order.stage_rank, placement.stages
+    # A stage's link to itself is left out: a GPU's bandwidth to itself may be any number.
+    return [
+        0.0 if at[s] == at[s + 1] else _hop(problem, stages[at[s]], stages[at[s + 1]])
+        for s in range(order.stages - 1)
+    ]
+
+
+def _hop(problem: Problem, one: Stage, other: Stage) -> float:
+    """Activations go forward, gradients of the same size back: the slowest pair of GPUs in each direction."""
+    pairs = [pair for i in one.gpus for j in other.gpus for pair in ((i, j), (j, i))]
+    cluster = problem.cluster
+    return max(
+        float(
+            problem.message_seconds(
+                cluster.bandwidth_between(*pair), cluster.latency_between(*pair)
+            )
+        )
+        for pair in pairs
+    )
+
+
+@overload
+def timeline_of(
+    problem: Problem,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    in_flight: int | None = None,
+    *,
+    training: Literal[False] = False,
+) -> PlacedTimeline: ...
+@overload
+def timeline_of(
+    problem: Problem,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    *,
+    training: Literal[True],
+    **step: Any,
+) -> TrainingTimeline: ...
+def timeline_of(
+    problem: Problem,
+    placement: Placement | Result,
+    microbatches: int | None = None,
+    in_flight: int | None = None,
+    *,
+    training: bool = False,
+    **step: Any,
+) -> PlacedTimeline | TrainingTimeline:
+    """Run a placement as an inference pipeline: its stage and link times as a schedule, simulated.
+
+    Every stage and every link is a lane that works on one microbatch (the workload's batch) at a
+    time. At most `in_flight` of them are in the pipeline: the next enters when one has left. In
+    decode it is the same one that comes back for its next token, so that they go round in a closed
+    loop; the token itself is assumed to reach the first stage in no time. A lane is busy for as
+    long as its rate says; a stage whose GPUs take turns at whole sequences finishes a microbatch
+    later than that, while the next one is already on it.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `link_units="tokens"`, unless there is no link.
+    placement : Placement or Result
+        A reader's own, or what `pl.solve` returned.
+    microbatches : int, optional
+        How many to show: by default three times as many as are in flight.
+    in_flight : int, optional
+        By default the number with which the placement attains its rate (`Evaluation.in_flight`).
+        Of more than memory holds, the sentence says so; stages then have the times they have with
+        what it holds.
+    training : bool
+        Run one training step instead, forward and backward: see `training_timeline`. So it does
+        wherever the workload's phase is "training".
+    **step
+        Options of a training step, such as `schedule="ZBH1"`.
+
+    Returns
+    -------
+    PlacedTimeline, or TrainingTimeline
+        Times in seconds, rates in tokens/s.
+
+    Raises
+    ------
+    InvalidPlacement
+        The placement breaks a rule or does not fit; names stage, GPU, need and offer.
+    InvalidValue
+        Links are counted in transfers/s, there is no placement, or a count is not a whole number of
+        at least 1.
+    TooLarge
+        More than 5 million forwards.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens")
+    >>> placed = pl.timeline_of(tiny, pl.Placement.of([(2, (0,)), (2, (2,))]))
+    >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.predicted_rate, 3)
+    (2, 134.616, 134.616)
+    >>> print(pl.timeline_of(tiny, placed.placement, in_flight=1).sentence)
+    1 microbatch in flight: 82.5629 tokens/s, 61.3% of the rate of 134.616, which 2 would reach.
+    """
+    trains = isinstance(problem, Problem) and problem.workload.phase == "training"
+    if true_or_false("timeline_of", "training", training) or trains:
+        if in_flight is not None:
+            expected = "expected None: a training step holds what its schedule says"
+            raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])
+        return training_timeline(problem, placement, microbatches, **step)
+    if step:
+        expected = "expected training=True: it is an option of a training step"
+        raise InvalidValue("timeline_of", [(name, value, expected) for name, value in step.items()])
+    placement = placement_in(placement, "timeline_of")
+    evaluation = evaluate(problem, placement)
+    if in_flight is not None:
+        in_flight = whole_number("timeline_of", "in_flight", in_flight)
+        evaluation = with_memory_for(problem, placement, in_flight) or evaluation
+    costs, leaving = lane_costs(evaluation, problem.workload.tokens, "timeline_of")
+    if in_flight is None:
+        in_flight = given(evaluation.in_flight)
+    if microbatches is None:
+        microbatches = 3 * in_flight
+    microbatches = whole_number("timeline_of", "microbatches", microbatches)
+    timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
+    return PlacedTimeline(problem, placement, evaluation, in_flight, timeline, leaving)

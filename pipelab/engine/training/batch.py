@@ -74,8 +74,8 @@ class Batch:
             part = Batch(self.compositions[some], self.cuts[some])
             times, step = part.times(stages, order)
             fits = np.isfinite(times).all(axis=(0, 1)) & np.isfinite(step).all(axis=0)
-            comm = part.take(fits).links(stages, order.together.columns.holder)
+            comm = part.take(fits).links(stages, order.columns.holder)
             if fits.any():
-                ends = order.together.makespans(times[..., fits], comm)
+                ends = order.makespans(times[..., fits], comm)
                 found[some][fits] = ends + step[:, fits].max(axis=0)
         return found
