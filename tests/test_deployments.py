@@ -14,12 +14,11 @@ import oracle
 import pipelab as pl
 from pipelab.deployment import solve_by_every_division
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.deployments import deploying, generation, listing
+from pipelab.engine.deployments import column_generation, deploying, listing
+from pipelab.engine.deployments.listing import ReachableMixes
 from pipelab.engine.deployments.mixes import Mixes
-from pipelab.engine.deployments.offers import offers_of
-from pipelab.engine.deployments.own_limits import OwnLimits
-from pipelab.engine.deployments.pricing import Pricing
-from pipelab.engine.deployments.reachable import ReachableMixes
+from pipelab.engine.deployments.pricing import CapacityPrices, Pricing
+from pipelab.engine.deployments.workloads import offers_of
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 
 
@@ -185,12 +184,12 @@ def test_dual_prices_bound_every_pipeline(seed):
     (offer,) = offers_of(problem, [problem.workload], NEVER) or [None]
     if offer is None:
         return
-    pricing, classes = Pricing(offer.rates), stage_rates(problem).classes
+    pricing, classes = Pricing(offer), stage_rates(problem).classes
     rng = np.random.default_rng(seed)
     price = rng.choice([0.0, 1e-9, 0.3, 1 / 3, 7.0], len(classes))
     asked, least = pricing.asked[0], None
     if len(offer.rates.classes) == len(classes):
-        least = pricing.least(price)
+        least = pricing.least(price).price
     for rate, used, _ in oracle.placements(problem) if least is not None else ():
         paid = sum(price[classes.of[g]] for g in used)
         reached = least[asked <= rate * (1 + 1e-9)]
@@ -266,20 +265,19 @@ def test_prices_that_keep_a_pipeline_to_its_gpus(seed, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", [15, 19, 26, 43, 50, 71, 83, 87])
-def test_own_limits_are_no_more_than_any_pipeline_costs(seed):
+def test_capacity_prices_are_no_more_than_any_pipeline_costs(seed):
     """Prices of one pipeline's own GPUs raise what rates cost at least; no pipeline of the rate costs less."""
     problem = unbound(seed)
     (offer,) = offers_of(problem, [problem.workload], NEVER)
-    pricing, classes = Pricing(offer.rates), offer.rates.classes
+    pricing, classes = Pricing(offer), offer.rates.classes
     cost = np.random.default_rng(seed).uniform(0.1, 2.0, len(classes))
-    least = [pricing.least(cost)]
-    before = least[0].copy()
-    OwnLimits([pricing], classes.count).raise_least(cost, least, NEVER)
-    assert (least[0] >= before).all()
-    assert (least[0] > before * (1 + 1e-9)).any()
+    before = pricing.least(cost)
+    least = CapacityPrices(pricing, classes.count).raised(cost, before, NEVER).price
+    assert (least >= before.price).all()
+    assert (least > before.price * (1 + 1e-9)).any()
     for rate, used, _ in oracle.placements(problem):
         paid = sum(cost[classes.of[g]] for g in used)
-        assert paid >= least[0][pricing.asked[0] <= rate * (1 + 1e-9)].max(initial=0.0) * (1 - 1e-9)
+        assert paid >= least[pricing.asked[0] <= rate * (1 + 1e-9)].max(initial=0.0) * (1 - 1e-9)
 
 
 def test_small_classes_leave_little_open_without_a_list():
@@ -297,7 +295,7 @@ def test_small_classes_leave_little_open_without_a_list():
 
 
 def test_progress_goes_on_while_pipelines_are_listed(monkeypatch):
-    monkeypatch.setattr(generation, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(column_generation, "_SILENT_SECONDS", 0.0)
     problem, seen = heterogeneous((4, 8, 12), "Llama-3-70B"), []
     found = pl.deploy(problem, on_progress=seen.append)
     assert found.status == "optimal"
@@ -319,10 +317,14 @@ def test_what_was_listed_at_an_early_end_counts(monkeypatch):
 
     monkeypatch.setattr(ReachableMixes, "at", ends_after_some)
     monkeypatch.setattr(
-        generation.Generation, "run", lambda self: self._price(self.demand.counts * 0 + 1.0, 1.0)
+        column_generation.Generation,
+        "run",
+        lambda self: self._price(self.demand.counts * 0 + 1.0, 1.0),
     )
     monkeypatch.setattr(
-        generation.Generation, "round_off", _only_listed(generation.Generation.round_off)
+        column_generation.Generation,
+        "round_off",
+        _only_listed(column_generation.Generation.round_off),
     )
     found = pl.deploy(problem, stop=stop)
     assert found.stopped_by == "stop"

@@ -13,9 +13,9 @@ from test_objectives import late, priced, small
 import pipelab as pl
 from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.deployments import steady_pricing
-from pipelab.engine.deployments.offers import offers_attaining
-from pipelab.engine.deployments.steady_pricing import SteadyPricing
+from pipelab.engine.deployments import pricing
+from pipelab.engine.deployments.pricing import AttainablePricing
+from pipelab.engine.deployments.workloads import offers_attaining
 
 RANDOM = {
     "memory for a few": lambda seed: tight(seed, late=seed % 2 == 0),
@@ -93,14 +93,14 @@ def test_the_cheapest_for_a_load(seed):
 @pytest.mark.parametrize("seed", range(16))
 def test_no_pipeline_yields_more_per_price_than_pricing_says(seed, monkeypatch):
     """With few steps of rates, so that each stands for a wide range."""
-    monkeypatch.setattr(steady_pricing, "_RATES", 3)
+    monkeypatch.setattr(pricing, "_RATES", 3)
     problem = with_load(late(small(seed, link_units="tokens"), seed), 2, 4)
     offers = offers_attaining(problem, [Range(2, 2)], NEVER)
     if not offers:
         return
-    pricing, classes = SteadyPricing(offers[0].rates, offers[0]), offers[0].rates.classes
+    priced, classes = AttainablePricing(offers[0]), offers[0].rates.classes
     price = np.random.default_rng(seed).choice([1e-6, 0.3, 1 / 3, 7.0], len(classes))
-    least, (low, high) = pricing.least(price), pricing.asked
+    least, (low, high) = priced.least(price).price, priced.asked
     for rate, used in every_pipeline(problem, [4], 2):
         paid = sum(price[classes.of[g]] for g in used)
         ranges = (low <= rate * (1 + 1e-9)) & (rate <= high * (1 + 1e-9))

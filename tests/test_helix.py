@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import maximum_flow
 
 import pipelab as pl
 from pipelab import course
-from pipelab.engine.deployments import generation, listing
+from pipelab.engine.deployments import column_generation, listing
 
 NAMES = ["single24", "geo24", "hetero42"]
 
@@ -85,9 +85,9 @@ def test_when_listing_is_ended_the_best_of_the_list_is_used_and_no_more(monkeypa
         solved.append(len(columns))
         return relaxed_there(demand, columns)
 
-    list_all_there_are, relaxed_there = listing.list_all, generation.relaxed
+    list_all_there_are, relaxed_there = listing.list_all, column_generation.relaxed
     monkeypatch.setattr(listing, "list_all", list_all)
-    monkeypatch.setattr(generation, "relaxed", relaxed)
+    monkeypatch.setattr(column_generation, "relaxed", relaxed)
     found = pl.deploy(_as_problem(course.helix_cluster("hetero42")), stop=stop)
     assert max(listed) > 50_000
     assert max(solved) < 5_000

@@ -15,11 +15,21 @@ import numpy as np
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.deployments.deploying import attains, deploy
 from pipelab.engine.deployments.listing import Listed, list_all, list_attaining
-from pipelab.engine.deployments.mixes import Mixes
-from pipelab.engine.deployments.offers import Offer, first_ranges, offers_attaining, offers_of
+from pipelab.engine.deployments.mixes import (
+    MOST_STEPS,
+    Mixes,
+    best_sums,
+    chosen,
+    number_of_steps,
+)
 from pipelab.engine.deployments.read_back import pipelines_of
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.deployments.sums import MOST_STEPS, best_sums, chosen, number_of_steps
+from pipelab.engine.deployments.workloads import (
+    Offer,
+    first_ranges,
+    offers_attaining,
+    offers_of,
+)
 from pipelab.engine.objective import status_and_bound
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import TooLarge
@@ -110,10 +120,17 @@ def _point(offers: list[Offer], columns: list, listed: Listed, deadline: Deadlin
         value, None if not listed.complete else value if near else bound
     )
     return Deployment(
-        offers[0].problem, status, pipelines, value, bound, 0.0, deadline.spent,
+        problem=offers[0].problem,
+        status=status,
+        pipelines=pipelines,
+        throughput=value,
+        bound=bound,
+        at_least=0.0,
+        seconds=deadline.spent,
         size={"classes": len(offers[0].rates.classes), "columns": len(listed.columns)},
-        reason="the fastest deployment that costs no more", again=deploy,
-    )  # fmt: skip
+        reason="the fastest deployment that costs no more",
+        again=deploy,
+    )
 
 
 def _in_steps(

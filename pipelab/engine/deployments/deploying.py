@@ -1,8 +1,9 @@
 """deploy(problem): several pipelines at once, proven best among all deployments.
 
-First column generation (`generation`): a bound and a deployment close to it within a few rounds.
-If a gap remains, every pipeline that a better deployment could have is listed (`reachable`), and the
-whole program over these proves the best.
+First column generation: a bound and a deployment close to it within a few rounds. If a gap remains,
+every pipeline that a better deployment could have is listed (`listing`), and the whole program over these
+proves the best. All that twice: by rates, which no pipeline exceeds, and then by attainable rates if some
+of the pipelines found attain less than their rates.
 """
 
 import math
@@ -15,28 +16,33 @@ import numpy as np
 from annotated_types import MinLen
 from pydantic import BeforeValidator
 
+from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
-from pipelab.engine.deployments.generation import Generation
+from pipelab.engine.deployments.column_generation import Column, Demand, Generation
 from pipelab.engine.deployments.listing import MOST_MIXES, close_gap
-from pipelab.engine.deployments.master import Column, Demand
 from pipelab.engine.deployments.mixes import Mixes
-from pipelab.engine.deployments.offers import Offer, first_ranges, offers_attaining, offers_of
-from pipelab.engine.deployments.one_pipeline import add_best_alone, add_incumbents
-from pipelab.engine.deployments.pricing import Pricing
+from pipelab.engine.deployments.pricing import AttainablePricing, Pricing, StageOf
 from pipelab.engine.deployments.read_back import pipeline_of, pipelines_of
-from pipelab.engine.deployments.reasons import dual_prices, size, too_much, why_none, why_open
 from pipelab.engine.deployments.result import Deployment, Pipeline
-from pipelab.engine.deployments.steady_pricing import SteadyPricing
+from pipelab.engine.deployments.workloads import (
+    Offer,
+    first_ranges,
+    offers_attaining,
+    offers_of,
+)
 from pipelab.engine.formulations.aggregated.classes import gpu_classes
-from pipelab.engine.infeasible import why_no_layer_fits
-from pipelab.engine.methods.aggregated import stand_in
+from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
+from pipelab.engine.methods.aggregated import rates_in_time, stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
+from pipelab.engine.methods.first_placements import incumbents
 from pipelab.engine.methods.prices import price_per_hour
+from pipelab.engine.methods.search import Search
+from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.engine.tolerances import ONE_ANSWER, REACHED
+from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
@@ -44,6 +50,8 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
 _SHARE_OF_RATES = 0.4  # of a time limit, for the deployment whose pipelines count with their rates
+_SECONDS_ALONE = 10.0  # for the best single pipeline
+_MOMENT = 0.5  # for simple pipelines
 _MOST_APART = 200_000  # mixes, where a second search keeps nodes apart
 
 _Batches = Annotated[
@@ -92,7 +100,8 @@ def deploy(
     -------
     Deployment
         "optimal" is proven among all deployments with these batches, over all numbers in flight.
-        Where nothing fits, or no deployment serves the load, the status is "infeasible" and `reason` says by how much.
+        If nothing fits, or no deployment serves the load, the status is "infeasible" and `reason`
+        says by how much.
 
     Raises
     ------
@@ -137,11 +146,11 @@ class _Deploying:
     gap: float
     on_progress: Callable | None
     deadline: Deadline
-    again: Callable[..., Deployment] | None = None
+    again: Callable[..., Deployment]
     unpacked: bool = False  # the best by numbers did not fit into the nodes
 
     def run(self, loads: Sequence[Workload]) -> Deployment:
-        """By rates first: no pipeline attains more. Then by attainable rates, where these are less."""
+        """Search by rates, then by attainable rates if these are less."""
         whole, report, progress = self.deadline, self.on_progress, []
 
         def tell(moment: Progress) -> None:
@@ -149,79 +158,99 @@ class _Deploying:
             if report is not None:
                 report(moment)
 
-        if whole.limited and self._few_mixes():
+        if whole.limited and self._few_mixes(gpu_classes(self.problem.cluster).count):
             self.deadline = whole.within(_SHARE_OF_RATES * whole.left)
         # what incumbents attain is not known yet
         self.on_progress = lambda moment: tell(replace(moment, incumbent=None))
-        found = self.by_rates(loads)
+        found = self._by_rates(loads)
         self.deadline, self.on_progress = whole, tell
         if found.status == "infeasible" and self.at_least:
             return self._out_of_reach(found)
-        if all(attains(self.problem, pipeline) for pipeline in found.pipelines):
-            if found.value is not None:
-                tell(Progress(whole.spent, found.value, found.bound, found.size.get("rounds", 0)))
-        else:
-            known = self.by_attainable(loads, found) if whole.reason is None else None
-            found = _with_attainable(found, self.at_least, known)
-            if found.value is None:
-                simple = self._unlisted(found.stopped_by or "list limit", loads[0])
-                found = simple if simple.value is not None else found
+        if not all(attains(self.problem, pipeline) for pipeline in found.pipelines):
+            found = self._by_attainable(loads, found)
+        elif found.value is not None:
+            tell(Progress(whole.spent, found.value, found.bound, found.size.get("rounds", 0)))
         details = {**found.details, "progress": tuple(progress)}
         return replace(found, seconds=whole.spent, details=details)
 
-    def _few_mixes(self) -> bool:
-        """Whether deployments by attainable rates can be searched at all."""
-        return Mixes(gpu_classes(self.problem.cluster).count.tolist()).total <= MOST_MIXES
+    def _few_mixes(self, counts: np.ndarray, most: int = MOST_MIXES) -> bool:
+        """Whether all mixes of these GPUs can be listed."""
+        return Mixes(counts.tolist()).total <= most
 
     def _out_of_reach(self, found: Deployment) -> Deployment:
         """A load beyond all rates, with the most that can be attained as the reason."""
         left = self.deadline.left if self.deadline.limited else None
-        most = given(self.again)(self.problem, time_limit=left, stop=self.deadline.stop)
+        most = self.again(self.problem, time_limit=left, stop=self.deadline.stop)
         if most.throughput is None:
             return found
         bound = math.inf if most.bound is None else most.bound
-        reason = too_much(self.at_least, most.throughput, bound)
+        reason = _too_much(self.at_least, most.throughput, bound)
         return replace(found, reason=reason, seconds=self.deadline.spent)
 
-    def by_attainable(self, loads: Sequence[Workload], known: Deployment) -> Deployment | None:
-        """The same where pipelines count with what they attain; None where that is too large."""
-        offers: list[Offer] = []
-        try:
-            for load in loads:
-                problem = replace(self.problem, workload=load)
-                offers += offers_attaining(problem, first_ranges(problem), self.deadline)
-            if not offers or Mixes(offers[0].rates.classes.count.tolist()).total > MOST_MIXES:
-                return None
-            return self._of(offers, known)
-        except (Ended, TooLarge):
-            return None
-
-    def by_rates(self, loads: Sequence[Workload]) -> Deployment:
-        """Rates, columns, and the gap closed; whatever ends it early, the best so far."""
+    def _by_rates(self, loads: Sequence[Workload]) -> Deployment:
+        """The best deployment whose pipelines count with their rates; with nodes apart where they have to be."""
         try:
             offers = offers_of(self.problem, loads, self.deadline)
         except Ended as end:
-            return self._unlisted(end.reason, loads[0])
+            return self._simple(end.reason, loads[0])
         if not offers:
-            return self._answer([], None, None, why_no_layer_fits(self.problem))
+            return self._answer((), None, None, why_no_layer_fits(self.problem), none_exists=True)
         found = self._of(offers)
-        return self._apart(loads, found) if self.unpacked else found
-
-    def _apart(self, loads: Sequence[Workload], found: Deployment) -> Deployment:
-        """The same with nodes kept apart, where there are few enough mixes for that; or what was found."""
+        if not self.unpacked:
+            return found
         try:
             offers = offers_of(self.problem, loads, self.deadline, apart=True)
-            few = Mixes(offers[0].rates.classes.count.tolist()).total <= _MOST_APART
+            if not self._few_mixes(offers[0].rates.classes.count, _MOST_APART):
+                return found
         except (Ended, TooLarge):
             return found
-        if not few:
+        apart = self._of(offers)
+        proven = apart.status in ("optimal", "infeasible")
+        return apart if proven or self._no_worse(apart, found) else found
+
+    def _by_attainable(self, loads: Sequence[Workload], by_rates: Deployment) -> Deployment:
+        """The same where pipelines count with what they attain; the better of both if neither is proven."""
+        found, offers = None, []
+        try:
+            self.deadline.check()
+            for load in loads:
+                problem = replace(self.problem, workload=load)
+                offers += offers_attaining(problem, first_ranges(problem), self.deadline)
+            if offers and self._few_mixes(offers[0].rates.classes.count):
+                found = self._of(offers, by_rates)
+        except (Ended, TooLarge):
+            pass
+        if found is not None and found.status in ("optimal", "infeasible"):
             return found
-        again = self._of(offers)
-        values = [-1.0 if d.value is None else d.value for d in (found, again)]
-        worse = again.value is None or (found.value is not None and values[0] > values[1])
-        if self.at_least:
-            worse = again.value is None or (found.value is not None and values[0] < values[1])
-        return found if worse and again.status not in ("optimal", "infeasible") else again
+        known, best = [by_rates] if found is None else [by_rates, found], by_rates
+        if (by_rates.throughput or 0.0) < self.at_least * (1 - REACHED):
+            best = replace(by_rates, pipelines=(), throughput=None)
+        if found is not None and found.pipelines and not self._no_worse(best, found):
+            best = found
+        ended = known[-1].stopped_by or "list limit"
+        if best.value is None:
+            simple = self._simple(ended, loads[0])
+            if simple.value is not None:
+                return simple
+        bounds = [d.bound for d in known if d.bound is not None]
+        bound = (max if self.at_least else min)(bounds) if bounds else None
+        status, bound = self._status(best.value, bound)
+        reason = "" if found is None else found.reason
+        if best.value is None:
+            reason = best.reason
+        return replace(
+            best,
+            status=status,
+            bound=bound,
+            reason="" if status == "optimal" else reason,
+            stopped_by=None if status == "optimal" else ended,
+            details=known[-1].details,
+        )
+
+    def _no_worse(self, one: Deployment, other: Deployment) -> bool:
+        if one.value is None or other.value is None:
+            return one.value is not None
+        return one.value <= other.value if self.at_least else one.value >= other.value
 
     def _of(self, offers: list[Offer], known: Deployment | None = None) -> Deployment:
         """The best of pipelines with these workloads."""
@@ -235,150 +264,81 @@ class _Deploying:
         if known is not None:
             _keep_all(most, offers, known)
         if not self.at_least:
-            return self._searched(most, offers, pricings)
-        return self._cheapest(most, offers, pricings)
+            return self._searched(most, offers)
+        return self._cheapest(most, offers)
 
     def _searched(
-        self,
-        generation: Generation,
-        offers: list[Offer],
-        pricings: Sequence[Pricing],
-        ended: str | None = None,
+        self, generation: Generation, offers: list[Offer], ended: str | None = None
     ) -> Deployment:
-        """Run the generation, close the gap, and say what is proven."""
+        """Generate columns, close the gap, and say what is proven."""
         proven = False
         try:
             generation.run()
-            if generation.open > max(self.gap, 0.0) or generation.best is None:
-                add_best_alone(generation, offers)
-                proven = close_gap(generation, offers, pricings)
+            if generation.open > self.gap or generation.best is None:
+                _add_best_alone(generation, offers)
+                proven = close_gap(generation, offers)
         except Ended as end:
             ended = end.reason
-        return self._answer(offers, generation, ended, "", proven)
+        return self._of_columns(offers, generation, ended, proven)
 
-    def _cheapest(
-        self, most: Generation, offers: list[Offer], pricings: Sequence[Pricing]
-    ) -> Deployment:
-        """First the greatest throughput, which tells whether the load can be served; then the least price."""
+    def _cheapest(self, most: Generation, offers: list[Offer]) -> Deployment:
+        """The least price of the load, once it is known whether it can be served.
+
+        Simple pipelines may say so, or the greatest throughput.
+        """
         ended = None
         demand = replace(most.demand, load=self.at_least)
-        known = Generation(pricings, demand, self.deadline)
-        add_incumbents(known, offers)
+        known = Generation(most.pricings, demand, self.deadline)
+        _add_incumbents(known, offers)
         most.columns += known.columns
-        if known.best is not None:  # so it can be served
+        if known.best is not None:
             most.best = known.best
-            return self._served(most, np.inf, offers, pricings, None)
-        try:
-            most.run()
-            if most.best is None or most.demand.value(most.best) < self.at_least:
-                most.settled = close_gap(most, offers, pricings)
-        except Ended as end:
-            ended = end.reason
-        greatest = 0.0 if most.best is None else most.demand.value(most.best)
-        return self._served(most, greatest, offers, pricings, ended)
-
-    def _served(
-        self,
-        most: Generation,
-        greatest: float,
-        offers: list[Offer],
-        pricings: Sequence[Pricing],
-        ended: str | None,
-    ) -> Deployment:
-        """The least price of the load, once it is known what can be served at most."""
-        bound = most.bound if most.bound is not None else np.inf
-        if greatest < self.at_least * (1 - REACHED):
-            if most.settled:
-                bound = greatest
-            if bound < self.at_least * (1 - REACHED):
-                return self._answer([], None, None, too_much(self.at_least, greatest, bound))
-            return self._answer(offers, None, ended or "list limit", "", False)
-        demand = replace(most.demand, load=self.at_least)
-        least = Generation(pricings, demand, self.deadline, self.on_progress, self.gap)
+        else:
+            try:
+                most.run()
+                if most.best is None or most.demand.value(most.best) < self.at_least:
+                    most.settled = close_gap(most, offers)
+            except Ended as end:
+                ended = end.reason
+            greatest = 0.0 if most.best is None else most.demand.value(most.best)
+            if greatest < self.at_least * (1 - REACHED):
+                bound = greatest if most.settled else np.inf if most.bound is None else most.bound
+                if bound >= self.at_least * (1 - REACHED):
+                    return self._simple(ended or "list limit", offers[0].problem.workload)
+                reason = _too_much(self.at_least, greatest, bound)
+                return self._answer((), None, None, reason, none_exists=True)
+        least = Generation(most.pricings, demand, self.deadline, self.on_progress, self.gap)
         least.columns, least.beyond = list(most.columns), list(most.beyond)
         least.halve, least.live = most.halve, list(most.live)
         least.keep(given(most.best))
-        return self._searched(least, offers, pricings, ended)
+        return self._searched(least, offers, ended)
 
-    def _answer(
-        self,
-        offers: Sequence[Offer],
-        generation: Generation | None,
-        ended: str | None,
-        reason: str,
-        proven: bool = False,
+    def _of_columns(
+        self, offers: Sequence[Offer], generation: Generation, ended: str | None, proven: bool
     ) -> Deployment:
-        """What is known at the end."""
-        if generation is not None and generation.best is None:
+        """From the best columns to pipelines, and what is known of them."""
+        if generation.best is None:
             generation.round_off()
-        chosen = [] if generation is None or generation.best is None else generation.best
+        chosen = generation.best or []
         pipelines = pipelines_of(offers, chosen)
-        rate = math.fsum(p.throughput * p.count for p in pipelines)
-        self.unpacked = self._rate_of(offers, pipelines) < sum(c.rate for c in chosen) * (
-            1 - ONE_ANSWER
-        )
-        if self.unpacked and rate < self.at_least * (1 - REACHED):
+        counted = sum(c.rate for c in chosen)
+        self.unpacked = self._rate_of(offers, pipelines) < counted * (1 - ONE_ANSWER)
+        if self.unpacked and _sum_of(pipelines) < self.at_least * (1 - REACHED):
             pipelines = ()
-        if not pipelines and ended and offers:
-            return self._unlisted(ended, offers[0].problem.workload)
-        bound = None if generation is None else generation.bound
-        if not pipelines:
-            impossible = not self.unpacked and (bool(reason) or proven)
-            reason = reason or (why_none(self.problem, offers) if impossible else "")
-            status = "infeasible" if impossible else "unknown"
-            bound = None if impossible else bound
-        else:
-            if proven and generation is not None:
-                bound = generation.value
-            status, bound = self._status(self._value(pipelines), bound)
-        if status == "feasible" and ended is None:
-            within = generation is not None and generation.open <= self.gap
-            ended = "gap limit" if within else "list limit"
-            if not within:
-                reason = why_open(self.unpacked)
-        return Deployment(
-            problem=self.problem,
-            status=status,
-            pipelines=pipelines,
-            throughput=rate if pipelines else None,
-            bound=bound,
-            at_least=self.at_least,
-            seconds=self.deadline.spent,
-            size=size(offers, generation),
-            solver=choice.solver_version() if generation is not None else "",
-            reason=self.deadline.remark(reason),
-            stopped_by=None if status in ("optimal", "infeasible") else ended,
-            details={
-                "progress": () if generation is None else tuple(generation.progress),
-                "dual_prices": dual_prices(offers, generation),
-            },
-            again=self.again,
-        )
+        if pipelines:
+            reason, bound = "", generation.value if proven else generation.bound
+            if ended is None:
+                within = generation.open <= self.gap
+                ended = "gap limit" if within else "list limit"
+                reason = "" if within else _why_open(self.unpacked)
+            return self._answer(pipelines, bound, ended, reason, offers, generation)
+        if ended:
+            return self._simple(ended, offers[0].problem.workload)
+        none = proven and not self.unpacked
+        reason = _why_none(self.problem, offers) if none else ""
+        return self._answer((), generation.bound, None, reason, offers, generation, none)
 
-    def _rate_of(self, offers: Sequence[Offer], pipelines: Sequence[Pipeline]) -> float:
-        """What these pipelines count with: their rates, or what they attain."""
-        if not offers or offers[0].numbers is not None:
-            return math.fsum(p.throughput * p.count for p in pipelines)
-        return math.fsum(_evaluated(self.problem, p).rate * p.count for p in pipelines)
-
-    def _dollars(self, placement: Placement, evaluation: Evaluation) -> float:
-        return price_per_hour(self.problem, placement) or math.inf
-
-    def _value(self, pipelines: Sequence[Pipeline]) -> float:
-        if not self.at_least:
-            return math.fsum(p.throughput * p.count for p in pipelines)
-        gpus = self.problem.cluster.gpus
-        used = (gpus[g] for p in pipelines for r in p.replicas for g in r.gpus)
-        return math.fsum(gpu.usd_per_hour or 0.0 for gpu in used)
-
-    def _status(self, value: float, bound: float | None) -> tuple[str, float | None]:
-        if self.at_least:
-            return status_and_least(value, bound)
-        if bound is not None and value < bound <= value * (1 + ONE_ANSWER):
-            return "optimal", value
-        return status_and_bound(value, bound)
-
-    def _unlisted(self, ended: str, load: Workload) -> Deployment:
+    def _simple(self, ended: str, load: Workload) -> Deployment:
         """Ended before any column was there: one pipeline at most, which a moment finds."""
         problem = replace(self.problem, workload=load)
         value = self._dollars if self.at_least else _most_attaining
@@ -388,19 +348,68 @@ class _Deploying:
             pipeline = pipeline_of(problem, (placement,))
             if pipeline.throughput >= self.at_least:
                 pipelines = (pipeline,)
+        reason = "" if pipelines else "the rates of stages were still being listed"
+        return self._answer(pipelines, None, ended, reason)
+
+    def _answer(
+        self,
+        pipelines: tuple[Pipeline, ...],
+        bound: float | None,
+        ended: str | None,
+        reason: str,
+        offers: Sequence[Offer] = (),
+        generation: Generation | None = None,
+        none_exists: bool = False,
+    ) -> Deployment:
+        """What is known at the end: the one place where it gets its status."""
+        if none_exists:
+            status, bound = "infeasible", None
+        else:
+            status, bound = self._status(self._value(pipelines) if pipelines else None, bound)
+        if status == "optimal":
+            reason = ""
         return Deployment(
             problem=self.problem,
-            status="feasible" if pipelines else "unknown",
+            status=status,
             pipelines=pipelines,
-            throughput=pipelines[0].throughput if pipelines else None,
-            bound=None,
+            throughput=_sum_of(pipelines) if pipelines else None,
+            bound=bound,
             at_least=self.at_least,
             seconds=self.deadline.spent,
-            reason="the rates of stages were still being listed" if not pipelines else "",
-            stopped_by=ended,
-            details={"progress": ()},
+            size=_size(offers, generation),
+            solver="" if generation is None else choice.solver_version(),
+            reason=self.deadline.remark(reason),
+            stopped_by=None if status in ("optimal", "infeasible") else ended,
+            details={"dual_prices": _dual_prices(offers, generation)},
             again=self.again,
         )
+
+    def _rate_of(self, offers: Sequence[Offer], pipelines: Sequence[Pipeline]) -> float:
+        """What these pipelines count with: their rates, or what they attain."""
+        if offers[0].numbers is not None:
+            return _sum_of(pipelines)
+        return math.fsum(_evaluated(self.problem, p).rate * p.count for p in pipelines)
+
+    def _dollars(self, placement: Placement, evaluation: Evaluation) -> float:
+        return price_per_hour(self.problem, placement) or math.inf
+
+    def _value(self, pipelines: Sequence[Pipeline]) -> float:
+        if not self.at_least:
+            return _sum_of(pipelines)
+        gpus = self.problem.cluster.gpus
+        used = (gpus[g] for p in pipelines for r in p.replicas for g in r.gpus)
+        return math.fsum(gpu.usd_per_hour or 0.0 for gpu in used)
+
+    def _status(self, value: float | None, bound: float | None) -> tuple[str, float | None]:
+        if self.at_least:
+            return status_and_least(value, bound)
+        if value and bound is not None and value < bound <= value * (1 + ONE_ANSWER):
+            return "optimal", value
+        return status_and_bound(value, bound)
+
+
+def _sum_of(pipelines: Sequence[Pipeline]) -> float:
+    return math.fsum(p.throughput * p.count for p in pipelines)
 
 
 def _most_attaining(placement: Placement, evaluation: Evaluation) -> float:
@@ -419,36 +428,8 @@ def attains(problem: Problem, pipeline: Pipeline) -> bool:
     return pipeline.throughput >= rate * (1 - ONE_ANSWER)
 
 
-def _with_attainable(by_rates: Deployment, at_least: float, found: Deployment | None) -> Deployment:
-    """The better of two deployments, with the tighter of their bounds: by rates, and by what they attain."""
-    if found is not None and found.status in ("optimal", "infeasible"):
-        return found
-    serves = by_rates.throughput is not None and by_rates.throughput >= at_least * (1 - REACHED)
-    first = by_rates if serves else replace(by_rates, pipelines=(), throughput=None)
-    chosen = first
-    if found is not None and found.value is not None:
-        worse = first.value is None or (
-            found.value < first.value if at_least else found.value > first.value
-        )
-        chosen = found if worse else first
-    tighter = max if at_least else min
-    bounds = [d.bound for d in (by_rates, found) if d is not None and d.bound is not None]
-    bound = tighter(bounds) if bounds else None
-    stopped = by_rates.stopped_by if found is None else found.stopped_by
-    if chosen.value is None:
-        return replace(chosen, status="unknown", bound=bound, stopped_by=stopped or "list limit")
-    rule = status_and_least if at_least else status_and_bound
-    status, bound = rule(chosen.value, bound)
-    reason = "" if status == "optimal" or found is None else found.reason
-    return replace(
-        chosen, status=status, bound=bound, reason=reason,
-        stopped_by=None if status == "optimal" else stopped or "list limit",
-        details=by_rates.details if found is None else found.details,
-    )  # fmt: skip
-
-
 def _pricing(offer: Offer) -> Pricing:
-    return Pricing(offer.rates) if offer.numbers is None else SteadyPricing(offer.rates, offer)
+    return Pricing(offer) if offer.numbers is None else AttainablePricing(offer)
 
 
 def _halved(
@@ -464,19 +445,130 @@ def _halved(
     return list(range(first, len(offers)))
 
 
+# Pipelines that are known without a price. Column generation asks for pipelines that are cheap at its prices.
+# Where longer pipelines use every GPU better, or links bind, it may never see the best single one.
+
+
+def _add_best_alone(generation: Generation, offers: Sequence[Offer]) -> None:
+    """Search for the best single pipeline of each workload for a while; what is found becomes a column.
+
+    Raises
+    ------
+    Ended
+        The deadline was first.
+    """
+    workloads = _by_workload(offers)
+    for i in workloads.values():
+        offer = offers[i]
+        deadline = generation.deadline.within(_SECONDS_ALONE / len(workloads))
+        rates = rates_in_time(offer.problem, generation.deadline)
+        best = Search(Subproblems(rates, deadline)).run().best
+        if best is None:
+            continue
+        if offer.numbers is not None:
+            pairs = Pairs(offer.problem, deadline)
+            pairs.keep(best)
+            pairs.greatest()
+            best = given(pairs.best)
+        _keep_alone(generation, offer, i, best, evaluate(offer.problem, best))
+
+
+def _add_incumbents(generation: Generation, offers: Sequence[Offer]) -> None:
+    """Begin with simple pipelines, and the best deployment of these."""
+    within = generation.deadline.within(_MOMENT)
+    for i in _by_workload(offers).values():
+        for placement, evaluation in incumbents(offers[i].problem).items():
+            _keep_alone(generation, offers[i], i, placement, evaluation)
+        if within.reason is not None:
+            break
+    generation.round_off()
+
+
+def _by_workload(offers: Sequence[Offer]) -> dict[Workload, int]:
+    """An offer of each workload, whatever its numbers in flight."""
+    return {offer.problem.workload: i for i, offer in enumerate(offers)}
+
+
+def _keep_alone(
+    generation: Generation, offer: Offer, index: int, placement: Placement, evaluation: Evaluation
+) -> None:
+    """A pipeline becomes a column, and the best deployment if it is better alone."""
+    rate = evaluation.rate if offer.numbers is None else evaluation.attainable
+    column = _column(offer, index, placement, rate)
+    generation.columns.append(column)
+    generation.keep([column])
+
+
 def _keep_all(generation: Generation, offers: Sequence[Offer], known: Deployment) -> None:
     """Begin with the pipelines of a deployment, as columns with what they attain."""
-    classes, chosen = offers[0].rates.classes, []
+    chosen = []
     for pipeline in known.pipelines:
         load = replace(pipeline.workload, in_flight=known.problem.workload.in_flight)
         number = next(i for i, offer in enumerate(offers) if offer.problem.workload == load)
         for replica in pipeline.replicas:
-            stages = tuple(
-                (len(s.layers), tuple(np.bincount(classes.of[list(s.gpus)], minlength=len(classes)).tolist()))
-                for s in replica.stages
-            )  # fmt: skip
-            used = tuple(np.sum([gpus for _, gpus in stages], axis=0).tolist())
-            chosen.append(Column(pipeline.throughput, used, number, stages=stages))
+            chosen.append(_column(offers[number], number, replica, pipeline.throughput))
     if chosen:
         generation.columns += dict.fromkeys(chosen)
         generation.keep(chosen)
+
+
+def _column(offer: Offer, index: int, placement: Placement, rate: float) -> Column:
+    """A placement as a column: its layers and GPUs by class."""
+    classes = offer.rates.classes
+    stages: list[StageOf] = []
+    for stage in placement.stages:
+        gpus = np.bincount(classes.of[list(stage.gpus)], minlength=len(classes))
+        stages.append((len(stage.layers), tuple(gpus.tolist())))
+    used = tuple(np.sum([gpus for _, gpus in stages], axis=0).tolist())
+    return Column(rate, used, index, stages=tuple(stages))
+
+
+# What is said beside the pipelines
+
+
+def _dual_prices(offers: Sequence[Offer], generation: Generation | None) -> dict[str, float]:
+    """What one more GPU of each type brings by the best bound; of several classes of a type the most."""
+    if generation is None or generation.prices is None or generation.demand.load:
+        return {}
+    out: dict[str, float] = {}
+    classes = offers[0].rates.classes
+    for a, price in enumerate(generation.prices.per_gpu.tolist()):
+        kind = classes.gpu(a).type
+        out[kind] = max(price, out.get(kind, 0.0))
+    return out
+
+
+def _size(offers: Sequence[Offer], generation: Generation | None) -> dict[str, int]:
+    """Classes of GPUs, columns and rounds."""
+    if generation is None:
+        return {}
+    columns = len(generation.columns) + len(generation.beyond)
+    classes = len(offers[0].rates.classes)
+    return {"classes": classes, "columns": columns, "rounds": generation.rounds}
+
+
+def _why_open(unpacked: bool) -> str:
+    """Why a deployment is not proven best, where nothing ended it early."""
+    if unpacked:
+        return "the bound leaves out that stages must be packed into nodes"
+    return "there are too many ways to divide the GPUs to list what is left"
+
+
+def _why_none(problem: Problem, offers: Sequence[Offer]) -> str:
+    """The reason where stages fit but no pipeline does."""
+    rates = offers[0].rates
+    return why_too_few(problem, rates.holdable(rates.thresholds[:1])[0], "listing every pipeline")
+
+
+def _too_much(load: float, greatest: float, bound: float) -> str:
+    """The reason where a load cannot be served."""
+    if not greatest:
+        return f"no pipeline fits, so {load:.7g} tokens/s cannot be served"
+    most = (
+        f"the most that these GPUs serve is {greatest:.7g} tokens/s"
+        if bound <= greatest * (1 + SOLVER)
+        else f"these GPUs serve at most {bound:.7g} tokens/s (found: {greatest:.7g})"
+    )
+    clusters = math.ceil(load / greatest * (1 - SOLVER))
+    short = f"{load - greatest:.7g} fewer than the load of {load:.7g}"
+    return f"{most}, {short}; {clusters} such clusters would serve it"

@@ -1,7 +1,8 @@
-"""Sets of mixes as bits of one whole number: a mix says how many GPUs of each class there are.
+"""Mixes of GPUs (how many of each class): sets of them as bits of one whole number, and the best deployment of each.
 
 With N_a GPUs of class a there are Π (N_a + 1) mixes. Each has a bit, so a set of mixes is a Python
-integer, and "two GPUs of class a more" is a shift: one instruction for 64 mixes at a time.
+integer, and "two GPUs of class a more" is a shift: one instruction for 64 mixes at a time. Once all columns are
+known, the best deployment of every mix is an unbounded knapsack with a side per class (`best_sums`).
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,12 @@ from functools import cached_property
 from math import prod
 
 import numpy as np
+
+from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.deployments.column_generation import Column
+from pipelab.engine.tolerances import ONE_ANSWER
+
+MOST_STEPS = 2_000_000_000  # of `best_sums`: mixes × columns × repetitions: ten seconds
 
 
 class Mixes:
@@ -96,3 +103,53 @@ class Mixes:
 
     def _only(self, a: int, number: int) -> tuple[int, ...]:
         return tuple(number if b == a else 0 for b in range(len(self.shape)))
+
+
+def number_of_steps(mixes: Mixes, columns: Sequence[Column]) -> int:
+    """What `best_sums` has to do, in mixes times columns times repetitions."""
+    return mixes.total * sum(_repeats(mixes, c) for c in columns)
+
+
+def best_sums(mixes: Mixes, columns: Sequence[Column], deadline: Deadline = NEVER) -> np.ndarray:
+    """The greatest sum of rates of pipelines that share each mix; shape of `mixes`.
+
+    Raises
+    ------
+    Ended
+        The deadline was first.
+
+    Examples
+    --------
+    >>> best_sums(Mixes([3]), [Column(1.0, (1,)), Column(5.0, (2,))]).tolist()
+    [0.0, 1.0, 5.0, 6.0]
+    """
+    best = np.zeros(mixes.shape)
+    for column in columns:
+        to = tuple(slice(n, None) for n in column.gpus)
+        of = tuple(slice(None, size - n) for n, size in zip(column.gpus, mixes.shape, strict=True))
+        for _ in range(_repeats(mixes, column)):
+            deadline.check()
+            np.maximum(best[to], best[of] + column.rate, out=best[to])
+    return best
+
+
+def chosen(
+    mixes: Mixes, columns: Sequence[Column], best: np.ndarray, mix: tuple[int, ...]
+) -> list[Column]:
+    """Columns, repeated, whose rates add up to the best sum of a mix."""
+    used = np.array([c.gpus for c in columns], dtype=int).reshape(-1, len(mixes.shape))
+    rates, out = np.array([c.rate for c in columns]), []
+    while best[mix] > 0:
+        fits = np.flatnonzero((used <= mix).all(axis=1))
+        left = np.array(mix) - used[fits]
+        with_it = best[tuple(left.T)] + rates[fits]
+        # the fewest GPUs among equals
+        near = np.flatnonzero(with_it >= best[mix] * (1 - ONE_ANSWER))
+        pick = near[used[fits[near]].sum(axis=1).argmin()]
+        out.append(columns[fits[pick]])
+        mix = tuple(left[pick].tolist())
+    return out
+
+
+def _repeats(mixes: Mixes, column: Column) -> int:
+    return min((s - 1) // n for n, s in zip(column.gpus, mixes.shape, strict=True) if n)

@@ -1,7 +1,7 @@
 """The pipeline of least dual price for every rate at once: one shortest path over the layers, vectorised over rates.
 
 Every GPU of class a has a price u_a ≥ 0 (from the master program). At a rate t, the cheapest stage
-for a run of layers is the cheapest mixture that reaches t with it, and the cheapest pipeline is a
+for a run of layers is the cheapest composition that reaches t with it, and the cheapest pipeline is a
 shortest path from the first layer to the last. Prices are floating-point numbers of any size, zero
 included, as no solver is asked.
 
@@ -11,18 +11,42 @@ a pipeline if it keeps both.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
-from pipelab.engine.deployments.reachable import StageOf
+from pipelab.engine.deployments.workloads import Offer
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stage_arrays import stage_tables
+from pipelab.evaluation import evaluate
+from pipelab.placement import Placement
+
+# A stage of a pipeline: its number of layers, and its GPUs of each class.
+StageOf = tuple[int, tuple[int, ...]]
+
+Stages = list[tuple[int, int]]  # layers, and row of the table, of each stage
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
+_RATES = 200  # where attainable rates count: steps of the logarithm
+_STEPS = 10  # prices of a second that are tried
+_JUST_ABOVE = 1 + 1e-11
+_TRIES = 8  # of a repair
+_DEARER = 1.5
+_PRICE_STEPS = 40  # of capacity prices
+_FIRST_STEP = 0.05  # of the price, as what is to be gained
+_LAST_STEP = 1e-3
+
+
+class Least(NamedTuple):
+    """The least price of a pipeline of each rate, and the price of a second that gave it; shape (T,) each."""
+
+    price: np.ndarray
+    per_second: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +55,16 @@ class Pricing:
 
     Attributes
     ----------
-    rates : StageRates
+    offer : Offer
+        With the table.
     """
 
-    rates: StageRates
+    offer: Offer
+
+    @property
+    def rates(self) -> StageRates:
+        """The table."""
+        return self.offer.rates
 
     @cached_property
     def asked(self) -> tuple[np.ndarray, np.ndarray]:
@@ -74,8 +104,8 @@ class Pricing:
         kind = runs_of(self.rates.problem.model).kind
         return [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
 
-    def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> np.ndarray:
-        """The least price of a pipeline of each rate that is asked, links and numbers of GPUs aside; shape (T,).
+    def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> Least:
+        """Find the least price of a pipeline of each rate that is asked, links and numbers of GPUs aside.
 
         Parameters
         ----------
@@ -83,19 +113,18 @@ class Pricing:
             Of a GPU of each class, at least 0.
         """
         stage, _ = waited_for(lambda: self._stage_prices(prices, self._all_enough), deadline)
-        return waited_for(lambda: self._paths(stage, deadline), deadline)[-1]
+        price = waited_for(lambda: self._paths(stage, deadline), deadline)[-1]
+        return Least(price, np.zeros_like(price))
 
     def pipelines(
-        self, prices: np.ndarray, which: Sequence[int], deadline: Deadline = NEVER
-    ) -> list[list[tuple[int, int]]]:
-        """The cheapest pipelines themselves at some of the rates: (layers, row of the table) of each stage."""
+        self, prices: np.ndarray, which: Sequence[int], per_second: np.ndarray, deadline: Deadline
+    ) -> list[Stages]:
+        """The cheapest pipelines themselves at some of the rates, with the price of a second of `least`."""
         stage, row = self._stage_prices(prices, self._all_enough[list(which)])
         reached = self._paths(stage, deadline)
         return [self._path_back(stage[:, t], row[:, t], reached[:, t]) for t in range(len(which))]
 
-    def _path_back(
-        self, stage: np.ndarray, row: np.ndarray, reached: np.ndarray
-    ) -> list[tuple[int, int]]:
+    def _path_back(self, stage: np.ndarray, row: np.ndarray, reached: np.ndarray) -> Stages:
         at, stages = len(reached) - 1, []
         while at:
             kinds = self.runs_ending[at - 1]
@@ -138,9 +167,7 @@ class Pricing:
             reached[j] = (reached[:j] + stage[kinds]).min(axis=0)
         return reached
 
-    def by_class(
-        self, stages: Sequence[tuple[int, int]], prices: np.ndarray
-    ) -> list[StageOf] | None:
+    def by_class(self, stages: Stages, prices: np.ndarray) -> list[StageOf] | None:
         """Stages with their GPUs by class, the cheapest first; None where a kind has too few GPUs."""
         classes = self.rates.classes
         free, out = classes.count.copy(), []
@@ -196,3 +223,250 @@ class Pricing:
         """The kinds of consecutive runs of so many layers."""
         ends = np.cumsum(sizes)
         return runs_of(self.rates.problem.model).kind[ends - sizes, np.array(sizes) - 1]
+
+
+@dataclass(frozen=True, eq=False)
+class AttainablePricing(Pricing):
+    """The least dual price of a pipeline that attains a rate with a number in flight of a range.
+
+    A pipeline attains t or more with n in flight if its stages and links reach t and a traversal takes at
+    most n·w / t seconds (`listing`); n is the last number of the range, and memory is counted for the
+    first. That limit on a sum is taken into the price: with κ ≥ 0 per second,
+
+        Σ (price + κ · seconds) - κ · n·w / t
+
+    is at most the price of such a pipeline, whatever κ, and its least value over all pipelines whose
+    stages reach t is one more shortest path. Between two rates a < b the stages have to reach a only; then
+    t / price, as a function of t, is greatest at a or at b. The best of a few κ is kept. A stage counts
+    with the time of its traversal, or where mixed stages are not listed with the interval of its rate, which
+    is no longer; a hop counts with the shortest there is.
+    """
+
+    _attained: dict[tuple, float] = field(default_factory=dict)
+
+    @cached_property
+    def asked(self) -> tuple[np.ndarray, np.ndarray]:
+        """As of `Pricing`. A rate of stages stands for itself, what is just above for all up to the next."""
+        rates = self.rates
+        stages, layers = rates.stages, rates.problem.model.layers
+        steps = np.geomspace(stages[0] / (4 * layers), stages[-1], _RATES)
+        own = stages if len(stages) <= _RATES else stages[-1:]
+        points = np.unique(np.concatenate([steps, own]))
+        low = np.concatenate([[points[0] * 1e-6], points, points[:-1] * _JUST_ABOVE])
+        high = np.concatenate([points[:1], points, points[1:]])
+        order = np.argsort(low, kind="stable")
+        return low[order], high[order]
+
+    @cached_property
+    def _limit(self) -> np.ndarray:
+        """How long a pass may take at each rate; infinite for the rate below all."""
+        low = self.asked[0]
+        tokens = self.offer.last * self.rates.problem.workload.tokens
+        return np.concatenate([[np.inf], tokens / low[1:]])
+
+    @cached_property
+    def _passes(self) -> np.ndarray:
+        """Seconds of a pass through a stage of each row of the table; infinite where it does not fit."""
+        problem = self.rates.problem
+        tables = stage_tables(
+            problem.costs, problem.model, problem.workload, problem.cluster.kinds,
+            self.rates.composition, problem.batch_split,
+        )  # fmt: skip
+        fits = self.rates.rate > 0
+        seconds = problem.workload.tokens / np.where(fits, self.rates.rate, 1.0)
+        if tables.pass_seconds is not None:
+            seconds = np.maximum(seconds, tables.pass_seconds)
+        return np.where(fits, seconds, np.inf)
+
+    @cached_property
+    def _seconds(self) -> np.ndarray:
+        """The same, for mixed stages that have no row no more than theirs."""
+        if not self.rates.pure:
+            return self._passes
+        rate = self.rates.rate
+        seconds = self.rates.problem.workload.tokens / np.where(rate > 0, rate, 1.0)
+        return np.where(rate > 0, seconds, np.inf)
+
+    @cached_property
+    def _hops(self) -> np.ndarray:
+        """Seconds of a message from class to class; 0 within a class of one GPU."""
+        classes = self.rates.classes
+        hop = self.rates.problem.message_seconds(classes.bandwidth_gb_per_s, classes.latency_ms)
+        alone = np.diag(classes.count == 1)
+        return np.where(alone, 0.0, hop)
+
+    @cached_property
+    def _shortest_hop(self) -> float:
+        there = ~np.diag(self.rates.classes.count == 1)
+        return float(self._hops[there].min(initial=np.inf))
+
+    def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> Least:
+        """Find prices such that no pipeline of a range has more rate per price than its highest rate per this price."""
+        best, chosen = super().least(prices, deadline)
+        if self.offer.last == np.inf:
+            return Least(best, chosen)
+        low, high = self.asked
+        known = np.isfinite(best[1:]) & (best[1:] > 0)
+        ratio = (best[1:] / self._limit[1:])[known]
+        for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _STEPS) if len(ratio) else ():
+            stage, _ = self._priced(prices, kappa, self._all_enough)
+            paid = self._paths(stage, deadline)[-1] - self._free_hop(kappa)
+            value = np.zeros_like(paid)  # of the lowest rates, which have no limit
+            at_low = paid[1:] - kappa * self._limit[1:]
+            at_high = paid[1:] - kappa * self._limit[1:] * low[1:] / high[1:]
+            value[1:] = np.minimum(at_low * high[1:] / low[1:], at_high)
+            better = value > best
+            best[better], chosen[better] = value[better], kappa
+        return Least(best, chosen)
+
+    def pipelines(
+        self, prices: np.ndarray, which: Sequence[int], per_second: np.ndarray, deadline: Deadline
+    ) -> list[Stages]:
+        """At the price of a second that was best at the rate, or at a higher one if that takes too long."""
+        out = []
+        for i in which:
+            kappa = float(per_second[i])
+            for _ in range(8 if kappa else 1):
+                stage, row = self._priced(prices, kappa, self._all_enough[[i]])
+                reached = self._paths(stage, deadline)
+                path = self._path_back(stage[:, 0], row[:, 0], reached[:, 0])
+                if self._takes(path) <= self._limit[i]:
+                    break
+                kappa *= 1.3
+            out.append(path)
+        return out
+
+    def _takes(self, path: Stages) -> float:
+        rows, kinds = [row for _, row in path], self._kinds_of([layers for layers, _ in path])
+        return float(self._passes[rows, kinds].sum()) + (len(path) - 1) * self._free_hop(1.0)
+
+    def _priced(
+        self, prices: np.ndarray, kappa: float, enough: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`_stage_prices` with the time of each stage and one hop in the price."""
+        if not kappa:
+            return self._stage_prices(prices, enough)
+        extra = kappa * self._seconds + self._free_hop(kappa)
+        return self._stage_prices(prices, enough, extra)
+
+    def _free_hop(self, kappa: float) -> float:
+        """The price of the shortest hop; 0 where there is only one GPU."""
+        return kappa * self._shortest_hop if np.isfinite(self._shortest_hop) else 0.0
+
+    def rate_of(self, stages: Sequence[StageOf], rows: Sequence[int]) -> float:
+        """What these stages attain in this order; the most they may where GPUs are not known."""
+        if stages[0][1]:
+            return self._evaluated(tuple(stages))
+        kinds = self._kinds_of([layers for layers, _ in stages])
+        seconds = float(self._passes[list(rows), kinds].sum())
+        tokens = self.offer.last * self.rates.problem.workload.tokens
+        return min(super().rate_of(stages, rows), tokens / seconds)
+
+    def _evaluated(self, stages: tuple[StageOf, ...]) -> float:
+        """The attainable rate of a pipeline on the first GPUs of each class."""
+        if stages not in self._attained:
+            free = [iter(members.tolist()) for members in self.rates.classes.members]
+            placement = Placement.of(
+                (layers, tuple(next(free[a]) for a, n in enumerate(gpus) for _ in range(n)))
+                for layers, gpus in stages
+            )
+            found = evaluate(self.offer.problem, placement)
+            self._attained[stages] = found.attainable
+        return self._attained[stages]
+
+
+def repaired(
+    pricing: Pricing, prices: np.ndarray, which: int, per_second: np.ndarray, deadline: Deadline
+) -> Stages | None:
+    """Find a pipeline of rate number `which` of `pricing.asked` that keeps to the GPUs there are, near the least price.
+
+    The shortest path may use more GPUs of a class than there are. Stage by stage the cheapest composition
+    that reaches the rate and is still free may take the place of what the path has; where that fails, the
+    prices of the classes that were short are raised, and the path is sought again, a few times.
+    """
+    rate, raised = float(pricing.asked[0][which]), prices.copy()
+    count = pricing.rates.classes.count
+    for _ in range(_TRIES):
+        (stages,) = pricing.pipelines(raised, [which], per_second, deadline)
+        replaced = _replaced(pricing, stages, rate, raised)
+        if replaced is not None:
+            return replaced
+        used = np.array(pricing.without_limits([row for _, row in stages], raised))
+        raised = np.where(used > count, _DEARER * raised, raised)
+    return None
+
+
+def _replaced(pricing: Pricing, stages: Stages, rate: float, prices: np.ndarray) -> Stages | None:
+    """The same layers, each stage on the cheapest GPUs that are still free; None where some has none."""
+    rates, kind = pricing.rates, runs_of(pricing.rates.problem.model).kind
+    of_row = rates.composition @ pricing.by_kind(prices)
+    free = rates.problem.cluster.kind_count.copy()
+    out, at = [], 0
+    for layers, _ in stages:
+        fits = rates.rate[:, kind[at, layers - 1]] >= rate
+        fits &= (rates.composition <= free).all(axis=1)
+        rows = np.flatnonzero(fits)
+        if not len(rows):
+            return None
+        row = int(rows[of_row[rows].argmin()])
+        free = free - rates.composition[row]
+        out.append((layers, row))
+        at += layers
+    return out
+
+
+class CapacityPrices:
+    """Prices that keep one pipeline to the GPUs there are: a better bound where classes are small.
+
+    `Pricing` leaves out that a pipeline has no more than N_a GPUs of a class. With any v_a ≥ 0 in addition,
+
+        u · n  ≥  (u + v) · n - v · N        for every pipeline of n ≤ N GPUs,
+
+    so the least price at u + v, less v · N, is a lower bound too, and the best over several v is one.
+    The rate with the highest ratio to its price decides the bound. So v is raised, step by step, for the
+    classes of which its cheapest pipeline has too many, until it has not or nothing is gained.
+
+    Attributes
+    ----------
+    prices : float array, shape (A,)
+        v, kept from round to round.
+    """
+
+    def __init__(self, pricing: Pricing, counts: np.ndarray) -> None:
+        self.pricing, self.counts = pricing, counts
+        self.prices = np.zeros(len(counts))
+
+    def raised(self, cost: np.ndarray, least: Least, deadline: Deadline) -> Least:
+        """Raise the least prices at `cost` as far as the limits allow.
+
+        Raises
+        ------
+        Ended
+            The deadline was first.
+        """
+        if not least.price.size:
+            return least
+        pricing, step = self.pricing, _FIRST_STEP
+        least = self._at_prices(cost, least, deadline)
+        for _ in range(_PRICE_STEPS):
+            v, which = self.prices, int((pricing.asked[1] / least.price).argmax())
+            (stages,) = pricing.pipelines(cost + v, [which], least.per_second, deadline)
+            used = np.array(pricing.without_limits([row for _, row in stages], cost + v))
+            over = np.where((used > self.counts) | (v > 0), used - self.counts, 0)
+            if not (over > 0).any() or step < _LAST_STEP:
+                break
+            before = least.price[which]
+            self.prices = np.maximum(0.0, v + step * before / float(over @ over) * over)
+            least = self._at_prices(cost, least, deadline)
+            if least.price[which] <= before * (1 + step / 10):
+                step /= 2
+        return least
+
+    def _at_prices(self, cost: np.ndarray, least: Least, deadline: Deadline) -> Least:
+        v = self.prices
+        if not v.any():
+            return least
+        found = self.pricing.least(cost + v, deadline)
+        return Least(
+            np.maximum(least.price, found.price - float(v @ self.counts)), found.per_second
+        )

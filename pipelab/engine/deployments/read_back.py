@@ -1,6 +1,6 @@
 """From columns back to pipelines: the GPU ids of every stage, no GPU in two.
 
-Classes that are families (`families`) have GPUs in several nodes. Larger stages choose first, each a
+Classes that are families (`workloads`) have GPUs in several nodes. Larger stages choose first, each a
 node that it leaves with as few free GPUs as possible; only where no node has enough does a stage
 take GPUs of several nodes.
 """
@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipelab.engine.deployments.master import Column
+from pipelab.engine.deployments.column_generation import Column
+from pipelab.engine.deployments.listing import LeastPasses, ReachableMixes
 from pipelab.engine.deployments.mixes import Mixes
-from pipelab.engine.deployments.offers import Offer
-from pipelab.engine.deployments.pass_times import LeastPasses
-from pipelab.engine.deployments.reachable import ReachableMixes, StageOf
+from pipelab.engine.deployments.pricing import StageOf
 from pipelab.engine.deployments.result import Pipeline
+from pipelab.engine.deployments.workloads import Offer
 from pipelab.errors import InvalidPlacement, PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
@@ -47,7 +47,7 @@ def pipelines_of(offers: Sequence[Offer], chosen: Sequence[Column]) -> tuple[Pip
             (layers, ids[i, s]) for s, (layers, _) in enumerate(stages[column])
         )
         try:
-            rate = rate_of(offers[column.offer], placement)
+            rate = evaluate(offers[column.offer].problem, placement).attainable
         except InvalidPlacement:
             continue  # a stage over two nodes lacks the memory that it has within one
         replicas[column, rate].append(placement)
@@ -63,11 +63,6 @@ def pipeline_of(problem: Problem, replicas: tuple[Placement, ...]) -> Pipeline:
     found = evaluate(problem, replicas[0])
     load = replace(problem.workload, in_flight=found.in_flight)
     return Pipeline(replicas, load, found.attainable)
-
-
-def rate_of(offer: Offer, placement: Placement) -> float:
-    """What a placement attains with an offer's workload, as the evaluator has it."""
-    return evaluate(offer.problem, placement).attainable
 
 
 class _Free:
@@ -103,7 +98,7 @@ class _Free:
 
 def _stages_of(offer: Offer, column: Column) -> Sequence[StageOf]:
     """The stages of a column that says only which rate its GPUs reach."""
-    if offer.numbers is not None:
-        return LeastPasses(offer, Mixes(column.gpus)).stages(column.index, column.gpus)
-    reachable = ReachableMixes(offer.rates, Mixes(column.gpus))
-    return reachable.stages(column.index, column.gpus)
+    mixes = Mixes(column.gpus)
+    attaining = offer.numbers is not None
+    listed = LeastPasses(offer, mixes) if attaining else ReachableMixes(offer.rates, mixes)
+    return listed.stages(column.index, column.gpus)

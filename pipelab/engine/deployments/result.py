@@ -1,15 +1,17 @@
 """What `deploy` returns: pipelines on disjoint GPUs, how good they are together, and how far from the best."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import NO_FORMULAS, ended, ending, table
-from pipelab.engine.deployments.one_more import with_one_more
+from pipelab.engine.deadline import deadline_of
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
+from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
@@ -257,7 +259,7 @@ class Deployment:
         if self.again is None:
             expected = "expected a deployment that `pl.deploy` returned"
             raise InvalidValue("one_more", [("deployment", self.problem.name, expected)])
-        return with_one_more(self, time_limit, stop)
+        return _marginal_gpus(self, time_limit, stop)
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.
@@ -300,3 +302,53 @@ class Deployment:
         head = f"<b>{escape(self.problem.name)}:</b> {ended(self, html=True)}"
         html = f"<p class='{NO_FORMULAS}'>{head}: {escape(self.sentence)}</p>"
         return html + (table(self.to_frame()) if self.pipelines else "")
+
+
+def _marginal_gpus(
+    deployment: Deployment, time_limit: float | None, stop: "Event | None"
+) -> "DataFrame":
+    """See `Deployment.one_more`."""
+    import pandas as pd
+
+    with deadline_of(time_limit, stop) as deadline:
+        counts = Counter(gpu.type for gpu in deployment.problem.cluster.gpus)
+        rows = []
+        for i, kind in enumerate(counts):
+            own = None if time_limit is None else deadline.left / (len(counts) - i)
+            rows.append(_marginal_gpu(deployment, dict(counts), kind, own, stop))
+        return pd.DataFrame(rows)
+
+
+def _marginal_gpu(
+    before: Deployment,
+    counts: dict[str, int],
+    kind: str,
+    time_limit: float | None,
+    stop: "Event | None",
+) -> dict[str, Any]:
+    problem = before.problem
+    cluster = problem.cluster.with_counts(counts | {kind: counts[kind] + 1})
+    added = next(gpu for gpu in problem.cluster.gpus if gpu.type == kind)
+    more = replace(problem, cluster=cluster)
+    after = given(before.again)(more, before.at_least, time_limit=time_limit, stop=stop)
+    price, proven = added.usd_per_hour, {"optimal", "infeasible"}
+    row: dict[str, Any] = {"type": kind}
+    if before.at_least:
+        saved = None
+        if before.value is not None and after.value is not None:
+            saved = before.value - after.value
+        row |= {
+            "usd_per_hour_after": after.value,
+            "saves_usd_per_hour": saved,
+            "usd_per_hour": price,
+        }
+    else:
+        gain = (after.throughput or 0.0) - (before.throughput or 0.0)
+        row |= {
+            "throughput_after_tokens_per_s": after.throughput,
+            "gain_tokens_per_s": gain,
+            "dual_price_tokens_per_s": before.details.get("dual_prices", {}).get(kind),
+            "usd_per_hour": price,
+            "gain_per_usd_per_hour": gain / price if price else None,
+        }
+    return row | {"proven": {before.status, after.status} <= proven}

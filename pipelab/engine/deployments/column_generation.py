@@ -1,8 +1,16 @@
-"""Column generation: dual prices from the master program, the best pipelines at these prices, and so on.
+"""Column generation: a master program, its dual prices, the pricing problem at these prices, and so on.
 
-With prices p_a per GPU (in tokens/s) such that no pipeline has a rate above the price of its GPUs,
-r ≤ p · n, no deployment has more than p · N tokens/s: its pipelines together use at most N. Prices
-u from the relaxation become such prices when multiplied by the greatest ratio of a rate to a price,
+The master program chooses how many pipelines there are of each *column* (a pipeline that is known). With
+column c of rate r_c that uses n_ca GPUs of class a, and x_c pipelines of it:
+
+    most throughput    max Σ r_c x_c                  Σ n_ca x_c ≤ N_a
+    least price        min Σ (q · n_c) x_c            Σ n_ca x_c ≤ N_a,  Σ r_c x_c ≥ load
+
+Its linear relaxation has dual prices u. The pricing problem asks for pipelines that yield more than
+their GPUs cost at these prices; they become columns (`Generation.run`). Every round has a bound, too. With
+prices p_a per GPU (in tokens/s) such that no pipeline has a rate above the price of its GPUs, r ≤ p · n, no
+deployment has more than p · N tokens/s: its pipelines together use at most N. The dual prices become such
+prices when multiplied by the greatest ratio of a rate to a price,
 
     ρ = max over rates t of t / (least price of a pipeline of t at prices u),     p = ρ u
 
@@ -12,7 +20,7 @@ the same is done with the rent added to the dual price.
 
 A pipeline of a better deployment than the best so far has a rate of at least p · n - slack, where slack
 is the distance from the bound: what is below cannot make up for it. So if a gap remains, only such
-pipelines need to be listed.
+pipelines need to be listed (`listing`).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +28,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from pipelab.engine.deadline import Deadline, Ended, Watched
-from pipelab.engine.deployments.available import rows_of, within_counts
-from pipelab.engine.deployments.master import (
-    Column,
-    Demand,
-    Relaxed,
-    filled_up,
-    relaxed,
-    repeated,
-    whole,
-)
-from pipelab.engine.deployments.own_limits import OwnLimits
-from pipelab.engine.deployments.pricing import Pricing
-from pipelab.engine.solvers.solver_run import Progress
+from pipelab.engine.deployments.pricing import CapacityPrices, Least, Pricing, StageOf, repaired
+from pipelab.engine.solvers.choice import run_program
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.fields import given
 
@@ -46,6 +46,160 @@ _CONVERGED = 1e-7
 _ROUNDING_SECONDS = 5.0
 _SILENT_SECONDS = 1.0
 _HALVED_FROM = 3  # rounds: before, prices say little
+
+
+@dataclass(frozen=True)
+class Column:
+    """A pipeline as the master program sees it.
+
+    Attributes
+    ----------
+    rate : float
+        In tokens/s.
+    gpus : tuple of int
+        Of each class.
+    offer : int
+        Which of the offers (workloads) it is for.
+    index : int
+        The number of its rate in that offer's table; -1 where `stages` are known.
+    stages : tuple of (int, tuple of int)
+        Layers and GPUs by class of each stage, where these are known.
+    """
+
+    rate: float
+    gpus: tuple[int, ...]
+    offer: int = 0
+    index: int = -1
+    stages: tuple[StageOf, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """What a deployment is to be best at.
+
+    Attributes
+    ----------
+    counts : int array, shape (A,)
+        GPUs of each class.
+    load : float
+        Tokens/s to be served at the least price; 0: as many as possible, whatever the price.
+    price : float array, shape (A,)
+        Dollars per hour of a GPU of each class; read with a load only.
+    """
+
+    counts: np.ndarray
+    load: float
+    price: np.ndarray
+
+    def value(self, columns: Sequence[Column]) -> float:
+        """Tokens/s, or dollars per hour, of these pipelines."""
+        if not self.load:
+            return float(sum(c.rate for c in columns))
+        return float(sum(self.price @ np.array(c.gpus) for c in columns))
+
+    def served(self, columns: Sequence[Column]) -> bool:
+        """Whether these pipelines serve the load."""
+        return sum(c.rate for c in columns) >= self.load * (1 - 1e-12)
+
+
+class Relaxed(NamedTuple):
+    """The optimum of the linear relaxation.
+
+    Attributes
+    ----------
+    value : float
+        Tokens/s, or dollars per hour.
+    number : float array, shape (C,)
+    capacity : float array, shape (A,)
+        What one GPU more of each class would bring, at least 0.
+    per_rate : float
+        Dual price of one token/s of a column: 1, or the dollars per hour that a token/s of load costs.
+    """
+
+    value: float
+    number: np.ndarray
+    capacity: np.ndarray
+    per_rate: float
+
+
+def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
+    """The linear relaxation over some columns; None where they do not serve the load."""
+    from scipy.optimize import linprog
+
+    used = np.array([c.gpus for c in columns], dtype=float).T
+    rate = np.array([c.rate for c in columns])
+    unit = demand.load or rate.max()  # what is tiny or huge counts as nothing, or as infinite
+    if not demand.load:
+        found = linprog(-rate / unit, A_ub=used, b_ub=demand.counts, method="highs")
+        duals = np.maximum(0.0, -found.ineqlin.marginals)
+        return Relaxed(-found.fun * unit, found.x, duals * unit, 1.0)
+    found = linprog(
+        demand.price @ used,
+        A_ub=np.vstack([used, -rate / unit]),
+        b_ub=np.append(demand.counts, -1.0),
+        method="highs",
+    )
+    if found.x is None:
+        return None
+    duals = np.maximum(0.0, -found.ineqlin.marginals)
+    return Relaxed(found.fun, found.x, duals[:-1], float(duals[-1]) / unit)
+
+
+def whole(
+    demand: Demand,
+    columns: Sequence[Column],
+    deadline: Deadline,
+    gap: float = 0.0,
+) -> SolverRun:
+    """The whole program over some columns."""
+    number = len(columns)
+    used = np.array([c.gpus for c in columns], dtype=float).T.reshape(-1, number)
+    rate = np.array([c.rate for c in columns])
+    names = Columns({"x": number})
+    capacity = names.rows({"x": sp.csr_array(used)}, upper=0.0)
+    capacity.upper[:] = demand.counts
+    blocks: dict[str, RowBlock] = {"class_capacity": capacity}
+    unit = demand.load or rate.max()  # so that a solver's tolerance is a share of it
+    if demand.load:
+        blocks["load"] = names.rows({"x": sp.csr_array(rate[None] / unit)}, lower=1.0)
+    with np.errstate(divide="ignore"):
+        most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
+    objective = -(demand.price @ used) if demand.load else rate / unit
+    program = LinearProgram(
+        names, np.zeros(number), most, np.ones(number, dtype=bool), objective, blocks
+    )
+    return run_program(program, deadline=deadline, gap=gap)
+
+
+def repeated(columns: Sequence[Column], number: np.ndarray) -> list[Column]:
+    """Each column as often as it is chosen."""
+    times = np.rint(number).astype(int).tolist()
+    return [column for column, n in zip(columns, times, strict=True) for _ in range(n)]
+
+
+def filled_up(demand: Demand, columns: Sequence[Column], number: np.ndarray) -> list[Column]:
+    """Whole numbers from the relaxation's: rounded down, then whatever still fits, the best first.
+
+    With a load, pipelines that it does not need are dropped again, the dearest first.
+    """
+    chosen = repeated(columns, np.floor(number + 1e-9))
+    used = np.array([c.gpus for c in columns], dtype=int)
+    rate = np.array([c.rate for c in columns])
+    left = demand.counts - sum((np.array(c.gpus) for c in chosen), np.zeros_like(demand.counts))
+    while True:
+        fits = np.flatnonzero((used <= left).all(axis=1))
+        if not len(fits) or (demand.load and demand.served(chosen)):
+            break
+        best = fits[rate[fits].argmax()]
+        chosen.append(columns[best])
+        left = left - used[best]
+    if demand.load:
+        for column in sorted(chosen, key=lambda c: demand.value([c]), reverse=True):
+            rest = list(chosen)
+            rest.remove(column)
+            if demand.served(rest):
+                chosen = rest
+    return chosen
 
 
 class Prices(NamedTuple):
@@ -83,8 +237,8 @@ class Generation:
         The pipelines of the best deployment so far, repeated.
     prices : Prices or None
         Those of the best bound so far.
-    limits : dict or None
-        The `OwnLimits` of one pipeline of each offer, where these are counted.
+    capacity : dict or None
+        The `CapacityPrices` of one pipeline of each offer, where these are counted.
     halve : function of an offer's index
         The indices of the offers that its halves became, whose pricings were added; None if it has
         no halves.
@@ -105,7 +259,7 @@ class Generation:
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
-    limits: dict[int, OwnLimits] | None = None
+    capacity: dict[int, CapacityPrices] | None = None
     halve: Callable[[int], list[int] | None] = lambda offer: None
     live: list[int] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
@@ -141,18 +295,18 @@ class Generation:
         return abs(self.prices.bound - self.demand.value(self.best)) / self.prices.per_rate
 
     def run(self) -> None:
-        """Rounds until the relaxation is solved or the gap is closed, then the whole program over all columns.
+        """Generate columns until nothing is open, then solve the whole program over all of them.
 
         Raises
         ------
         Ended
             The deadline was first; what was found until then is kept.
         """
-        if not self._rounds(_MOST_ROUNDS):
+        if not self._generate(_MOST_ROUNDS):
             self.improve(_ROUNDING_SECONDS)
 
     def tighten(self) -> None:
-        """Rounds in which a pipeline keeps to the GPUs there are: fewer columns, and a better bound.
+        """Generate columns that keep to the GPUs there are: fewer of them, and a better bound.
 
         Raises
         ------
@@ -161,52 +315,49 @@ class Generation:
         """
         if not self.beyond or self.open <= max(self.gap, ONE_ANSWER):
             return
-        self.limits, self.beyond = {}, []
-        self._ratios = {}
-        if not self._rounds(_TIGHTER_ROUNDS):
+        self.capacity, self.beyond, self._ratios = {}, [], {}
+        if not self._generate(_TIGHTER_ROUNDS):
             self.improve(_ROUNDING_SECONDS)
 
-    def _rounds(self, most: int) -> bool:
-        """Rounds until the relaxation is solved or the gap is closed; whether there is nothing more to find."""
-        counts = self.demand.counts
-        smoothed, centre = False, 1.0 / np.maximum(counts, 1)
-        answer: Relaxed | None = None
-        if self.limits is not None and self.columns:
-            answer = relaxed(self.demand, self.columns)
+    def _generate(self, most: int) -> bool:
+        """Master program, dual prices, pricing problem, until they agree; whether nothing is left to find."""
+        master = None
+        if self.capacity is not None and self.columns:
+            master = relaxed(self.demand, self.columns)
+        smoothed = False
         for _ in range(most):
             self.rounds += 1
-            new = self._price(*self._asked(answer, centre, smoothed))
+            new = self._price(*self._dual_prices(master, smoothed))
             if not self.columns and not self.beyond:
                 return True
-            answer = relaxed(self.demand, self.columns + self.beyond)
-            if answer is not None and (self.rounds % 5 == 0 or self.best is None):
+            master = relaxed(self.demand, self.columns + self.beyond)
+            if master is not None and (self.rounds % 5 == 0 or self.best is None):
                 self.round_off()
             self._report()
-            if answer is not None and self._settled(answer):
-                break
+            if master is not None and self._agrees(master):
+                return False
             if self.open <= max(self.gap, ONE_ANSWER):
                 return True
             if not new and not smoothed:
-                break
-            smoothed = new > 0 and self.rounds > 3 and answer is not None
+                return False
+            smoothed = new > 0 and self.rounds > 3 and master is not None
         return False
 
-    def _settled(self, answer: Relaxed) -> bool:
-        far = abs(self.prices.bound - answer.value) if self.prices is not None else np.inf
-        return far <= _CONVERGED * abs(answer.value)
+    def _agrees(self, master: Relaxed) -> bool:
+        far = abs(self.prices.bound - master.value) if self.prices is not None else np.inf
+        return far <= _CONVERGED * abs(master.value)
 
-    def _asked(
-        self, answer: Relaxed | None, centre: np.ndarray, smoothed: bool
-    ) -> tuple[np.ndarray, float]:
-        """Capacity prices and the price of a token/s to ask with: half-way to the best so far if smoothed."""
-        if answer is None:
-            return (centre, 1.0) if not self.demand.load else (np.zeros_like(centre), 0.0)
+    def _dual_prices(self, master: Relaxed | None, smoothed: bool) -> tuple[np.ndarray, float]:
+        """Prices of GPUs and of a token/s to ask with: half-way to those of the best bound if smoothed."""
+        if master is None:
+            first = 1.0 / np.maximum(self.demand.counts, 1)
+            return (first, 1.0) if not self.demand.load else (np.zeros_like(first), 0.0)
         if not smoothed or self.prices is None:
-            return answer.capacity, answer.per_rate
+            return master.capacity, master.per_rate
         best = self.prices.per_gpu * self.prices.per_rate
         if self.demand.load:
             best = np.maximum(0.0, best - self.demand.price)
-        return (answer.capacity + best) / 2, (answer.per_rate + self.prices.per_rate) / 2
+        return (master.capacity + best) / 2, (master.per_rate + self.prices.per_rate) / 2
 
     def _price(self, capacity: np.ndarray, per_rate: float) -> int:
         """The least prices at every rate: a bound, and new columns. Their number."""
@@ -218,23 +369,22 @@ class Generation:
             return 0
         self._bound(cost, capacity, ratio)
         new = 0
-        for i, price in least.items():
-            pricing = self.pricings[i]
-            rates = pricing.asked[0]
+        for i, found in least.items():
+            rates = self.pricings[i].asked[0]
             with np.errstate(divide="ignore", invalid="ignore"):
-                profit = per_rate * rates - price if per_rate else rates / price
+                profit = per_rate * rates - found.price if per_rate else rates / found.price
             profitable = profit > (1e-9 * per_rate * rates)
-            new += self._add(i, pricing, _spread_out(rates, profit, profitable), cost)
+            new += self._add(i, _spread_out(rates, profit, profitable), found.per_second, cost)
         return new
 
-    def _greatest_ratio(self, cost: np.ndarray) -> tuple[dict[int, np.ndarray], float]:
+    def _greatest_ratio(self, cost: np.ndarray) -> tuple[dict[int, Least], float]:
         """The least prices of the offers that decide, and the greatest ratio of a rate to its price.
 
         When prices change, no ratio of an offer grows by more than the largest share by which a price
         fell. So the offer that may have the greatest is priced first, and those that cannot reach it
         are left out. A range of numbers in flight that decides is halved.
         """
-        least: dict[int, np.ndarray] = {}
+        least: dict[int, Least] = {}
         ratio: dict[int, float] = {}
 
         def may(i: int) -> float:
@@ -256,10 +406,10 @@ class Generation:
                 continue
             pricing = self.pricings[i]
             least[i] = pricing.least(cost, self.deadline)
-            if self.limits is not None:
-                own = self.limits.setdefault(i, OwnLimits([pricing], self.demand.counts))
-                own.raise_least(cost, [least[i]], self.deadline)
-            ratio[i] = float((pricing.asked[1] / least[i]).max(initial=0.0))
+            if self.capacity is not None:
+                own = self.capacity.setdefault(i, CapacityPrices(pricing, self.demand.counts))
+                least[i] = own.raised(cost, least[i], self.deadline)
+            ratio[i] = float((pricing.asked[1] / least[i].price).max(initial=0.0))
             self._ratios[i] = cost, ratio[i]
         return least, 0.0
 
@@ -277,24 +427,24 @@ class Generation:
         if self.prices is None or bound > self.prices.bound:
             self.prices = Prices(cost * ratio, bound, 1 / ratio)
 
-    def _add(self, offer: int, pricing: Pricing, which: list[int], cost: np.ndarray) -> int:
+    def _add(self, offer: int, which: list[int], per_second: np.ndarray, cost: np.ndarray) -> int:
         """New columns from the cheapest pipelines at some rates."""
-        new = 0
-        if self.limits is not None:
-            cost = cost + self.limits[offer].prices[0]
-        found = pricing.pipelines(cost, which, self.deadline) if which else []
+        new, pricing = 0, self.pricings[offer]
+        if self.capacity is not None:
+            cost = cost + self.capacity[offer].prices
+        found = pricing.pipelines(cost, which, per_second, self.deadline) if which else []
         for stages, asked in zip(found, which, strict=True):
-            rows = rows_of(stages)
+            rows = [row for _, row in stages]
             by_class = pricing.by_class(stages, cost)
             if by_class is None:
-                rate = pricing.rate_of([(layers, ()) for layers, _ in stages], rows)
-                beyond = Column(rate, pricing.without_limits(rows, cost), offer)
-                if self.limits is None:
+                if self.capacity is None:
+                    rate = pricing.rate_of([(layers, ()) for layers, _ in stages], rows)
+                    beyond = Column(rate, pricing.without_limits(rows, cost), offer)
                     new += self._take(self.beyond, beyond)
-                other = within_counts(pricing, cost, asked, self.deadline)
+                other = repaired(pricing, cost, asked, per_second, self.deadline)
                 if other is None:
                     continue
-                by_class, rows = pricing.by_class(other, cost), rows_of(other)
+                by_class, rows = pricing.by_class(other, cost), [row for _, row in other]
             by_class, rows = pricing.ordered(given(by_class), rows)
             gpus = tuple(np.sum([g for _, g in by_class], axis=0).tolist())
             rate = pricing.rate_of(by_class, rows)
