@@ -1,5 +1,6 @@
 """GPUs and the links between them."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -308,6 +309,11 @@ class Cluster:
     def kind_count(self) -> np.ndarray:
         """Number of GPUs of each kind; (K,) array of ints."""
         return np.bincount(self.kind_of, minlength=len(self.kinds))
+
+    @cached_property
+    def largest_node(self) -> int:
+        """GPUs of the node that has most; 1 where GPUs are in no node."""
+        return max(Counter(gpu.node for gpu in self.gpus if gpu.node).values(), default=1)
 
     def __len__(self) -> int:
         return len(self.gpus)

@@ -8,13 +8,22 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
 from pipelab.cluster import Cluster
 from pipelab.costs import CostModel, link_answered
 from pipelab.display import counted, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
-from pipelab.fields import Count, Flag, Layers, Positive, checked, python_value, whole_number
+from pipelab.fields import (
+    Count,
+    Flag,
+    Later,
+    Layers,
+    Positive,
+    checked,
+    python_value,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -170,8 +179,8 @@ class Workload:
         A microbatch reads whole prompts, or adds one token to every sequence, or does the latter
         and reads as many prompt tokens as keep new sequences coming, or goes forward and backward
         (for the objective "step_time" of `solve`). The write-up has prefill only.
-    output_tokens : int
-        Tokens written per sequence; read where the phase is "mixed".
+    output_tokens : int, optional
+        Tokens written per sequence; needed where the phase is "mixed".
     in_flight : int, optional
         Microbatches in the pipeline at a time; each keeps its KV cache on every stage. By default
         the number is chosen together with the placement: the one that yields most of those that
@@ -182,7 +191,8 @@ class Workload:
     Raises
     ------
     InvalidValue
-        A count is not a whole number from 1 to 10^9, or there is no such phase.
+        A count is not a whole number from 1 to 10^9, there is no such phase, or it is "mixed"
+        without `output_tokens`.
 
     Examples
     --------
@@ -193,9 +203,14 @@ class Workload:
     sequence_length: Count
     batch_size: Count
     phase: Literal["prefill", "decode", "mixed", "training"] = "prefill"
-    output_tokens: Count = 1
+    output_tokens: Count | None = None
     in_flight: Count | None = None
     microbatches: Count = 1
+
+    def __post_init__(self) -> None:
+        if self.phase == "mixed" and self.output_tokens is None:
+            expected = "expected how many tokens are written per sequence, with phase='mixed'"
+            raise InvalidValue("Workload", [("output_tokens", None, expected)])
 
     @property
     def in_memory(self) -> int:
@@ -211,8 +226,13 @@ class Workload:
     @property
     def tokens_passed(self) -> float:
         """Tokens whose activations one microbatch carries from stage to stage."""
-        more = self.sequence_length / self.output_tokens if self.phase == "mixed" else 0.0
+        more = self.sequence_length / self.written if self.phase == "mixed" else 0.0
         return self.tokens + self.batch_size * more
+
+    @property
+    def written(self) -> int:
+        """Tokens that follow each prompt: `output_tokens` where the phase is "mixed", else 0."""
+        return cast(int, self.output_tokens) if self.phase == "mixed" else 0
 
 
 @checked
@@ -230,8 +250,9 @@ class Problem:
     costs : cost model
         What a stage yields and needs: `LinearThroughput`, `Roofline`, `Measured`, or one of your
         own with their methods.
-    max_gpus_per_stage : int
-        The most GPUs that may share one stage, each with a full copy of its layers.
+    max_gpus_per_stage : int, optional
+        The most GPUs that may share one stage, each with a full copy of its layers. By default those
+        of the cluster's largest node, and 1 where GPUs are in no node.
     same_type_stages : bool
         True: all GPUs of a stage are of one type.
     batch_split : {"even", "balanced"}
@@ -261,8 +282,8 @@ class Problem:
     model: Any
     workload: Workload
     costs: Any
-    max_gpus_per_stage: Count = 1
-    same_type_stages: Flag = False
+    max_gpus_per_stage: Annotated[Count, Later] = cast(int, None)
+    same_type_stages: Flag = True
     batch_split: Literal["even", "balanced"] = "even"
     link_units: Literal["tokens", "transfers"] = "tokens"
     name: str = "problem"
@@ -291,6 +312,8 @@ class Problem:
             raise InvalidValue(
                 "Problem", [("gpu_type", t, expected + nearest(t, known)) for t in unknown]
             )
+        if self.max_gpus_per_stage is None:
+            object.__setattr__(self, "max_gpus_per_stage", self.cluster.largest_node)
         self.costs.check(self)
 
     def with_in_flight(self, number: int | None) -> "Problem":

@@ -399,5 +399,5 @@ def wild_problem(seed, orders=30.0):
     per_token = load.batch_size * model.d_model * model.bytes_per_element / 1e9
     return pl.Problem(
         pl.Cluster(pool, links * per_token), model, load, costs,
-        max_gpus_per_stage=int(rng.integers(1, 3)), name=f"wild {seed}",
+        max_gpus_per_stage=int(rng.integers(1, 3)), same_type_stages=False, name=f"wild {seed}",
     )  # fmt: skip

@@ -90,7 +90,7 @@ def seconds(problem, gpu, span, b, t):
     byte_rate = facts.memory_bandwidth_gb_per_s * 1e9 * reached * facts.memory_factor
     overlap = engine.decode_overlap
     quantised = engine.integer_efficiency if m.precision in ("int8", "int4") else 1
-    s, o = w.sequence_length, w.output_tokens
+    s, o = w.sequence_length, w.output_tokens or 1
     q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
     kv = (
         2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim
@@ -154,7 +154,7 @@ def seconds(problem, gpu, span, b, t):
 def memory_gb(problem, gpu, span, b, t):
     """Needed on one GPU, in 10^9 bytes, with what must stay free."""
     m, w, costs = problem.model, problem.workload, problem.costs
-    s, o = w.sequence_length, w.output_tokens
+    s, o = w.sequence_length, w.output_tokens or 1
     q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
     weights = sum(layer(m, i)[0] for i in span)
     first, last = 0 in span, m.layers - 1 in span
@@ -256,7 +256,7 @@ def link(problem, bandwidth_gb_per_s):
     q = {
         "prefill": w.sequence_length,
         "decode": 1,
-        "mixed": 1 + w.sequence_length / w.output_tokens,
+        "mixed": 1 + w.sequence_length / (w.output_tokens or 1),
     }[w.phase]
     tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
     engine = problem.costs.engines[problem.costs.engine]

@@ -386,7 +386,14 @@ def made(types, coefficients, layers, links, k, memory=9.0, prices=None, efficie
     )
     model, workload = pl.Model("made", layers, 1, 1, 1.0), pl.Workload(1, 1)
     speed = np.broadcast_to(links, (n, n)) * model.bytes_per_element / 2**30
-    return pl.Problem(pl.Cluster(pool, speed), model, workload, costs, max_gpus_per_stage=k)
+    return pl.Problem(
+        pl.Cluster(pool, speed),
+        model,
+        workload,
+        costs,
+        max_gpus_per_stage=k,
+        same_type_stages=False,
+    )
 
 
 @pytest.mark.parametrize("others", [0, 8])

@@ -38,16 +38,16 @@ def _problem(**more):
     threes = [pl.GPU("L4", 24.153, 0.98, "L4×8 no. 2", 31.5)] * 3
     of = np.array([0, 0, 1, 1, 1])
     links = np.array([[300, 12.5], [12.5, 31.5]])
-    values = {"max_gpus_per_stage": 3, "same_type_stages": True} | more
-    load = values.pop("load", pl.Workload(512, 4, "decode"))
+    load = more.pop("load", pl.Workload(512, 4, "decode"))
     cluster = pl.Cluster((*pairs, *threes), links, of)
-    return pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), **values)
+    return pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), **more)
 
 
 def test_a_model_on_gpus_is_the_problem_made_by_hand(run):
     found = wanted.Wanted(model="Llama-3-8B", gpus="a100-sxm-40=2,l4=3", batch=4, length=512)
     by_hand = _problem(name="Llama-3-8B on 2 × A100-SXM-40, 3 × L4")
-    assert found.problem(None) == by_hand
+    assert found.problem(None) == by_hand  # the rules that nobody gave, too: they stand in Problem
+    assert (by_hand.max_gpus_per_stage, by_hand.same_type_stages) == (3, True)  # of the L4 node
     status, out, err = run("solve", *OWN, "--json")
     answer = pl.solve(by_hand)
     assert (status, err) == (0, "")

@@ -173,7 +173,7 @@ def additive(seed):
     times = dict(zip(types, map(float, rng.uniform(1, 9, 3)), strict=True))
     return pl.Problem(
         cluster, model, pl.Workload(100, int(rng.integers(1, 5))), LayerTimes(times, reserved_gb=0.5),
-        max_gpus_per_stage=2, batch_split=str(rng.choice(["even", "balanced"])),
+        max_gpus_per_stage=2, same_type_stages=False, batch_split=str(rng.choice(["even", "balanced"])),
     )  # fmt: skip
 
 
@@ -234,7 +234,9 @@ class OwnTuple(NamedTuple):
 @pytest.mark.parametrize("method", ["auto", "joint", "exhaustive", "by_flops"])
 def test_a_model_of_ones_own_is_asked_for_every_layers_work(model, method):
     cluster = pl.Cluster.from_counts({"A": 2, "B": 2}, 40, 100)
-    problem = pl.Problem(cluster, model, pl.Workload(100, 2), LayerTimes({"A": 3, "B": 7}), 2)
+    problem = pl.Problem(
+        cluster, model, pl.Workload(100, 2), LayerTimes({"A": 3, "B": 7}), 2, same_type_stages=False
+    )
     twin = pl.Model("m", 4, 1024, 1, 1.0, work_factors=(1, 1, 1, 5))
     expected = pl.solve(dataclasses.replace(problem, model=twin), method)
     result = pl.solve(problem, method)
@@ -332,7 +334,9 @@ class OwnCosts:
 def own_costs(answer):
     cluster = pl.Cluster.from_counts({"A": 2, "B": 2}, 40, 100)
     model, load = pl.Model("m", 4, 1024, 1024, 1.0), pl.Workload(100, 2)
-    return pl.Problem(cluster, model, load, OwnCosts(answer), max_gpus_per_stage=2)
+    return pl.Problem(
+        cluster, model, load, OwnCosts(answer), max_gpus_per_stage=2, same_type_stages=False
+    )
 
 
 ANSWERS = {

@@ -91,7 +91,14 @@ def three_nodes_of_three():
     gpus = tuple(pl.GPU("L4", 2.0, 1.0, f"node {i // 3}", 300.0) for i in range(9))
     model = dataclasses.replace(pl.load_model("Llama-3-8B"), layers=1)
     load, fast = pl.Workload(512, 1, "decode"), np.full((9, 9), 100.0)
-    return pl.Problem(pl.Cluster(gpus, fast), model, load, pl.Roofline(), max_gpus_per_stage=2)
+    return pl.Problem(
+        pl.Cluster(gpus, fast),
+        model,
+        load,
+        pl.Roofline(),
+        max_gpus_per_stage=2,
+        same_type_stages=False,
+    )
 
 
 def test_stages_that_nodes_have_no_room_for_are_not_counted():
@@ -287,7 +294,12 @@ def test_small_classes_leave_little_open_without_a_list():
     cluster = pl.Cluster.from_counts(dict.fromkeys(types, 4), memory.to_dict(), 12.5)
     load = pl.Workload(1000, 8, "decode")
     problem = pl.Problem(
-        cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), max_gpus_per_stage=2
+        cluster,
+        pl.load_model("Llama-3-70B"),
+        load,
+        pl.Roofline(),
+        max_gpus_per_stage=2,
+        same_type_stages=False,
     )
     found = pl.deploy(problem, gap=0.01)
     assert found.gap <= 0.02

@@ -151,7 +151,7 @@ def test_the_load_that_a_deployment_is_asked_for_is_served():
     )
     problem = pl.Problem(
         pl.Cluster(pool, np.full((8, 8), 12.5)), pl.load_model("Llama-3-70B"), pl.Workload(2048, 32, "decode"),
-        pl.Roofline(), max_gpus_per_stage=4,
+        pl.Roofline(), max_gpus_per_stage=4, same_type_stages=False,
     )  # fmt: skip
     found = pl.deploy(problem, at_least=450)
     assert found.status == "optimal"

@@ -483,8 +483,18 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     assert space["result"].throughput == mix.found.result.throughput
 
 
+def all_on_one(kind, placement):
+    """What to type so that the first GPU of this type of these stages has every layer."""
+    stages, gpus = placement.stages, problem_of(beginning("Llama-3-8B", MIXED)).cluster.gpus
+    alone = [gpus[stage.gpus[0]].type for stage in stages].index(kind)
+    return ",".join("32" if i == alone else "0" for i in range(len(stages)))
+
+
+MIXED = {"A100-SXM-40": 2, "L4": 2, "T4": 2}
+
+
 def test_boundaries_move_by_hand_and_the_way_back_is_there():
-    mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2})
+    mix = pl.explore_mix("Llama-3-8B", MIXED)
     own, best = mix.own, mix.found.result
     layers = own.layers.value
     assert layers == ",".join(str(len(s.layers)) for s in best.placement.stages)
@@ -497,7 +507,7 @@ def test_boundaries_move_by_hand_and_the_way_back_is_there():
     space = {}
     exec(mix.code.code, space)
     assert space["score"].throughput == own.score.throughput
-    own.layers.value = "0,0,0,32"
+    own.layers.value = all_on_one("T4", best.placement)
     assert not own.score.valid
     assert "too much" in mix.text.value
     assert mix.chart.layout.title.text.startswith("Your plan is not valid")
@@ -603,7 +613,8 @@ def test_the_pipeline_has_the_simple_preset_too():
 
 def test_a_finding_is_said_once():
     """What the title says is not in the text below it."""
-    mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2})
+    mix = pl.explore_mix("Llama-3-8B", MIXED)
+    best = mix.found.result.placement
     for _ in range(2):
         title, text = mix.chart.layout.title.text, mix.text.value
         assert "tokens/s in" in title or "Your plan" in title
@@ -611,7 +622,7 @@ def test_a_finding_is_said_once():
         assert not re.search("limit|optimal|optimum|in [0-9]+ stages", text)
         mix.own.boundary.value = 2
         mix.own.where.value -= 2
-    mix.own.layers.value = "0,0,0,32"
+    mix.own.layers.value = all_on_one("T4", best)
     assert mix.chart.layout.title.text == "Your plan is not valid<br><sup></sup>"
     assert "not valid" not in mix.text.value
     assert "GB too much" in mix.text.value

@@ -307,7 +307,13 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
         pl.Workload(2048, 8, "decode", in_flight=3),
     )
     problem = pl.Problem(
-        cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2, link_units="tokens"
+        cluster,
+        pl.load_model("Llama-3-8B"),
+        load,
+        pl.Roofline(),
+        2,
+        same_type_stages=False,
+        link_units="tokens",
     )
     placement = pl.Placement.of([(16, (0, 1)), (16, (2, 3))])
     document = json.loads(
@@ -345,7 +351,9 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
 def test_a_plan_of_an_earlier_version_still_loads(name, tmp_path):
     """It has one rate, and the number in flight that memory was counted for, 1 by default."""
     cluster, load = pl.Cluster.from_counts({"L4": 4}, 24, 1.0), pl.Workload(16384, 4, "decode")
-    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2)
+    problem = pl.Problem(
+        cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2, same_type_stages=False
+    )
     placement = pl.Placement.of([(16, (0, 1)), (16, (2, 3))])
     path = save_placement(problem.with_in_flight(1), placement, tmp_path / name)
 

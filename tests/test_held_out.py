@@ -75,12 +75,12 @@ def test_a_rate_is_expected_in_the_band_of_its_kind(errors, phase, degree):
     gpu = pl.GPU(
         "A10" if degree == 1 else "H100-SXM", 85, None, "node" if degree > 1 else "", 450.0
     )
-    model, load = pl.load_model("Llama-3-8B"), pl.Workload(2048, 1, phase)
+    model, load = pl.load_model("Llama-3-8B"), pl.Workload(2048, 1, phase, 1)
     link = 1e-3 if phase == "prefill" else 1.0
     matrix = np.full((2 * degree, 2 * degree), link)
     problem = pl.Problem(
         pl.Cluster((gpu,) * 2 * degree, matrix), model, load, pl.Roofline(prefer="time"),
-        max_gpus_per_stage=degree, link_units="tokens",
+        max_gpus_per_stage=degree, same_type_stages=False, link_units="tokens",
     )  # fmt: skip
     plan = pl.Placement.of([(n, tuple(range(i, i + degree))) for n, i in ((16, 0), (16, degree))])
     evaluation = pl.evaluate(problem, plan)
@@ -160,7 +160,15 @@ def _experts(model, phase):
     load = pl.Workload(2048, 8, phase)
     cluster = pl.Cluster(gpus, [[450.0] * 8] * 8)
     model = pl.load_model(model, precision="fp8")
-    return pl.Problem(cluster, model, load, pl.Roofline(engine="SGLang"), 8, link_units="tokens")
+    return pl.Problem(
+        cluster,
+        model,
+        load,
+        pl.Roofline(engine="SGLang"),
+        8,
+        same_type_stages=False,
+        link_units="tokens",
+    )
 
 
 def test_prompts_of_a_mixture_of_experts_have_no_band_and_say_so():

@@ -53,7 +53,9 @@ def test_a_bridge_makes_a_node_of_a_pair():
     assert cluster.bandwidth_matrix()[0, 1:].tolist() == [31.5, 56.25, 31.5]
     stage = pl.Placement.of([(16, (0, 2)), (16, (1, 3))])
     model, load = pl.load_model("Llama-3-8B"), pl.Workload(1000, 4, "decode")
-    problem = pl.Problem(cluster, model, load, pl.Roofline(), max_gpus_per_stage=2)
+    problem = pl.Problem(
+        cluster, model, load, pl.Roofline(), max_gpus_per_stage=2, same_type_stages=False
+    )
     assert pl.solve(problem).throughput >= pl.evaluate(problem, stage).throughput > 0
 
 

@@ -522,7 +522,9 @@ def test_stages_a_trillion_times_as_fast_as_links(form):
     cluster = pl.Cluster((pl.GPU("T", 2.001123046875),) * 2, rates * 2.0**-12)
     costs = pl.LinearThroughput({"T": pl.Coefficients(0, 0, -1e5, 1e12)})
     model, load = pl.Model("m", 3, 1024, 1024, 1.0), pl.Workload(128, 1)
-    problem = pl.Problem(cluster, model, load, costs, 2, link_units="transfers")
+    problem = pl.Problem(
+        cluster, model, load, costs, 2, same_type_stages=False, link_units="transfers"
+    )
     for answer in (pl.solve(problem, "joint", form=form), pl.solve(problem, "aggregated")):
         assert (answer.status, answer.throughput) == (
             "optimal",

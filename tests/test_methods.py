@@ -227,7 +227,12 @@ def test_the_segments_of_the_authors_run_say_what_they_lead_to(most):
         tuple(map(pl.GPU, "ABC", (0.5, 8.2, 1.2))), [[1e9, 1e9, 1e-6]] * 2 + [[1e-6, 1e-6, 1e9]]
     )
     nine = pl.Problem(
-        trio, pl.Model("nine", 9, 1, 1, 1.0), pl.Workload(1, 1), costs, max_gpus_per_stage=most
+        trio,
+        pl.Model("nine", 9, 1, 1, 1.0),
+        pl.Workload(1, 1),
+        costs,
+        max_gpus_per_stage=most,
+        same_type_stages=False,
     )
     fewer = pl.solve(nine, "single_gpu", segments="as_run")
     results = (best, none, misfit, fewer)

@@ -448,7 +448,13 @@ def test_a_window_that_no_layer_has_changes_nothing(name, phase):
     for model in (plain, without, half):
         load = pl.Workload(4096, 4, phase, 128)
         problem = pl.Problem(
-            cluster, model, load, pl.Roofline(), link_units="tokens", max_gpus_per_stage=2
+            cluster,
+            model,
+            load,
+            pl.Roofline(),
+            link_units="tokens",
+            max_gpus_per_stage=2,
+            same_type_stages=False,
         )
         report = pl.evaluate(problem, plan)
         prompts = dataclasses.replace(problem, workload=pl.Workload(4096, 4))

@@ -139,7 +139,7 @@ def test_links_without_names_of_nodes_are_enough():
     np.fill_diagonal(links, 40.0)
     cluster = pl.Cluster((pl.GPU(name, 24),) * 64, links, np.repeat(np.arange(16), 4))
     model, load = pl.Model("m", 40, 4096, 11008, 6.0), pl.Workload(512, 8)
-    problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=4)
+    problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=4, same_type_stages=False)
     assert by_nodes(problem)
     result = pl.solve(problem, "aggregated", time_limit=30)
     assert result.status == "optimal"

@@ -323,7 +323,7 @@ def islands(seed, gpus=9, layers=9):
     model = pl.Model("islands", layers, 1024, 2048, 1.0)
     return pl.Problem(
         pl.Cluster(pool, speed[np.ix_(island, island)]), model, pl.Workload(512, 4), costs,
-        max_gpus_per_stage=2, link_units="tokens", name=f"islands {seed}",
+        max_gpus_per_stage=2, same_type_stages=False, link_units="tokens", name=f"islands {seed}",
     )  # fmt: skip
 
 
@@ -648,7 +648,7 @@ def test_the_figures_state_what_they_show():
 def test_no_program_is_built_where_no_time_is_left(monkeypatch):
     problem = pl.Problem(
         pl.load_cluster("helix-single24"), pl.load_model("Llama-3-8B"), pl.Workload(512, 8, "decode"), pl.Roofline(),
-        max_gpus_per_stage=2, link_units="tokens",
+        max_gpus_per_stage=2, same_type_stages=False, link_units="tokens",
     )  # fmt: skip
     monkeypatch.setattr(Path, "program", property(lambda form: pytest.fail("a program was built")))
     stopped = threading.Event()

@@ -20,7 +20,15 @@ def _node(gpu_type, number, link=450.0):
 def _problem(cluster, model, load, **options):
     costs = pl.Roofline(**options)
     gpus = len(cluster)
-    return pl.Problem(cluster, model, load, costs, max_gpus_per_stage=gpus, link_units="tokens")
+    return pl.Problem(
+        cluster,
+        model,
+        load,
+        costs,
+        max_gpus_per_stage=gpus,
+        same_type_stages=False,
+        link_units="tokens",
+    )
 
 
 def test_an_all_reduce_of_a_small_message_hardly_grows_with_the_number_of_gpus():

@@ -283,3 +283,30 @@ def test_a_result_says_when_links_count_transfers(tiny):
         assert remark in result._repr_html_()
         assert result.to_dict()["link_units"] == "transfers"
         assert remark not in pl.solve(real, method).sentence
+
+
+def test_the_mixed_phase_needs_the_length_of_an_answer():
+    expected = r"Workload: output_tokens = None: expected how many tokens are written per sequence"
+    with pytest.raises(pl.InvalidValue, match=expected):
+        pl.Workload(2048, 8, "mixed")
+    prompts = pl.Workload(2048, 8)
+    assert prompts.output_tokens is None
+    with pytest.raises(pl.InvalidValue, match=expected):
+        dataclasses.replace(prompts, phase="mixed")
+    assert pl.Workload(2048, 8, "mixed", 256).written == 256
+    assert pl.Workload(2048, 8, "decode", 256).written == 0
+
+
+def test_stages_have_as_many_gpus_as_the_largest_node_and_of_one_type():
+    """What nobody said: of GPUs in nodes, of GPUs in none, and of the write-up's cases, which mix types."""
+    load, costs = pl.Workload(2048, 8, "decode"), pl.Roofline()
+
+    def rules(cluster):
+        found = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, costs)
+        return found.max_gpus_per_stage, found.same_type_stages
+
+    nodes = [pl.GPU("L4", 24, None, name, 30.0) for name in ("a", "b", "b", "b", "c", "c")]
+    assert rules(pl.Cluster(tuple(nodes), np.ones((6, 6)))) == (3, True)
+    assert rules(pl.Cluster.from_counts({"L4": 4}, 24, 10.0)) == (1, True)
+    for case in pl.cases():
+        assert not pl.load_case(case).same_type_stages

@@ -258,7 +258,15 @@ def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, num
     pool = pl.Cluster.from_counts(
         {"H100-SXM": number, "L4": number}, 24, 10, {"H100-SXM": h100, "L4": 1.29}
     )
-    many = pl.Problem(pool, problem.model, problem.workload, problem.costs, 32, link_units="tokens")
+    many = pl.Problem(
+        pool,
+        problem.model,
+        problem.workload,
+        problem.costs,
+        32,
+        same_type_stages=False,
+        link_units="tokens",
+    )
     with pytest.raises(
         pl.InvalidValue,
         match=r"expected prices in whole millionths of a dollar, .* round GPU\.usd_per_hour to cents",
@@ -271,7 +279,15 @@ def test_prices_in_cents_over_a_thousand_gpus_are_no_obstacle(problem):
     pool = pl.Cluster.from_counts(
         {"H100-SXM": 500, "L4": 500}, 24, 10, {"H100-SXM": 2.99, "L4": 1.29}
     )
-    many = pl.Problem(pool, problem.model, problem.workload, problem.costs, 32, link_units="tokens")
+    many = pl.Problem(
+        pool,
+        problem.model,
+        problem.workload,
+        problem.costs,
+        32,
+        same_type_stages=False,
+        link_units="tokens",
+    )
     result = solve_for_cost(many)
     assert (result.status, result.objective.bound) == ("optimal", result.objective.value)
 

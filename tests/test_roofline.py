@@ -550,7 +550,10 @@ def test_no_prediction_is_absurd_where_nobody_looked(phase):
         gpu = pl.GPU(name, 80, None, "node", roof.gpus[name].link_gb_per_s)
         before = {}
         for tokens, (precision, model) in product((128, 8192, 131_072), models.items()):
-            demand, span = Demand(model, pl.Workload(tokens, 1, phase)), Span.of(model, range(32))
+            demand, span = (
+                Demand(model, pl.Workload(tokens, 1, phase, 1)),
+                Span.of(model, range(32)),
+            )
             hardware = hardware_of(costs, demand, [gpu]).take(0)
             times = {t: stage_seconds(costs, demand, hardware, span, batches, t) for t in (1, 2, 8)}
             for t, seconds in times.items():

@@ -554,7 +554,7 @@ def test_what_no_engine_does_is_refused_with_the_reason(tiny):
         pl.settings(balanced, pl.Placement.of([(4, (0, 2))]), "vLLM")
     nodes = pl.Problem(
         pl.load_cluster("tandemn-measured"), pl.load_model("Llama-3-8B"), pl.Workload(100, 8, "decode"),
-        pl.Roofline(), max_gpus_per_stage=4,
+        pl.Roofline(), max_gpus_per_stage=4, same_type_stages=False,
     )  # fmt: skip
     mixed = pl.Placement.of([(16, (0, 1, 2, 3)), (16, (4, 5))])
     with pytest.raises(pl.NotApplicable, match="stage 2 has 2 where 1 of 2 stages have 4"):

@@ -63,7 +63,9 @@ def random_problem(rng, gpus=None, layers=None, most=1):
     load = pl.Workload(
         64, int(rng.integers(1, 3)), "training", microbatches=int(rng.integers(1, 8))
     )
-    return pl.Problem(cluster, model, load, Trained(rng, types), most, link_units="tokens")
+    return pl.Problem(
+        cluster, model, load, Trained(rng, types), most, same_type_stages=False, link_units="tokens"
+    )
 
 
 def placements(problem):
@@ -374,7 +376,9 @@ def test_a_stage_s_times_depend_on_which_gpus_its_links_join():
         pl.Workload(64, 6, "training", microbatches=2),
     )
     costs = AddedUpAtTheHub({"H": 50.0, "L": 50.0})
-    problem = pl.Problem(cluster, model, load, costs, 3, link_units="tokens")
+    problem = pl.Problem(
+        cluster, model, load, costs, 3, same_type_stages=False, link_units="tokens"
+    )
     result = pl.solve(problem, objective="step_time")
     assert result.objective.value == pytest.approx(least(problem, "1F1B"), rel=1e-9)
 
@@ -517,7 +521,9 @@ def test_the_roofline_s_table_is_its_stages():
     gpus = [pl.GPU("A100-SXM-80", 85.9, node="n", node_gb_per_s=300.0)] * 2
     cluster = pl.Cluster([*gpus, pl.GPU("L40S", 48.3)], [[12.5] * 3] * 3)
     load = pl.Workload(2048, 3, "training", microbatches=4)
-    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2)
+    problem = pl.Problem(
+        cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), 2, same_type_stages=False
+    )
     starts, sizes = problem.model.spans.examples
     for ids, recompute in (((0, 1), "full"), ((2,), "none"), ((0, 2), "none")):
         table = problem.costs.training_table(problem, ids, recompute=recompute)

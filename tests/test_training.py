@@ -92,7 +92,14 @@ def _problem(model="Llama-3-8B", sequence=4096, batch=1, gpus=("A100-SXM-80", 2)
     bandwidth = [[12.5] * count for _ in range(count)]
     cluster = pl.Cluster([gpu] * count, bandwidth)
     load = pl.Workload(sequence, batch)
-    return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(engine="kernels"), count)
+    return pl.Problem(
+        cluster,
+        pl.load_model(model),
+        load,
+        pl.Roofline(engine="kernels"),
+        count,
+        same_type_stages=False,
+    )
 
 
 def _stage(problem, layers, gpus):

@@ -111,7 +111,9 @@ def _on_sites(
         work_factors=(*[1.0] * (between + 1), head),
     )  # fmt: skip
     costs = LayerTimes(ms_per_layer, reserved_gb=RESERVED_GB)
-    return Problem(cluster, model, PROMPT, costs, max_gpus_per_stage, name=name)
+    return Problem(
+        cluster, model, PROMPT, costs, max_gpus_per_stage, same_type_stages=False, name=name
+    )
 
 
 def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) -> Problem:

@@ -1,6 +1,5 @@
 """The results that the write-up's author published later, beside pipelab's for the same GPUs."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -79,7 +78,6 @@ def _problem(batch: int, usd_per_hour: float) -> "Problem":
     )
     gpu = GPU(_TYPE, load_gpus()[_TYPE].memory_gb, usd_per_hour, "A100", _LINK_GB_PER_S)
     links = np.full((_GPUS, _GPUS), _LINK_GB_PER_S)
-    one = Problem(
+    return Problem(
         Cluster((gpu,) * _GPUS, links), model, Workload(_LENGTH, batch), Roofline(), name="medium"
     )
-    return replace(one, max_gpus_per_stage=_GPUS, same_type_stages=True)

@@ -191,6 +191,7 @@ class Pairs:
             needed = first
             if search.best is not None:
                 needed = self.keep(search.best) or first
+            bound = float(bound)  # rates are numpy's
             self._most[first] = bound, needed
             self.rounds.append(Round(first, math.inf, "rate", bound, self.attained))
         return self._most[first][0]

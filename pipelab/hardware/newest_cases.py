@@ -5,7 +5,6 @@ problem has pipelab's `Roofline`; what `Problem` has no place for is named in on
 """
 
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -88,10 +87,10 @@ def newest_case(folder: Path, parameters: Mapping[str, Row], provider: str | Non
     gpus, unpriced = _gpus(folder, provider)
     matrix, generated = _network(folder, gpus)
     joined = _in_nodes(gpus, matrix)
-    most = max(Counter(gpu.node for gpu in joined if gpu.node).values(), default=1)
+    cluster = Cluster(tuple(joined), matrix)
     problem = Problem(
-        Cluster(tuple(joined), matrix), model, workload, Roofline(),
-        max_gpus_per_stage=min(_MOST_GPUS, most), same_type_stages=True, name=folder.name,
+        cluster, model, workload, Roofline(),
+        max_gpus_per_stage=min(_MOST_GPUS, cluster.largest_node), name=folder.name,
     )  # fmt: skip
     notes = [_left_out(parameters), *_doubts(parameters, model), generated, unpriced]
     said = "; ".join(note for note in notes if note)

@@ -143,8 +143,8 @@ def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
     model = dataclasses.replace(model, **read_layers(folder, model.layers))
     workload = part_of(Workload, WORKLOAD, parameters)
     rules: dict[str, Any] = {n: parameters[n].cells["value"] for n in RULES if n in parameters}
-    if "same_type_stages" in rules:
-        rules["same_type_stages"] = flag_of(parameters["same_type_stages"])
+    same = "same_type_stages"  # the write-up mixes types where its file does not say
+    rules[same] = flag_of(parameters[same]) if same in parameters else False
 
     try:
         return Problem(cluster, model, workload, costs, name=folder.name, **rules)

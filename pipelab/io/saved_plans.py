@@ -23,6 +23,7 @@ PLAN = {
 }
 _RULES = {name: name for name in ("batch_split", "link_units")}
 _WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "output_tokens")}
+_WRITTEN = "output_tokens"  # read in the phase "mixed" alone
 _GIVEN = "in_flight_given"  # empty where it was chosen with the placement
 _WORKLOAD |= {_GIVEN: "in_flight"}
 _BEFORE = "microbatches_in_flight"  # of earlier files: the number that memory was counted for
@@ -107,8 +108,9 @@ def _counted_for(saved: Saved) -> int | None:
 
 def _refuse_other_conditions(saved: Saved, problem: Problem) -> None:
     own, other = conditions(problem), {}
+    read = [n for n in (*_RULES, *_WORKLOAD) if n != _WRITTEN or problem.workload.written]
     for cells in saved.whole:
-        for name in (*_RULES, *_WORKLOAD):
+        for name in read:
             if name in cells and _text(cells[name]) != _text(own[name]):
                 other[name] = cells[name]
         before, given = cells.get(_BEFORE), own[_GIVEN]

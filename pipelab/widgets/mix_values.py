@@ -147,7 +147,6 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
         own = {
             "batch": case.workload.batch_size,
             "context": case.workload.sequence_length,
-            "output_tokens": case.workload.output_tokens,
             "gpus_per_stage": case.max_gpus_per_stage,
             "batch_split": case.batch_split,
         }
@@ -190,7 +189,8 @@ def problem_of(mix: Mix) -> Problem:
         raise InvalidValue(
             "explore_mix", [("GPUs", 0, "expected at least one: move a slider to the right")]
         )
-    load = Workload(mix.context, mix.batch, mix.phase, mix.output_tokens, mix.in_flight)
+    written = mix.output_tokens if mix.phase == "mixed" else None
+    load = Workload(mix.context, mix.batch, mix.phase, written, mix.in_flight)
     rules: dict[str, Any] = {
         "max_gpus_per_stage": mix.gpus_per_stage,
         "batch_split": mix.batch_split,
@@ -246,8 +246,9 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
 def code_of_problem(mix: Mix) -> list[str]:
     """The lines that make `problem`, with their imports."""
     counts = dict(mix.counts)
-    flight = "" if mix.in_flight is None else f", {mix.in_flight}"
-    load = f"pl.Workload({mix.context}, {mix.batch}, {mix.phase!r}, {mix.output_tokens}{flight})"
+    written = f", {mix.output_tokens}" if mix.phase == "mixed" else ""
+    flight = "" if mix.in_flight is None else f", in_flight={mix.in_flight}"
+    load = f"pl.Workload({mix.context}, {mix.batch}, {mix.phase!r}{written}{flight})"
     rules = f"max_gpus_per_stage={mix.gpus_per_stage}, batch_split={mix.batch_split!r}"
     if mix.is_case:
         lines = ["import dataclasses", "", "import pipelab as pl", ""]

@@ -47,7 +47,13 @@ def by_types(gpus=1000, classes=8, layers=126, per_stage=8, seed=0):
     cluster = pl.Cluster.from_counts({n: max(1, gpus // classes) for n in names}, memory, links)
     model = pl.Model("large", layers, 8192, 28672, 315 / layers)
     return pl.Problem(
-        cluster, model, pl.Workload(512, 32), pl.LinearThroughput(rates), per_stage, **_UNITS
+        cluster,
+        model,
+        pl.Workload(512, 32),
+        pl.LinearThroughput(rates),
+        per_stage,
+        same_type_stages=False,
+        **_UNITS,
     )
 
 
@@ -66,7 +72,13 @@ def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25,
     weight = share * room.sum() * per_node / layers
     model = pl.Model("nodes", layers, 4096, 11008, float(min(weight, 35.0)))
     return pl.Problem(
-        cluster, model, pl.Workload(1024, 32), pl.LinearThroughput(rates), per_stage, **_UNITS
+        cluster,
+        model,
+        pl.Workload(1024, 32),
+        pl.LinearThroughput(rates),
+        per_stage,
+        same_type_stages=False,
+        **_UNITS,
     )
 
 

@@ -103,4 +103,6 @@ def problem_of(case: Case) -> "Problem":
     gb_per_s = np.ones((len(gpus), len(gpus)))
     for (a, b), ms in zip(combinations(range(len(gpus)), 2), case.link_ms, strict=True):
         gb_per_s[a, b] = gb_per_s[b, a] = 1000 * 1024 * 2 / 1e9 / ms
-    return Problem(Cluster(tuple(gpus), gb_per_s), model, workload, times, 2)
+    return Problem(
+        Cluster(tuple(gpus), gb_per_s), model, workload, times, 2, same_type_stages=False
+    )

@@ -126,9 +126,7 @@ class Deployment:
         load = self.problem.workload
         if self.throughput is None or load.phase == "decode":
             return None
-        return self.throughput / (
-            load.sequence_length if load.phase == "prefill" else load.output_tokens
-        )
+        return self.throughput / (load.sequence_length if load.phase == "prefill" else load.written)
 
     @property
     def usd_per_million_tokens(self) -> float | None:

@@ -71,15 +71,14 @@ class Demand:
         """Tokens per sequence that the head is asked for: the last of a prompt, each new one, or all."""
         if self.load.phase == "training":
             return self.new_tokens
-        return 1 + 1 / self.load.output_tokens if self.load.phase == "mixed" else 1.0
+        return 1 + 1 / self.load.written if self.load.phase == "mixed" else 1.0
 
     @property
     def kept_tokens(self) -> float:
         """Tokens per sequence that the KV cache must have room for; training has none."""
         if self.load.phase == "training":
             return 0.0
-        written = self.load.output_tokens if self.load.phase == "mixed" else 0
-        return self._seen(self.load.sequence_length + written)
+        return self._seen(self.load.sequence_length + self.load.written)
 
     @cached_property
     def _without_window(self) -> "Demand":
@@ -117,13 +116,13 @@ class Demand:
         """Pairs of one prompt, per pass: in a mixed load, of the share of it that a new token brings."""
         pairs = self._pairs(0, self.load.sequence_length)
         if self.load.phase == "mixed":
-            return pairs / self.load.output_tokens
+            return pairs / self.load.written
         return 0.0 if self.load.phase == "decode" else pairs
 
     @property
     def _answer_pairs(self) -> float:
         """Pairs of the token that each sequence writes in one pass, on average."""
-        s, o = self.load.sequence_length, self.load.output_tokens
+        s, o = self.load.sequence_length, self.load.written
         if self.load.phase == "mixed":
             return self._pairs(s, s + o) / o
         return float(self._seen(s)) if self.load.phase == "decode" else 0.0
@@ -158,8 +157,11 @@ class Demand:
 
     def kv_bytes(self, b: Any) -> Any:
         """Keys and values of one layer that a pass with b sequences reads or writes."""
-        s, o = self.load.sequence_length, self.load.output_tokens
-        prompt = {"decode": 0.0, "mixed": s / o}.get(self.load.phase, float(s))
+        s = self.load.sequence_length
+        if self.load.phase == "mixed":
+            prompt = s / self.load.written
+        else:
+            prompt = 0.0 if self.load.phase == "decode" else float(s)
         return b * (prompt + self._answer_pairs) * self.model.kv_bytes
 
     def activation_bytes(self, b: Any) -> Any:

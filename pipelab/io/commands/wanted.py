@@ -160,13 +160,10 @@ class Wanted:
         load: dict[str, Any] = {"sequence_length": _LENGTH, "batch_size": _BATCH, "phase": _PHASE}
         load |= self._workload
         cluster = self._cluster()
-        nodes = [gpu.node for gpu in cluster.gpus if gpu.node]
-        most = max((nodes.count(node) for node in dict.fromkeys(nodes)), default=1)
-        rules = {"max_gpus_per_stage": most, "same_type_stages": True} | self._rules
         costs = Roofline() if self.rates is None else Roofline(engine=self.rates)
         pool = ", ".join(f"{n} × {t}" for t, n in _counted(cluster).items())
         name = f"{model.name} on {pool}"
-        return Problem(cluster, model, Workload(**load), costs, name=name, **rules)
+        return Problem(cluster, model, Workload(**load), costs, name=name, **self._rules)
 
     def _cluster(self) -> "Cluster":
         from pipelab.hardware.known_clusters import cluster_of_counts, load_cluster

@@ -87,7 +87,7 @@ class EnginePlan:
     def context(self) -> int:
         """Tokens that one sequence may reach: what it starts from, and those written after."""
         load = self.problem.workload
-        return load.sequence_length + (load.output_tokens if load.phase == "mixed" else 1)
+        return load.sequence_length + (load.written or 1)
 
     @property
     def sequences(self) -> int:
