@@ -1,6 +1,7 @@
 """The aggregated form: classes, answers against brute force and the joint ILP, ties, proofs, trade-offs."""
 
 import dataclasses
+import re
 import threading
 
 import numpy as np
@@ -362,6 +363,23 @@ def test_a_false_certificate_is_found_out():
     dear = dataclasses.replace(proof, prices=tuple(u + 10 for u in proof.prices))
     with pytest.raises(pl.PipelabError, match="which is no proof"):
         dear.check()
+
+
+def test_where_memory_keeps_a_placement_from_its_rate_the_remedy_is_named():
+    """No rate exceeds what it certifies; less is attained, since memory holds too few."""
+    four = pl.Cluster.from_counts({"L4": 4}, 24, 1.0)
+    load = pl.Workload(16_384, 8, "decode")
+    problem = pl.Problem(four, pl.load_model("Llama-3-8B"), load, pl.Roofline())
+    result = pl.solve(problem)
+    assert result.throughput < result.evaluation.rate
+    number = result.in_flight
+    remedy = f"certificate(solve(problem.with_in_flight({number}), objective='rate'))"
+    for given in (result, pl.solve(problem.with_in_flight(number))):
+        with pytest.raises(pl.NotApplicable, match=re.escape(remedy)):
+            pl.certificate(given)
+    proof = pl.certificate(pl.solve(problem.with_in_flight(number), objective="rate"))
+    proof.check()
+    assert proof.throughput >= result.evaluation.rate > result.throughput
 
 
 def test_a_wrong_answer_gets_no_certificate():

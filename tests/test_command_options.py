@@ -391,3 +391,13 @@ def test_models_and_gpus_are_listed(run):
     assert "70.55e9 parameters" in out
     out = run("gpus")[1]
     assert [line.split()[0] for line in out.splitlines()] == list(pl.gpus().index)
+
+
+def test_a_node_says_where_nothing_measured_is_like_its_rates(run):
+    own = ("--model", "DeepSeek-V3", "--gpus", "h200=8", "--precision", "fp8")
+    said = "none is of prompts read by a mixture of experts"
+    assert said in run("node", *own, "--phase", "prefill")[1]
+    assert said not in run("node", *own)[1]
+    told = run("node", *own, "--phase", "prefill", "--json")[1]
+    assert said not in told
+    assert json.loads(told)

@@ -195,6 +195,12 @@ def test_prompts_of_a_mixture_of_experts_have_no_band_and_say_so():
     assert result.doubt == given.sentence
     assert given.sentence in str(result)
     assert given.sentence in result._repr_html_()
+    found = pl.deploy(replace(problem, max_gpus_per_stage=2), time_limit=5)
+    assert found.doubt == given.sentence
+    assert given.sentence in str(found)
+    assert given.sentence in found._repr_html_()
+    decode = pl.deploy(replace(problem, workload=pl.Workload(2048, 8, "decode")), time_limit=1)
+    assert decode.doubt == ""
     assert "sensitivity" not in result._repr_html_()
 
 

@@ -186,6 +186,16 @@ class Deployment:
         return f"{text}, not proven best{why}{far}." + self._remark
 
     @property
+    def doubt(self) -> str:
+        """Why a pipeline's rate may be far off, where nothing measured is like it; else empty."""
+        ask = getattr(self.problem.costs, "expected_rate", None)
+        found = self.evaluation
+        if ask is None or found is None:
+            return ""
+        said = (ask(self.problem, pipeline).doubt for pipeline in found.pipelines)
+        return " ".join(filter(None, dict.fromkeys(said)))
+
+    @property
     def _remark(self) -> str:
         return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
 
@@ -294,11 +304,14 @@ class Deployment:
 
     def __str__(self) -> str:
         rows = [f"{p.count} × {p.throughput:.7g} tokens/s: {p.placement}" for p in self.pipelines]
-        return "\n".join([f"{self.problem.name}: {self.sentence}", *rows])
+        head = [f"{self.problem.name}: {self.sentence}", *filter(None, [self.doubt])]
+        return "\n".join([*head, *rows])
 
     def _repr_html_(self) -> str:
         head = f"<b>{escape(self.problem.name)}:</b> {ended(self, html=True)}"
         html = f"<p class='{NO_FORMULAS}'>{head}: {escape(self.sentence)}</p>"
+        if self.doubt:
+            html += f"<p class='{NO_FORMULAS}'>{escape(self.doubt)}</p>"
         return html + (table(self.to_frame()) if self.pipelines else "")
 
 

@@ -64,9 +64,9 @@ def certificate(result: Result) -> Certificate:
     (3, 'whole stages')
     """
     if not isinstance(result, Result) or result.status not in ("optimal", "infeasible"):
-        given = getattr(result, "status", result)
+        status = getattr(result, "status", result)
         raise InvalidValue(
-            "certificate", [("result", given, "expected a result that is optimal or infeasible")]
+            "certificate", [("result", status, "expected a result that is optimal or infeasible")]
         )
     if "under_limit" in result.details:
         expected = f"expected a result without limits; this is {result.reason}"
@@ -107,9 +107,12 @@ def certificate(result: Result) -> Certificate:
                 )
             return _with_cases(replace(proof, by=by, most_layers=most, loose=loose), rates)
     if result.memory_for is None and "rounds" in result.details:
+        own, number = given(result.evaluation), result.in_flight
         expected = (
-            "expected one that attains the greatest rate, or that of pl.solve(…, objective='rate'), "
-            "as this proof is of rates"
+            f"expected one that attains the greatest rate, as this proof is of rates: memory holds {number} in "
+            f"flight, and with so many no placement may attain its rate (this one's, {own.rate:.7g}, needs "
+            f"{own.in_flight_needed}). "
+            f"certificate(solve(problem.with_in_flight({number}), objective='rate')) proves which rate none exceeds"
         )
         raise NotApplicable("certificate", [("result", result.throughput, expected)])
     raise PipelabError(

@@ -67,9 +67,9 @@ def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
     Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase
     alone. None of them reads prompts with a mixture of experts.
     """
+    if doubt := doubt_of(problem):
+        return ExpectedRate(None, None, None, doubt)
     phase, experts = problem.workload.phase, getattr(problem.model, "has_experts", False)
-    if experts and phase in ("prefill", "mixed"):
-        return ExpectedRate(None, None, None, _of_experts())
     kinds = [_kind(phase, stage) for stage in evaluation.stages]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
     low, high = (_off(evaluation, [1 + band[side] for band in kinds]) for side in ("low", "high"))
@@ -88,6 +88,12 @@ def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
         sentence += f" No published time of {listed(never)} was compared."
     within = max(abs(low / now - 1), abs(high / now - 1))
     return ExpectedRate(float(low), float(high), float(within), sentence)
+
+
+def doubt_of(problem: "Problem") -> str:
+    """Why rates of this problem may be far off, if no time of such a model was compared; else empty."""
+    experts = getattr(problem.model, "has_experts", False)
+    return _of_experts() if experts and problem.workload.phase in ("prefill", "mixed") else ""
 
 
 def _off(evaluation: Evaluation, faster: "list[float]") -> float:

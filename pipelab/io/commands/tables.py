@@ -129,6 +129,8 @@ def node(
     Needs --model and --gpus with one type, all on one node. Here --batch counts all sequences that
     the node has at a time; for solve it counts those of one microbatch.
     """
+    from pipelab.hardware.roofline.expected_rates import doubt_of
+
     problem = wanted.problem(None)
     kinds = set(problem.cluster.gpus)
     if len(kinds) > 1 or not problem.cluster.gpus[0].node:
@@ -138,6 +140,8 @@ def node(
     gpu = problem.cluster.gpus[0]
     mixes = problem.costs.node_mixes(problem.model, problem.workload, gpu, count)
     _show(mixes, as_json, output, "node")
+    if not as_json and (doubt := doubt_of(problem)):
+        print(doubt)
     if not mixes["fits"].any():
         raise typer.Exit(1)
 
