@@ -13,12 +13,17 @@ from pipelab.course.training_cuts import cuts_table
 from pipelab.engine import schedules
 from pipelab.engine.deadline import NEVER, Ended
 from pipelab.engine.training import TrainingResult, infeasible, schedules_for
-from pipelab.engine.training.bounds import BIG, placement_bounds
-from pipelab.engine.training.groups import merged
-from pipelab.engine.training.orders import TRAINED_BY, Order, order_of, orders_of
-from pipelab.engine.training.rule import RuleSearch
-from pipelab.engine.training.stages import stages_in_training
-from pipelab.engine.training.suffixes import Suffixes, tables_of
+from pipelab.engine.training.bounds import (
+    TRAINED_BY,
+    Order,
+    Suffixes,
+    order_of,
+    orders_of,
+    placement_bounds,
+    tables_of,
+)
+from pipelab.engine.training.search import RuleSearch
+from pipelab.engine.training.stages import BIG, merged, stages_in_training
 from pipelab.errors import UnknownName
 
 
@@ -131,7 +136,7 @@ def test_no_placement_is_faster_with_several_gpus_per_stage():
 
 def test_merged_classes_bound_every_placement(monkeypatch):
     """Each group counts with the best that any of its members has."""
-    from pipelab.engine.training import rule
+    from pipelab.engine.training import search as rule
 
     monkeypatch.setattr(rule, "_MOST_CELLS", 0)
     for seed in (2, 4):

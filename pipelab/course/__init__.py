@@ -62,7 +62,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
             "joint_size",
         ],
         "engine.methods.single_gpu": ["single_gpu_size"],
-        "engine.training.compared": ["schedules_for"],
+        "engine.training.result": ["schedules_for"],
         "figures.aggregated": ["plot_run_times"],
         "figures.layers": ["plot_layer_times"],
         "figures.makespans": ["plot_makespans"],

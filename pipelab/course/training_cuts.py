@@ -9,11 +9,8 @@ import numpy as np
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
-from pipelab.engine.training.bounds import REAL
-from pipelab.engine.training.groups import merged
-from pipelab.engine.training.orders import orders_of
-from pipelab.engine.training.stages import Stages, stages_in_training
-from pipelab.engine.training.suffixes import Suffixes
+from pipelab.engine.training.bounds import REAL, Suffixes, orders_of
+from pipelab.engine.training.stages import Stages, merged, stages_in_training
 from pipelab.errors import InvalidPlacement
 from pipelab.placement import Placement
 from pipelab.problem import Problem

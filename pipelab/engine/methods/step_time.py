@@ -19,11 +19,11 @@ from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.engine.tolerances import PROVEN_WITHIN, SOLVER
+from pipelab.engine.training.bounds import TRAINED_BY, orders_of
 from pipelab.engine.training.infeasible import why_none_fits
-from pipelab.engine.training.orders import TRAINED_BY, orders_of
 from pipelab.engine.training.result import StepTime, TrainingResult
-from pipelab.engine.training.rule import Best, RuleSearch, least_slowest
-from pipelab.engine.training.stages import Stages, stages_in_training
+from pipelab.engine.training.search import Best, RuleSearch
+from pipelab.engine.training.stages import Stages, least_slowest, stages_in_training
 from pipelab.errors import InvalidValue
 from pipelab.fields import checked_arguments
 from pipelab.problem import Problem

@@ -4,13 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipelab.engine.training.bounds import BIG, REAL, Shape
-from pipelab.engine.training.improving import Plan
-from pipelab.engine.training.orders import Order
-from pipelab.engine.training.stages import Stages
+from pipelab.engine.training.bounds import REAL, Order, Shape
+from pipelab.engine.training.stages import BIG, Stages
 
 
-def first_plans(stages: Stages, orders: dict[int, Order]) -> Iterator[Plan]:
+def first_plans(stages: Stages, orders: dict[int, Order]) -> Iterator[tuple]:
     """Some that fit, if these do: of every size of a stage, with the slower classes left out or not."""
     classes, size = stages.classes, stages.composition.sum(axis=1)
     of_one_class = (stages.composition > 0).sum(axis=1) == 1

@@ -12,12 +12,9 @@ import numpy as np
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import counted
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.training.batch import Batch
-from pipelab.engine.training.groups import merged
-from pipelab.engine.training.orders import Order
+from pipelab.engine.training.bounds import Batch, Order, Suffixes, tables_of
 from pipelab.engine.training.search import Search
-from pipelab.engine.training.stages import Stages, stages_in_training
-from pipelab.engine.training.suffixes import Suffixes, tables_of
+from pipelab.engine.training.stages import Stages, merged, stages_in_training
 from pipelab.placement import show_layers
 
 _SECONDS = 5.0  # for the reason, and for the remedy
@@ -60,7 +57,7 @@ def why_none_fits(
 def _with_memory(stages: Stages, factor: float) -> Stages:
     """The same with GPUs of more memory; what `evaluate` takes is not asked."""
     has_rate = stages.costs[stages.modes[0]][0] > 0
-    return replace(stages, serves=has_rate, offered=stages.offered * factor, _kept={})
+    return replace(stages, serves=has_rate, offered=stages.offered * factor)
 
 
 def _nearest(stages: Stages, orders: dict[int, Order], deadline: Deadline) -> Nearest | None:

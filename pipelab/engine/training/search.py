@@ -1,27 +1,57 @@
-"""Placements in order of what bounds them, simulated until the bound meets the best.
+"""The least step time under one published rule: tables of bounds, and placements in their order.
 
 A node is the first stages of a placement: what they bound by themselves, and what the rest must add
-to them (`Suffixes`). Many nodes of least bound are extended at a time.
+to them (`Suffixes`). Many nodes of least bound are extended at a time, and what is complete is
+simulated, until the bound meets the best. A better placement is made better still step by step:
+layers moved, stages swapped, GPUs exchanged, put in and left out.
 """
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from pipelab.engine.deadline import Deadline
+from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.engine.training.batch import Batch
-from pipelab.engine.training.bounds import REAL, own_terms, run_bound
-from pipelab.engine.training.suffixes import Suffixes
+from pipelab.engine.training.bounds import (
+    REAL,
+    Batch,
+    Order,
+    Suffixes,
+    own_terms,
+    run_bound,
+    tables_of,
+)
+from pipelab.engine.training.first import first_plans
+from pipelab.engine.training.stages import Stages, least_slowest, merged
+from pipelab.fields import given
 
 MOST_NODES = 2_500_000
 _NODES_AT_ONCE = 256
 _LEAVES_AT_ONCE = 1024
-_FIELDS = (
-    "ranks", "left", "state", "last", "first", "before", "used", "lead", "own", "forward", "both",
-)  # fmt: skip
+_SIMULATED = 256  # neighbours of least bound, per round
+_FIRST_LIMIT = 3.0  # times the least time that the slowest stage may have
+_IMPROVED = 2  # of the first placements
+_TIGHTER = 0.95  # a table with a limit so much lower saves more time than it takes
+_MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take seconds
+
+Plan = tuple[tuple[int, ...], tuple[int, ...]]  # compositions, and layers of every stage
+
+
+def _node(tracks: int, classes: int) -> np.dtype:
+    """The first stages of a placement.
+
+    On how many ranks, how many are left; the state of the tables; the last stage's composition, where
+    it ends, and the node before it; GPUs used, by class; when the next stage may begin and what all
+    bound, by track; of the last stage its forward, and it with what is run before its gradient is
+    sent on.
+    """
+    whole = [(name, np.int32) for name in ("ranks", "left", "state", "last", "first", "before")]
+    parts = [("used", np.int16, classes), ("lead", float, tracks), ("own", float, tracks)]
+    return np.dtype([*whole, *parts, ("forward", float), ("both", float)])
 
 
 class Search:
@@ -56,14 +86,8 @@ class Search:
         self.leaves: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self.waiting, self.simulated, self.bound = 0, 0, 0.0
         tracks = len(self.shape.hops)
-        self.count, size = 0, 1024
-        self.ranks, self.left, self.state, self.last, self.first, self.before = (
-            np.zeros(size, dtype=np.int32) for _ in range(6)
-        )
-        self.used = np.zeros((size, len(self.stages.classes)), dtype=np.int16)
-        self.lead, self.own = np.zeros((size, tracks)), np.zeros((size, tracks))
-        # Of the last stage: its forward, and it with what is run before its gradient is sent on.
-        self.forward, self.both = np.zeros(size), np.zeros(size)
+        self.count = 0
+        self.nodes: Any = np.zeros(1024, dtype=_node(tracks, len(self.stages.classes)))
         self.runs = self.shape.windows and bool((self.stages.hop > 0).any())
         self._roots()
 
@@ -71,12 +95,10 @@ class Search:
         for ranks, table in self.tables.items():
             least = table.whole(ranks)
             rows = np.flatnonzero(least < min(REAL, self._useful))
-            zero = np.zeros((len(rows), self.lead.shape[1]))
-            self._push(
-                least[rows], ranks, ranks, rows, np.full(len(rows), -1), np.zeros(len(rows), int),
-                np.full(len(rows), -1), np.zeros((len(rows), self.used.shape[1]), int), zero, zero,
-                np.zeros(len(rows)), np.zeros(len(rows)),
-            )  # fmt: skip
+            roots: Any = np.zeros(len(rows), dtype=self.nodes.dtype)
+            roots["ranks"] = roots["left"] = ranks
+            roots["state"], roots["last"], roots["before"] = rows, -1, -1
+            self._push(least[rows], roots)
 
     @property
     def nearest(self) -> float:
@@ -90,30 +112,22 @@ class Search:
         """What is not below this need not be looked at."""
         return self.best * (1 - PROVEN_WITHIN)
 
-    def _push(
-        self, bound: np.ndarray, ranks: int, left: int, state: np.ndarray, last: np.ndarray,
-        first: np.ndarray, before: np.ndarray, used: np.ndarray, lead: np.ndarray, own: np.ndarray,
-        forward: np.ndarray, both: np.ndarray,
-    ) -> None:  # fmt: skip
-        n = len(bound)
-        while self.count + n > len(self.ranks):
-            for name in _FIELDS:
-                array = getattr(self, name)
-                setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
-        here = slice(self.count, self.count + n)
-        self.ranks[here], self.left[here], self.state[here] = ranks, left, state
-        self.last[here], self.first[here], self.before[here] = last, first, before
-        self.used[here], self.lead[here], self.own[here] = used, lead, own
-        self.forward[here], self.both[here] = forward, both
-        pairs = zip(bound.tolist(), range(self.count, self.count + n), strict=True)
-        if left:
-            self.fresh += (added := list(pairs))
-            for pair in added:
+    def _push(self, bound: np.ndarray, nodes: Any) -> None:
+        """Add nodes of one number of ranks, all with the same number of stages left."""
+        if not (n := len(nodes)):
+            return
+        while self.count + n > len(self.nodes):
+            self.nodes = np.concatenate([self.nodes, np.zeros_like(self.nodes)])
+        self.nodes[self.count : self.count + n] = nodes
+        pairs = list(zip(bound.tolist(), range(self.count, self.count + n), strict=True))
+        self.count += n
+        if nodes["left"][0]:
+            self.fresh += pairs
+            for pair in pairs:
                 heapq.heappush(self.heap, pair)
         else:
-            self.leaves[ranks] += pairs
+            self.leaves[int(nodes["ranks"][0])] += pairs
             self.waiting += n
-        self.count += n
 
     def rounds(self, beyond: float = np.inf) -> Generator[None, None, str | None]:
         """Search in rounds of a moment until nothing better can be left below `beyond`.
@@ -165,9 +179,9 @@ class Search:
         self.fresh = []
         by_place = defaultdict(list)
         for node in nodes:
-            by_place[int(self.ranks[node]), int(self.left[node])].append(node)
+            by_place[self.nodes["ranks"][node], self.nodes["left"][node]].append(node)
         for (ranks, left), some in by_place.items():
-            self._extend_level(ranks, left, np.array(some))
+            self._extend_level(int(ranks), int(left), np.array(some))
 
     def _extend_level(self, ranks: int, left: int, nodes: np.ndarray) -> None:
         """Put one more stage behind these, every one that may come next."""
@@ -176,30 +190,28 @@ class Search:
         rank, parts = ranks - left, suffixes.parts(suffixes.exact(ranks, ranks - left))
         onto, groups, last_layer = suffixes.onto[left], suffixes.groups, stages.layers
         size, earlier = np.arange(suffixes.most_layers), self._earlier(rank, nodes)
+        every = self.nodes[nodes]
         for c, counts in enumerate(stages.composition):
-            fits = (self.used[nodes] + counts <= stages.classes.count).all(axis=1)
-            rest = onto[self.state[nodes], groups.of[c]]
+            fits = (every["used"] + counts <= stages.classes.count).all(axis=1)
+            rest = onto[every["state"], groups.of[c]]
             here = fits & (rest >= 0)
-            some = nodes[here]
-            if not len(some):
+            if not here.any():
                 continue
-            rest = onto[self.state[some], groups.of[c]]
-            first = self.first[some]
+            some, rest = every[here], rest[here]
+            first = some["first"]
             after = suffixes.after(left, rest, groups.onward[c])
             after = after.take(np.arange(len(rest)), first)
             mine = parts.take(np.full(len(some), c), first)
-            own = own_terms(
-                self.shape, mine, order.window[rank],
-                None if after.link is None else after.beyond, after.link,
-            )  # fmt: skip
+            beyond = None if after.link is None else after.beyond
+            own = own_terms(self.shape, mine, order.window[rank], beyond, after.link)
             if rank:
-                messages = np.array(self.shape.hops) * stages.hop[self.last[some], c][:, None]
-                lead = (self.lead[some] + messages).T[..., None]
+                messages = np.array(self.shape.hops) * stages.hop[some["last"], c][:, None]
+                lead = (some["lead"] + messages).T[..., None]
             else:
                 lead = np.zeros((len(self.shape.hops), len(some), len(size)))
                 if self.shape.split:
                     lead[-1] = mine.weight
-            own = np.maximum(self.own[some].T[..., None], lead + own)
+            own = np.maximum(some["own"].T[..., None], lead + own)
             for i, (begins, forward, both) in enumerate(earlier):
                 started = begins[here, None]
                 run = lead[-1] + mine.both - started
@@ -214,19 +226,21 @@ class Search:
             end = first[:, None] + size + 1
             good = (bound < min(self._useful, REAL)) & (end <= last_layer)
             at, n = np.nonzero(good)
-            self._push(
-                bound[at, n], ranks, left - 1, rest[at], np.full(len(at), c), end[at, n], some[at],
-                self.used[some[at]] + counts, lead[:, at, n].T, own[:, at, n].T,
-                mine.forward[at, n], mine.both[at, n],
-            )  # fmt: skip
+            longer: Any = np.zeros(len(at), dtype=self.nodes.dtype)
+            longer["ranks"], longer["left"], longer["state"] = ranks, left - 1, rest[at]
+            longer["last"], longer["first"], longer["before"] = c, end[at, n], nodes[here][at]
+            longer["used"] = some["used"][at] + counts
+            longer["lead"], longer["own"] = lead[:, at, n].T, own[:, at, n].T
+            longer["forward"], longer["both"] = mine.forward[at, n], mine.both[at, n]
+            self._push(bound[at, n], longer)
 
     def _earlier(self, rank: int, nodes: np.ndarray) -> Sequence[tuple[np.ndarray, ...]]:
         """Of every earlier stage of these nodes: when it may begin, and its times."""
         found = []
         for _ in range(rank if self.runs else 0):
-            both = self.both[nodes]
-            found.append((self.lead[nodes, -1] - both, self.forward[nodes], both))
-            nodes = self.before[nodes]
+            some = self.nodes[nodes]
+            found.append((some["lead"][:, -1] - some["both"], some["forward"], some["both"]))
+            nodes = some["before"]
         return found[::-1]
 
     def _simulate(self) -> None:
@@ -250,6 +264,246 @@ class Search:
         compositions = np.empty((len(nodes), ranks), dtype=int)
         cuts = np.zeros((len(nodes), ranks + 1), dtype=int)
         for i in reversed(range(ranks)):
-            compositions[:, i], cuts[:, i + 1] = self.last[nodes], self.first[nodes]
-            nodes = self.before[nodes]
+            some = self.nodes[nodes]
+            compositions[:, i], cuts[:, i + 1], nodes = some["last"], some["first"], some["before"]
         return Batch(compositions, cuts)
+
+
+def improved(
+    stages: Stages,
+    orders: dict[int, Order],
+    plan: Plan,
+    seconds: float,
+    deadline: Deadline,
+) -> tuple[Plan, float]:
+    """The best that a walk from neighbour to better neighbour ends at; stopped early, the best so far."""
+    while deadline.reason is None:
+        best = _best_neighbour(stages, orders, plan, seconds, deadline)
+        if best is None:
+            break
+        plan, seconds = best
+    return plan, seconds
+
+
+def _best_neighbour(
+    stages: Stages, orders: dict[int, Order], plan: Plan, seconds: float, deadline: Deadline
+) -> tuple[Plan, float] | None:
+    by_ranks: dict[int, list[Plan]] = defaultdict(list)
+    for each in set(neighbours(stages, plan)):
+        if len(each[0]) in orders:
+            by_ranks[len(each[0])].append(each)
+    found: tuple[Plan, float] | None = None
+    useful = seconds * (1 - PROVEN_WITHIN)
+    for ranks, plans in sorted(by_ranks.items()):
+        plans.sort()
+        batch = batch_of(plans)
+        bound = batch.bounds(stages, orders[ranks])
+        nearest = np.argsort(bound, kind="stable")[:_SIMULATED]
+        nearest = nearest[bound[nearest] < useful]
+        if not len(nearest) or deadline.reason is not None:
+            continue
+        value = batch.take(nearest).step_times(stages, orders[ranks])
+        least = int(np.argmin(value))
+        if value[least] < useful:
+            useful = float(value[least])
+            found = plans[int(nearest[least])], useful
+    return found
+
+
+def batch_of(plans: list[Plan]) -> Batch:
+    """Plans on equally many ranks as arrays."""
+    compositions = np.array([plan[0] for plan in plans])
+    sizes = np.array([plan[1] for plan in plans])
+    return Batch(compositions, np.concatenate([sizes[:, :1] * 0, sizes.cumsum(axis=1)], axis=1))
+
+
+def neighbours(stages: Stages, plan: Plan) -> Iterator[Plan]:
+    """Plans one change away; each keeps every layer and uses no more GPUs than there are."""
+    held, sizes = plan
+    ranks = len(held)
+    for i in range(ranks):
+        for j in range(ranks):
+            if i != j and sizes[i] > 1:
+                yield held, _changed(sizes, {i: sizes[i] - 1, j: sizes[j] + 1})
+    for i in range(ranks):
+        for j in range(i):
+            swapped = _changed(held, {i: held[j], j: held[i]})
+            yield swapped, sizes
+            yield swapped, _changed(sizes, {i: sizes[j], j: sizes[i]})
+    for i in range(ranks):
+        for j in range(ranks):
+            if i != j:
+                yield _moved(held, i, j), _moved(sizes, i, j)
+    left = stages.classes.count - stages.composition[list(held)].sum(axis=0)
+    for i in range(ranks):
+        free = left + stages.composition[held[i]]
+        for c in np.flatnonzero((stages.composition <= free).all(axis=1)).tolist():
+            yield _changed(held, {i: c}), sizes
+    for i in range(ranks):
+        if ranks > 1:
+            rest = held[:i] + held[i + 1 :]
+            fewer = sizes[:i] + sizes[i + 1 :]
+            for j in {max(0, i - 1), min(i, ranks - 2)}:
+                yield rest, _changed(fewer, {j: fewer[j] + sizes[i]})
+    for c in np.flatnonzero((stages.composition <= left).all(axis=1)).tolist():
+        for i in range(ranks):
+            if sizes[i] > 1:
+                half = sizes[i] // 2
+                parts = (sizes[i] - half, half)
+                grown = sizes[:i] + parts + sizes[i + 1 :]
+                yield held[: i + 1] + (c,) + held[i + 1 :], grown
+                yield held[:i] + (c,) + held[i:], grown
+
+
+def _changed(values: tuple[int, ...], to: dict[int, int]) -> tuple[int, ...]:
+    return tuple(to.get(i, value) for i, value in enumerate(values))
+
+
+def _moved(values: tuple[int, ...], i: int, j: int) -> tuple[int, ...]:
+    rest = values[:i] + values[i + 1 :]
+    return rest[:j] + (values[i],) + rest[j:]
+
+
+@dataclass
+class Best:
+    """The best placement so far, over all rules.
+
+    Attributes
+    ----------
+    seconds : float
+        Of a step; infinite as long as there is none.
+    rule : str
+    plan : Plan or None
+    on_change : function, optional
+        Called after every change.
+    """
+
+    seconds: float = np.inf
+    rule: str = ""
+    plan: Plan | None = None
+    on_change: Callable[[], None] | None = None
+
+    def keep(self, rule: str, plan: Plan, seconds: float) -> None:
+        """Take it if it is better."""
+        if seconds < self.seconds:
+            self.seconds, self.rule, self.plan = seconds, rule, plan
+            if self.on_change is not None:
+                self.on_change()
+
+
+@dataclass
+class RuleSearch:
+    """The state of one rule's search.
+
+    Attributes
+    ----------
+    bound : float
+        No placement under this rule has less than this or the best, in seconds; infinite where
+        there is none.
+    nodes, simulated, states : int
+        Of the last search and its tables.
+    stopped : str or None
+        What ended it early.
+    """
+
+    name: str
+    stages: Stages
+    orders: dict[int, Order]
+    best: Best
+    deadline: Deadline
+    gap: float = 0.0
+    bound: float = 0.0
+    nodes: int = 0
+    simulated: int = 0
+    states: int = 0
+    stopped: str | None = None
+    _search: Search | None = field(default=None, repr=False)
+    _beyond: float = field(default=np.inf, repr=False)
+
+    def rounds(self) -> Iterator[None]:
+        """Search in rounds until nothing better can be left; stopped early, with what is known then."""
+        try:
+            for _ in self._rounds():
+                self._note()
+                yield
+        except Ended as end:
+            self.stopped = end.reason
+        self._note()
+        self._search = None  # and its tables
+
+    def _rounds(self) -> Iterator[None]:
+        self.deadline.check()
+        held = [(each, o.chunks) for o in self.orders.values() for each in o.held]
+        slowest = least_slowest(self.stages, held)
+        if slowest == np.inf:
+            self.bound = np.inf
+            return
+        microbatches = next(iter(self.orders.values())).schedule.microbatches
+        self.bound = max(self.bound, microbatches * slowest)
+        self._first()
+        beyond = min(_FIRST_LIMIT * slowest * microbatches, self.best.seconds)
+        while True:
+            # With a stage that takes longer than the table's, a step is no shorter than this.
+            search = self._table(beyond / microbatches, beyond)
+            if search.bound < beyond:
+                search.dive()
+                if self.best.seconds < beyond * _TIGHTER:
+                    # What exceeds the best need not be in the table, and the rest bounds more.
+                    beyond = self.best.seconds
+                    search = self._table(beyond / microbatches, beyond)
+                yield
+                self.stopped = yield from search.rounds(beyond)
+                self._note()
+            if self.stopped or self.best.seconds <= beyond or beyond == np.inf:
+                break
+            wider = beyond * 4 if beyond < 100 * slowest * microbatches else np.inf
+            beyond = min(wider, self.best.seconds)
+        if self.best.seconds == np.inf and not self.stopped:
+            self.bound = np.inf
+
+    def _first(self) -> None:
+        """Placements to begin with: by size of stage, and the best of the rules before."""
+        plans = list(first_plans(self.stages, self.orders))
+        if self.best.plan is not None and len(self.best.plan[0]) in self.orders:
+            plans.append(self.best.plan)
+        found = []
+        for plan in plans:
+            order = self.orders[len(plan[0])]
+            self.deadline.check()
+            found.append((float(batch_of([plan]).step_times(self.stages, order)[0]), plan))
+        for seconds, plan in sorted(found)[:_IMPROVED]:
+            if seconds < np.inf:
+                self._keep_improved(plan, seconds)
+
+    def _table(self, limit: float, beyond: float) -> Search:
+        """A search of all placements whose stages keep to the limit."""
+        groups = merged(self.stages, _MOST_CELLS // self.stages.layers)
+
+        def made(orders: dict[int, Order]) -> Suffixes:
+            return Suffixes(self.stages, orders, groups, limit, self.deadline, self.best.seconds)
+
+        for tables in tables_of(self.orders, made):
+            self._search = Search(tables, self.best.seconds, self._keep, self.deadline, self.gap)
+            self._beyond = beyond
+            self._search.bound = self._search.nearest
+            self.states = sum(len(s) for each in set(tables.values()) for s in each.state)
+            self._note()
+        return given(self._search)
+
+    def _note(self) -> None:
+        """What the table that is searched has proven by now."""
+        search = self._search
+        if search is not None:
+            search.best = min(search.best, self.best.seconds)
+            self.bound = max(self.bound, min(search.bound, self._beyond, self.best.seconds))
+            self.nodes, self.simulated = search.count, search.simulated
+
+    def _keep(self, compositions: np.ndarray, cuts: np.ndarray, seconds: float) -> None:
+        """Take a placement, and what small changes make of it."""
+        self._keep_improved((tuple(compositions.tolist()), tuple(np.diff(cuts).tolist())), seconds)
+
+    def _keep_improved(self, plan: Plan, seconds: float) -> None:
+        self.best.keep(self.name, plan, seconds)
+        plan, seconds = improved(self.stages, self.orders, plan, seconds, self.deadline)
+        self.best.keep(self.name, plan, seconds)
+        self._note()

@@ -1,12 +1,15 @@
 """Every stage that a placement for training may have: what it takes, what it keeps, what it sends.
 
 GPUs of one class are interchangeable, so a stage is a composition (how many GPUs of each class)
-with a run of layers.
+with a run of layers. Where GPUs differ in so many ways that tables would be too large, classes are
+merged (`merged`): every stage then counts with the best that its like has, so that what bounds it
+still does.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from pipelab.problem import Problem
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of run: each is asked for once
+BIG = 1e100  # seconds of what there is not: beyond all others, and no infinity in sums and differences
 _LONGEST = 1e30  # seconds beyond which `StageCosts` takes no time
 
 RECOMPUTE = ("none", "selective", "full", "auto")
@@ -31,12 +35,25 @@ RECOMPUTE = ("none", "selective", "full", "auto")
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Seconds of every stage, arrays of shape (C, U); infinite where it does not fit in memory."""
+    """Seconds of every stage, arrays of shape (C, U); infinite where it does not fit in memory.
+
+    Equal only to itself, so that what is computed from it can be kept under it.
+    """
 
     forward: np.ndarray
     back: np.ndarray
     weight: np.ndarray
     step: np.ndarray
+
+    @classmethod
+    def least(cls, several: Iterable["Times"]) -> "Times":
+        """The least of several, stage by stage."""
+        return cls(*map(np.minimum.reduce, zip(*(each.all for each in several), strict=True)))
+
+    @property
+    def all(self) -> tuple[np.ndarray, ...]:
+        """The four arrays."""
+        return self.forward, self.back, self.weight, self.step
 
     @property
     def whole(self) -> np.ndarray:
@@ -73,7 +90,7 @@ class Stages:
     serves: np.ndarray
     offered: np.ndarray
     hop: np.ndarray
-    _kept: dict
+    _kept: dict[bytes, Times] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def layers(self) -> int:
@@ -188,7 +205,6 @@ def stages_in_training(
         fits,
         offered,
         _hops(problem, classes, composition, deadline),
-        {},
     )
 
 
@@ -324,3 +340,130 @@ def _hops(
         to = present[:, b]
         slowest[:, to] = np.maximum(slowest[:, to], from_any[:, b, None])
     return slowest
+
+
+def least_slowest(stages: Stages, held: Iterable[tuple[np.ndarray, int]]) -> float:
+    """Seconds per microbatch that the slowest stage of any placement has at least; infinite where nothing fits.
+
+    Counting each GPU with the most layers that a stage with it can hold in that time, over the
+    stage's GPUs.
+
+    Parameters
+    ----------
+    held : pairs of `held_counts` of a rank and its chunks
+        All that a stage's rank may hold.
+    """
+    every = {stages.times(each, chunks) for each, chunks in held}
+    least = np.minimum.reduce([times.whole for times in every])
+    size = stages.composition.sum(axis=1)
+    count, present = stages.classes.count, stages.composition > 0
+    values = np.unique(least[np.isfinite(least)])
+
+    def holds(seconds: float) -> bool:
+        share = np.where(least <= seconds, stages.runs.layers, 0).max(axis=1) / size
+        most = np.where(present, share[:, None], 0).max(axis=0)
+        return float(most @ count) >= stages.layers * (1 - 1e-9)
+
+    if not len(values) or not holds(values[-1]):
+        return np.inf
+    low, high = 0, len(values) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(values[middle]) else (middle + 1, high)
+    return float(values[low])
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Classes of GPUs, some of them merged.
+
+    Attributes
+    ----------
+    count : int array, shape (G,)
+        GPUs of each group.
+    composition : int array, shape (D, G)
+        The different compositions by groups.
+    of : int array, shape (C,)
+        Of each composition by classes, the one by groups.
+    receiver : int array, shape (D,)
+        The kind of receiver, of H: messages to one kind take the same, whoever sends.
+    between : float array, shape (D, H)
+        Seconds of a message from a composition to a kind of receiver, the least that there may be.
+    onward : float array, shape (C, H)
+        The same, from a composition by classes.
+    """
+
+    count: np.ndarray
+    composition: np.ndarray
+    of: np.ndarray
+    receiver: np.ndarray
+    between: np.ndarray
+    onward: np.ndarray
+
+    @property
+    def states(self) -> int:
+        """Ways to use some of the GPUs."""
+        return prod(int(n) + 1 for n in self.count)
+
+    @property
+    def work(self) -> int:
+        """Of one level and first layer: compositions that may be put before a state."""
+        return self.states * len(self.composition)
+
+    def least(self, values: np.ndarray) -> np.ndarray:
+        """The least of each group's members, along the first axis."""
+        found = np.full((len(self.composition), *values.shape[1:]), np.inf)
+        np.minimum.at(found, self.of, values)
+        return found
+
+
+def groups_of(stages: Stages, group: np.ndarray) -> Groups:
+    """Classes merged as `group` says, one number per class."""
+    count = np.bincount(group, weights=stages.classes.count).astype(int)
+    member = np.eye(len(count), dtype=int)[group]
+    by_group = stages.composition @ member
+    composition, of = np.unique(by_group, axis=0, return_inverse=True)
+    of = of.ravel()
+    # Two stages cannot share a GPU: where there are too few for both, there is no message.
+    hop = stages.hop.copy()
+    for mine, most in zip(stages.composition.T, stages.classes.count, strict=True):
+        hop[mine[:, None] + mine[None, :] > most] = np.inf
+    to = np.stack([stages.hop[:, of == d].min(axis=1) for d in range(len(composition))])
+    receiver = np.unique(to, axis=0, return_inverse=True)[1].ravel()
+    first = np.full((len(hop), receiver.max() + 1), np.inf)
+    np.minimum.at(first.T, receiver[of], hop.T)
+    between = np.full((len(composition), first.shape[1]), np.inf)
+    np.minimum.at(between, of, first)
+    return Groups(
+        count, composition, of, receiver, np.minimum(between, BIG), np.minimum(first, BIG)
+    )
+
+
+def merged(stages: Stages, most: int) -> Groups:
+    """As few classes merged as keep to so much work: identical GPUs first, then the nearest speeds."""
+    group = np.arange(len(stages.classes))
+    found = groups_of(stages, group)
+    if found.work <= most:
+        return found
+    group = stages.classes.kind.astype(int)
+    _, group = np.unique(group, return_inverse=True)
+    speed = _speeds(stages)
+    while (found := groups_of(stages, group)).work > most and group.max():
+        means = [speed[group == g].mean() for g in range(group.max() + 1)]
+        order = np.argsort(means)
+        nearest = int(np.argmin(np.diff(np.log(np.array(means)[order]))))
+        group = np.where(group == order[nearest + 1], order[nearest], group)
+        _, group = np.unique(group, return_inverse=True)
+    return found
+
+
+def _speeds(stages: Stages) -> np.ndarray:
+    """Of one GPU of each class: one over the least time of a layer."""
+    mode = stages.costs[stages.modes[0]]
+    each = np.where(stages.serves, mode[:3].sum(axis=0), np.inf) / stages.runs.layers
+    alone = stages.composition.sum(axis=1) == 1
+    speed = np.ones(len(stages.classes))
+    for c in np.flatnonzero(alone):
+        least = each[c].min()
+        speed[int(np.argmax(stages.composition[c]))] = 1 / least if least < np.inf else 1e-9
+    return speed
