@@ -23,7 +23,7 @@ from pipelab.engine.training.bounds import (
     tables_of,
 )
 from pipelab.engine.training.search import RuleSearch
-from pipelab.engine.training.stages import BIG, merged, stages_in_training
+from pipelab.engine.training.stages import BIG, Times, merged, stages_in_training
 from pipelab.errors import UnknownName
 
 
@@ -171,6 +171,13 @@ def test_tables_of_one_number_of_ranks_bound_more():
     split = list(root_bounds("ZBH1"))
     assert all(first <= last for first, last in split)
     assert any(first < last for first, last in split)
+
+
+def test_tables_do_not_mix_up_stages_whose_hashes_collide(monkeypatch):
+    """Equal hashes must cost time alone: the tables of ZB-H1 differ from rank to rank."""
+    free = list(root_bounds("ZBH1"))
+    monkeypatch.setattr(Times, "__hash__", lambda self: 0)
+    assert list(root_bounds("ZBH1")) == free
 
 
 def test_each_stage_recomputes_only_where_it_must():
