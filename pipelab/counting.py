@@ -36,7 +36,7 @@ from pipelab.fields import instance
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-__all__ = ["Counted", "Piece", "fewest_stages", "rates_of_mixes", "solve_by_counting"]
+__all__ = ["Counted", "Piece", "fewest_stages", "placed", "rates_of_mixes", "solve_by_counting"]
 
 MOST_RATES = 100_000
 Mix = tuple[int, ...]  # the kind of each GPU of a stage, as indices into `cluster.kinds`, ascending
@@ -97,7 +97,7 @@ def solve_by_counting(problem: Problem) -> Counted:
             low, best = middle + 1, stages
     if best is None:
         return Counted(None, None)
-    placement, bound = _placed(problem, best), float(steps[low - 1])
+    (placement,), bound = placed(problem, [best]), float(steps[low - 1])
     throughput = evaluate(problem, placement).rate
     if throughput < bound * (1 - 1e-9):
         unit = f"{problem.link_units}/s"
@@ -165,9 +165,14 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
 
 
 def fewest_stages(
-    problem: Problem, rates: dict[Mix, list[float]], least: float
+    problem: Problem,
+    rates: dict[Mix, list[float]],
+    least: float,
+    prices: Sequence[float] | None = None,
 ) -> list[Piece] | None:
     """The fewest stages that hold all layers, none slower than some rate; few stages, few links.
+
+    With prices the cheapest stages instead.
     With z_p stages of piece p, which holds from fewest_p to most_p layers::
 
         Σ fewest_p z_p ≤ L ≤ Σ most_p z_p             all L layers find a place
@@ -181,6 +186,8 @@ def fewest_stages(
         Of `rates_of_mixes`.
     least : float
         In tokens/s.
+    prices : sequence of float, optional
+        Of a GPU of each kind.
 
     Returns
     -------
@@ -210,7 +217,9 @@ def fewest_stages(
         ),
     ]
     ones = np.ones(len(pieces))
-    done = milp(ones, constraints=rows, integrality=ones, bounds=Bounds(0, np.inf))
+    cost = ones if prices is None else [sum(prices[k] for k in piece.mix) for piece in pieces]
+    exact = {"mip_rel_gap": 0}
+    done = milp(cost, constraints=rows, integrality=ones, bounds=Bounds(0, np.inf), options=exact)
     if done.status not in (0, 2):  # neither solved nor infeasible
         raise PipelabError(f"HiGHS ended with: {done.message}")
     if done.x is None:
@@ -219,13 +228,19 @@ def fewest_stages(
     return [piece for piece, count in zip(pieces, counts, strict=True) for _ in range(count)]
 
 
-def _placed(problem: Problem, stages: Sequence[Piece]) -> Placement:
-    """Any GPUs of the right kinds; every stage gets its fewest layers, then what is left over."""
+def placed(problem: Problem, pipelines: Sequence[Sequence[Piece]]) -> list[Placement]:
+    """Place the stages of one pipeline or several on any GPUs of the right kinds, no GPU in two of them.
+
+    Every stage gets its fewest layers, then what is left over.
+    """
     kind_of = problem.cluster.kind_of
     free = [np.flatnonzero(kind_of == k).tolist() for k in range(len(problem.cluster.kinds))]
-    left, parts = problem.model.layers - sum(stage.fewest for stage in stages), []
-    for stage in stages:
-        more = min(left, stage.most - stage.fewest)
-        left -= more
-        parts.append((stage.fewest + more, [free[k].pop(0) for k in stage.mix]))
-    return Placement.of(parts)
+    placements = []
+    for stages in pipelines:
+        left, parts = problem.model.layers - sum(stage.fewest for stage in stages), []
+        for stage in stages:
+            more = min(left, stage.most - stage.fewest)
+            left -= more
+            parts.append((stage.fewest + more, [free[k].pop(0) for k in stage.mix]))
+        placements.append(Placement.of(parts))
+    return placements

@@ -12,7 +12,7 @@ from test_objectives import priced, small
 
 import oracle
 import pipelab as pl
-from pipelab.deployment import solve_by_every_division
+from pipelab.column_generation import deploy_by_column_generation
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import column_generation, deploying, listing
 from pipelab.engine.deployments.listing import ReachableMixes
@@ -355,20 +355,46 @@ def _only_listed(round_off):
     return of_those
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_equal_to_the_definition(seed):
-    """Identical GPUs type by type, mixed stages, links that bind in some."""
+def identical_by_type(seed):
+    """GPUs that are identical type by type, mixed stages, links that do not bind."""
     rng = np.random.default_rng(seed)
-    counts = {"A100": int(rng.integers(1, 3)), "T4": int(rng.integers(1, 4))}
-    memory = {"A100": float(rng.choice([6, 14])), "T4": float(rng.choice([4, 8]))}
-    cluster = pl.Cluster.from_counts(counts, memory, float(rng.choice([0.5, 50])))
+    counts = {"A100": int(rng.integers(1, 4)), "T4": int(rng.integers(1, 5))}
+    memory = {"A100": float(rng.choice([3, 5, 8])), "T4": float(rng.choice([2, 3, 4]))}
+    cluster = pl.Cluster.from_counts(counts, memory, 1e6)
     tiny = pl.load_case("tiny", max_gpus_per_stage=int(rng.integers(1, 3)))
-    problem = dataclasses.replace(tiny, cluster=cluster, link_units="tokens")
-    defined = solve_by_every_division(problem)
-    gpus = [g for placement in defined for g in placement.gpus]
+    model = dataclasses.replace(tiny.model, layers=6)
+    return dataclasses.replace(tiny, cluster=cluster, model=model, link_units="tokens")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_equal_to_the_definition(seed):
+    """As good as textbook column generation; its bound is what dual prices say of every deployment."""
+    problem = identical_by_type(seed)
+    defined, found = deploy_by_column_generation(problem), pl.deploy(problem)
+    if not defined.placements:
+        assert (found.status, defined.bound) == ("infeasible", 0.0)
+        return
+    total = sum(pl.evaluate(problem, placement).throughput for placement in defined.placements)
+    gpus = [g for placement in defined.placements for g in placement.gpus]
     assert len(gpus) == len(set(gpus))
-    total = sum(pl.evaluate(problem, placement).throughput for placement in defined)
-    check(problem, pl.deploy(problem), total)
+    assert total == pytest.approx(defined.throughput, rel=1e-9)
+    assert found.status == "optimal"
+    assert total * (1 - 1e-9) <= found.throughput <= defined.bound * (1 + 1e-7)
+    assert found.throughput == pytest.approx(every_division(problem)[-1], rel=1e-9)
+    (offer,) = offers_of(problem, [problem.workload], NEVER)
+    demand = column_generation.Demand(offer.rates.classes.count, 0.0, np.zeros(2))
+    generated = column_generation.Generation([Pricing(offer)], demand, NEVER)
+    generated.run()
+    assert generated.bound >= found.throughput * (1 - 1e-9)
+    if not generated.beyond and generated.open > 0:  # its pipelines kept to the GPUs there are
+        assert generated.bound == pytest.approx(defined.bound, rel=1e-7)
+
+
+def test_the_definition_refuses_links_that_bind():
+    cluster = pl.Cluster.from_counts({"T4": 6}, {"T4": 3}, 1e-5)
+    problem = dataclasses.replace(identical_by_type(0), cluster=cluster, max_gpus_per_stage=1)
+    with pytest.raises(pl.NotApplicable, match="links that do not bind"):
+        deploy_by_column_generation(problem)
 
 
 # Stops, errors, files

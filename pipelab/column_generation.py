@@ -1,0 +1,169 @@
+"""One pipeline or several, by column generation: master program, dual prices, pricing problem.
+
+A pipeline is a placement at work: a copy of the model on some of the GPUs. Pipelines share no GPU and do
+not talk to each other, so their rates add up. A *column* is a pipeline that is known, of rate r_c on n_ck
+GPUs of kind k. With x_c pipelines of column c the **master program** is::
+
+    max Σ r_c x_c        Σ_c n_ck x_c ≤ N_k for every kind k,   x_c ≥ 0
+
+Its dual prices π_k say what one more GPU of each kind would bring. A pipeline that yields more than its
+GPUs cost at these prices improves the program. The **pricing problem** asks for the one with the greatest
+r - Σ π_k n_k: at each possible rate an integer program counts the stages of least price (`counting`). If
+none yields more than it costs, no pipeline can improve the program, and its optimum bounds every
+deployment. The same program in whole numbers, over the columns that are known, is a deployment
+(P. C. Gilmore and R. E. Gomory, 1961).
+
+Domain: that of `counting`, identical layers and links that do not bind, with memory for as many
+microbatches in flight as each pipeline needs for its rate.
+
+This is a definition to read. `pl.deploy` runs `engine/deployments/column_generation.py` instead, which
+prices all rates at once, takes any cluster, and lists what could close the gap to the bound;
+`tests/test_deployments.py` holds it between this module's deployment and bound.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import LinearConstraint, linprog, milp
+
+from pipelab.counting import Mix, Piece, fewest_stages, placed, rates_of_mixes
+from pipelab.errors import NotApplicable
+from pipelab.evaluation import evaluate
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+
+__all__ = ["Column", "Generated", "best_pipeline", "deploy_by_column_generation"]
+
+NOTHING_MORE = 1e-7  # of a column's rate: the solvers' arithmetic
+
+
+class Column(NamedTuple):
+    """A pipeline: its rate in tokens/s, its GPUs of each kind, and its stages."""
+
+    rate: float
+    gpus: tuple[int, ...]
+    stages: list[Piece]
+
+
+class Generated(NamedTuple):
+    """What column generation finds.
+
+    Attributes
+    ----------
+    placements : list of Placement
+        One for each pipeline, on GPUs of its own; empty if no pipeline fits.
+    throughput : float
+        Of all of them, in tokens/s.
+    bound : float
+        No deployment has more, in tokens/s: the optimum of the master program.
+    columns : list of Column
+        In the order in which they were found.
+    """
+
+    placements: list[Placement]
+    throughput: float
+    bound: float
+    columns: list[Column]
+
+
+def deploy_by_column_generation(problem: Problem) -> Generated:
+    """Find pipelines of great throughput together, and a bound on that of every deployment.
+
+    Parameters
+    ----------
+    problem : Problem
+        With identical layers, and links that do not bind.
+
+    Returns
+    -------
+    Generated
+        Pipelines on disjoint GPUs, and the bound. They are the best if both are equal.
+
+    Raises
+    ------
+    NotApplicable
+        Layers differ, or a pipeline found does not attain the rate of its stages.
+    TooLarge
+        There are too many rates of stages.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> from dataclasses import replace
+    >>> gpus = pl.Cluster.from_counts({"A100": 1, "T4": 2}, {"A100": 40, "T4": 16}, 12.5)
+    >>> tiny = replace(pl.load_case("tiny"), cluster=gpus)
+    >>> found = deploy_by_column_generation(tiny)
+    >>> len(found.placements), round(found.throughput, 2), round(found.bound, 2)
+    (3, 351.44, 351.44)
+    """
+    rates = rates_of_mixes(problem)
+    counts = problem.cluster.kind_count
+    columns: list[Column] = []
+    prices, bound = np.zeros(len(counts)), 0.0
+    while True:
+        column = best_pipeline(problem, rates, prices)
+        if column is None or column.rate - prices @ column.gpus <= NOTHING_MORE * column.rate:
+            break
+        columns.append(column)
+        master = linprog([-c.rate for c in columns], _gpus(columns), counts)
+        bound, prices = -master.fun, -master.ineqlin.marginals
+    if not columns:
+        return Generated([], 0.0, 0.0, [])
+    whole = milp(
+        [-c.rate for c in columns],
+        constraints=LinearConstraint(_gpus(columns), ub=counts),
+        integrality=np.ones(len(columns)),
+        options={"mip_rel_gap": 0},
+    )
+    number = np.rint(whole.x).astype(int)
+    chosen = [c for c, times in zip(columns, number, strict=True) for _ in range(times)]
+    placements = placed(problem, [column.stages for column in chosen])
+    _refuse_less_than_counted(problem, chosen, placements)
+    return Generated(placements, sum(c.rate for c in chosen), bound, columns)
+
+
+def best_pipeline(
+    problem: Problem, rates: dict[Mix, list[float]], prices: np.ndarray
+) -> Column | None:
+    """Solve the pricing problem: the pipeline that yields most beyond the price of its GPUs.
+
+    Parameters
+    ----------
+    problem : Problem
+        With identical layers, and links that do not bind.
+    rates : dict of mix to list of float
+        Of `counting.rates_of_mixes`.
+    prices : float array, shape (K,)
+        Of a GPU of each kind, in tokens/s, at least 0.
+
+    Returns
+    -------
+    Column or None
+        None if no pipeline fits.
+    """
+    found = []
+    for rate in np.unique([rate for of_mix in rates.values() for rate in of_mix if rate > 0]):
+        stages = fewest_stages(problem, rates, rate, prices.tolist())
+        if stages is None:  # nor is any pipeline faster
+            break
+        gpus = np.bincount([k for stage in stages for k in stage.mix], minlength=len(prices))
+        found.append(Column(float(rate), tuple(gpus.tolist()), stages))
+    return max(found, key=lambda c: c.rate - prices @ np.array(c.gpus), default=None)
+
+
+def _gpus(columns: Sequence[Column]) -> np.ndarray:
+    """GPUs of each kind (rows) in each column."""
+    return np.array([column.gpus for column in columns]).T
+
+
+def _refuse_less_than_counted(
+    problem: Problem, columns: Sequence[Column], placements: Sequence[Placement]
+) -> None:
+    for column, placement in zip(columns, placements, strict=True):
+        attained = evaluate(problem, placement).attainable
+        if attained < column.rate * (1 - 1e-9):
+            expected = "expected links that do not bind, and memory for all in flight"
+            found = f"stages of {column.rate:g} tokens/s attain {attained:g}; pl.deploy takes these"
+            what = [("problem", problem.name, f"{expected} ({found})")]
+            raise NotApplicable("column generation", what)
