@@ -113,6 +113,11 @@ def template() -> Any:
         },
         margin={"l": 90, "r": 24, "t": 78, "b": 56},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        # a short toolbar, through which a long title can be read
+        modebar={
+            "remove": ["zoomIn2d", "zoomOut2d", "autoScale2d", "select2d", "lasso2d"],
+            "bgcolor": "rgba(255, 255, 255, 0)",
+        },
         hoverlabel={"align": "left"}, xaxis={"separatethousands": True}, yaxis={"separatethousands": True},
     )  # fmt: skip
     return base

@@ -104,8 +104,7 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> st
         curve.against
     ]
     more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
-    highest = f"{name}: the plan of highest throughput has {more} more tokens/s"
-    return f"{highest} than the {least} one, at {dearer} more {unit}"
+    return f"{name}: up to {more} more tokens/s than the {least} plan, at {dearer} more {unit}"
 
 
 def _rate(tokens_per_s: float) -> str:
