@@ -230,7 +230,8 @@ RESULTS = {
         "[round(run('ZBH2', costs=pl.StageCosts(1, 1, w)).span - 8 * (2 + w), 9) for w in (0.5, 1, 2)] == [3, 0, 0]",
         "[round(run('InterleavedZeroBubble', costs=pl.StageCosts(1, 1, 1, comm=c)).bubble_ratio, 2)"
         " for c in (0, 0.5)] == [0.06, 0.5]",
-        "run('ZBH1', costs=pl.StageCosts(1, 1, 1, weight_activation=1)).peak_memory == (4, 4, 4, 4)",
+        "[run('ZBH1', costs=pl.StageCosts(1, 1, 1, weight_activation=w)).peak_memory for w in (0, 1)]"
+        " == [(4, 3, 2, 1), (4, 4, 4, 4)]",
         "max(other.peak_memory) > 1.5 * max(rule.peak_memory) and max(rule.peak_in_flight) == 4",
         "abs(max(rule.peak_memory) - 4) < 1e-9",
         "[round(x, 2) for x in zbh1.peak_memory] == [4, 3.94, 3.88, 3.82]",
@@ -244,10 +245,11 @@ RESULTS = {
         "all(steps['8 each, A100s first', n].rate < steps['8 each, same order', n].rate for n in fullest)",
         # one share for Llama, that of 12
         "isclose(of_llama[0], 0.829, abs_tol=1e-3) and max(of_llama) < share",
-        "all(step.memory_gb for step in steps.values())",
         "1.15 < (busy := sorted(steps['proven', 'ZBH1'].timeline.busy))[-1] / busy[-2] < 1.25",
         "faster['proven', 'ZBH1'] > faster['proven', '1F1B']",
-        "max((t := steps['8 each, same order', 'ZBH1'].timeline).busy) > 0.95 * t.makespan",
+        # "the A40s (ranks 0 and 2) work nearly all the time, and the A100s wait"
+        "[round(float(b / t.makespan), 2) for t in [steps['8 each, same order', 'ZBH1'].timeline] for b in t.busy]"
+        " == [0.96, 0.42, 0.96, 0.55]",
         "(asked := pl.course.exercises.EXERCISES['08.2']).costs() == unequal and asked.memory == room",
     ],
     "solutions/08_zero_bubble.ipynb": [
@@ -317,11 +319,11 @@ RESULTS = {
         "round(profile) == 2046 and 0.9 < roofline[8] / profile < 1 and roofline[32] > 2 * profile",
         "roofline[32] == max(roofline.values()) and {len(of) for of in helix.rates.values()} == {12, 7, 4}",
         # sequences in a pass: 240 decode passes and a prompt of 750 tokens by Helix's times, 990 tokens by its rate
-        "(ms := pl.against_measured().set_index('what')['measured']) is not None",
         "[round(240 * ms[f'Llama-2-70B layer, {decode}'] / (1e6 * 0.99 / helix.rates[node][k] / k"
         " - 0.75 * ms[f'Llama-2-70B layer, prefill{prompt}'])) for node, k, decode, prompt in"
         " (('A100', 8, 'decode, 2 streams: A100-40', ': A100-40'), ('L4', 3, 'decode, 2 streams: L4', ': L4'),"
-        " ('T4', 2, 'decode of 2: t4', ' 1000 tokens: t4'))] == [6, 13, 11]",
+        " ('T4', 2, 'decode of 2: t4', ' 1000 tokens: t4'))"
+        " for ms in [pl.against_measured().set_index('what')['measured']]] == [6, 13, 11]",
         "'throughput_tokens_per_s' in saved.read_text()",
     ],
     "solutions/10_from_placement_to_timeline.ipynb": [
@@ -374,6 +376,8 @@ RESULTS = {
         "table[2]['Helix'] < in_one[2].throughput < no_flow_beats(hetero)",
         "0.74 < in_one[1].throughput / geo.reported < 0.76 and 1.4 < by_hand / geo.reported < 1.5",
         "by_hand < no_flow_beats(geo)",
+        # "before each crossing, three T4 hold the same four layers"
+        "[(layers, len(nodes)) for layers, nodes in stages if len(nodes) > 1] == [(4, 3), (4, 3)]",
         "round(max(geo.links[geo.links < 2000])) == 916 and in_one[1].throughput < 916",
         "isclose(least_here, in_one[0].throughput) and isclose(least_there, single.reported, rel_tol=1e-3)",
     ],
