@@ -236,7 +236,7 @@ RESULTS = {
         "abs(max(rule.peak_memory) - 4) < 1e-9",
         "[round(x, 2) for x in zbh1.peak_memory] == [4, 3.94, 3.88, 3.82]",
         "best.status == 'optimal' and faster['proven', '1F1B'] > 2 * faster['8 each, same order', 'ZBH1'] > 0",
-        "[cluster.gpus[s.gpus[0]].type for s in best.placement.stages] == ['A40', 'A100-SXM-80'] * 2",
+        "[cluster.gpus[s.gpus[0]].type for s in proven_cut.stages] == ['A40', 'A100-SXM-80'] * 2",
         "[cluster.gpus[g].type for g in range(4)] == ['A100-SXM-80'] * 2 + ['A40'] * 2",
         # with eight layers each the first A40 lacks memory; with the A100s first, 1F1B fits
         "all('stage 1: 8 layers on 1 × A40' in steps['8 each, same order', name].shortfall for name in fullest)",
@@ -296,6 +296,9 @@ RESULTS = {
         "by_size[0]['tokens/s'] < by_size[1]['tokens/s'] < by_size[2]['tokens/s'] > by_size[3]['tokens/s']",
         "'A100' in min(result.evaluation.stages, key=lambda stage: stage.throughput).gpu_types[0]",
         "problem.max_gpus_per_stage == 1 and sum(map(len, (s.gpus for s in final.placement.stages))) == 22",
+        # "time for another layer, but no memory"
+        "[pl.score(tight, pl.Placement.of([(8, (0,)), (n, (1,)), *((len(s.layers), s.gpus) for s in plan.stages[2:-1]),"
+        " (16 - n, (3,))])).valid for n in (8, 9)] == [True, False]",
         "waits[0]['s per token'] < 0.5 * waits[-1]['s per token']",
         "by_latency.complete and len(by_latency.points) > 4",
         # none has memory for what a full pipeline takes, and the one of lowest latency yields least
@@ -304,7 +307,7 @@ RESULTS = {
         "[row['attainable'] for row in compromises] == sorted(row['attainable'] for row in compromises)",
         "sorted(row['full pipeline'] for row in compromises)[-2] == compromises[0]['full pipeline']",
         "isclose(compromises[0]['attainable'], waits[0]['tokens/s, all'])",
-        "{row['solved_for'] for row in rounds} == {'rate', 'time'} and found.in_flight == best.in_flight == m",
+        "{row['solved_for'] for row in rounds} == {'rate', 'time'} and found.in_flight <= best.in_flight == m",
         "0.3 < share < 0.8 and [row['in flight, mixed'] for row in phases] == [18, 20] and m == 20",
         "isclose(phases[0]['answers alone'], best.throughput) and isclose(phases[1]['mixed'], mixed.throughput)",
         # mixing brings about 60 on either placement, and the placement about 50 either way
