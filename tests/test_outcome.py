@@ -20,7 +20,7 @@ from pipelab.display import (
 )
 from pipelab.engine.methods.joint_model import joint_size
 from pipelab.engine.solvers import scip
-from pipelab.engine.sweeps.task import _answer
+from pipelab.engine.sweeps.workers import _answer
 from pipelab.figures.aggregated import plot_classes, plot_run_times, plot_search
 from pipelab.figures.baselines import Row, baseline_parts
 from pipelab.figures.comparing import plot_shares

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelab.engine.sweeps.points import cell, value_of
-from pipelab.engine.sweeps.task import COLUMNS, Answer
+from pipelab.engine.sweeps.workers import COLUMNS, Answer
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.io.csv_cells import Row, path_of, write_to
 from pipelab.io.whole_files import is_folder, is_special, refused

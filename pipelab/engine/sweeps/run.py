@@ -14,8 +14,7 @@ from pipelab.display import NO_FORMULAS, ended_row, table
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.engine.sweeps.points import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
-from pipelab.engine.sweeps.task import A_RESULT, COLUMNS, STATUSES, Task
-from pipelab.engine.sweeps.workers import Jobs, answers
+from pipelab.engine.sweeps.workers import A_RESULT, COLUMNS, STATUSES, Jobs, Task, answers
 from pipelab.errors import (
     InvalidData,
     InvalidValue,
