@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import NO_FORMULAS, ended, ending
+from pipelab.answers import Answer
+from pipelab.display import NO_FORMULAS
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
@@ -29,7 +29,7 @@ __all__ = ["METHODS", "OBJECTIVES", "Result", "method_of", "options_of", "placem
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Result(Answer):
     """What `solve` returns.
 
     Attributes
@@ -95,16 +95,14 @@ class Result:
         return self.evaluation.in_flight if self.evaluation and self.memory_for is None else None
 
     @property
-    def gap(self) -> float | None:
-        """How much faster the best placement may be (or lower its objective), as a share.
-
-        None where there is no placement or no bound.
-        """
+    def _goal(self) -> tuple[float | None, float | None, bool]:
         if self.objective is not None:
-            return self.objective.gap
-        if self.throughput is None or self.bound is None:
-            return None
-        return max(0.0, self.bound / self.throughput - 1)
+            return self.objective.value, self.objective.bound, True
+        return self.throughput, self.bound, False
+
+    @property
+    def _title(self) -> str:
+        return f"{self.problem.name}, {self.method}"
 
     @cached_property
     def evaluation(self) -> Evaluation | None:
@@ -121,29 +119,25 @@ class Result:
 
     @property
     def _answer(self) -> str:
-        if self.status == "infeasible":
-            return f"No placement exists: {self.reason}."
-        if self.status == "unknown":
+        goal = self.objective
+        if self.status in ("infeasible", "unknown"):
             bound = (
                 f"; none can exceed {self.bound:,.7g} tokens/s" if self.bound is not None else ""
             )
-            if self.objective is not None and self.objective.bound:
-                goal = self.objective
+            if goal is not None and goal.bound:
                 bound = f"; none{goal.among} has less than {goal.bound:,.7g} {goal.unit}"
-            before = f" before the {self.stopped_by}" if self.stopped_by else ""
-            return f"No placement was found{before}{bound}." + self._remark
-        why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
-        rate = f"{self.throughput:,.7g} tokens/s{self._in_flight}"
-        if self.objective is not None:
-            return self._least(rate, why) + self._remark
+            return self._none_found("placement", bound)
+        head, best, among = f"{self.throughput:,.7g} tokens/s{self._in_flight}", "optimal", ""
+        far = "; the best", "faster"
+        if goal is not None:
+            head, best, among = f"{goal.value:,.7g} {goal.unit} at {head}", "least", goal.among
+            far = "; the least", "lower"
         if self.status == "optimal":
-            return f"{rate}, proven optimal{self._among} in {self.seconds:.3g} s." + self._remark
-        far = (
-            f"; the best may be up to {self.gap:.2%} faster (bound {self.bound:,.7g})"
-            if self.bound
-            else ""
-        )
-        return f"{rate}, not proven optimal{self._among}{why}{far}." + self._remark
+            text = f"{head}, proven {best}{self._among}{among} in {self.seconds:.3g} s."
+        else:
+            up_to = self._up_to(*far) if self._goal[1] else ""
+            text = f"{head}, not proven {best}{self._among}{among}{self._why}{up_to}."
+        return text + self._remark
 
     @property
     def _among(self) -> str:
@@ -166,22 +160,6 @@ class Result:
             share = found.attainable / found.rate
             text += f" ({share:.1%} of its rate, which {found.in_flight_needed} would reach)"
         return text
-
-    def _least(self, rate: str, why: str) -> str:
-        goal = given(self.objective)
-        head = f"{goal.value:,.7g} {goal.unit} at {rate}"
-        if self.status == "optimal":
-            return f"{head}, proven least{self._among}{goal.among} in {self.seconds:.3g} s."
-        far = (
-            f"; the least may be up to {goal.gap:.2%} lower (bound {goal.bound:,.7g})"
-            if goal.bound
-            else ""
-        )
-        return f"{head}, not proven least{self._among}{goal.among}{why}{far}."
-
-    @property
-    def _remark(self) -> str:
-        return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.
@@ -249,13 +227,9 @@ class Result:
         return "\n".join(filter(None, (head, self.doubt, str(self.placement or ""))))
 
     def _repr_html_(self) -> str:
-        name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
-        html = (
-            f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
-        )
-        if self._expected is not None:
-            html += f"<p class='{NO_FORMULAS}'>{self._expected.html}</p>"
-        return html + (self.evaluation._repr_html_() if self.evaluation else "")
+        expected = self._expected
+        html = "" if expected is None else f"<p class='{NO_FORMULAS}'>{expected.html}</p>"
+        return self._shown(html + (self.evaluation._repr_html_() if self.evaluation else ""))
 
 
 def placement_in(given: Any, what: str) -> Placement:

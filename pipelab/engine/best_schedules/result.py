@@ -5,7 +5,8 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import NO_FORMULAS, ending, table
+from pipelab.answers import Answer
+from pipelab.display import NO_FORMULAS, table
 from pipelab.engine.best_schedules.question import Question
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.schedules import Schedule
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class BestSchedule:
+class BestSchedule(Answer):
     """A schedule, how long it takes, and the proof that none of these costs and limits is shorter.
 
     Attributes
@@ -79,11 +80,8 @@ class BestSchedule:
         return None if self.timeline is None else self.timeline.makespan
 
     @property
-    def gap(self) -> float | None:
-        """How much shorter the best schedule may be, as a share of this one; 0 where it is proven."""
-        if self.value is None or self.bound is None:
-            return None
-        return max(0.0, 1 - self.bound / self.value) if self.value else 0.0
+    def _goal(self) -> tuple[float | None, float | None, bool]:
+        return self.value, self.bound, True
 
     @cached_property
     def among(self) -> str:
@@ -105,17 +103,14 @@ class BestSchedule:
         """The answer in words."""
         asked = self.question
         if self.status == "infeasible":
-            return f"No schedule exists: {self.reason}."
+            return self._none_found("schedule")
         unit = f" {asked.costs.unit}" if asked.costs.unit else ""
         what = "" if self.objective == "makespan" else " a step"
         head = f"{self.value:,.7g}{unit}{what} for {asked.microbatches} microbatches on {asked.ranks} ranks"
         if self.status == "optimal":
             return f"{head}, proven: no schedule with {self.among} is shorter."
-        why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
-        return (
-            f"{head}, not proven best{why}: one with {self.among} may be up to {self.gap:.2%} "
-            f"shorter (bound {self.bound:,.7g})."
-        )
+        far = self._up_to(f": one with {self.among}", "shorter")
+        return f"{head}, not proven best{self._why}{far}."
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain values."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import NO_FORMULAS, ended, ending, table
+from pipelab.answers import Answer
+from pipelab.display import NO_FORMULAS, table
 from pipelab.engine.deadline import deadline_of
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
@@ -52,7 +53,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, eq=False)
-class Deployment:
+class Deployment(Answer):
     """Pipelines on disjoint GPUs: what `deploy` returns.
 
     Attributes
@@ -148,13 +149,12 @@ class Deployment:
         return self.usd_per_hour if self.at_least else self.throughput
 
     @property
-    def gap(self) -> float | None:
-        """How much better a deployment may be, as a share; None without one or without a bound."""
-        if self.value is None or self.bound is None:
-            return None
-        if self.at_least:
-            return max(0.0, 1 - self.bound / self.value)
-        return max(0.0, self.bound / self.value - 1)
+    def _goal(self) -> tuple[float | None, float | None, bool]:
+        return self.value, self.bound, bool(self.at_least)
+
+    @property
+    def _title(self) -> str:
+        return self.problem.name
 
     @property
     def evaluation(self) -> DeploymentEvaluation | None:
@@ -164,11 +164,8 @@ class Deployment:
     @property
     def sentence(self) -> str:
         """The answer in one or two sentences."""
-        if self.status == "infeasible":
-            return f"No deployment exists: {self.reason}."
-        if self.status == "unknown":
-            before = f" before the {self.stopped_by}" if self.stopped_by else ""
-            return f"No deployment was found{before}." + self._remark
+        if self.status in ("infeasible", "unknown"):
+            return self._none_found("deployment")
         noun = "pipeline" if self.count == 1 else "pipelines"
         text = f"{self.count} {noun}, {self.throughput:.7g} tokens/s"
         if self.at_least:
@@ -177,13 +174,8 @@ class Deployment:
             among = f" to serve {self.at_least:.7g} tokens/s" if self.at_least else ""
             best = "cheapest" if self.at_least else "optimal"
             return f"{text}, proven {best} among all deployments{among} in {self.seconds:.3g} s."
-        why = f" ({ending(self.stopped_by)})" if self.stopped_by else ""
-        better = "cheaper" if self.at_least else "faster"
-        gap, bound = self.gap, self.bound
-        far = (
-            "" if gap is None else f"; the best may be up to {gap:.2%} {better} (bound {bound:.7g})"
-        )
-        return f"{text}, not proven best{why}{far}." + self._remark
+        far = self._up_to("; the best", "cheaper" if self.at_least else "faster", ".7g")
+        return f"{text}, not proven best{self._why}{far}." + self._remark
 
     @property
     def doubt(self) -> str:
@@ -194,10 +186,6 @@ class Deployment:
             return ""
         said = (ask(self.problem, pipeline).doubt for pipeline in found.pipelines)
         return " ".join(filter(None, dict.fromkeys(said)))
-
-    @property
-    def _remark(self) -> str:
-        return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
 
     def to_frame(self) -> "DataFrame":
         """The pipelines as a table, one row for each sort.
@@ -308,11 +296,8 @@ class Deployment:
         return "\n".join([*head, *rows])
 
     def _repr_html_(self) -> str:
-        head = f"<b>{escape(self.problem.name)}:</b> {ended(self, html=True)}"
-        html = f"<p class='{NO_FORMULAS}'>{head}: {escape(self.sentence)}</p>"
-        if self.doubt:
-            html += f"<p class='{NO_FORMULAS}'>{escape(self.doubt)}</p>"
-        return html + (table(self.to_frame()) if self.pipelines else "")
+        doubt = f"<p class='{NO_FORMULAS}'>{escape(self.doubt)}</p>" if self.doubt else ""
+        return self._shown(doubt + (table(self.to_frame()) if self.pipelines else ""))
 
 
 def _marginal_gpus(

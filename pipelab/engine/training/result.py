@@ -1,10 +1,8 @@
 """The answer to which placement trains fastest under a schedule, and to which rule is best for one placement."""
 
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import NO_FORMULAS, ended
 from pipelab.engine.objective import Objective
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.engine.training.bounds import TRAINED_BY
@@ -102,11 +100,7 @@ class TrainingResult(Result):
         return frame
 
     def _repr_html_(self) -> str:
-        name = f"<b>{escape(self.problem.name)}, {escape(self.method)}:</b>"
-        html = (
-            f"<p class='{NO_FORMULAS}'>{name} {ended(self, html=True)}: {escape(self.sentence)}</p>"
-        )
-        return html + (self.step._repr_html_() if self.step else "")
+        return self._shown(self.step._repr_html_() if self.step else "")
 
 
 def schedules_for(problem: Problem, placement: Placement | Result, **options: Any) -> "DataFrame":
