@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -401,3 +402,28 @@ def test_a_node_says_where_nothing_measured_is_like_its_rates(run):
     told = run("node", *own, "--phase", "prefill", "--json")[1]
     assert said not in told
     assert json.loads(told)
+
+
+_PRESSED = """
+import importlib.abc, signal, sys
+
+class Pressed(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Pressed())
+sys.argv = ["pipelab", "cases"]
+from pipelab.io.entry import main
+
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_answered():
+    ended = subprocess.run([sys.executable, "-c", _PRESSED], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "pipelab: interrupted before it began\n"
+    command = [sys.executable, "-m", "pipelab.io.entry", "cases"]
+    assert "tiny" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

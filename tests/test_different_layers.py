@@ -1,7 +1,9 @@
 """Layers that differ in weight and work: every exact method agrees with brute force, others refuse."""
 
 import dataclasses
+import math
 
+import numpy as np
 import pytest
 
 import oracle
@@ -77,3 +79,19 @@ def test_spans_with_the_same_layers_in_another_order_are_one_kind():
     assert spans.kind[0, 2] == spans.kind[1, 2]  # 0.1 + 0.2 + 0.3 and 0.2 + 0.3 + 0.1
     assert spans_of(4, (2.0,) * 4, None).uniform
     assert spans_of(4, (2.0,) * 4, None).weight.tolist() == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e9])
+def test_many_different_layers_add_up_as_each_set_of_them_does(spread):
+    """As whole numbers where that loses nothing, and one value after another where some are tiny."""
+    layers, rng = 150, np.random.default_rng(3)
+    factors = list(rng.uniform(0.5, 1.5, layers))
+    factors[10] /= spread
+    factors[20:22], factors[60:62] = (0.7, 0.9), (0.9, 0.7)
+    spans = spans_of(layers, tuple(factors), None)
+    for first, size in ((0, 1), (10, 1), (0, 150), (7, 100), (149, 1)):
+        found = spans.weight[spans.kind[first, size - 1]]
+        assert found == pytest.approx(math.fsum(factors[first : first + size]), rel=1e-14)
+    assert spans.kind[20, 1] == spans.kind[60, 1]  # the same set of layers, in another order
+    assert len(np.unique(spans.kind[spans.kind >= 0])) == len(spans.weight)
+    assert list(spans.layers) == sorted(spans.layers)

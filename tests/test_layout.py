@@ -45,6 +45,7 @@ PARTS = {
     "pipelab.io.whole_files": "files",
     "pipelab.io": "formats",
     "pipelab.io.command_line": "programs",
+    "pipelab.io.entry": "programs",
     "pipelab.io.commands": "programs",
     "pipelab.io.grading": "programs",
     "pipelab.io.health": "programs",

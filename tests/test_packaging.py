@@ -127,7 +127,7 @@ def installed(tmp_path_factory):
         # have no pip.
         archive.extractall(place / "site")
         (scripts,) = [archive.read(n).decode() for n in names if n.endswith("entry_points.txt")]
-    assert "pipelab = pipelab.io.command_line:main" in scripts
+    assert "pipelab = pipelab.io.entry:main" in scripts
     assert "pipelab/_bundled/notebooks/00_start_here.ipynb" in names
     assert "pipelab/_bundled/data/cases/tiny/config.csv" in names
     assert "pipelab/py.typed" in names  # says that the hints may be believed

@@ -17,6 +17,10 @@ from pipelab.errors import InvalidValue, TooLarge
 from pipelab.problem import Model, ModelLike
 
 _MOST_SPANS, _MOST_TERMS = 5_000_000, 2_000_000_000  # some seconds
+_MANY, _ALIKE = (
+    100,
+    2**14,
+)  # factors are added as whole numbers: so many, none smaller than this part of all
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +111,15 @@ def spans_of(
     key = np.stack(
         [(last - first).astype(float), *(_sums(layers, f, first, last) for f in factors)], axis=1
     )
-    different, which = np.unique(key, axis=0, return_inverse=True)
+    # As np.unique of rows, in a fraction of its time.
+    order = np.lexsort(key.T[::-1])
+    ordered = key[order]
+    new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
+    different = ordered[new]
+    which = np.empty(len(key), dtype=int)
+    which[order] = np.cumsum(new) - 1
     kind = np.full((layers, layers), -1)
-    kind[inside] = which.reshape(-1)
+    kind[inside] = which
     number, weight, work, *rest = different.T
     return Spans(kind, number.astype(int), weight, work, dict(zip(others, rest, strict=True)))
 
@@ -121,6 +131,11 @@ def _sums(
     if factors is None:
         return (last - first).astype(float)
     values, which = np.unique(factors, return_inverse=True)
+    if len(values) > _MANY and values[0] * _ALIKE >= math.fsum(factors):
+        # As whole numbers of 62 bits, which add up exactly, in any order and at once.
+        scale = 2.0 ** (62 - math.frexp(math.fsum(factors))[1])
+        whole = np.append(0, np.cumsum(np.rint(np.asarray(factors) * scale).astype(np.int64)))
+        return (whole[last] - whole[first]) / scale
     # How many layers of each value come before layer l; whole numbers, so differences are exact.
     before = np.zeros((len(values), layers + 1), dtype=int)
     np.cumsum(which == np.arange(len(values))[:, None], axis=1, out=before[:, 1:])

@@ -173,11 +173,20 @@ def _pure_patterns(rates: StageRates, threshold: float) -> Any:
     )
     for group in groups.values() or [np.ones(kinds, dtype=bool)]:
         for size in range(1, largest + 1):
-            together = np.unique((table[:, size - 1] & group[:, None]).T, axis=0)
+            together = _different((table[:, size - 1] & group[:, None]).T)
             for shared in together[together.any(axis=1)]:
                 spans = _pure_spans(good, largest, size, shared)
                 if len(spans) and rates.kind_count[shared].sum() >= size:
                     yield [(size, shared)], spans
+
+
+def _different(rows: np.ndarray) -> np.ndarray:
+    """The different rows of flags, as `np.unique` has them; few flags are told apart by the number they write."""
+    flags = rows.shape[1]
+    if flags > 62:
+        return np.unique(rows, axis=0)
+    written = rows @ (1 << np.arange(flags)[::-1])
+    return rows[np.unique(written, return_index=True)[1]]
 
 
 def _pure_spans(good: np.ndarray, largest: int, size: int, kinds: np.ndarray) -> np.ndarray:
