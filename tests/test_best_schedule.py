@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.engine.best_schedules import bisection
-from pipelab.engine.best_schedules.arguments import question_of
+from pipelab.engine.best_schedules import search
 from pipelab.engine.best_schedules.program import Answer, Program
-from pipelab.engine.best_schedules.repeated_steps import span_bound, step_time
-from pipelab.engine.best_schedules.whole_numbers import in_units, unit_of
+from pipelab.engine.best_schedules.question import (
+    in_units,
+    question_of,
+    span_bound,
+    step_time,
+    unit_of,
+)
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.schedules import defects
 
@@ -200,7 +204,7 @@ def test_where_lengths_are_not_decided_in_time_the_rest_goes_to_minimising(unequ
     monkeypatch.setattr(Program, "solve", slow)
     again = pl.best_schedule(COSTS, 8, max_in_flight=4, time_limit=120)
     assert (again.status, again.makespan) == ("optimal", unequal.makespan)
-    assert asked == [True] * bisection._UNDECIDED + [False]
+    assert asked == [True] * search._UNDECIDED + [False]
 
 
 def test_eight_unequal_ranks_reach_the_bound():

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipelab.course.papers import published_bubbles
-from pipelab.engine.best_schedules.arguments import question_of
-from pipelab.engine.best_schedules.repeated_steps import span_bound
+from pipelab.engine.best_schedules.question import question_of, span_bound
 
 SHARE = 32 / 34  # of a microbatch's activations, kept until W; the paper's model stores no scores
 HALF_A_DIGIT = 0.5e-4

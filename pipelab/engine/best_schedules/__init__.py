@@ -1,7 +1,6 @@
 """The best order of a pipeline's actions, proven: no schedule of these costs is shorter.
 
-`question` holds what is asked, `start` makes a first schedule, `whole_numbers` turns costs into whole
-numbers, `program` states the problem for OR-tools' CP-SAT, and `search` puts them together.
+`question` holds what is asked, `program` states it for OR-tools' CP-SAT, and `search` puts them together.
 """
 
 from pipelab.engine.best_schedules.result import BestSchedule

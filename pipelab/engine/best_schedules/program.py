@@ -10,12 +10,10 @@ rank does more at a time or holds more than before.
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from pipelab.engine.best_schedules.question import MEMORY_SLACK, Question
-from pipelab.engine.best_schedules.whole_numbers import exactly, unit_of
 from pipelab.engine.deadline import Deadline
 from pipelab.errors import NotApplicable
 
@@ -248,18 +246,3 @@ class Program:
         raise RuntimeError(
             f"CP-SAT calls a program {solver.status_name(status)}; a mistake in pipelab"
         )
-
-
-def time_unit(question: Question, horizon: float, *, parts: int = 1) -> Fraction:
-    """Units of time in one of the costs: whole, and so are their `parts`-th parts, if that is not too fine."""
-    return unit_of(_times(question), horizon, parts)
-
-
-def counts_exactly(question: Question, unit: Fraction) -> bool:
-    """Whether all times are whole numbers of these units."""
-    return all((exactly(time) * unit).denominator == 1 for time in _times(question))
-
-
-def _times(question: Question) -> list[float]:
-    lengths = (time for kind in question.kinds for time in question.length[kind].tolist())
-    return [*lengths, *question.table["comm"].tolist()]

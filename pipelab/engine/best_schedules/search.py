@@ -1,31 +1,58 @@
-"""`best_schedule(costs, microbatches)`: the shortest order of a pipeline's actions, proven."""
+"""`best_schedule(costs, microbatches)`: the shortest order of a pipeline's actions, proven.
+
+It begins with the best published rule within the limits, and bisects: is there a schedule of at most
+so many units? That is decided much sooner than a schedule is shortened step by step, as every action
+has to lie between what comes before it and what must follow. The first length asked for is the bound
+by formula, which most often is reached. What CP-SAT does not decide in time, it minimises.
+"""
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from math import floor, lcm
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.metadata import version
+from math import ceil, lcm
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from pipelab.engine.best_schedules.arguments import misfit, question_of
-from pipelab.engine.best_schedules.bisection import Bisection, Progress
-from pipelab.engine.best_schedules.program import counts_exactly, time_unit
-from pipelab.engine.best_schedules.question import MEMORY_SLACK, Question
-from pipelab.engine.best_schedules.repeated_steps import span_bound, value_of
+from pipelab.engine.best_schedules.program import Action, Answer, Program
+from pipelab.engine.best_schedules.question import (
+    MEMORY_SLACK,
+    Question,
+    exactly,
+    misfit,
+    question_of,
+    unit_of,
+    value_of,
+)
 from pipelab.engine.best_schedules.result import BestSchedule
-from pipelab.engine.best_schedules.start import first_schedules
 from pipelab.engine.deadline import Deadline, deadline_of
 from pipelab.engine.options import check_options
+from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.formulas import lower_bound
+from pipelab.engine.timeline.simulation import simulate
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidSchedule, InvalidValue
 from pipelab.fields import instance, whole_number
+from pipelab.schedules import Schedule
 
 _WHAT = "best_schedule"
+# One stage per rank. Where the backward is split, a full one is run as its halves.
+_RULES = ("GPipe", "1F1B", "ZBH1", "ZBH2")
+# Beyond so many actions the greedy schedule takes seconds: it is made where no rule keeps to the limits.
+_QUICK = 5_000
+_FIRST_S = 30.0  # for the bound by formula, and at most a third of the time left
+_STEP_S = 5.0  # for any other length, and at most a sixth
+_UNDECIDED = 2  # lengths, before the rest of the time goes to minimising
+
+
+class Progress(NamedTuple):
+    """What is known at one moment: the shortest schedule so far, and what none is shorter than."""
+
+    seconds: float
+    value: float
+    bound: float
 
 
 def best_schedule(
@@ -132,10 +159,10 @@ def _searched(
     on_progress: Callable[[Progress], None] | None,
     workers: int,
 ) -> BestSchedule:
-    starts = list(first_schedules(question, deadline))
+    starts = list(_first(question, deadline))
     first = {timeline.schedule.name: value_of(timeline, objective) for timeline in starts}
     best = min(starts, key=lambda timeline: first[timeline.schedule.name])
-    bound = min(_least(question, objective), first[best.schedule.name])
+    bound = min(question.least(objective), first[best.schedule.name])
 
     def answer(timeline: Timeline, bound: float, **more: Any) -> BestSchedule:
         value = value_of(timeline, objective)
@@ -161,39 +188,242 @@ def _searched(
         return answer(best, bound, stopped_by=reason)
     # The time of a step is a mean over at most as many steps as there are ranks.
     parts = 1 if objective == "makespan" else lcm(*range(1, question.ranks + 1))
-    unit = time_unit(question, best.makespan + question.work, parts=parts)
-    search = Bisection(question, objective, unit, workers, deadline, on_progress)
-    found = search.run(best, lambda whole: _least(whole, objective))
-    timeline = min(best, found.timeline, key=lambda timeline: value_of(timeline, objective))
-    solver = f"OR-tools CP-SAT {_version()}"
+    unit = unit_of(question.times, best.makespan + question.work, parts)
+    search = _Search(
+        question, question.in_units(unit), objective, unit, deadline, on_progress, best
+    )
+    search.run(workers)
+    timeline = min(best, search.best, key=lambda timeline: value_of(timeline, objective))
+    solver = f"OR-tools CP-SAT {version('ortools')}"
     # Rounding down makes actions shorter: the bound holds for the true costs, too. The time of a
     # step may lie between two units, if these are no parts of the costs.
-    less = 0 if objective == "makespan" or counts_exactly(question, unit / parts) else 1
-    bound = max(bound, float((found.bound - less) / unit))
-    return answer(timeline, bound, stopped_by=found.stopped_by, solver=solver)
+    exact = all((exactly(time) * unit / parts).denominator == 1 for time in question.times)
+    less = 0 if objective == "makespan" or exact else 1
+    bound = max(bound, float((search.low - less) / unit))
+    return answer(timeline, bound, stopped_by=search.stopped_by, solver=solver)
 
 
-def _least(question: Question, objective: str) -> float:
-    """What no schedule is shorter than, by formula."""
-    held = list(question.in_flight)
-    if question.memory is not None:
-        for rank, (most, each) in enumerate(
-            zip(question.memory, (-question.takes["B"]).tolist(), strict=True)
-        ):
-            if each > 0:
-                held[rank] = min(held[rank], max(1, floor(most * (1 + MEMORY_SLACK) / each)))
-    if objective == "span":
-        return span_bound(question, np.array(held))
-    return lower_bound(
-        question.ranks,
-        question.microbatches,
-        replace(question.costs, overlap=1.0),
-        in_flight=held,
-        split_backward=question.split_backward,
-    )
+def _first(question: Question, deadline: Deadline) -> Iterator[Timeline]:
+    """The published rules that keep to the limits, and a greedy schedule; simulated, at least one."""
+    found = 0
+    for name in _RULES:
+        made = None if found and deadline.reason else _by_rule(question, name)
+        if made is not None and question.keeps(timeline := simulate(made, question.costs)):
+            found += 1
+            yield timeline
+    if not found or (question.actions <= _QUICK and not deadline.reason):
+        yield simulate(_greedy(question), question.costs)
 
 
-def _version() -> str:
-    from importlib.metadata import version
+def _by_rule(question: Question, name: str) -> Schedule | None:
+    rule = schedule(name, question.ranks, question.microbatches)
+    kinds = {action.kind for row in rule.actions for action in row}
+    if "W" in kinds:
+        return rule if question.split_backward else None
+    if not question.split_backward:
+        return rule
+    halves = [
+        [
+            (kind, action.microbatch)
+            for action in row
+            for kind in ("IW" if action.kind == "B" else "F")
+        ]
+        for row in rule.actions
+    ]
+    return question.schedule(f"{name}, backward split", halves)
 
-    return version("ortools")
+
+def _greedy(question: Question) -> Schedule:
+    """What can start first goes first: input gradients before forwards, weight gradients in the gaps.
+
+    A forward waits while it does not fit in memory, so this keeps to any limits that one microbatch
+    fits in: the oldest microbatch of a rank can always go on.
+    """
+    ranks, m = question.ranks, question.microbatches
+    comm = question.table["comm"].tolist()
+    back = question.kinds[1]
+    length = {kind: question.length[kind].tolist() for kind in question.kinds}
+    whole, kept = (-question.takes[kind] for kind in ("B", "W"))
+    done = [dict.fromkeys(question.kinds, 0) for _ in range(ranks)]
+    ends: list[dict[str, list[float]]] = [{k: [] for k in question.kinds} for _ in range(ranks)]
+    free = [0.0] * ranks
+    rows: list[list[tuple[str, int]]] = [[] for _ in range(ranks)]
+
+    def fits(rank: int) -> bool:
+        full = done[rank]["F"] - done[rank][back] + 1
+        rest = done[rank]["I"] - done[rank]["W"] if question.split_backward else 0
+        if full > question.in_flight[rank]:
+            return False
+        if question.memory is None:
+            return True
+        held = full * whole[rank] + rest * kept[rank]
+        return bool(held <= question.memory[rank] * (1 + MEMORY_SLACK))
+
+    def arrives(rank: int, kind: str) -> float | None:
+        """When the next action of this kind has what it works on; None where nobody knows yet."""
+        k = done[rank][kind]
+        if k == m:
+            return None
+        if kind == "F":
+            if not fits(rank):
+                return None
+            if rank == 0:
+                return 0.0
+            before, delay = ends[rank - 1]["F"], comm[rank - 1]
+        elif kind == back and rank < ranks - 1:
+            before, delay = ends[rank + 1][back], comm[rank]
+        else:
+            before, delay = ends[rank]["F" if kind == back else back], 0.0
+        return before[k] + delay if k < len(before) else None
+
+    for _ in range(ranks * m * len(question.kinds)):
+        # Of all ranks' next actions the one that starts first; at the same time the one that others
+        # wait for most.
+        start, _, rank, kind = min(
+            (max(free[rank], at), order, rank, kind)
+            for rank in range(ranks)
+            for order, kind in enumerate((back, "F", "W")[: len(question.kinds)])
+            if (at := arrives(rank, kind)) is not None
+        )
+        rows[rank].append((kind, done[rank][kind]))
+        done[rank][kind] += 1
+        free[rank] = start + length[kind][rank]
+        ends[rank][kind].append(free[rank])
+    return question.schedule("greedy", rows)
+
+
+@dataclass
+class _Search:
+    """What is known while CP-SAT searches.
+
+    Attributes
+    ----------
+    question, whole : Question
+        With the true costs, and in whole units.
+    objective : {"makespan", "span"}
+    unit : Fraction
+        How many units make 1 in the costs.
+    best : Timeline
+        The shortest schedule so far, at the true costs.
+    low, high : int
+        No schedule takes less, and `best` takes no more, in units.
+    stopped_by : str or None
+    """
+
+    question: Question
+    whole: Question
+    objective: str
+    unit: Fraction
+    deadline: Deadline
+    on_progress: Callable[[Progress], None] | None
+    best: Timeline
+    stopped_by: str | None = None
+
+    def __post_init__(self) -> None:
+        self.high = ceil(self._value(self.best.schedule))
+        self.low = min(self.high, int(self.whole.least(self.objective)))
+
+    def run(self, workers: int) -> None:
+        """Shorten `best` until nothing is shorter, or time has run out."""
+        length = lowest = formula = self.low  # `lowest`: below, nothing is asked any more
+        undecided = 0
+        while lowest < self.high and undecided < _UNDECIDED and not self.deadline.reason:
+            most, share = (_FIRST_S, 3) if length == formula else (_STEP_S, 6)
+            step = self.deadline.within(min(most, self.deadline.left / share))
+            program = Program(self.whole, self.objective == "span", length, length)
+            answer = program.solve(step, workers, lambda *_: None)
+            if answer.bound > length:  # nothing is as short
+                self.low = lowest = max(lowest, answer.bound)
+            elif not self._take(answer):
+                undecided += 1
+                lowest = length + 1
+            length = (lowest + self.high) // 2
+        self.stopped_by = self.deadline.reason
+        if self.low < self.high and not self.stopped_by:
+            self._minimise(workers)
+        self._tell(self.high, self.low)
+
+    def _minimise(self, workers: int) -> None:
+        program = Program(self.whole, self.objective == "span", self.low, self.high)
+        if self.objective == "makespan":
+            program.hint(_starts(simulate(self.best.schedule, self.whole.costs)))
+        answer = program.solve(self.deadline, workers, self._tell)
+        if answer.bound > self.high:
+            raise RuntimeError(
+                "CP-SAT calls a program infeasible that has a known solution; a mistake in pipelab"
+            )
+        self.low, self.stopped_by = max(self.low, answer.bound), answer.stopped_by
+        self._take(answer)
+
+    def _take(self, answer: Answer) -> bool:
+        """Keep a schedule if it is shorter than the best; False if it is not, or there is none."""
+        if answer.starts is None:
+            return False
+        try:
+            order = in_order(self.whole, answer.starts)
+            timeline = simulate(order, self.question.costs)
+        except InvalidSchedule:
+            # actions of no length at one moment, put in an order that cannot run
+            return False
+        value = ceil(self._value(order))
+        if value >= self.high or not self.question.keeps(timeline):
+            return False
+        self.high, self.best = value, timeline
+        self._tell(self.high, self.low)
+        return True
+
+    def _tell(self, value: int, bound: int) -> None:
+        if self.on_progress is not None:
+            best, least = float(value / self.unit), float(bound / self.unit)
+            self.on_progress(Progress(self.deadline.spent, best, least))
+
+    def _value(self, schedule: Schedule) -> float:
+        """Of a schedule, in units."""
+        return value_of(simulate(schedule, self.whole.costs), self.objective)
+
+
+def _starts(timeline: Timeline) -> dict[Action, int]:
+    """When each action starts, the k-th of each kind and rank being microbatch k's."""
+    columns = timeline.columns
+    starts: dict[Action, int] = {}
+    counts: dict[tuple[int, str], int] = {}
+    for action, rank, begin in zip(
+        (action for row in columns.schedule.actions for action in row),
+        columns.rank.tolist(),
+        timeline.start.tolist(),
+        strict=True,
+    ):
+        k = counts.get((rank, action.kind), 0)
+        counts[rank, action.kind] = k + 1
+        starts[rank, action.kind, k] = int(begin)
+    return starts
+
+
+def in_order(question: Question, starts: dict[Action, int]) -> Schedule:
+    """Each rank's actions by their start. Of those of no length, what frees memory goes first."""
+    rows = []
+    for rank in range(question.ranks):
+        mine = [
+            (begin, begin + int(question.length[kind][rank]), "WIBF".index(kind), k, kind)
+            for (at, kind, k), begin in starts.items()
+            if at == rank
+        ]
+        rows.append(_runnable([(kind, k) for *_, k, kind in sorted(mine)], question.kinds))
+    return question.schedule("best", rows)
+
+
+def _runnable(row: list[tuple[str, int]], kinds: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The same order, but that no action comes before what it works on."""
+    done = dict.fromkeys(kinds, 0)
+    waiting, ordered = list(row), []
+    while waiting:
+        ready = (
+            action
+            for action in waiting
+            if (place := kinds.index(action[0])) == 0 or done[kinds[place - 1]] > action[1]
+        )
+        action = next(ready)
+        waiting.remove(action)
+        done[action[0]] += 1
+        ordered.append(action)
+    return ordered
