@@ -218,15 +218,7 @@ class Walk:
         """Link kind of every arc, and seconds of a hop between any two (infinite: not allowed); shapes (P,), (J, J)."""
         table = self.instance
         hop = np.where(self.link, table.hop if self._timed else 0.0, np.inf)
-        used = table.composition[self.arcs.composition] > 0
-        support, which = np.unique(used, axis=0, return_inverse=True)
-        out = np.array([hop[s].max(axis=0) for s in support]).reshape(len(support), -1)
-        back = np.array([hop[:, s].max(axis=1) for s in support]).reshape(len(support), -1)
-        _, first, kind = np.unique(
-            np.hstack([out, back]), axis=0, return_index=True, return_inverse=True
-        )
-        between = np.array([[out[g][support[h]].max() for h in first] for g in first])
-        return kind.reshape(-1)[which.reshape(-1)], between
+        return link_kinds(table.composition[self.arcs.composition] > 0, hop)
 
     @property
     def _timed(self) -> bool:
@@ -378,6 +370,32 @@ class Walk:
             (layers, tuple(next(free[a]) for a, n in enumerate(row) for _ in range(n)))
             for layers, row in zip(self.arcs.layers[order].tolist(), rows.tolist(), strict=True)
         )
+
+
+def link_kinds(used: np.ndarray, hop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sets of classes with the same links to all others are one link kind.
+
+    Parameters
+    ----------
+    used : bool array, shape (P, A)
+        The classes of each stage.
+    hop : float array, shape (A, A)
+        Seconds from class to class; infinite where there is no hop.
+
+    Returns
+    -------
+    kind : int array, shape (P,)
+    between : float array, shape (J, J)
+        Seconds from a stage of one kind to a stage of another: the slowest pair of their classes.
+    """
+    support, which = np.unique(used, axis=0, return_inverse=True)
+    out = np.array([hop[s].max(axis=0) for s in support]).reshape(len(support), -1)
+    back = np.array([hop[:, s].max(axis=1) for s in support]).reshape(len(support), -1)
+    _, first, kind = np.unique(
+        np.hstack([out, back]), axis=0, return_index=True, return_inverse=True
+    )
+    between = np.array([[out[g][support[h]].max() for h in first] for g in first])
+    return kind.reshape(-1)[which.reshape(-1)], between
 
 
 def _row(values: np.ndarray) -> sp.csr_array:

@@ -38,9 +38,9 @@ from pipelab.engine.deployments.pricing import Pricing, StageOf
 from pipelab.engine.deployments.workloads import Offer
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.recipes import Recipe, Recipes, recipes_at
-from pipelab.engine.formulations.latency.times import PassTimes, times_of
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
+from pipelab.engine.walk import link_kinds
 from pipelab.fields import given
 
 MOST_MIXES = 4_000_000  # half a megabyte for each set of mixes
@@ -468,6 +468,24 @@ def _bracket(true_at: Callable[[int], bool], least: int, high: int) -> tuple[int
     return low, high
 
 
+class StageTimes(NamedTuple):
+    """Times of the stages and hops that reach a rate, in seconds; infinite for the others.
+
+    Attributes
+    ----------
+    composition : int array, shape (C, A)
+    stage : float array, shape (C, U)
+    group : int array, shape (C,)
+        Link kind of each composition (`walk.link_kinds`).
+    hop : float array, shape (G, G)
+    """
+
+    composition: np.ndarray
+    stage: np.ndarray
+    group: np.ndarray
+    hop: np.ndarray
+
+
 @dataclass(eq=False)
 class LeastPasses:
     """The attainable rates of pipelines of one offer, for every mix of GPUs at once.
@@ -585,7 +603,7 @@ class LeastPasses:
 
     def _step_back(
         self,
-        times: PassTimes,
+        times: StageTimes,
         tables: list[np.ndarray],
         kind: np.ndarray,
         at: int,
@@ -610,11 +628,16 @@ class LeastPasses:
                     best = off, begin, before, tuple(times.composition[c].tolist())
         return best[1:]
 
-    def _times(self, index: int) -> PassTimes:
-        floor = float(self.offer.rates.thresholds[index])
-        return times_of(self.offer.instance, floor, self.deadline)
+    def _times(self, index: int) -> StageTimes:
+        self.deadline.check()
+        floor, table = float(self.offer.rates.thresholds[index]), self.offer.instance
+        stage = np.where(table.useful(table.rate >= floor), table.seconds, np.inf)
+        used = np.isfinite(stage).any(axis=1)
+        hop = np.where(table.link >= floor, table.hop, np.inf)
+        kinds = link_kinds(table.composition[used] > 0, hop)
+        return StageTimes(table.composition[used], stage[used], *kinds)
 
-    def _filled(self, index: int) -> tuple[PassTimes, list[np.ndarray]]:
+    def _filled(self, index: int) -> tuple[StageTimes, list[np.ndarray]]:
         """The least time of the first 0, 1, … M layers by group of the last stage and mix; shape (G, mix) each."""
         times = self._times(index)
         layers, shape = self.offer.problem.model.layers, self.mixes.shape
