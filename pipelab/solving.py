@@ -272,8 +272,8 @@ METHODS = {
 OBJECTIVES = {
     "throughput": "",
     "rate": "",
-    "latency": "pipelab.engine.methods.attained:solve_for_latency",
-    "cost": "pipelab.engine.methods.attained:solve_for_cost",
+    "latency": "pipelab.engine.methods.latency:solve_for_latency",
+    "cost": "pipelab.engine.methods.cost:solve_for_cost",
     "step_time": "pipelab.engine.methods.step_time:solve_for_step_time",
 }
 

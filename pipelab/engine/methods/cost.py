@@ -9,16 +9,18 @@ rate left, everything above t is settled.
 
 import heapq
 import math
+import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.engine.methods.first_placements import Value, best_of, incumbents
-from pipelab.engine.methods.least_rate import floor_index, unfinished, why_out_of_reach
+from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
 from pipelab.engine.methods.minimum_use import least_use
 from pipelab.engine.methods.prices import (
     MOST_PRICE_UNITS,
@@ -29,7 +31,7 @@ from pipelab.engine.methods.prices import (
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ONE_RATIO
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, ONE_RATIO, REACHED
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import checked_arguments, given
@@ -46,16 +48,16 @@ def solve_for_cost(
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
-    """The placement with the least $ per million tokens among those that reach a rate in tokens/s.
+    """Find the placement with the least $ per million tokens among those that attain a rate in tokens/s.
 
-    What counts is the price per hour of the GPUs in use over the tokens of an hour.
+    What counts is the price per hour of the GPUs in use over the tokens of an hour, at the attainable rate.
 
     Parameters
     ----------
     problem : Problem
         With `GPU.usd_per_hour` for every GPU.
     at_least : float
-        Floor of throughput in tokens/s.
+        Floor of the attainable rate in tokens/s.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
     stop : threading.Event, optional
@@ -64,9 +66,8 @@ def solve_for_cost(
     Returns
     -------
     Result
-        `objective` has the value and its bound, `details["subproblems"]` every program solved. Where
-        no placement reaches the floor, the status is "infeasible" and `reason` has the greatest
-        throughput.
+        `objective` has the value and its bound. If no placement attains the floor, the status is
+        "infeasible" and `reason` has the greatest attainable rate.
 
     Raises
     ------
@@ -78,10 +79,9 @@ def solve_for_cost(
 
     Examples
     --------
-    >>> import pipelab as pl
+    >>> import dataclasses, pipelab as pl
     >>> rented = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, 400,
     ...                                 usd_per_hour={"A100": 1.8, "V100": 0.6})
-    >>> import dataclasses
     >>> problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=rented)
     >>> result = solve_for_cost(problem)
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
@@ -90,43 +90,96 @@ def solve_for_cost(
     (0, 1)
     """
     refuse_unpriced(problem, "solve")
+    began = time.perf_counter()
     with deadline_of(time_limit, stop) as deadline:
-        first = first_search(problem, deadline)
-        if first is not None:
-            prices_or_refuse(first.subproblems.rates, "solve")
-        found = incumbents(problem)
-        if first is not None and first.best is not None:
-            found[first.best] = evaluate(problem, first.best)
-        best = best_of(found, at_least, _ratio_in(problem))
-        try:
-            rates = rates_in_time(problem, deadline)
-        except Ended as end:
-            best = best or stand_in(problem, at_least)
-            return unfinished(problem, "cost", deadline, end, _found(problem, best, at_least), best)
-        prices_or_refuse(rates, "solve")
-        return cost_of_rates(rates, at_least, deadline, best=best)
+        found = _by_rates(problem.with_in_flight(problem.workload.in_memory), at_least, deadline)
+        found = replace(found, problem=problem)
+        goal, evaluation = given(found.objective), found.evaluation
+        if evaluation is None:
+            if found.status == "infeasible":
+                found = replace(found, reason=why_none_attains(problem, at_least, deadline))
+            return found
+        value = value_of(problem, "cost", given(found.placement))
+        reached = evaluation.attainable >= at_least * (1 - ATTAINED)
+        if reached and value <= given(goal.value) * (1 + ONE_ANSWER):
+            return replace(found, throughput=evaluation.attainable)
+        pairs = Pairs(problem, deadline)
+        answer = least_of(pairs, "cost", at_least, found.placement if reached else None)
+        bounds = [x for x in (given(answer.objective).bound, goal.bound) if x is not None]
+        if answer.status == "feasible" and bounds:
+            answer = replace(answer, objective=replace(given(answer.objective), bound=max(bounds)))
+        if answer.status == "infeasible":
+            answer = replace(answer, reason=why_none_attains(problem, at_least, deadline))
+        ended = answer.stopped_by or (found.stopped_by if answer.status == "unknown" else None)
+        return replace(
+            answer,
+            seconds=time.perf_counter() - began,
+            size={**found.size, **answer.size},
+            stopped_by=ended,
+            solver=found.solver,
+            details={**found.details, **answer.details},
+        )
+
+
+def _by_rates(problem: Problem, at_least: float, deadline: Deadline) -> Result:
+    """The same by the rates of full pipelines: a lower bound, and the answer where its placement attains its rate."""
+    first = first_search(problem, deadline)
+    if first is not None:
+        prices_or_refuse(first.subproblems.rates, "solve")
+    found = incumbents(problem)
+    if first is not None and first.best is not None:
+        found[first.best] = evaluate(problem, first.best)
+    best = best_of(found, at_least, _ratio_in(problem))
+    try:
+        rates = rates_in_time(problem, deadline)
+    except Ended as end:
+        best = best or stand_in(problem, at_least)
+        return _unfinished(problem, "cost", deadline, end, _found(problem, best, at_least), best)
+    prices_or_refuse(rates, "solve")
+    return cost_of_rates(rates, at_least, deadline, best=best)
 
 
 def cost_of_rates(
     rates: StageRates,
     at_least: float,
     deadline: Deadline,
-    explain: bool = True,
     best: Placement | None = None,
 ) -> Result:
-    """The same where the rates are known; without `explain`, an infeasible floor has no reason.
+    """The same where the rates are known.
 
     `best`: a placement that reaches the floor, if one is known.
     """
     prices = given(whole_prices(rates))
     subproblems = Subproblems(rates, deadline, Limits(prices=prices))
     search = _LeastRatio(
-        subproblems, floor_index(rates, at_least), _dollars_per_unit(rates, prices)
+        subproblems, _floor_index(rates, at_least), _dollars_per_unit(rates, prices)
     )
     if best is not None:
         search.keep(best)
     search.run()
-    return _result(search, at_least, explain)
+    return _result(search, at_least)
+
+
+def _floor_index(rates: StageRates, at_least: float) -> int:
+    """Index of the lowest possible rate that reaches the floor; the number of rates where none does."""
+    return int(np.searchsorted(rates.thresholds, at_least * (1 - REACHED)))
+
+
+def _unfinished(
+    problem: Problem,
+    method: str,
+    deadline: Deadline,
+    end: Ended,
+    objective: Objective,
+    best: Placement | None,
+) -> Result:
+    """What is known where the tables of stages and links were not finished: a placement at most."""
+    reason = "the rates of stages were still being listed"
+    throughput = evaluate(problem, best).rate if best else None
+    return Result(
+        problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, {}, "", reason,
+        end.reason, {}, objective,
+    )  # fmt: skip
 
 
 def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
@@ -264,7 +317,7 @@ def _objective(value: float | None, bound: float | None, at_least: float) -> Obj
     return Objective("usd_per_million_tokens", "$ per million tokens", value, bound, at_least)
 
 
-def _result(search: _LeastRatio, at_least: float, explain: bool) -> Result:
+def _result(search: _LeastRatio, at_least: float) -> Result:
     sub = search.subproblems
     rates, problem = sub.rates, sub.rates.problem
     value = throughput = bound = None
@@ -274,13 +327,11 @@ def _result(search: _LeastRatio, at_least: float, explain: bool) -> Result:
         throughput = sub.throughput(search.best)
         value = usd_per_million_tokens(given(price_per_hour(problem, search.best)), throughput)
     status, bound = status_and_least(value, bound)
-    stopped, reason = sub.stopped, ""
+    stopped = sub.stopped
     if status in ("feasible", "unknown") and stopped is None:
         stopped = "list limit" if sub.sets_left_out else "time limit"
     if search.best is None and math.isinf(search.bound):
         status, stopped = "infeasible", None
-        if explain:
-            reason = why_out_of_reach(rates, at_least, sub.deadline)
     objective = _objective(value, bound, at_least)
     size = {"classes": len(rates.classes), "rates": len(rates.thresholds), **sub.size}
     details = {
@@ -289,6 +340,6 @@ def _result(search: _LeastRatio, at_least: float, explain: bool) -> Result:
     }  # fmt: skip
     return Result(
         problem, "cost", status, search.best, throughput, None, sub.deadline.spent, size,
-        choice.solver_version() if sub.log else "", sub.deadline.remark(reason), stopped, details,
+        choice.solver_version() if sub.log else "", sub.deadline.remark(""), stopped, details,
         objective,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
-from pipelab.engine.methods.latency import refuse_transfers
+from pipelab.engine.methods.fronts import refuse_transfers
 from pipelab.engine.objective import status_and_least
 from pipelab.engine.schedules.rules import name_of
 from pipelab.engine.solvers import choice

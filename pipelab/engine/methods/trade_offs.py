@@ -15,11 +15,9 @@ from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
-from pipelab.engine.methods.attained import least_of
 from pipelab.engine.methods.cost import cost_of_rates, prices_or_refuse, refuse_unpriced
-from pipelab.engine.methods.latency import latency_of_rates, refuse_transfers
+from pipelab.engine.methods.fronts import least_of, raise_floor, refuse_transfers
 from pipelab.engine.methods.prices import price_per_hour, whole_prices
-from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.options import refuse_training
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
-_LEAST = {"usd_per_million_tokens": cost_of_rates, "seconds_per_pass": latency_of_rates}
+_LEAST = {"usd_per_million_tokens": "cost", "seconds_per_pass": "latency"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,22 +195,30 @@ def trade_off(
         if deployments:
             several, complete = deployments_against(problem, against, deadline, stop, on_point)
             return TradeOff(problem, against, several, complete, deadline.spent)
-        counted = problem.with_in_flight(problem.workload.in_memory)
-        told: dict[int, Result] = {}
-
-        def tell(point: Result) -> None:
-            told[id(point)] = _attained(problem, point)
-            if on_point is not None and all(map(_attains, told.values())):
-                on_point(told[id(point)])
-
-        points, complete = _by_rate(counted, against, deadline, tell)
-        found = tuple(told.get(id(p)) or _attained(problem, p) for p in points)
-        if all(map(_attains, found)) or deadline.reason is not None:
-            return TradeOff(problem, against, found, complete, deadline.spent)
+        if against != "seconds_per_pass":
+            found, complete = _of_rates(problem, against, deadline, on_point)
+            if all(map(_attains, found)) or deadline.reason is not None:
+                return TradeOff(problem, against, found, complete, deadline.spent)
         pairs = Pairs(problem, deadline)
         find = _attaining_least if against in _LEAST else _attaining_most
         found, complete = find(pairs, against, on_point)
         return TradeOff(problem, against, found, complete, deadline.spent)
+
+
+def _of_rates(
+    problem: Problem, against: str, deadline: Deadline, on_point: Callable | None
+) -> tuple[tuple[Result, ...], bool]:
+    """The curve of the rates of full pipelines, with what each point attains; told as long as that is the rate."""
+    told: dict[int, Result] = {}
+
+    def tell(point: Result) -> None:
+        told[id(point)] = _attained(problem, point)
+        if on_point is not None and all(map(_attains, told.values())):
+            on_point(told[id(point)])
+
+    counted = problem.with_in_flight(problem.workload.in_memory)
+    points, complete = _by_rate(counted, against, deadline, tell)
+    return tuple(told.get(id(p)) or _attained(problem, p) for p in points), complete
 
 
 def _attained(problem: Problem, point: Result) -> Result:
@@ -222,15 +228,8 @@ def _attained(problem: Problem, point: Result) -> Result:
 
 
 def _attains(point: Result) -> bool:
-    """Whether a point of the curve of rates attains its rate, in the same time."""
-    found = given(point.evaluation)
-    goal = point.objective
-    same = (
-        goal is None
-        or goal.name != "seconds_per_pass"
-        or (found.seconds_per_pass <= given(goal.value) * (1 + ONE_ANSWER))
-    )
-    return same and found.attainable >= point.details["rate"] * (1 - ONE_ANSWER)
+    """Whether a point of the curve of rates attains its rate."""
+    return given(point.evaluation).attainable >= point.details["rate"] * (1 - ONE_ANSWER)
 
 
 def _by_rate(
@@ -247,11 +246,11 @@ def _by_rate(
     prices = (
         prices_or_refuse(rates, "trade_off") if against.startswith("usd") else whole_prices(rates)
     )
-    if against not in _LEAST:
+    if against in _AGAINST:
         return _lower_limit(rates, against, Limits(prices=prices), deadline, on_point)
 
     def least(floor: float) -> Result:
-        return _LEAST[against](rates, floor, deadline.within(math.inf), explain=False)
+        return cost_of_rates(rates, floor, deadline.within(math.inf))
 
     def above(rate: float) -> float:
         higher = int(np.searchsorted(rates.thresholds, rate * (1 + ONE_ANSWER), side="right"))
@@ -265,12 +264,11 @@ def _attaining_least(
     pairs: Pairs, against: str, on_point: Callable | None
 ) -> tuple[tuple[Result, ...], bool]:
     """The curve of attainable rates against dollars per token or seconds: the floor rises."""
-    objective = "latency" if against == "seconds_per_pass" else "cost"
 
     def least(floor: float) -> Result:
         if floor == math.inf:
-            return least_of(replace(pairs, best=None, evaluation=None), objective, floor)
-        return least_of(pairs, objective, floor)
+            return least_of(replace(pairs, best=None, evaluation=None), _LEAST[against], floor)
+        return least_of(pairs, _LEAST[against], floor)
 
     def above(rate: float) -> float:
         return rate * (1 + 2 * ATTAINED)
