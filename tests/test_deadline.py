@@ -19,7 +19,7 @@ from pipelab.engine.formulations.aggregated.order import link_order
 from pipelab.engine.formulations.aggregated.rates import distinct, stage_rates
 from pipelab.engine.formulations.candidates import all_candidates
 from pipelab.engine.formulations.count import compositions
-from pipelab.engine.formulations.latency.times import pass_times
+from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.one_node import bound_in_one_node
@@ -205,10 +205,7 @@ LISTINGS = {
         lambda: chained(24),
         lambda given, until: link_order(*given, 4, until).arcs,
     ),
-    "passes through 12 nodes": (
-        lambda: nodes(12),
-        lambda given, until: pass_times(given, 0.0, until),
-    ),
+    "stages of 12 nodes": (lambda: nodes(12), instance_of),
     "allocations of medium": (lambda: pl.load_case("medium", max_gpus_per_stage=2), all_candidates),
 }
 

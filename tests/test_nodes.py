@@ -10,14 +10,15 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.formulations.aggregated.packing import BinPacking
 from pipelab.engine.formulations.aggregated.rates import stage_rates
-from pipelab.engine.formulations.latency.times import bound_of_more, pass_times
 from pipelab.engine.formulations.nodes.fewer import fewer_nodes
 from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
 from pipelab.engine.methods import aggregated
 from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.fronts import _with_gpus_without_number
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
@@ -408,8 +409,10 @@ def test_the_bound_for_all_nodes_knows_the_links_of_those_left_out():
     problem = dataclasses.replace(problem, cluster=cluster)
     small, ids = fewer_nodes(problem, 2)
     assert ids.tolist() == [0, 1, 2, 3]
-    times, every = pass_times(small, 0.0), pass_times(problem, 0.0)
-    assert bound_of_more(times, problem, 0.0, NEVER) == every.bound < times.bound
+    few, every = Pairs(small, NEVER), Pairs(problem, NEVER)
+    bound = _with_gpus_without_number(few, problem, 0.0)
+    shortest = [pairs.walk(pairs.numbers, 0.0, "seconds").shortest for pairs in (few, every)]
+    assert bound == shortest[1] < shortest[0]
 
 
 def test_no_class_gives_more_than_it_has_where_another_row_is_the_objective():

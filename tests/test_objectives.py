@@ -11,22 +11,21 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
+from pipelab.engine.attainable import Pairs, Range
 from pipelab.engine.deadline import NEVER, Ended
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 from pipelab.engine.formulations.aggregated.usage import Limits, price_step
-from pipelab.engine.formulations.latency.path import Path
-from pipelab.engine.formulations.latency.sequence import Sequence
-from pipelab.engine.formulations.latency.times import pass_times
-from pipelab.engine.methods import first_placements, latency, minimum_use
+from pipelab.engine.methods import first_placements, fronts, minimum_use
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.first_placements import best_of, incumbents
+from pipelab.engine.methods.fronts import raise_floor
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.prices import whole_prices
-from pipelab.engine.methods.raise_rate import raise_floor
 from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.choice import run_program
+from pipelab.engine.walk import Found, Walk
 from pipelab.hardware.known_clusters import cluster_of_counts
 
 PRICES = [0.35, 0.5, 1.25, 2.99]
@@ -306,7 +305,12 @@ def test_a_point_that_the_next_one_equals_is_dropped():
     assert complete
 
 
-# The two forms of the quickest
+# The program of the quickest
+
+
+def walk_of(problem):
+    """The walk of least time without a floor."""
+    return Pairs(problem, NEVER).walk(Range(1, math.inf), 0.0, "seconds")
 
 
 def islands(seed, gpus=9, layers=9):
@@ -330,47 +334,31 @@ def islands(seed, gpus=9, layers=9):
 @pytest.mark.parametrize(
     "seed", [seed for seed in range(22) if seed not in (10, 12, 15, 16, 17, 18)]
 )
-def test_counting_and_path_agree_beyond_brute_force(seed):
-    """The path form knows where a stage stands, so that circuits apart from the pipeline cannot occur.
-
-    HiGHS solves it: another solver than the counting's, and here the faster one, but for those left
-    out.
-    """
+def test_three_positions_and_all_of_them_agree_beyond_brute_force(seed):
+    """Where every boundary is a position, the walk knows where a stage stands, so that no circuits can occur."""
     problem = islands(seed)
     result = solve_for_latency(problem)
-    times = pass_times(problem, 0.0)
-    if result.status == "infeasible":
-        assert run_program(Path(times, math.inf, 1.0).program).status == "infeasible"
-        return
-    form = Path(times, math.inf, result.objective.value / 10_000)
-    run = run_program(form.program)
-    assert pl.evaluate(problem, form.placement_of(run.x)).seconds_per_pass == pytest.approx(
-        result.objective.value, rel=1e-9
-    )
+    weights = (1.0,) * (problem.model.layers - 2) + (1.0 + 1e-12, 1.0)
+    other = dataclasses.replace(problem.model, weight_factors=weights)
+    every = solve_for_latency(dataclasses.replace(problem, model=other))
+    assert every.status == result.status
+    if result.status != "infeasible":
+        assert every.objective.value == pytest.approx(result.objective.value, rel=1e-9)
 
 
 def test_circuits_apart_from_the_pipeline_are_no_placement():
     """Many of these problems have them in the first answer; each is then forbidden, at a price."""
-    apart = joined = 0
+    apart = 0
     for seed in range(12):
-        problem = islands(seed)
-        form = Sequence(pass_times(problem, 0.0), math.inf, 1.0)
-        run = first = run_program(form.program, "scip")
-        while run.x is not None and form.placement_of(run.x) is None:
-            form = form.stricter(run.x)
-            run = run_program(form.program, "scip")
-        if run is not first and run.x is not None:
-            apart += 1
-            assert form.circuits
-            whole = pl.evaluate(problem, form.placement_of(run.x))
-            assert whole.seconds_per_pass > -first.objective
-            row = Sequence(form.times, math.inf, 1.0).joined(first.x)
-            if row is not None:
-                joined += 1
-                assert pl.evaluate(problem, row).seconds_per_pass >= whole.seconds_per_pass * (
-                    1 - 1e-9
-                )
-    assert joined >= apart // 2 >= 2
+        walk = walk_of(islands(seed))
+        first, found = run_program(walk.program), walk.least(NEVER)
+        if found.placement is None or not len(walk._order(first.x)[1]):
+            continue
+        apart += 1
+        whole = pl.evaluate(walk.instance.problem, found.placement).seconds_per_pass
+        assert whole > -first.objective * walk._unit
+        assert whole == pytest.approx(found.bound, rel=1e-6)
+    assert apart >= 2
 
 
 def test_the_program_does_not_grow_with_the_cluster():
@@ -380,25 +368,25 @@ def test_the_program_does_not_grow_with_the_cluster():
             {"A100": number, "T4": number}, {"A100": 8, "T4": 6}, links
         )
         problem = pl.load_case("small", max_gpus_per_stage=2, link_units="tokens")
-        return pass_times(dataclasses.replace(problem, cluster=cluster), 0.0)
+        return walk_of(dataclasses.replace(problem, cluster=cluster)).program.size
 
-    few, many = (Sequence(sized(n), math.inf, 1.0).program.size for n in (20, 2000))
-    assert few == many
+    assert sized(20) == sized(2000)
 
 
 def test_gpus_that_make_no_stage_quicker_are_left_out():
     """The first two GPUs are alike, and a stage of both is slower than a stage of one."""
     problem = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
     slow = dataclasses.replace(problem, costs=dataclasses.replace(problem.costs, efficiency=0.3))
-    assert pass_times(slow, 0.0).composition.sum(axis=1).max() == 1
-    assert pass_times(problem, 0.0).composition.sum(axis=1).max() == 2
+    for given, most in ((slow, 1), (problem, 2)):
+        walk = walk_of(given)
+        assert walk.instance.composition[walk.arcs.composition].sum(axis=1).max() == most
 
 
 def test_alike_single_gpus_meet_alike():
-    """One GPU of each of three types, all links equal: nobody hops to itself, so all are one group."""
+    """One GPU of each of three types, all links equal: nobody hops to itself, so all are one link kind."""
     cluster = pl.Cluster.from_counts({"A100": 1, "V100": 1, "T4": 1}, 40, 100)
     problem = dataclasses.replace(pl.load_case("tiny", link_units="tokens"), cluster=cluster)
-    assert pass_times(problem, 0.0).hop.shape == (1, 1)
+    assert walk_of(problem)._link_kinds[1].shape == (1, 1)
 
 
 @pytest.mark.parametrize("step", [1e-8, 3e-8, 1e-7, 1e-6])
@@ -425,7 +413,7 @@ def test_a_floor_out_of_reach_names_the_greatest_throughput():
             "infeasible",
         ) + (None,) * 3
         assert answer.sentence == (
-            "No placement exists: none reaches 302 tokens/s, the greatest throughput there is being 301.784 tokens/s."
+            "No placement exists: none attains 302 tokens/s, the greatest attainable rate being 301.784 tokens/s."
         )
     heavy = dataclasses.replace(
         problem, model=dataclasses.replace(problem.model, layer_weight_gb=90)
@@ -556,7 +544,9 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
     for found in curve.points:  # what else was found when it ended is not called proven
         assert found is points[0] or found.status == "feasible"
         assert pl.evaluate(problem, found.placement).throughput == found.throughput
-    assert pl.trade_off(problem, against, time_limit=0.0).points == ()
+    ended = pl.trade_off(problem, against, time_limit=0.0)
+    assert not ended.complete
+    assert [p.status for p in ended.points] == ["feasible"] * (against == "seconds_per_pass")
 
 
 # What a result says of itself
@@ -642,6 +632,8 @@ def test_the_figures_state_what_they_show():
     assert len(single.points) == 1
     assert "one placement is best in both" in pl.plot(single).layout.title.text
     nothing = pl.trade_off(medium, "seconds_per_pass", time_limit=0.0)
+    assert "medium: stopped early with one placement, " in pl.plot(nothing).layout.title.text
+    nothing = pl.trade_off(medium, "gpus", time_limit=0.0)
     assert "no point was proven in time" in pl.plot(nothing).layout.title.text
 
 
@@ -650,7 +642,7 @@ def test_no_program_is_built_where_no_time_is_left(monkeypatch):
         pl.load_cluster("helix-single24"), pl.load_model("Llama-3-8B"), pl.Workload(512, 8, "decode"), pl.Roofline(),
         max_gpus_per_stage=2, same_type_stages=False, link_units="tokens",
     )  # fmt: skip
-    monkeypatch.setattr(Path, "program", property(lambda form: pytest.fail("a program was built")))
+    monkeypatch.setattr(Walk, "program", property(lambda form: pytest.fail("a program was built")))
     stopped = threading.Event()
     stopped.set()
     for options in ({"time_limit": 0}, {"stop": stopped}):
@@ -695,39 +687,6 @@ def test_the_front_over_links_that_are_practically_absent():
         assert any(r >= rate * (1 - 1e-9) and s <= seconds * (1 + 1e-8) for r, s in found)
 
 
-def near_ties(step):
-    """Three stages of one GPU each; four candidates, of which two are quicker by a hair; and the least time."""
-    names = "ABCD"
-    rates = {n: pl.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate(names)}
-    cluster = pl.Cluster.from_counts(dict.fromkeys(names, 1), 1.5, 1e6)
-    problem = pl.Problem(
-        cluster,
-        pl.Model("m", 3, 64, 64, 1.0),
-        pl.Workload(8, 1),
-        pl.LinearThroughput(rates),
-        link_units="tokens",
-    )
-    return problem, min(seconds for _, _, seconds in oracle.passes(problem))
-
-
-def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
-    """A bound that meets a placement, where another is quicker by less than a solver's tolerance: one more question."""
-    problem, least = near_ties(1e-7)
-    claims = []
-
-    def slowest(program, **limits):
-        if not program.objective.any():
-            return run_program(program, **limits)
-        run = run_program(dataclasses.replace(program, objective=-program.objective), **limits)
-        claims.append(run.objective)
-        return dataclasses.replace(run, objective=-run.objective, bound=-run.objective)
-
-    monkeypatch.setattr("pipelab.engine.methods.latency.choice.run_program", slowest)
-    result = solve_for_latency(problem)
-    assert claims
-    assert (result.status, result.objective.value) == ("optimal", pytest.approx(least, rel=1e-10))
-
-
 def _ends(problem, **options):
     curve = pl.trade_off(problem, "seconds_per_pass", **options)
     return curve, [(p.throughput, p.objective.value) for p in curve.points]
@@ -739,11 +698,13 @@ def test_a_front_whose_last_proofs_stay_open_has_all_its_points(monkeypatch):
     whole, points = _ends(problem)
     assert whole.complete
     assert whole.to_frame()["proven"].all()
+    real = fronts._least_time
 
-    def ended(self, times):
-        self.bound = min(self.bound, self.seconds)
+    def nearly(*args):
+        found = real(*args)
+        return found if found.placement is None else found._replace(bound=found.bound * (1 - 1e-5))
 
-    monkeypatch.setattr(latency._LatencySearch, "_exclude", ended)
+    monkeypatch.setattr(fronts, "_least_time", nearly)
     seen = []
     open_, found = _ends(problem, on_point=seen.append)
     assert found == points
@@ -755,11 +716,8 @@ def test_a_front_whose_last_proofs_stay_open_has_all_its_points(monkeypatch):
 
 def test_a_front_without_time_keeps_the_placement_it_had(monkeypatch):
     problem = pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens")
-
-    def stops(self, times):
-        self.stopped = "time limit"
-
-    monkeypatch.setattr(latency._LatencySearch, "_improve", stops)
+    stopped = Found(None, -math.inf, "time limit")
+    monkeypatch.setattr(Walk, "least", lambda walk, deadline: stopped)
     curve, points = _ends(problem, time_limit=60)
     assert len(points) == 1
     assert (curve.complete, curve.points[0].status) == (False, "feasible")

@@ -92,6 +92,7 @@ class Least(NamedTuple):
     bound: float
     stopped_by: str | None = None
     number: int | None = None
+    reason: str = ""  # why the search could not be finished
 
 
 class Budget(NamedTuple):
@@ -241,10 +242,12 @@ class Pairs:
             first = math.ceil(needed)
         return None
 
-    def walk(self, numbers: Range, floor: float, what: str, most: float = math.inf) -> Walk:
+    def walk(
+        self, numbers: Range, floor: float, what: str, most: float = math.inf, known: float = 0.0
+    ) -> Walk:
         """The program of rule 2: the least of something among what may yield `floor` with these numbers in flight.
 
-        `most`: what uses more is of no interest.
+        `most`: what uses more is of no interest; `known`: nothing uses less.
 
         Raises
         ------
@@ -261,7 +264,7 @@ class Pairs:
             limits.append(Limit(self.weight(instance, "seconds"), longest * (1 + ONE_ANSWER)))
         if most < math.inf:
             limits.append(Limit(self.weight(instance, what), most))
-        return Walk(instance, stage, link, self.weight(instance, what), tuple(limits))
+        return Walk(instance, stage, link, self.weight(instance, what), tuple(limits), known=known)
 
     def keep(self, placement: Placement) -> int | None:
         """Take a placement if it attains more than the best; how many it needs in flight for its rate.
@@ -392,7 +395,7 @@ class Pairs:
                     uses, number = found.seconds_per_pass, fewer
         return uses, number
 
-    def least(self, what: str, floor: float, most: float = math.inf) -> Least:
+    def least(self, what: str, floor: float, most: float = math.inf, known: float = 0.0) -> Least:
         """The placement that attains `floor` and uses least GPUs, price or seconds.
 
         Parameters
@@ -402,6 +405,8 @@ class Pairs:
             Tokens/s.
         most : float
             Nothing that uses more is of interest.
+        known : float
+            Nothing uses less.
 
         Returns
         -------
@@ -410,7 +415,7 @@ class Pairs:
         best: Placement | None = None
         number: int | None = None
         value, left = most, math.inf
-        open_ranges: list[tuple[float, Range]] = [(0.0, self.numbers)]
+        open_ranges: list[tuple[float, Range]] = [(known, self.numbers)]
         try:
             while open_ranges:
                 bound, popped = heapq.heappop(open_ranges)
@@ -420,7 +425,7 @@ class Pairs:
                 numbers = self.narrowed(popped, floor)
                 if numbers is None:
                     continue
-                found = self.walk(numbers, floor, what, value).least(self.deadline)
+                found = self.walk(numbers, floor, what, value, bound).least(self.deadline)
                 bound = max(bound, found.bound)
                 if found.placement is not None:
                     self.keep(found.placement)
@@ -428,8 +433,7 @@ class Pairs:
                     if uses < value:
                         best, value, number = found.placement, uses, own
                 if found.stopped_by is not None:
-                    left = min(left, bound)
-                    self.deadline.check()
+                    raise Ended(found.stopped_by)
                 if bound == math.inf or bound >= value * (1 - ATTAINED / 2):
                     continue
                 if numbers.single:

@@ -101,6 +101,8 @@ class Walk:
     limits : tuple of Limit
     circuits : tuple of int arrays
         Sets of link kinds that must be entered from outside.
+    known : float
+        No pipeline has less of the objective: it is counted in parts of that.
     """
 
     instance: Instance
@@ -109,6 +111,7 @@ class Walk:
     cost: Weight
     limits: tuple[Limit, ...] = ()
     circuits: tuple[np.ndarray, ...] = ()
+    known: float = 0.0
 
     @property
     def _counts_layers(self) -> bool:
@@ -218,6 +221,7 @@ class Walk:
         """Link kind of every arc, and seconds of a hop between any two (infinite: not allowed); shapes (P,), (J, J)."""
         table = self.instance
         hop = np.where(self.link, table.hop if self._timed else 0.0, np.inf)
+        hop[hop > self._most_seconds * (1 + SOLVER)] = np.inf
         return link_kinds(table.composition[self.arcs.composition] > 0, hop)
 
     @property
@@ -253,7 +257,8 @@ class Walk:
         """What the objective is counted in: the least that a pipeline may have, in 1,000 units."""
         least = self.cost.per_second * min(self._around[0][-1], 1e300)
         gpus = self.cost.per_gpu[self.cost.per_gpu > 0]
-        return max(least, float(gpus.min(initial=np.inf)) if len(gpus) else 0.0) / _UNITS or 1.0
+        least = max(least, float(gpus.min(initial=np.inf)) if len(gpus) else 0.0, self.known)
+        return least / _UNITS or 1.0
 
     @property
     def program(self) -> LinearProgram:

@@ -98,6 +98,10 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> st
     if curve.against in _ADDING_UP:
         best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
         return f"{name}: {_rate(y[-1])} tokens/s at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
+    if len(x) == 1 and not curve.complete:
+        return (
+            f"{name}: stopped early with one placement, {_rate(y[0])} tokens/s at {x[0]:.4g} {unit}"
+        )
     if len(x) == 1:
         return f"{name}: one placement is best in both, {_rate(y[0])} tokens/s at {x[0]:.4g} {unit}"
     least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "lowest-latency"}[

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipelab.engine.attainable import Least, Pairs, Range, price_units
-from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.formulations.nodes.fewer import fewer_nodes
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attained import solve_for_attainable
@@ -28,6 +28,7 @@ from pipelab.problem import Problem
 from pipelab.solving import Result
 
 BY_TOLERANCE = "the solver's tolerance"  # what ended it if the last program stayed open
+_SPREAD = 1_000.0  # times the bound: what takes longer waits
 _NARROW = 1.3  # ranges of rates up to this ratio are not halved
 
 
@@ -43,7 +44,7 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
         One that attains it.
     """
     search = _least_time if objective == "latency" else _least_ratio
-    placement, least, stopped, number = search(pairs, floor, known)
+    placement, least, stopped, number, reason = search(pairs, floor, known)
     problem = pairs.problem if number is None else pairs.problem.with_in_flight(number)
     status, value, throughput = "unknown", None, None
     bound = None if least == math.inf else least
@@ -62,7 +63,7 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
     name, unit = UNITS[objective]
     return Result(
         problem, objective, status, placement, throughput, None, pairs.deadline.spent,
-        {}, choice.solver_version(), "", stopped, _named(objective, value, bound),
+        {}, choice.solver_version(), reason, stopped, _named(objective, value, bound),
         Objective(name, unit, value, bound, floor),
     )  # fmt: skip
 
@@ -88,12 +89,33 @@ def value_of(problem: Problem, objective: str, placement: Placement) -> float:
 
 
 def _least_time(pairs: Pairs, floor: float, known: Placement | None) -> Least:
+    """Without what takes far longer than the bound, if that is enough: no solver compares milliseconds with years."""
     most = math.inf if known is None else pairs.uses(known, "seconds")
     try:
-        least = pairs.least("seconds", floor, most)
+        bound, longest = made_in_time(lambda u: _shortest(pairs, floor, u), pairs.deadline)
+    except Ended as end:
+        return Least(known, 0.0, end.reason)
     except TooLarge as refusal:
-        least = _least_time_on_fewer_nodes(pairs, floor, known, refusal)
-    return least if least.placement is not None else least._replace(placement=known)
+        return _least_time_on_fewer_nodes(pairs, floor, known, refusal)
+    while bound < min(most * (1 - ATTAINED), math.inf):
+        wanted = min(most, bound * _SPREAD) if longest > bound * _SPREAD else most
+        try:
+            least = pairs.least("seconds", floor, wanted, bound)
+        except TooLarge as refusal:
+            return Least(known, bound, "list limit", None, str(refusal))
+        if least.placement is not None or least.stopped_by is not None or wanted == most:
+            return least if least.placement is not None else least._replace(placement=known)
+        bound = wanted
+    return Least(known, min(bound, most))
+
+
+def _shortest(pairs: Pairs, floor: float, deadline: Deadline) -> tuple[float, float]:
+    """The least time with GPUs without number; and the longest of any stage or hop."""
+    walk = replace(pairs, deadline=deadline).walk(
+        Range(pairs.numbers.first, math.inf), floor, "seconds"
+    )
+    times = walk.instance.seconds[walk.stage], walk.instance.hop[walk.link]
+    return walk.shortest, float(max(t.max(initial=0.0) for t in times))
 
 
 def _least_time_on_fewer_nodes(
@@ -131,7 +153,8 @@ def _least_time_on_fewer_nodes(
         pass
     if best is None and not bound:
         raise refusal
-    return Least(best, bound, ended if bound < value else None)
+    proven = value <= bound * (1 + ATTAINED)
+    return Least(best, bound, None if proven else ended, None, "" if proven else str(refusal))
 
 
 def _with_gpus_without_number(few: Pairs, problem: Problem, floor: float) -> float:

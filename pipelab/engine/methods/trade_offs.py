@@ -16,7 +16,8 @@ from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
 from pipelab.engine.methods.cost import cost_of_rates, prices_or_refuse, refuse_unpriced
-from pipelab.engine.methods.fronts import least_of, raise_floor, refuse_transfers
+from pipelab.engine.methods.first_placements import best_of, incumbents
+from pipelab.engine.methods.fronts import least_of, raise_floor, refuse_transfers, value_of
 from pipelab.engine.methods.prices import price_per_hour, whole_prices
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
@@ -24,8 +25,9 @@ from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.evaluation import evaluate
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Flag, checked_arguments, described, given
+from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
@@ -265,10 +267,17 @@ def _attaining_least(
 ) -> tuple[tuple[Result, ...], bool]:
     """The curve of attainable rates against dollars per token or seconds: the floor rises."""
 
+    objective = _LEAST[against]
+    first = incumbents(pairs.problem)
+
+    def value(placement: Placement, _: Evaluation) -> float:
+        return value_of(pairs.problem, objective, placement)
+
     def least(floor: float) -> Result:
         if floor == math.inf:
-            return least_of(replace(pairs, best=None, evaluation=None), _LEAST[against], floor)
-        return least_of(pairs, _LEAST[against], floor)
+            return least_of(replace(pairs, best=None, evaluation=None), objective, floor)
+        known = best_of(first, floor, value, lambda found: found.attainable)
+        return least_of(pairs, objective, floor, known)
 
     def above(rate: float) -> float:
         return rate * (1 + 2 * ATTAINED)
@@ -288,7 +297,7 @@ def _attaining_most(
         if pairs.best is None:
             return tuple(found), complete and stopped is None
         proven = most <= pairs.attained * (1 + ATTAINED)
-        placement, least, ended, _ = pairs.least(what, pairs.attained * (1 - ATTAINED / 2))
+        placement, least, ended, *_ = pairs.least(what, pairs.attained * (1 - ATTAINED / 2))
         placement = placement or pairs.best
         uses = pairs.uses(placement, what)
         proven &= least >= uses * (1 - ATTAINED)
