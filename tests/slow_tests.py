@@ -268,7 +268,7 @@ SLOW = {
         "test_circuits_apart_from_the_pipeline_are_no_placement": 0,
         "test_a_stop_keeps_what_was_found": 0,
         "test_the_quickest_knows_the_latency_of_every_link": 4,
-        "test_counting_and_path_agree_beyond_brute_force": 1,
+        "test_three_positions_and_all_of_them_agree_beyond_brute_force": 1,
         "test_the_figures_state_what_they_show": 0,
         "test_the_quickest_is_the_quickest_of_all": 4,
         "test_the_fronts_are_the_pareto_fronts": 4,

@@ -478,7 +478,7 @@ def test_a_model_of_a_hundred_thousand_layers_ends_in_time():
     began = time.perf_counter()
     result = pl.solve(of_layers(100_000), objective="latency", time_limit=1)
     assert time.perf_counter() - began < 3
-    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+    assert (result.status, result.stopped_by) == ("feasible", "list limit")
 
 
 def test_runs_of_unlike_layers_beyond_memory_are_refused():

@@ -81,8 +81,6 @@ NEVER = {given}
 # Errors that a direct callee may raise and that do not leave the public name, with the reason.
 _A_METHODS_ANSWER = "a method's answer is a valid placement of its own problem"
 STAYS_INSIDE = {
-    ("solve_for_cost", "InvalidPlacement"): _A_METHODS_ANSWER,
-    ("solve_for_latency", "InvalidPlacement"): _A_METHODS_ANSWER,
     ("Result.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
     ("Result.evaluation", "InvalidValue"): _A_METHODS_ANSWER,
     ("Deployment.evaluation", "InvalidPlacement"): _A_METHODS_ANSWER,
