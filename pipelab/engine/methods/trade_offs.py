@@ -210,7 +210,7 @@ def trade_off(
 def _of_rates(
     problem: Problem, against: str, deadline: Deadline, on_point: Callable | None
 ) -> tuple[tuple[Result, ...], bool]:
-    """The curve of the rates of full pipelines, with what each point attains; told as long as that is the rate."""
+    """The curve of the rates of full pipelines, with what each point attains; `on_point` gets them as long as that is the rate."""
     told: dict[int, Result] = {}
 
     def tell(point: Result) -> None:
