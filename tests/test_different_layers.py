@@ -91,7 +91,7 @@ def test_many_different_layers_add_up_as_each_set_of_them_does(spread):
     spans = spans_of(layers, tuple(factors), None)
     for first, size in ((0, 1), (10, 1), (0, 150), (7, 100), (149, 1)):
         found = spans.weight[spans.kind[first, size - 1]]
-        assert found == pytest.approx(math.fsum(factors[first : first + size]), rel=1e-14)
+        assert found == pytest.approx(math.fsum(factors[first : first + size]), rel=1e-14, abs=0)
     assert spans.kind[20, 1] == spans.kind[60, 1]  # the same set of layers, in another order
     assert len(np.unique(spans.kind[spans.kind >= 0])) == len(spans.weight)
     assert list(spans.layers) == sorted(spans.layers)
