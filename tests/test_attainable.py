@@ -437,6 +437,8 @@ def test_a_placement_that_memory_keeps_from_its_rate_says_what_would_reach_it():
     answer = pl.solve(problem)
     found = pl.evaluate(problem, answer.placement)
     assert answer.status == "optimal"
+    rounds = answer.details["rounds"]
+    assert {type(number) for one in rounds for number in (one.bound, one.best)} == {float}
     if found.attainable < found.rate * (1 - 1e-6):
         assert f"of its rate, which {found.in_flight_needed} would reach" in answer.sentence
     rate = pl.solve(problem, objective="rate")

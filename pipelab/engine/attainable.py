@@ -351,7 +351,7 @@ class Pairs:
             self.keep(found.placement)
         if found.bound > 0:
             most = numbers.last * self.problem.workload.tokens / found.bound
-            bound = min(bound, max(floor, most))
+            bound = float(min(bound, max(floor, most)))
         solved_for = "both" if numbers.single else "time"
         self.rounds.append(Round(*numbers, solved_for, bound, self.attained))
         if found.stopped_by is not None:
