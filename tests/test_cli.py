@@ -42,7 +42,7 @@ def test_a_large_case_is_answered_without_naming_a_method():
     assert done.returncode == 0, done.stderr
     first, second, *_ = done.stdout.splitlines()
     assert first.startswith("264.236 tokens/s, proven optimal")
-    assert second.startswith("Method: aggregated, SCIP 1")
+    assert second.startswith("Method: aggregated, HiGHS 1")
 
 
 def test_solve_prints_links_too(tmp_path):

@@ -192,11 +192,14 @@ def test_the_joint_ilp_has_the_engines_families():
     allocations = candidates.list_allocations(tiny)
     connections = candidates.list_connections(tiny, allocations)
     families, variables = joint_ilp.state_families(tiny, allocations, connections)
-    assert list(families) == [family.name for family in joint.FAMILIES]
+    assert list(families) == [family.name for family in joint.WRITTEN]
     counts = count_candidates(tiny)
-    rows = {family.name: family.count(counts) for family in joint.FAMILIES}
+    rows = {family.name: family.count(counts) for family in joint.WRITTEN}
     assert {name: max(1, constraint.size) for name, constraint in families.items()} == rows
-    assert sum(variable.size for variable in variables.values()) == joint.size(counts)["variables"]
+    assert (
+        sum(variable.size for variable in variables.values())
+        == joint.FORMS["written"].size(counts)["variables"]
+    )
 
 
 def test_every_family_says_the_same_as_the_engines_at_random_points():

@@ -24,7 +24,7 @@ from pipelab.course.ledger.comparisons import (
 )  # fmt: skip
 from pipelab.course.ledger.documents import DOCUMENTS, section_of
 from pipelab.course.ledger.shared_results import SharedResults
-from pipelab.engine.methods.joint_model import joint_size
+from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.io.command_line import app

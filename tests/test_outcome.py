@@ -18,7 +18,7 @@ from pipelab.display import (
     outcome_of,
     outcome_of_row,
 )
-from pipelab.engine.methods.joint_model import joint_size
+from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.engine.sweeps.workers import _answer
 from pipelab.figures.aggregated import plot_classes, plot_run_times, plot_search

@@ -9,8 +9,8 @@ from pipelab.candidates import list_allocations, list_connections
 from pipelab.course.ablation import leave_out
 from pipelab.course.figures.lines import plot_lines
 from pipelab.course.reading_tables import show_table
-from pipelab.engine.formulations.readable import joint_formulation
-from pipelab.engine.methods.joint_model import joint_size
+from pipelab.engine.formulations.joint import joint_formulation
+from pipelab.engine.methods.joint import joint_size
 from pipelab.figures.placements import plot_placement
 from pipelab.figures.plan import limited_by
 from pipelab.figures.solves import plot_growth, plot_progress
@@ -106,7 +106,7 @@ def test_progress_shows_bound_and_incumbent(two_stages):
 
 def test_progress_of_a_solve_stopped_at_once_shows_what_there_is(two_stages):
     result = pl.solve(two_stages, "joint", time_limit=0)
-    assert "tiny: 185.497 tokens/s after" in plot_progress(result).layout.title.text
+    assert "tiny: 213.52 tokens/s after" in plot_progress(result).layout.title.text
 
 
 def test_growth_draws_the_counted_numbers():

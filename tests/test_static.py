@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import pipelab as pl
 from lab_session import CHROMIUM
-from pipelab.engine.formulations.readable import joint_formulation
+from pipelab.engine.formulations.joint import joint_formulation
 from pipelab.io.paths import notebooks_dir
 from pipelab.io.static import client, site, static_copy
 from pipelab.io.static.figures import figure_html, figure_of_state

@@ -53,15 +53,15 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "engine.formulations.aggregated.classes": ["gpu_classes"],
         "engine.formulations.candidates": ["enumerate_candidates"],
         "engine.formulations.count": ["count_candidates"],
-        "engine.formulations.readable": ["joint_formulation"],
+        "engine.formulations.joint": ["joint_formulation"],
         "engine.methods.exhaustive": ["count_placements"],
-        "engine.methods.joint_model": [
+        "engine.methods.joint": [
             "joint_capacity",
             "joint_lp_bound",
             "joint_program",
             "joint_size",
+            "single_gpu_size",
         ],
-        "engine.methods.single_gpu": ["single_gpu_size"],
         "engine.training.result": ["schedules_for"],
         "figures.aggregated": ["plot_run_times"],
         "figures.layers": ["plot_layer_times"],

@@ -22,7 +22,7 @@ RUNS = [
 def measure(case: str, gpus: int, form: str, limit: float) -> dict:
     """Build and solve one model in this process."""
     import pipelab as pl
-    from pipelab.engine.methods.joint_model import joint_program
+    from pipelab.engine.methods.joint import joint_program
 
     began = time.perf_counter()
     problem = pl.load_case(case, max_gpus_per_stage=gpus)

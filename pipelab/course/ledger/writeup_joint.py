@@ -23,7 +23,7 @@ from pipelab.course.ledger.trials import (
     sizes_agree,
     slowest_type_counts,
 )  # fmt: skip
-from pipelab.engine.methods.memory import gigabytes
+from pipelab.engine.methods.joint import gigabytes
 from pipelab.fields import given
 
 if TYPE_CHECKING:

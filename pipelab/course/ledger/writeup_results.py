@@ -20,7 +20,7 @@ RESULTS, DEMO = "Experimental Results", "Demo Configuration Analysis"
 
 def _original(shared: "SharedResults") -> "Result":
     """The original MILP of tiny as its author ran it."""
-    return shared.once(pl.solve, shared.case("tiny"), "single_gpu", segments="as_run", links="all")
+    return shared.once(pl.solve, shared.case("tiny"), "single_gpu", segments="as_run")
 
 
 def _stage(shared: "SharedResults") -> "StageReport":

@@ -9,7 +9,7 @@ Equals `pipelab.candidates` on its domain; see tests/test_definitions_placement.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from pipelab.display import table
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import stage_tables
-from pipelab.engine.tolerances import LAST_BITS, SOLVER
+from pipelab.engine.tolerances import SOLVER
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem
 
@@ -113,21 +113,29 @@ class Candidates:
     def rate_at_most(self, proven: float | None) -> float:
         """The fastest rate that occurs at all and is not above a bound that a solver proved.
 
-        Every placement's throughput is one of these rates, so this is a bound too. A solver's
-        tolerance of 1e-6 is added to what it proved; None means that nothing is proved.
+        Every placement's throughput is one of these rates, so this is a bound too. None means that nothing
+        is proved.
         """
         rates = np.concatenate([self.throughput, self.link_throughput])
         top = self.throughput.max()  # no placement beats its fastest stage
-        if proven is not None:
-            top = min(top, proven * (1 + SOLVER))
+        if proven is not None:  # a solver keeps rows to within its tolerance of their largest entry
+            top = min(top, proven + SOLVER * max(1.0, top))
         return float(rates[rates <= top].max(initial=rates.min()))
 
-    def next_rate(self, rate: float) -> float:
-        """The slowest rate of any stage or link above this one; itself where there is none."""
-        rates = np.concatenate([self.throughput, self.link_throughput])
-        top = self.throughput.max()
-        return float(
-            rates[(rates > rate * (1 + LAST_BITS)) & (rates <= top)].min(initial=max(top, rate))
+    def reaching(self, rate: float) -> "Candidates":
+        """The allocations that reach a rate in tokens/s, and the connections between them that do."""
+        kept = self.throughput >= rate
+        number = np.cumsum(kept) - 1  # new number of each allocation that is kept
+        links = (self.link_throughput >= rate) & kept[self.tail] & kept[self.head]
+        return replace(
+            self,
+            set_of=self.set_of[kept],
+            start=self.start[kept],
+            size=self.size[kept],
+            throughput=self.throughput[kept],
+            tail=number[self.tail[links]],
+            head=number[self.head[links]],
+            link_throughput=self.link_throughput[links],
         )
 
     def chosen(self, placement: Placement) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.joint import solve_joint
-from pipelab.errors import TooLarge
+from pipelab.errors import NotApplicable, TooLarge
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
@@ -55,5 +55,7 @@ def solve_auto(
         raise TooLarge(
             f"{why}; and method 'joint': {error}", {**refusal.size, **error.size}
         ) from None
+    except NotApplicable:  # its rates are too far apart
+        raise refusal from None
     reason = f"{result.reason}; {why}" if result.reason else why
     return replace(result, reason=reason, seconds=time.perf_counter() - began)

@@ -154,7 +154,7 @@ def count(
     as_json: Json = False,
 ) -> None:
     """Count the joint ILP's variables and rows, without building it."""
-    from pipelab.engine.methods.joint_model import joint_size
+    from pipelab.engine.methods.joint import joint_size
 
     size = joint_size(wanted.problem(case), form)
     if as_json:
