@@ -262,13 +262,32 @@ def test_no_round_has_a_bound_below_the_truth(seed):
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_prices_that_keep_a_pipeline_to_its_gpus(seed, monkeypatch):
+def test_exact_prices_leave_answers_and_bounds_valid(seed, monkeypatch):
     """What is done first where there are many mixes: bounds stay valid, and the answer is the same."""
     monkeypatch.setattr(listing, "_FEW_MIXES", 0)
     problem, seen = small(5000 + seed) if seed % 2 else unbound(seed), []
     truth = every_division(problem)[-1]
     check(problem, pl.deploy(problem, on_progress=seen.append), truth)
     assert all(moment.bound >= truth * (1 - 1e-9) for moment in seen)
+
+
+@pytest.mark.parametrize("seed", [15, 19, 26, 43, 50, 71, 83, 87])
+def test_exact_prices_are_those_of_the_cheapest_pipeline(seed):
+    """With links and the GPUs there are; the shortest path, which leaves both out, is cheaper here."""
+    problem = unbound(seed)
+    (offer,) = offers_of(problem, [problem.workload], NEVER)
+    pricing, classes = Pricing(offer), offer.rates.classes
+    cost = np.random.default_rng(seed).uniform(0.1, 2.0, len(classes))
+    paid = [
+        (rate, sum(cost[classes.of[g]] for g in used))
+        for rate, used, _ in oracle.placements(problem)
+    ]
+    exact, relaxed = [], pricing.least(cost).price
+    for which, asked in enumerate(pricing.asked[0]):
+        least = min((p for rate, p in paid if rate >= asked * (1 - 1e-9)), default=np.inf)
+        exact.append(pricing.exact(cost, which, NEVER).bound)
+        assert exact[-1] == pytest.approx(least, rel=1e-6)
+    assert (np.array(exact) > relaxed * (1 + 1e-6)).any()
 
 
 @pytest.mark.parametrize("seed", [15, 19, 26, 43, 50, 71, 83, 87])

@@ -45,6 +45,7 @@ _LEAST_PRICE = 1e-9  # as a share of the highest: a price of 0 would make the ra
 _CONVERGED = 1e-7
 _ROUNDING_SECONDS = 5.0
 _SILENT_SECONDS = 1.0
+_MOST_EXACT = 30  # rates priced exactly in one round
 _HALVED_FROM = 3  # rounds: before, prices say little
 
 
@@ -238,7 +239,8 @@ class Generation:
     prices : Prices or None
         Those of the best bound so far.
     capacity : dict or None
-        The `CapacityPrices` of one pipeline of each offer, where these are counted.
+        The `CapacityPrices` of one pipeline of each offer, where these are counted; then the rate that
+        decides the bound is also priced by the stage-flow program.
     halve : function of an offer's index
         The indices of the offers that its halves became, whose pricings were added; None if it has
         no halves.
@@ -306,7 +308,7 @@ class Generation:
             self.improve(_ROUNDING_SECONDS)
 
     def tighten(self) -> None:
-        """Generate columns that keep to the GPUs there are: fewer of them, and a better bound.
+        """Generate columns with exact prices: pipelines that keep to the GPUs there are, and a better bound.
 
         Raises
         ------
@@ -364,11 +366,12 @@ class Generation:
         demand = self.demand
         cost = capacity + (demand.price if demand.load else 0.0)
         cost = cost + _LEAST_PRICE * max(cost.max(), 1e-300)
+        known = len(self.columns)
         least, ratio = self._greatest_ratio(cost)
         if not ratio:  # no pipeline, whatever the rate
             return 0
         self._bound(cost, capacity, ratio)
-        new = 0
+        new = len(self.columns) - known
         for i, found in least.items():
             rates = self.pricings[i].asked[0]
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -408,10 +411,32 @@ class Generation:
             least[i] = pricing.least(cost, self.deadline)
             if self.capacity is not None:
                 own = self.capacity.setdefault(i, CapacityPrices(pricing, self.demand.counts))
-                least[i] = own.raised(cost, least[i], self.deadline)
+                least[i] = self._exactly(i, cost, own.raised(cost, least[i], self.deadline))
             ratio[i] = float((pricing.asked[1] / least[i].price).max(initial=0.0))
             self._ratios[i] = cost, ratio[i]
         return least, 0.0
+
+    def _exactly(self, offer: int, cost: np.ndarray, least: Least) -> Least:
+        """Price the rate that decides exactly, then the one that decides instead, until one does again."""
+        pricing, price, priced = self.pricings[offer], least.price.copy(), set[int]()
+        while pricing.counts_gpus and price.size and len(priced) < _MOST_EXACT:
+            which = int((pricing.asked[1] / price).argmax())
+            if which in priced:
+                break
+            priced.add(which)
+            found = pricing.exact(cost, which, self.deadline)
+            if found is None:
+                break
+            price[which:] = np.maximum(
+                price[which:], found.bound
+            )  # of higher rates at least as high
+            if found.placement is not None:
+                stages = pricing.stages_of(found.placement)
+                gpus = tuple(np.sum([g for _, g in stages], axis=0).tolist())
+                rate = pricing.rate_placed(found.placement, which)
+                self._take(self.columns, Column(rate, gpus, offer, stages=stages))
+            self.deadline.check()
+        return Least(price, least.per_second)
 
     def _bound(self, cost: np.ndarray, capacity: np.ndarray, ratio: float) -> None:
         """Keep the prices if their bound is better."""

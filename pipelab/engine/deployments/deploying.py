@@ -21,7 +21,7 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.column_generation import Column, Demand, Generation
 from pipelab.engine.deployments.listing import MOST_MIXES, close_gap
 from pipelab.engine.deployments.mixes import Mixes
-from pipelab.engine.deployments.pricing import AttainablePricing, Pricing, StageOf
+from pipelab.engine.deployments.pricing import AttainablePricing, Pricing
 from pipelab.engine.deployments.read_back import pipeline_of, pipelines_of
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.engine.deployments.workloads import (
@@ -494,7 +494,7 @@ def _keep_alone(
 ) -> None:
     """A pipeline becomes a column, and the best deployment if it is better alone."""
     rate = evaluation.rate if offer.numbers is None else evaluation.attainable
-    column = _column(offer, index, placement, rate)
+    column = _column(generation.pricings[index], index, placement, rate)
     generation.columns.append(column)
     generation.keep([column])
 
@@ -506,21 +506,18 @@ def _keep_all(generation: Generation, offers: Sequence[Offer], known: Deployment
         load = replace(pipeline.workload, in_flight=known.problem.workload.in_flight)
         number = next(i for i, offer in enumerate(offers) if offer.problem.workload == load)
         for replica in pipeline.replicas:
-            chosen.append(_column(offers[number], number, replica, pipeline.throughput))
+            pricing = generation.pricings[number]
+            chosen.append(_column(pricing, number, replica, pipeline.throughput))
     if chosen:
         generation.columns += dict.fromkeys(chosen)
         generation.keep(chosen)
 
 
-def _column(offer: Offer, index: int, placement: Placement, rate: float) -> Column:
+def _column(pricing: Pricing, index: int, placement: Placement, rate: float) -> Column:
     """A placement as a column: its layers and GPUs by class."""
-    classes = offer.rates.classes
-    stages: list[StageOf] = []
-    for stage in placement.stages:
-        gpus = np.bincount(classes.of[list(stage.gpus)], minlength=len(classes))
-        stages.append((len(stage.layers), tuple(gpus.tolist())))
+    stages = pricing.stages_of(placement)
     used = tuple(np.sum([gpus for _, gpus in stages], axis=0).tolist())
-    return Column(rate, used, index, stages=tuple(stages))
+    return Column(rate, used, index, stages=stages)
 
 
 # What is said beside the pipelines

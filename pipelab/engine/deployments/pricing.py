@@ -7,7 +7,8 @@ included, as no solver is asked.
 
 Two things are left out: links, and that a pipeline cannot have more GPUs of a class than there are.
 So the price found is a lower bound on that of every pipeline of at least t; what the path says is
-a pipeline if it keeps both.
+a pipeline if it keeps both. `Pricing.exact` leaves out neither: the stage-flow program (`engine.walk`) with
+dual prices as its costs, for one rate.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from pipelab.engine.deployments.workloads import Offer
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import stage_tables
+from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.walk import Found, Limit, Walk, Weight
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 
@@ -40,6 +43,9 @@ _DEARER = 1.5
 _PRICE_STEPS = 40  # of capacity prices
 _FIRST_STEP = 0.05  # of the price, as what is to be gained
 _LAST_STEP = 1e-3
+_MOST_ARCS = (
+    150  # of an exact program: a hundredth of a second; those of 600 take a tenth and gain little
+)
 
 
 class Least(NamedTuple):
@@ -123,6 +129,44 @@ class Pricing:
         stage, row = self._stage_prices(prices, self._all_enough[list(which)])
         reached = self._paths(stage, deadline)
         return [self._path_back(stage[:, t], row[:, t], reached[:, t]) for t in range(len(which))]
+
+    @property
+    def counts_gpus(self) -> bool:
+        """Whether `exact` has an answer: not where GPUs of several nodes count as one family."""
+        return self.offer.rates.problem.cluster is self.offer.problem.cluster
+
+    def exact(self, prices: np.ndarray, which: int, deadline: Deadline) -> Found | None:
+        """Find the cheapest pipeline of rate number `which` of `asked`, links and numbers of GPUs counted.
+
+        None if the program is too large to be solved for many rates.
+
+        Raises
+        ------
+        TooLarge
+            There are too many stages to list.
+        """
+        instance = self.offer.instance
+        reached = float(self.asked[0][which]) * (1 - ONE_ANSWER)
+        stages = instance.useful(instance.rate >= reached)
+        limits = self._limits(which)
+        walk = Walk(instance, stages, instance.link >= reached, Weight(prices), limits)
+        return walk.least(deadline) if len(walk.arcs.composition) <= _MOST_ARCS else None
+
+    def _limits(self, which: int) -> tuple[Limit, ...]:
+        """What a pipeline of a rate must keep besides."""
+        return ()
+
+    def stages_of(self, placement: Placement) -> tuple[StageOf, ...]:
+        """The layers and GPUs by class of each stage."""
+        classes, stages = self.rates.classes, []
+        for stage in placement.stages:
+            gpus = np.bincount(classes.of[list(stage.gpus)], minlength=len(classes))
+            stages.append((len(stage.layers), tuple(gpus.tolist())))
+        return tuple(stages)
+
+    def rate_placed(self, placement: Placement, which: int) -> float:
+        """The rate with which a pipeline that `exact` found counts."""
+        return float(self.asked[0][which])
 
     def _path_back(self, stage: np.ndarray, row: np.ndarray, reached: np.ndarray) -> Stages:
         at, stages = len(reached) - 1, []
@@ -263,6 +307,16 @@ class AttainablePricing(Pricing):
         low = self.asked[0]
         tokens = self.offer.last * self.rates.problem.workload.tokens
         return np.concatenate([[np.inf], tokens / low[1:]])
+
+    def _limits(self, which: int) -> tuple[Limit, ...]:
+        most = float(self._limit[which]) * (1 + ONE_ANSWER)
+        if not np.isfinite(most):
+            return ()
+        return (Limit(Weight(np.zeros(len(self.rates.classes)), 1.0), most),)
+
+    def rate_placed(self, placement: Placement, which: int) -> float:
+        """What it attains."""
+        return evaluate(self.offer.problem, placement).attainable
 
     @cached_property
     def _passes(self) -> np.ndarray:
