@@ -23,7 +23,7 @@ from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.one_node import bound_in_one_node
-from pipelab.engine.solvers import highs, scip, scip_freeing
+from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.engine.stage_arrays import stage_tables
 
@@ -263,8 +263,8 @@ def test_a_large_model_is_freed_at_the_beginning_of_the_next_solve(monkeypatch):
         columns, np.zeros(1), np.ones(1), np.ones(1, dtype=bool), np.ones(1), {}
     )
     model = Model()
-    monkeypatch.setattr(scip_freeing, "_LARGE", 2)
-    scip_freeing.free(model, [None] * 3)
+    monkeypatch.setattr(scip, "_LARGE", 2)
+    scip.free(model, [None] * 3)
     assert model.freed == 0
     scip.run(program, time_limit=0.1)
     assert model.freed == 0  # there is no time for it

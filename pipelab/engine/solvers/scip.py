@@ -15,21 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
-from pipelab.engine.solvers.linear_program import LinearProgram
-from pipelab.engine.solvers.scip_freeing import free, free_waiting
-from pipelab.engine.solvers.scip_progress import Recorder, finite
+from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import given
 from pipelab.placement import Placement
-
-if TYPE_CHECKING:
-    from pipelab.engine.solvers.linear_program import RowBlock
 
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
 _GRACE_SECONDS = (
@@ -37,6 +32,11 @@ _GRACE_SECONDS = (
 )
 # so many columns or entries of rows are handed over between two looks at the clock
 _GIVE_WAY = 10_000
+
+# columns of a model whose freeing waits until its answer was given
+_LARGE, _FREE_AFTER_SECONDS = 50_000, 0.5
+_FREE_IF_LEFT_SECONDS = 1.0  # what a solve needs for freeing the models before it
+_UNFREED: dict[object, tuple] = {}  # models that wait for it, with their columns
 
 
 @cache  # making a model takes 7 ms
@@ -250,7 +250,7 @@ def _labels(program: LinearProgram) -> list[str]:
 
 
 def _add_rows(
-    model: Any, terms: list, block: "RowBlock", name: str | None, deadline: Deadline
+    model: Any, terms: list, block: RowBlock, name: str | None, deadline: Deadline
 ) -> None:
     from pyscipopt.scip import Expr, ExprCons
 
@@ -313,6 +313,94 @@ class _Solving:
         return reason is not None and any(_NOT_NOW in str(error) for error in self.failure)
 
 
+class Recorder:
+    """Notes every new incumbent and bound while SCIP runs."""
+
+    def __init__(
+        self,
+        began: float,
+        variables: list,
+        on_progress: Callable[[Progress], None] | None,
+        reading: Any = None,
+    ) -> None:
+        self.began = began
+        self.on_progress = on_progress
+        self.kept: slice = reading[0] if reading else slice(None)
+        self.placement_of: Callable[[np.ndarray], Placement] | None = (
+            reading[1] if reading else None
+        )
+        self.variables = variables
+        # The incumbent's values in the columns kept, with its moment: one assignment, for whoever
+        # reads meanwhile.
+        self.reported: tuple[np.ndarray | None, Progress] = (None, Progress(0.0, None, None, 0))
+        self.progress: list[Progress] = []
+        self.failure: BaseException | None = None
+        self.over = False
+
+    def note(self, model: Any, event: Any) -> None:
+        # freeing its tree, SCIP reports the incumbent as a new bound: that is no proof
+        if self.over:
+            return
+        try:
+            self._record(model)
+        except BaseException as error:  # an exception must not pass through SCIP's own code
+            self.failure = self.failure or error
+            model.interruptSolve()
+
+    def _record(self, model: Any) -> None:
+        # When a solution is reported, the primal bound is still that of the one before.
+        best = model.getBestSol() if model.getNSols() else None
+        incumbent = None if best is None else model.getSolObjVal(best)
+        bound = finite(model, model.getDualbound())
+        seconds = time.perf_counter() - self.began
+        last = self.progress[-1] if self.progress else None
+        placement, (values, _) = last.placement if last else None, self.reported
+        if incumbent is not None and (last is None or last.incumbent != incumbent):
+            values = np.array(
+                [model.getSolVal(best, column) for column in self.variables[self.kept]]
+            )
+            placement = self.placement_of(values) if self.placement_of else None
+        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
+        if last is None or (last.incumbent, last.bound) != (incumbent, bound):
+            self.reported = values, moment
+            self.progress.append(moment)
+            if self.on_progress is not None:
+                self.on_progress(moment)
+
+    def stopped(self, reason: str, build_seconds: float) -> SolverRun:
+        """The end of a run that SCIP itself does not come to: what it has reported so far."""
+        values, last = self.reported
+        x = None
+        if values is not None:
+            x = np.full(len(self.variables), np.nan)
+            x[self.kept] = values
+        seconds, root = (
+            time.perf_counter() - self.began,
+            self.progress[0].bound if self.progress else None,
+        )
+        return SolverRun(
+            "stopped",
+            reason,
+            x,
+            last.incumbent,
+            last.bound,
+            root,
+            last.nodes,
+            build_seconds,
+            seconds,
+            tuple(self.progress),
+        )
+
+    def reraise(self) -> None:
+        """Pass on what went wrong in the caller's own `on_progress`."""
+        if self.failure is not None:
+            raise self.failure
+
+
+def finite(model: Any, value: float) -> float | None:
+    return None if model.isInfinity(abs(value)) else value
+
+
 def _read(
     model: Any,
     variables: list,
@@ -334,8 +422,48 @@ def _read(
     stopped_by = None if ended != "stopped" else reasons.get(status) or reason or status
     solved = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
     return SolverRun(
-        ended, stopped_by, x, objective,
+        ended,
+        stopped_by,
+        x,
+        objective,
         finite(model, model.getDualbound()),
         finite(model, model.getDualboundRoot()) if solved else None,
-        model.getNTotalNodes() if solved else 0, build_seconds, solve_seconds, tuple(recorder.progress),
-    )  # fmt: skip
+        model.getNTotalNodes() if solved else 0,
+        build_seconds,
+        solve_seconds,
+        tuple(recorder.progress),
+    )
+
+
+def free(model: Any, variables: list, *parts: Any) -> None:
+    """Free a model that has been read.
+
+    Freeing a large model takes seconds, with Python's lock held: not before the answer is given.
+    """
+    if len(variables) <= _LARGE:
+        _free_now(model)
+        return
+    mark = object()
+    _UNFREED[mark] = (model, variables, *parts)
+    waiting = threading.Timer(_FREE_AFTER_SECONDS, _free_marked, (mark,))
+    waiting.daemon = True
+    waiting.start()
+
+
+def _free_marked(mark: object) -> None:
+    parts = _UNFREED.pop(mark, None)
+    if parts is not None:
+        _free_now(parts[0])
+
+
+def _free_now(model: Any) -> None:
+    """Model and event handler refer to each other: Python itself would free them after gigabytes of others."""
+    if hasattr(model, "free"):  # since PySCIPOpt 6.3, where they do
+        model.free()
+
+
+def free_waiting(deadline: Deadline) -> None:
+    """Free at the beginning of a solve what would otherwise hold it up later, maybe at its end."""
+    while _UNFREED and deadline.left > _FREE_IF_LEFT_SECONDS:
+        for mark in list(_UNFREED):
+            _free_marked(mark)
