@@ -152,20 +152,11 @@ class Score:
 
         if self.valid:
             return given(self.evaluation).to_frame()
-        columns = (
-            "stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb", "layers_that_fit",
-        )  # fmt: skip
+        columns = ["stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb"]
+        columns.append("layers_that_fit")
         rows = [
-            (
-                m.stage,
-                len(m.layers),
-                m.gpu,
-                m.gpu_type,
-                m.needed_gb,
-                m.offered_gb,
-                m.deficit_gb,
-                m.most_layers,
-            )
+            {name: getattr(m, name) for name in columns if hasattr(m, name)}
+            | {"layers": len(m.layers), "layers_that_fit": m.most_layers}
             for m in self.misfits
         ]
         return pd.DataFrame(rows, columns=columns)

@@ -323,9 +323,13 @@ class AttainablePricing(Pricing):
         """Seconds of a pass through a stage of each row of the table; infinite where it does not fit."""
         problem = self.rates.problem
         tables = stage_tables(
-            problem.costs, problem.model, problem.workload, problem.cluster.kinds,
-            self.rates.composition, problem.batch_split,
-        )  # fmt: skip
+            problem.costs,
+            problem.model,
+            problem.workload,
+            problem.cluster.kinds,
+            self.rates.composition,
+            problem.batch_split,
+        )
         fits = self.rates.rate > 0
         seconds = problem.workload.tokens / np.where(fits, self.rates.rate, 1.0)
         if tables.pass_seconds is not None:

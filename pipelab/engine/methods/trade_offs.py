@@ -210,7 +210,10 @@ def trade_off(
 def _of_rates(
     problem: Problem, against: str, deadline: Deadline, on_point: Callable | None
 ) -> tuple[tuple[Result, ...], bool]:
-    """The curve of the rates of full pipelines, with what each point attains; `on_point` gets them as long as that is the rate."""
+    """Find the curve of the rates of full pipelines, with what each point attains.
+
+    `on_point` gets the points as long as they attain their rates.
+    """
     told: dict[int, Result] = {}
 
     def tell(point: Result) -> None:
@@ -303,10 +306,18 @@ def _attaining_most(
         proven &= least >= uses * (1 - ATTAINED)
         rate = evaluate(pairs.problem, placement).attainable
         result = Result(
-            pairs.problem, "aggregated", "optimal" if proven else "feasible", placement, rate,
-            rate if proven else most, pairs.deadline.spent, {}, choice.solver_version(),
-            "", None if proven else stopped or ended,
-        )  # fmt: skip
+            pairs.problem,
+            "aggregated",
+            "optimal" if proven else "feasible",
+            placement,
+            rate,
+            rate if proven else most,
+            pairs.deadline.spent,
+            {},
+            choice.solver_version(),
+            "",
+            None if proven else stopped or ended,
+        )
         if pairs.budget is not None:
             result = _under_limit(result, Limits(gpus=pairs.budget.most), against)
         found.append(result)

@@ -262,9 +262,13 @@ def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
 
 
 def _interrupted(partial: Sweep, file: Any) -> SweepInterrupted:
-    kept = f"they are kept in {file}, and the same call goes on from there" if file else (
-        "they are in this error's .sweep; with file=… a sweep keeps them and goes on where it stopped"
-    )  # fmt: skip
+    kept = (
+        f"they are kept in {file}, and the same call goes on from there"
+        if file
+        else (
+            "they are in this error's .sweep; with file=… a sweep keeps them and goes on where it stopped"
+        )
+    )
     return SweepInterrupted(
         f"stopped with {len(partial.rows):,} of {partial.requested:,} rows; {kept}", partial
     )
