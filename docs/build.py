@@ -33,7 +33,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 GUIDES = {
     "Use it": ["docs/using.md", "docs/installing.md", "docs/questions.md", "data/README.md"],
     "Teach with it": ["docs/instructors.md", "docs/sources.md"],
-    "Build on it": ["CONTRIBUTING.md", "docs/adding.md", "docs/releasing.md", "docs/notes.md", "CHANGELOG.md"],
+    "Build on it": ["docs/how_an_optimum_is_found.md", "CONTRIBUTING.md", "docs/adding.md", "docs/releasing.md", "docs/notes.md", "CHANGELOG.md"],
 }  # fmt: skip
 # The gallery shows a notebook's first figure, or the first one below this heading.
 PICTURES = {

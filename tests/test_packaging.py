@@ -302,6 +302,35 @@ def test_the_readme_is_short_and_its_ten_lines_say_what_they_say(tmp_path, monke
     assert (tmp_path / "plan.json").exists()
 
 
+def test_an_optimum_is_found_as_its_page_says(capsys):
+    page, space = (ROOT / "docs" / "how_an_optimum_is_found.md").read_text("utf-8"), {}
+    for block in _python_of("docs/how_an_optimum_is_found.md"):
+        exec(block, space)
+    result, rates = space["result"], space["result"].details["rates"]
+    assert (result.status, result.throughput, result.bound) == ("optimal", 40_000, 40_000)
+    listed = ", ".join(f"{rate:,.0f}" for rate in rates.thresholds).replace(
+        "40,000", "40,000 (the slow links)"
+    )
+    assert listed in " ".join(page.split())
+    for gpus, row in zip(rates.composition, rates.rate, strict=True):
+        cells = " | ".join(f"{rate:,.0f}" for rate in row)
+        assert f"| one {rates.kinds[gpus.argmax()].type} GPU | {cells} |" in page
+    assert [(s.rate, s.answer) for s in result.details["subproblems"]] == [
+        (50_000, "yes"),
+        (50_000, "no"),
+        (40_000, "yes"),
+    ]
+    said = capsys.readouterr().out
+    for floor, seconds in ((0, 0.05), (30_000, 0.051), (40_000, 0.086)):
+        assert f"{seconds:g} seconds per pass" in said
+        assert f"{1000 * seconds:.0f} ms" in page, floor
+    chosen = space["pl"].solve(space["problem"])
+    assert (chosen.in_flight, chosen.throughput) == (4, 40_000)
+    assert "so 4 in flight" in page
+    for path in re.findall(r"`(engine/[\w/]+(?:\.py)?)/?`", page):
+        assert (ROOT / "pipelab" / path).exists(), path
+
+
 def test_the_python_of_the_tour_runs_and_says_what_it_says(tmp_path, monkeypatch):
     blocks = _python_of("docs/using.md")
     _, tour, *_ = blocks
