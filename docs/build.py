@@ -33,8 +33,15 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 GUIDES = {
     "Use it": ["docs/using.md", "docs/installing.md", "docs/questions.md", "data/README.md"],
     "Teach with it": ["docs/instructors.md", "docs/sources.md"],
-    "Build on it": ["docs/how_an_optimum_is_found.md", "CONTRIBUTING.md", "docs/adding.md", "docs/releasing.md", "docs/notes.md", "CHANGELOG.md"],
-}  # fmt: skip
+    "Build on it": [
+        "docs/how_an_optimum_is_found.md",
+        "CONTRIBUTING.md",
+        "docs/adding.md",
+        "docs/releasing.md",
+        "docs/notes.md",
+        "CHANGELOG.md",
+    ],
+}
 # The gallery shows a notebook's first figure, or the first one below this heading.
 PICTURES = {
     "02_exhaustive_search": "How good are the rules?",
