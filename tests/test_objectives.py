@@ -11,6 +11,7 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
+from pipelab.engine import instance
 from pipelab.engine.attainable import Pairs, Range
 from pipelab.engine.deadline import NEVER, Ended
 from pipelab.engine.formulations.aggregated.rates import stage_rates
@@ -26,6 +27,7 @@ from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.walk import Found, Walk
+from pipelab.errors import TooLarge
 from pipelab.hardware.known_clusters import cluster_of_counts
 
 PRICES = [0.35, 0.5, 1.25, 2.99]
@@ -747,7 +749,57 @@ def test_the_first_placement_of_many_types_is_a_node_that_has_the_shortest_pass(
     alone = pl.evaluate(problem, pl.Placement.of([(80, node)])).seconds_per_pass
     result = pl.solve(problem, objective="latency", time_limit=20)
     assert result.objective.value <= alone
-    assert result.status == ("optimal" if same_type else "feasible")
+    assert result.status == "optimal"  # mixed stages are too many to list, and have a bound
+
+
+@pytest.fixture
+def one_type_listed(monkeypatch):
+    """Mixed stages count as too many to list."""
+    listed = instance.refuse_many_compositions
+
+    def refuse(problem, classes):
+        if not problem.same_type_stages:
+            raise TooLarge("mixed stages", {})
+        listed(problem, classes)
+
+    monkeypatch.setattr(instance, "refuse_many_compositions", refuse)
+
+
+@pytest.mark.usefixtures("one_type_listed")
+def test_the_bound_counts_mixed_stages_that_are_too_many_to_list():
+    """Two GPUs of two types share the batch, and are quicker than either alone."""
+    cluster = pl.Cluster((pl.GPU("L4", 24), pl.GPU("A10G", 24)), np.full((2, 2), 10.0))
+    model, load = pl.load_model("Llama-3-8B"), pl.Workload(512, 2)
+    options = {"max_gpus_per_stage": 2, "same_type_stages": False}
+    problem = pl.Problem(cluster, model, load, pl.Roofline(), **options)
+    both = pl.evaluate(problem, pl.Placement.of([(32, (0, 1))])).seconds_per_pass
+    found = solve_for_latency(problem)
+    assert found.status == "feasible"
+    assert 0 < found.objective.bound <= both < found.objective.value
+
+
+@pytest.mark.usefixtures("one_type_listed")
+def test_mixed_stages_that_are_too_many_to_list_have_a_bound():
+    """And the answer is no worse than the best with stages of one type."""
+    proven = 0
+    for seed in range(60):
+        problem = late(small(seed, link_units="tokens", batch_split="even"), seed)
+        if isinstance(problem.costs, oracle.TableCosts) or problem.same_type_stages:
+            continue
+        every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+        pure = oracle.passes(dataclasses.replace(problem, same_type_stages=True))
+        pure = [(rate, seconds) for rate, _, seconds in pure]
+        for floor in floors([r for r, _ in every], seed)[:3]:
+            result = solve_for_latency(problem, floor)
+            least, of_one_type = (
+                min((s for r, s in rows if r >= floor * (1 - 1e-9)), default=math.inf)
+                for rows in (every, pure)
+            )
+            value = math.inf if result.status == "infeasible" else result.objective.value
+            assert least * (1 - 1e-8) <= (value or math.inf) <= of_one_type * (1 + 1e-8)
+            assert result.objective.bound is None or result.objective.bound <= least * (1 + 1e-8)
+            proven += result.status == "optimal"
+    assert proven
 
 
 def test_the_first_deployment_for_a_load_is_not_the_whole_fleet(monkeypatch):

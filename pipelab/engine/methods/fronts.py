@@ -13,12 +13,15 @@ import numpy as np
 
 from pipelab.engine.attainable import Least, Pairs, Range, price_units
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
+from pipelab.engine.formulations.aggregated.rates import rates_of_kinds
 from pipelab.engine.formulations.nodes.fewer import fewer_nodes
+from pipelab.engine.instance import at_best
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attained import solve_for_attainable
 from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.objective import Objective
 from pipelab.engine.solvers import choice
+from pipelab.engine.stage_arrays import mixes_as_slowest, nodes_matter_alone
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, PROVEN_WITHIN
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import evaluate
@@ -96,7 +99,8 @@ def _least_time(pairs: Pairs, floor: float, known: Placement | None) -> Least:
     except Ended as end:
         return Least(known, 0.0, end.reason)
     except TooLarge as refusal:
-        return _least_time_on_fewer_nodes(pairs, floor, known, refusal)
+        known, bound = _least_time_of_one_type(pairs, floor, known)
+        return _least_time_on_fewer_nodes(pairs, floor, known, bound, refusal)
     while bound < min(most * (1 - ATTAINED), math.inf):
         wanted = min(most, bound * _SPREAD) if longest > bound * _SPREAD else most
         try:
@@ -118,8 +122,35 @@ def _shortest(pairs: Pairs, floor: float, deadline: Deadline) -> tuple[float, fl
     return walk.shortest, float(max(t.max(initial=0.0) for t in times))
 
 
+def _least_time_of_one_type(
+    pairs: Pairs, floor: float, known: Placement | None
+) -> tuple[Placement | None, float]:
+    """Where mixed stages are too many to list: the best with stages of one type, and a bound for all.
+
+    Shared evenly, a mixed stage takes as long as one of its kinds would with as many GPUs, outside nodes. So
+    nothing is shorter than what GPUs without number would make of such stages, and of the stages of one type.
+    """
+    problem, deadline, bound = pairs.problem, pairs.deadline, 0.0
+    of_one_type = replace(problem, same_type_stages=True)
+    gpus = tuple(replace(gpu, node="", node_gb_per_s=None) for gpu in problem.cluster.gpus)
+    outside = replace(problem, cluster=replace(problem.cluster, gpus=gpus))
+    if problem.same_type_stages:
+        return known, bound
+    try:
+        known = _least_time(Pairs(of_one_type, deadline), floor, known).placement
+        if nodes_matter_alone(problem.costs) and mixes_as_slowest(outside):
+            few = Pairs((fewer_nodes(of_one_type, 2) or (of_one_type,))[0], deadline)
+            first = at_best(outside.with_in_flight(pairs.numbers.first))
+            largest = min(problem.max_gpus_per_stage, len(gpus))
+            mixed = np.concatenate(rates_of_kinds(first, first.cluster.kinds, largest))
+            bound = _with_gpus_without_number(few, problem, floor, mixed)
+    except (Ended, TooLarge):
+        pass
+    return known, bound
+
+
 def _least_time_on_fewer_nodes(
-    pairs: Pairs, floor: float, known: Placement | None, refusal: TooLarge
+    pairs: Pairs, floor: float, known: Placement | None, bound: float, refusal: TooLarge
 ) -> Least:
     """Where nodes repeat: the least time on two of each, on four, …, until it is proven for all of them.
 
@@ -130,7 +161,7 @@ def _least_time_on_fewer_nodes(
     TooLarge
         No nodes repeat, or too few, and no placement is known.
     """
-    best, bound, number = known, 0.0, 2
+    best, number = known, 2
     value = math.inf if best is None else pairs.uses(best, "seconds")
     ended: str | None = "list limit"
     try:
@@ -157,15 +188,21 @@ def _least_time_on_fewer_nodes(
     return Least(best, bound, None if proven else ended, None, "" if proven else str(refusal))
 
 
-def _with_gpus_without_number(few: Pairs, problem: Problem, floor: float) -> float:
-    """The least time on a cluster whose stages are those of `few`, and whose hops may be shorter."""
+def _with_gpus_without_number(
+    few: Pairs, problem: Problem, floor: float, mixed: np.ndarray | None = None
+) -> float:
+    """The least time on a cluster whose stages are those of `few` and of the rates `mixed`, with hops as short."""
     walk = few.walk(Range(few.numbers.first, math.inf), floor, "seconds")
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
     seconds = problem.message_seconds(bandwidth, latency)
     fast = problem.link_throughput(bandwidth) >= floor * (1 - ONE_ANSWER)
     hop = np.minimum(walk.instance.hop, np.where(fast, seconds, np.inf).min(initial=np.inf))
-    shorter = replace(walk.instance, hop=hop)
-    return replace(walk, instance=shorter, link=np.ones_like(walk.link)).shortest
+    table, stage = replace(walk.instance, hop=hop), walk.stage
+    if mixed is not None:
+        seconds = problem.workload.tokens / np.where(mixed > 0, mixed, np.nan)
+        stage = np.concatenate([stage, (mixed > 0) & (mixed >= floor * (1 - ONE_ANSWER))])
+        table = replace(table, seconds=np.concatenate([table.seconds, seconds]))
+    return replace(walk, instance=table, stage=stage, link=np.ones_like(walk.link)).shortest
 
 
 def _least_ratio(pairs: Pairs, floor: float, known: Placement | None) -> Least:
