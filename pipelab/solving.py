@@ -356,22 +356,34 @@ def solve(
     interrupts = import_module("pipelab.engine.interrupts")
     with interrupts.noted_interrupts(passed_on=False):  # also while the method is imported
         function = method_of(method, {**options, "objective": objective})
+        ask = partial(_answer, method, objective, function)
         if batches is not None:
             best_batch = import_module("pipelab.engine.methods.batches").best_batch
-            again = partial(solve, method=method, objective=objective)
-            return best_batch(problem, batches, again, options)
-        if objective != "step_time":
-            import_module("pipelab.engine.options").refuse_training(problem, "solve")
+            return best_batch(problem, batches, ask, options)
         if options.get("time_limit") is not None:  # what importing the method took counts
             options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-        if OBJECTIVES[objective]:
-            return function(problem, **options)
-        if objective == "rate":
-            number = problem.workload.in_memory
-            found = function(problem.with_in_flight(number), **options)
-            return replace(found, problem=problem, memory_for=number)
-        attained = import_module("pipelab.engine.methods.attained")
-        return attained.solve_for_attainable(problem, method, function, options)
+        return ask(problem, options)
+
+
+def _answer(
+    method: str,
+    objective: str,
+    function: Callable[..., Any],
+    problem: Problem,
+    options: Mapping[str, Any],
+    known: float = 0.0,
+) -> Any:
+    """One problem's answer; of placements that attain no more than `known` tokens/s nothing has to be proven."""
+    if objective != "step_time":
+        import_module("pipelab.engine.options").refuse_training(problem, "solve")
+    if OBJECTIVES[objective]:
+        return function(problem, **options)
+    if objective == "rate":
+        number = problem.workload.in_memory
+        found = function(problem.with_in_flight(number), **options)
+        return replace(found, problem=problem, memory_for=number)
+    attained = import_module("pipelab.engine.methods.attained")
+    return attained.solve_for_attainable(problem, method, function, options, known)
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:

@@ -92,6 +92,22 @@ def test_it_is_the_most_of_all_pairs(seed):
     assert answer.to_frame()["in_flight"][0] == answer.to_dict()["in_flight"] == answer.in_flight
 
 
+@pytest.mark.parametrize("seed", [*range(12), 54, 103, 207])
+def test_of_several_batches_it_is_the_most_of_all(seed):
+    """What one batch attains is what the others have to beat, and what is ruled out by it is less."""
+    problem = free(seed)
+    own = problem.workload.batch_size
+    sizes = sorted({max(1, own // 3), own, 2 * own, 3 * own})
+    loads = [dataclasses.replace(problem.workload, batch_size=size) for size in sizes]
+    each = [every_pair(dataclasses.replace(problem, workload=load)) for load in loads]
+    most = max((pair[0] for pairs in each for pair in pairs), default=None)
+    answer = pl.solve(problem, "aggregated", batches=sizes)
+    assert answer.status == ("infeasible" if most is None else "optimal")
+    if most is not None:
+        assert answer.throughput == pytest.approx(most, rel=CLOSE)
+        assert answer.throughput == pl.evaluate(answer.problem, answer.placement).attainable
+
+
 def test_the_random_problems_ask_for_something():
     """Memory binds in many of them, and the answer takes more than the greatest rate."""
     predicted_too_much = short = searched = 0

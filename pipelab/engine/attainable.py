@@ -113,6 +113,8 @@ class Pairs:
     budget : Budget or None
     best : Placement or None
         The one that attains most so far, `evaluation` its evaluation.
+    known : float
+        Tokens/s that something else attains: what attains less is not looked for.
     """
 
     problem: Problem
@@ -120,6 +122,7 @@ class Pairs:
     budget: Budget | None = None
     best: Placement | None = None
     evaluation: Evaluation | None = None
+    known: float = 0.0
     rounds: list[Round] = field(default_factory=list)
     on_best: Callable[[], None] = lambda: None
     _instances: dict[tuple[int, bool], Instance] = field(default_factory=dict)
@@ -137,8 +140,10 @@ class Pairs:
 
     @property
     def attained(self) -> float:
-        """Tokens/s of the best so far; 0 without one."""
-        return 0.0 if self.evaluation is None else self.evaluation.attainable
+        """Tokens/s of the best so far, or known; 0 without either."""
+        return (
+            self.known if self.evaluation is None else max(self.known, self.evaluation.attainable)
+        )
 
     @property
     def in_flight(self) -> int:
@@ -300,12 +305,15 @@ class Pairs:
         close = max(_MORE, 1 + gap)
         within = False
         try:
+            whole = self.narrowed(self.numbers, self.known * _MORE)
+            if whole is None:
+                return self.attained, None
             # First as one would by hand: solve for as many as the last answer needs.
-            number = self.numbers.first
+            number = whole.first
             for _ in range(_ROUNDS_BY_HAND if not self.numbers.single else 1):
                 most = self.most_rate(number)
-                if number == self.numbers.first:
-                    open_ranges = [(-most, self.numbers)]
+                if number == whole.first:
+                    open_ranges = [(-most, whole)]
                 needed = self._most[number][1]
                 if self.numbers.single or needed in self._most or most <= self.attained * _MORE:
                     break

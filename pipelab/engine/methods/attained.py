@@ -5,6 +5,7 @@ workload's number). No placement attains more than that bound. Where the answer 
 answer here, too; otherwise `engine.attainable` searches placements and numbers in flight together.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,7 +29,11 @@ NOT_CHOSEN = (
 
 
 def solve_for_attainable(
-    problem: Problem, method: str, function: Callable[..., Result], options: Mapping[str, Any]
+    problem: Problem,
+    method: str,
+    function: Callable[..., Result],
+    options: Mapping[str, Any],
+    known: float = 0.0,
 ) -> Result:
     """Run a method for the rate, and search on where its placement does not attain it.
 
@@ -41,6 +46,8 @@ def solve_for_attainable(
         Answers for the rate.
     options : mapping
         Of `solve`.
+    known : float
+        Tokens/s that another batch size attains: whatever attains less is of no interest, and not proven.
 
     Returns
     -------
@@ -65,10 +72,12 @@ def solve_for_attainable(
         return replace(found, status="feasible", reason=reason)
     if found.stopped_by in ("stop", "interrupt", "time limit") or found.method == "joint":
         return replace(found, status="feasible")
+    if (found.bound or math.inf) <= known:
+        return replace(found, status="feasible")
     left = None
     if options.get("time_limit") is not None:
         left = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-    return _searched(found, left, options, report, began)
+    return _searched(found, left, options, report, began, known)
 
 
 def _searched(
@@ -77,6 +86,7 @@ def _searched(
     options: Mapping[str, Any],
     report: Callable | None,
     began: float,
+    known: float,
 ) -> Result:
     """The pair that attains most, from the placement of the greatest rate."""
     problem, progress = found.problem, [*found.details.get("progress", ())]
@@ -84,24 +94,26 @@ def _searched(
 
     def moment() -> None:
         spent = time.perf_counter() - began
-        progress.append(Progress(spent, pairs.attained, bound, 0, pairs.best))
+        attained = given(pairs.evaluation).attainable
+        progress.append(Progress(spent, attained, bound, 0, pairs.best))
         if report is not None:
             report(progress[-1])
 
     with deadline_of(left, options.get("stop")) as deadline:
-        pairs = Pairs(problem, deadline, on_best=moment)
+        pairs = Pairs(problem, deadline, on_best=moment, known=known)
         pairs.keep(given(found.placement))
         if bound is not None:
             pairs.knows(bound)
         most, stopped = pairs.greatest(options.get("gap", 0.0))
-    proven = most <= pairs.attained * (1 + ATTAINED)
-    bound = pairs.attained if proven else min(most, bound or most)
+    throughput = given(pairs.evaluation).attainable
+    proven = most <= throughput * (1 + ATTAINED)
+    bound = throughput if proven else min(most, bound or most)
     moment()
     return replace(
         found,
         status="optimal" if proven else "feasible",
         placement=pairs.best,
-        throughput=pairs.attained,
+        throughput=throughput,
         bound=bound,
         seconds=time.perf_counter() - began,
         solver=found.solver or choice.solver_version(),

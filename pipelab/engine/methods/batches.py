@@ -1,4 +1,4 @@
-"""The best of several batch sizes: each is a problem of its own, and the bound is that of all."""
+"""The best of several batch sizes: one question, in which what one attains is what the next has to beat."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,11 +21,13 @@ def best_batch(
 ) -> Result:
     """Solve with each batch size and keep the best answer.
 
+    The sizes nearest to the problem's own and then to the best so far come first.
+
     Parameters
     ----------
     problem : Problem
     batches : sequence of int
-    solve : function of a problem and options
+    solve : function of a problem, options and tokens/s that are known to be attained
     options : mapping
         Of `pipelab.solve`; a time limit is for all batches together.
 
@@ -43,18 +45,28 @@ def best_batch(
         expected = "expected batch sizes, such as [4, 8, 16]"
         raise InvalidValue("solve", [("batches", batches, expected)])
     sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in batches))
-    deadline, found = Deadline(options.get("time_limit")), []
-    for number, size in enumerate(sizes):
+    deadline, left = Deadline(options.get("time_limit")), sorted(sizes)
+    found: list[Result] = []
+    while left:
+        best = _best(found).problem.workload if found else problem.workload
+        size = left.pop(_nearest(left, best.batch_size))
         own = dict(options)
-        if deadline.limited:
-            own["time_limit"] = deadline.left / (len(sizes) - number)
+        if deadline.limited:  # those that are likely to be the best come first, and have most
+            own["time_limit"] = deadline.left / (2 if left else 1)
+        known = max((result.throughput or 0.0 for result in found), default=0.0)
         load = replace(problem.workload, batch_size=size)
-        found.append(solve(replace(problem, workload=load), **own))
+        found.append(solve(replace(problem, workload=load), own, known))
         if found[-1].stopped_by in ("stop", "interrupt"):
             break
     answer = _best(found)
     left_out = len(found) < len(sizes)
     return replace(_bounded(answer, found, left_out), seconds=deadline.spent, batches=sizes)
+
+
+def _nearest(sizes: Sequence[int], size: int) -> int:
+    """The place of the number whose ratio to `size` is nearest to 1; of two the greater."""
+    ratios = [max(other / size, size / other) for other in sizes]
+    return len(sizes) - 1 - ratios[::-1].index(min(ratios))
 
 
 def _best(found: Sequence[Result]) -> Result:
