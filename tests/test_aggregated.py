@@ -11,12 +11,11 @@ import oracle
 import pipelab as pl
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.formulations.aggregated.classes import gpu_classes
-from pipelab.engine.formulations.aggregated.counting import Counting
-from pipelab.engine.formulations.aggregated.order import link_order
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 from pipelab.engine.formulations.aggregated.recipes import recipes_at
-from pipelab.engine.formulations.aggregated.usage import Limits
-from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.methods.subproblems import Subproblems, weight_of
+from pipelab.engine.stages import links_at
+from pipelab.engine.walk import Walk
 
 # What the write-up's cases yield with 1 to 4 GPUs per stage, links in transfers and in tokens.
 ANSWERS = {
@@ -113,7 +112,7 @@ def test_easier_questions_first_change_no_answer(seed, monkeypatch):
 @pytest.mark.parametrize("seed", range(60))
 def test_mixtures_too_many_to_list_leave_a_valid_bound(seed, monkeypatch):
     monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
-    monkeypatch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 3)
+    monkeypatch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 3)
     problem = oracle.random_problem(
         seed, max_gpus_per_stage=3, batch_split="balanced" if seed % 3 == 0 else "even"
     )
@@ -290,36 +289,33 @@ def test_circuits_apart_from_the_pipeline_are_no_placement():
     cluster = pl.Cluster((pl.GPU("A100", 80),) * 4, links)
     problem = dataclasses.replace(tiny, model=model, cluster=cluster)
     rates = stage_rates(problem)
-    found = recipes_at(rates, 150.0)
     from pipelab.engine.solvers import highs
 
-    loose, strict = (Counting(found, Limits(), strict=s) for s in (0, 2))
-    assert highs.run(loose.program()).status == "optimal"
-    assert loose.placement_of(highs.run(loose.program()).x, highs.run) is None
-    assert highs.run(strict.program()).status == "infeasible"
+    walk = Walk(recipes_at(rates, 150.0), weight_of({}, rates.classes))
+    run = highs.run(walk.program)
+    assert run.status == "optimal"
+    _, apart = walk._order(run.x)
+    assert len(apart) == 1
+    end = walk.solved(Deadline(60))
+    assert (end.order, end.bound) == (None, np.inf)
+    assert len(end.walk.circuits) == 2  # one in each node
     agrees(problem)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_walks_are_the_pairs_that_links_allow(seed):
-    """Going down from state to state and passing stages allows just the pairs that all links allow."""
+def test_link_kinds_are_the_pairs_that_links_allow(seed):
+    """A stage may follow another just where all links between their classes reach the rate."""
     rng = np.random.default_rng(seed)
     size = int(rng.integers(2, 6))
     reaches = rng.random((size, size)) < 0.6
-    order = link_order(reaches, np.ones(size, dtype=bool), 3)
-    if order.free:
+    links = links_at(reaches, [np.ones(size, dtype=bool)], 3)
+    if links.free:
         assert reaches.all()
         return
-    left, reached, kind = order.arcs
-    for q, support in enumerate(order.support):
-        ahead = {int(order.leads_to[order.kind_of[q]])}
-        for _ in order.follows:
-            ahead |= {
-                int(b) for a, b, k in zip(left, reached, kind, strict=True) if k < 0 and a in ahead
-            }
-        enterable = {int(k) for a, k in zip(left, kind, strict=True) if k >= 0 and a in ahead}
-        for other, j in zip(order.support, order.kind_of, strict=True):
-            assert (j in enterable) == reaches[np.ix_(support, other)].all()
+    for support, kind in zip(links.support, links.kind_of, strict=True):
+        for other, following in zip(links.support, links.kind_of, strict=True):
+            allowed = bool(reaches[np.ix_(support, other)].all())
+            assert links.follows(int(links.leave[kind]), int(following)) == allowed
 
 
 # Proofs
@@ -460,7 +456,7 @@ def test_a_certificate_never_rests_on_mixtures_left_out(seed, monkeypatch):
         return
     rates = result.details["rates"].thresholds
     lower = float(rates[max(0, np.searchsorted(rates, result.throughput * (1 - 1e-9)) - 2)])
-    monkeypatch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 5)
+    monkeypatch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 5)
     if lower < result.throughput * (1 - 1e-9):  # claims less than exists: must not be certified
         with pytest.raises((pl.PipelabError, pl.TooLarge)):
             pl.certificate(dataclasses.replace(result, throughput=lower, bound=lower))
@@ -485,15 +481,12 @@ def test_prices_a_millionth_apart_are_told_apart():
     assert [p.placement.gpus for p in pl.trade_off(problem, "usd_per_hour").points] == [(1,)]
 
 
-@pytest.mark.parametrize("prices", [[3.1234567, 3.123456], [2e-7, 1e-7]])
-def test_prices_finer_than_a_solver_sees_are_refused(prices):
-    problem = made(
-        "AB", {"A": (10, 60), "B": (-10, 100)}, 3, 1000, 2, prices=prices, efficiency=0.6
-    )
-    with pytest.raises(pl.InvalidValue, match=r"round GPU\.usd_per_hour to cents"):
-        pl.trade_off(problem, "usd_per_hour")
-    result = solved(problem)
-    assert (result.status, result.details["fewest"]) == ("optimal", False)
+@pytest.mark.parametrize(("second", "points"), [(3.1234567, 1), (3.123, 2)])
+def test_prices_closer_than_a_solver_sees_are_one_price(second, points):
+    """The slower GPU is a point of the curve only where it is cheaper by more than 2 parts in 100,000."""
+    problem = made("AB", {"A": (10, 60), "B": (9, 54)}, 3, 1000, 1, prices=[3.1235, second])
+    curve = pl.trade_off(problem, "usd_per_hour")
+    assert (curve.complete, len(curve.points)) == (True, points)
 
 
 def test_a_point_of_a_trade_off_says_under_which_limit_it_is_best():
@@ -547,35 +540,35 @@ def test_questions_left_open_do_not_lower_the_bound(answered, monkeypatch):
 
 def _impatient(monkeypatch, answered):
     """Programs of which `answered(number)` is false have no time at all; their numbers so far."""
-    real, asked = Subproblems._run, []
+    real, asked = Walk.least, []
 
-    def run(self, form, minimise, until, size):
+    def least(self, until):
         asked.append(len(asked) + 1)
-        until = until if answered(asked[-1]) else Deadline(0)
-        return real(self, form, minimise, until, size)
+        return real(self, until if answered(asked[-1]) else Deadline(0))
 
-    monkeypatch.setattr(Subproblems, "_run", run)
+    monkeypatch.setattr(Walk, "least", least)
     return asked
 
 
 @pytest.mark.parametrize("slow", [(300.9612,), (300.9612, 307.4212), (300.0, 300.9612)])
 def test_questions_left_open_are_answered_in_the_time_that_is_left(slow, monkeypatch):
     """Programs at these rates take longer than a third of the time: in the end all of it is theirs."""
-    real, late = Subproblems._run, []
+    real, late, now = Walk.least, [], []
 
-    def run(self, form, minimise, until, size):
-        if any(abs(self.asked - rate) < 1e-3 for rate in slow) and self.share < 0.4:
-            late.append(self.asked)
+    def least(self, until):
+        if any(abs(now[-1].asked - rate) < 1e-3 for rate in slow) and now[-1].share < 0.4:
+            late.append(now[-1].asked)
             until = Deadline(0)
-        return real(self, form, minimise, until, size)
+        return real(self, until)
 
     def solve(self, index, *variant, **options):
         self.asked = self.rate(index)
+        now.append(self)
         return ask(self, index, *variant, **options)
 
     ask = Subproblems.solve
     monkeypatch.setattr(Subproblems, "solve", solve)
-    monkeypatch.setattr(Subproblems, "_run", run)
+    monkeypatch.setattr(Walk, "least", least)
     result = solved(pl.load_case("medium", max_gpus_per_stage=4), time_limit=100)
     assert (result.throughput, result.bound, result.stopped_by) == (300.0, 300.0, None)
     assert late

@@ -15,7 +15,6 @@ import pipelab as pl
 from pipelab import solving
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
 from pipelab.engine.formulations.aggregated.classes import find_classes
-from pipelab.engine.formulations.aggregated.order import link_order
 from pipelab.engine.formulations.aggregated.rates import distinct, stage_rates
 from pipelab.engine.formulations.candidates import all_candidates
 from pipelab.engine.formulations.count import compositions
@@ -186,12 +185,6 @@ def nodes(number):
     )  # fmt: skip
 
 
-def chained(number):
-    """States of which each is a part of many others: the links from class to class are random."""
-    rng = np.random.default_rng(0)
-    return rng.random((number, number)) < 0.9, np.ones(number, dtype=bool)
-
-
 def unequal(number):
     return pl.Cluster(
         (pl.GPU("A", 80),) * number, np.random.default_rng(0).random((number, number)) + 1
@@ -201,10 +194,6 @@ def unequal(number):
 LISTINGS = {
     "rates of 16 nodes": (lambda: nodes(16), stage_rates),
     "classes of 4,000 unequal GPUs": (lambda: unequal(4000), find_classes),
-    "orders of 24 classes": (
-        lambda: chained(24),
-        lambda given, until: link_order(*given, 4, until).arcs,
-    ),
     "stages of 12 nodes": (lambda: nodes(12), instance_of),
     "allocations of medium": (lambda: pl.load_case("medium", max_gpus_per_stage=2), all_candidates),
 }

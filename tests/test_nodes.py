@@ -12,7 +12,7 @@ import oracle
 import pipelab as pl
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.formulations.aggregated.packing import BinPacking
+from pipelab.engine.formulations.aggregated.packing import Packing
 from pipelab.engine.formulations.aggregated.rates import stage_rates
 from pipelab.engine.formulations.nodes.fewer import fewer_nodes
 from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
@@ -170,7 +170,7 @@ def test_stages_are_packed_where_that_is_possible(seed):
     rng = np.random.default_rng(seed)
     sizes = np.sort(rng.choice(np.arange(2, 7), int(rng.integers(1, 4)), replace=False))
     capacity, number = rng.integers(2, 9, int(rng.integers(1, 4))), rng.integers(0, 3, len(sizes))
-    packing = BinPacking(np.arange(len(sizes)), sizes, capacity)
+    packing = Packing(np.arange(len(sizes)), sizes, tuple(map(np.arange, capacity)))
     columns = Columns({"n": len(sizes)} | ({"b": packing.columns} if packing.columns else {}))
     per_recipe = incidence(np.arange(len(sizes)), len(sizes))
     rows = [

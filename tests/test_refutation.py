@@ -140,10 +140,10 @@ def test_cases_never_rest_on_mixtures_left_out(monkeypatch):
         problem = oracle.random_problem(seed, gpus=5, layers=4, max_gpus_per_stage=3)
         rates = stage_rates(problem)
         with monkeypatch.context() as patch:
-            patch.setattr("pipelab.engine.formulations.aggregated.order.MOST_SUPPORTS", 1)
+            patch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 1)
             for rate in rates.thresholds:
                 proof = certificates.Certificate(problem, None, float(rate), "links", (), (), 0)
-                if recipes_at(rates, float(rate)).order.narrowed:
+                if recipes_at(rates, float(rate)).links.narrowed:
                     found.append(certificates.programs_of(rates, proof))
     assert found
     assert set(found) == {None}

@@ -16,6 +16,7 @@ from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.stages import stages_of
 from pipelab.engine.walk import Limit, Walk, Weight
 
 CLOSE = 3e-6  # the solver's tolerance, and half as much again
@@ -86,7 +87,8 @@ def check(problem, rng):
             allowed = [u for u in reach if u[other] <= most * (1 + 1e-7)]
             limits = (Limit(weights[other], most),) if most < np.inf else ()
             good = stage if floor == floors[0] else table.useful(stage)
-            found = Walk(table, good, link, weights[what], limits).least(NEVER)
+            stages = stages_of(table, good, link, "seconds" in (what, other if limits else what))
+            found = Walk(stages, weights[what], limits).least(NEVER)
             assert found.stopped_by is None
             if not allowed:
                 assert (found.placement, found.bound) == (None, np.inf)

@@ -22,17 +22,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.instance import Instance, at_best, instance_of
+from pipelab.engine.methods.prices import price_per_hour, prices_of
 from pipelab.engine.methods.search import Search
-from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.methods.subproblems import Limits, Subproblems
+from pipelab.engine.stages import stages_of
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.engine.walk import Limit, Walk, Weight
 from pipelab.errors import InvalidPlacement, TooLarge
@@ -96,10 +97,10 @@ class Least(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What a placement may use at most, in GPUs or in whole units of price."""
+    """What a placement may use at most, in GPUs or in $ per hour."""
 
     what: str  # "gpus" or "price"
-    most: int
+    most: float
 
 
 @dataclass
@@ -186,7 +187,10 @@ class Pairs:
         """U(first): the greatest rate with memory for so many; its placement is tried."""
         if first not in self._most:
             rates = self._rates(Range(first, max(first, self.numbers.last)))
-            search = Search(Subproblems(rates, self.deadline, self._limits(rates)))
+            limits: dict[str, Any] = (
+                {} if self.budget is None else {self.budget.what: self.budget.most}
+            )
+            search = Search(Subproblems(rates, self.deadline, Limits(**limits)))
             search.find_best_rate()
             if search.high < 0:
                 bound = 0.0
@@ -207,15 +211,6 @@ class Pairs:
         needed = 1 if self.evaluation is None else self.evaluation.in_flight_needed
         self._most[self.numbers.first] = bound, needed
 
-    def _limits(self, rates: StageRates) -> Limits:
-        if self.budget is None:
-            return Limits()
-        if self.budget.what == "gpus":
-            return Limits(gpus=self.budget.most)
-        units = price_units(self.problem)
-        prices = tuple(units[rates.classes.gpu(a).usd_per_hour] for a in range(len(rates.classes)))
-        return Limits(price=self.budget.most, prices=prices)
-
     def weight(self, instance: Instance, what: str) -> Weight:
         """What "gpus", "price" or "seconds" counts."""
         classes = instance.classes
@@ -223,10 +218,7 @@ class Pairs:
             return Weight(np.zeros(len(classes)), 1.0)
         if what == "gpus":
             return Weight(np.ones(len(classes)))
-        units = price_units(self.problem)
-        return Weight(
-            np.array([units[classes.gpu(a).usd_per_hour] for a in range(len(classes))], dtype=float)
-        )
+        return Weight(prices_of(classes))
 
     def narrowed(self, numbers: Range, floor: float) -> Range | None:
         """A range without the small numbers that cannot yield `floor`; None if none of them can.
@@ -259,7 +251,7 @@ class Pairs:
         Ended, TooLarge
         """
         instance = self.instance(numbers)
-        stage = instance.useful(instance.rate >= floor * (1 - ONE_ANSWER))
+        possible = instance.useful(instance.rate >= floor * (1 - ONE_ANSWER))
         link = instance.link >= floor * (1 - ONE_ANSWER)
         limits = []
         if self.budget is not None:
@@ -269,7 +261,9 @@ class Pairs:
             limits.append(Limit(self.weight(instance, "seconds"), longest * (1 + ONE_ANSWER)))
         if most < math.inf:
             limits.append(Limit(self.weight(instance, what), most))
-        return Walk(instance, stage, link, self.weight(instance, what), tuple(limits), known=known)
+        timed = any(x.weight.per_second for x in limits) or what == "seconds"
+        stages = stages_of(instance, possible, link, timed)
+        return Walk(stages, self.weight(instance, what), tuple(limits), known=known)
 
     def keep(self, placement: Placement) -> int | None:
         """Take a placement if it attains more than the best; how many it needs in flight for its rate.
@@ -288,13 +282,12 @@ class Pairs:
         return found.in_flight_needed
 
     def uses(self, placement: Placement, what: str) -> float:
-        """How many GPUs, units of price or seconds a placement takes."""
+        """How many GPUs, $ per hour or seconds a placement takes."""
         if what == "seconds":
             return evaluate(self.problem, placement).seconds_per_pass
         if what == "gpus":
             return float(len(placement.gpus))
-        units, gpus = price_units(self.problem), self.problem.cluster.gpus
-        return float(sum(units[gpus[g].usd_per_hour] for g in placement.gpus))
+        return given(price_per_hour(self.problem, placement))
 
     def greatest(self, gap: float = 0.0) -> tuple[float, str | None]:
         """Find the pair that attains most: `best`. Returns a bound on all, and what ended the search early."""
@@ -455,11 +448,3 @@ class Pairs:
         if best is None and left == math.inf:
             return Least(None, math.inf)
         return Least(best, min(value, left), None, number)
-
-
-def price_units(problem: Problem) -> dict[float | None, int]:
-    """Each price per hour in whole units of the greatest common one: millionths of a dollar, divided."""
-    prices = {gpu.usd_per_hour for gpu in problem.cluster.kinds}
-    micro = {price: round(given(price) * 1_000_000) for price in prices}
-    unit = math.gcd(*micro.values())
-    return {price: number // unit for price, number in micro.items()}

@@ -27,7 +27,3 @@ SOLVER = 1e-6
 ATTAINED = 2e-6
 # What is further off than this was not solved, whatever the solver says; ten times `SOLVER`.
 NOT_SOLVED = 1e-5
-# Arcs of a solution, off from whole numbers by this: further off, no placement is read from them.
-WHOLE_ARCS = 1e-4
-# Of a millionth of a dollar: a price further off than this from whole ones is finer than they are.
-WHOLE_PRICE = 1e-3

@@ -1,24 +1,30 @@
 """The stage-flow program: a pipeline is a walk of stages from the first layer to the last.
 
-Its nodes are positions between layers, its arcs stages (a composition with so many layers), and hops
+Its nodes are positions between layers, its arcs stages (a recipe with so many layers), and hops
 join stages at a position. Where layers differ at the two ends at most, three positions are enough, start,
-middle and end, and one row counts layers; otherwise every boundary between layers is a position.
-A hop takes what its slowest pair of classes takes, so sets of classes with the same links to all others are one
-*link kind*. With n_p stages of arc p and y_mgh hops at position m between link kinds g and h:
+middle and end, and rows count layers; where all are identical, the middle is enough, with one hop from outside
+and one to outside; otherwise every boundary between layers is a position. A hop takes what its slowest pair of
+classes takes, so stages that are left in one way share a node, and so do those that are entered in one (`stages`).
+With n_p stages of arc p, which hold lo_p to hi_p layers, and y_mgh hops at position m:
 
     minimise    Σ n_p · cost_p + Σ y_mgh · cost_gh
-    GPUs:       Σ n_p · (GPUs of class a in p) ≤ count_a            for every class a
-    arrive:     stages of link kind g that end at m = Σ_h y_mgh
-    leave:      Σ_g y_mgh = stages of link kind h that begin at m
+    GPUs:       Σ n_p · (GPUs of class a in p) + u_a ≤ count_a      for every class a; u: freely mixed ones
+    draws:      Σ_a u_ra = Σ n_p · (GPUs freely mixed in p)         over the stages p of recipe r
+    arrive:     stages that end at m and are left as g = Σ_h y_mgh
+    leave:      Σ_g y_mgh = stages that begin at m and are entered as h
     start, end: one stage begins at the start, one ends at the end
-    layers:     Σ n_p · layers_p = M                                (with three positions)
-    limits:     Σ n_p · weight_p + Σ y_mgh · weight_gh ≤ most       for time, GPUs or money
+    layers:     Σ n_p · lo_p ≤ M ≤ Σ n_p · hi_p                     (but where boundaries are positions)
+    limits:     Σ n_p · weight_p + Σ y_mgh · weight_gh ≤ most       for time, GPUs, stages or money
 
-Balanced hops may close into circuits apart from the walk. Where an answer has one, through stages of the
-link kinds Q, the program is solved again with a row that asks Q to be entered from outside, as for subtours of a
-travelling salesman.
+Time depends on the number of layers, so where it counts lo_p = hi_p; otherwise an arc is a whole run of sizes, and the
+program's size does not depend on the number of GPUs or layers. Stages that must lie inside one node each have rows
+of their own (`packing`).
 
-What the objective is does not matter to any of this: time, GPUs, money or dual prices.
+Balanced hops may close into circuits apart from the walk. Where an answer has one, the program is solved again with a
+row that asks its nodes to be entered from outside, as for subtours of a travelling salesman.
+
+What the objective is does not matter to any of this: time, GPUs, money or dual prices; without one any
+pipeline will do.
 """
 
 from collections.abc import Iterator
@@ -30,9 +36,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.instance import Instance
+from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
+from pipelab.engine.stages import OUTSIDE, Stages
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.placement import Placement
@@ -44,10 +51,11 @@ _MOST_COLUMNS = 2_000_000
 
 
 class Weight(NamedTuple):
-    """What a sum counts: something per GPU of each class, something per second of stages and hops."""
+    """What a sum counts: something per GPU of each class, per second of stages and hops, and per stage."""
 
     per_gpu: np.ndarray  # shape (A,)
     per_second: float = 0.0
+    per_stage: float = 0.0
 
 
 class Limit(NamedTuple):
@@ -68,60 +76,85 @@ class Found(NamedTuple):
         nothing was proven.
     stopped_by : str or None
         What ended it early.
+    nodes, variables, rows : int
+        Of branch and bound, all in all; and the size of the last program.
     """
 
     placement: Placement | None
     bound: float
     stopped_by: str | None = None
+    nodes: int = 0
+    variables: int = 0
+    rows: int = 0
+
+
+class Solved(NamedTuple):
+    """How a walk's programs ended: the last one, its arcs in order, and the rest as in `Found`."""
+
+    walk: "Walk"
+    order: list[int] | None
+    bound: float
+    stopped_by: str | None
+    nodes: int
+    variables: int
+    rows: int
+
+
+class Circuit(NamedTuple):
+    """Nodes of a circuit apart: how its stages are entered, and how they are left."""
+
+    enter: np.ndarray
+    leave: np.ndarray
 
 
 class Arcs(NamedTuple):
-    """Stages as arcs: composition, first and last position, layers, kind of span; shape (P,) each."""
+    """Stages as arcs: recipe, first and last position, fewest and most layers, seconds; shape (P,) each."""
 
-    composition: np.ndarray
+    recipe: np.ndarray
     begin: np.ndarray
     end: np.ndarray
-    layers: np.ndarray
-    span: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    seconds: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """The cheapest pipeline of these stages and links.
+    """The cheapest pipeline of some stages.
 
     Attributes
     ----------
-    instance : Instance
-    stage : bool array, shape (C, U)
-        The stages that may be used.
-    link : bool array, shape (A, A)
-        The links that may be used.
+    stages : Stages
     cost : Weight
         What is to be least.
     limits : tuple of Limit
-    circuits : tuple of int arrays
-        Sets of link kinds that must be entered from outside.
+    circuits : tuple of Circuit
+        What must be entered from outside.
     known : float
         No pipeline has less of the objective: it is counted in parts of that.
+    fewest : int or None
+        So many layers are enough, where they are counted; None: all of them.
     """
 
-    instance: Instance
-    stage: np.ndarray
-    link: np.ndarray
+    stages: Stages
     cost: Weight
     limits: tuple[Limit, ...] = ()
-    circuits: tuple[np.ndarray, ...] = ()
+    circuits: tuple[Circuit, ...] = ()
     known: float = 0.0
+    fewest: int | None = None
 
     @property
-    def _counts_layers(self) -> bool:
-        spans = self.instance.spans
-        return spans.uniform or spans.alike_inside
+    def _spans(self) -> Spans:
+        return runs_of(self.stages.problem.model)
+
+    @property
+    def _layers(self) -> int:
+        return self.stages.problem.model.layers
 
     @property
     def _last(self) -> int:
         """The number of the last position."""
-        return 2 if self._counts_layers else self.instance.problem.model.layers
+        return 2 if self._spans.alike_inside else self._layers
 
     @property
     def _most_seconds(self) -> float:
@@ -129,17 +162,18 @@ class Walk:
         timed = (x.most / x.weight.per_second for x in self.limits if x.weight.per_second)
         return min(timed, default=np.inf)
 
+    @property
+    def _timed(self) -> bool:
+        return bool(self.cost.per_second or np.isfinite(self._most_seconds))
+
     @cached_property
     def _around(self) -> tuple[np.ndarray, np.ndarray]:
         """Least seconds from the start to each boundary between layers, and from it to the end; shape (M+1,) each.
 
         As if GPUs were unlimited and every hop took the least time: a lower bound.
         """
-        table, layers = self.instance, self.instance.problem.model.layers
-        kind, best = (
-            table.spans.kind,
-            np.where(self.stage, table.seconds, np.inf).min(axis=0, initial=np.inf),
-        )
+        own, layers, kind = self.stages, self._layers, self._spans.kind
+        best = np.where(own.possible, own.seconds, np.inf).min(axis=0, initial=np.inf)
         there, back = np.full((2, layers + 1), np.inf)
         there[0] = back[layers] = 0.0
         for b in range(1, layers + 1):
@@ -159,38 +193,52 @@ class Walk:
 
     @cached_property
     def _shortest_hop(self) -> float:
-        return float(self.instance.hop[self.link].min(initial=np.inf))
+        return float(self.stages.links.seconds.min(initial=np.inf))
 
     def _outside(self, first: np.ndarray, layers: np.ndarray) -> np.ndarray:
         """Least seconds of all that comes before and after stages of so many layers from layer `first`."""
-        (there, back), total = self._around, self.instance.problem.model.layers
-        last = first + layers
-        inside = last < total
+        if not np.isfinite(self._most_seconds):
+            return np.zeros(len(layers))
+        (there, back), last = self._around, first + layers
         with np.errstate(invalid="ignore"):
             hops = np.where(first > 0, self._shortest_hop, 0.0)
-            hops = hops + np.where(inside, self._shortest_hop, 0.0)
+            hops = hops + np.where(last < self._layers, self._shortest_hop, 0.0)
         return there[first] + back[last] + hops
 
-    def _roles(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
-        """Begin, end, layers, kind of span and the least time around it, of all stages with the same positions."""
-        kind, total = self.instance.spans.kind, self.instance.problem.model.layers
-        if not self._counts_layers:
-            for first in range(total):
-                for last in range(first + 1, total + 1):
-                    sizes = np.array([last - first])
-                    outside = self._outside(np.array([first]), sizes)
-                    yield first, last, sizes, kind[first, sizes - 1], outside
+    def _outside_anywhere(self, layers: np.ndarray, ends: int) -> np.ndarray:
+        """The same of stages that leave so many layers at either end of the model, at least."""
+        if not np.isfinite(self._most_seconds):
+            return np.zeros(len(layers))
+        firsts = [np.arange(ends, self._layers - ends - n + 1) for n in layers.tolist()]
+        return np.array(
+            [
+                self._outside(f, np.full_like(f, n)).min()
+                for f, n in zip(firsts, layers, strict=True)
+            ]
+        )
+
+    def _roles(self) -> Iterator[tuple[int, np.ndarray | int, np.ndarray, np.ndarray, np.ndarray]]:
+        """First position, last one, layers, kind of span and least time around it, of stages that begin together."""
+        kind, total, size = self._spans.kind, self._layers, np.arange(1, self._layers + 1)
+        if self._spans.uniform:
+            yield 1, 1, size, kind[0], self._outside_anywhere(size, 0)
             return
-        size = np.arange(1, total)
-        zero = np.zeros_like(size)
-        yield 0, 1, size, kind[0, size - 1], self._outside(zero, size)
-        inner = np.arange(1, total - 1)
-        if len(inner):
-            around = [self._outside(np.arange(1, total - n), np.array(n)).min() for n in inner]
-            yield 1, 1, inner, kind[1, inner - 1], np.array(around)
-        yield 1, 2, size, kind[total - size, size - 1], self._outside(total - size, size)
-        whole = np.array([total])
-        yield 0, 2, whole, kind[0, whole - 1], np.zeros(1)
+        if not self._spans.alike_inside:
+            for first in range(total):
+                own = size[: total - first]
+                yield (
+                    first,
+                    first + own,
+                    own,
+                    kind[first, own - 1],
+                    self._outside(first + 0 * own, own),
+                )
+            return
+        part, inner, zero = size[:-1], size[:-2], 0 * size[:-1]
+        yield 0, 1, part, kind[0, part - 1], self._outside(zero, part)
+        yield 1, 1, inner, kind[min(1, total - 1), inner - 1], self._outside_anywhere(inner, 1)
+        yield 1, 2, part, kind[total - part, part - 1], self._outside(total - part, part)
+        yield 0, 2, size[-1:], kind[0, total - 1 :], np.zeros(1)
 
     @cached_property
     def arcs(self) -> Arcs:
@@ -200,62 +248,100 @@ class Walk:
         ------
         TooLarge
         """
-        stage, seconds, most = self.stage, self.instance.seconds, self._most_seconds
-        parts, number = [np.zeros((5, 0), dtype=int)], 0
+        own, most, number = self.stages, self._most_seconds * (1 + SOLVER), 0
+        parts = [np.zeros((5, 0), dtype=int)]
+        times = [np.zeros(0)]
         for begin, end, layers, span, outside in self._roles():
-            fits = stage[:, span] & (seconds[:, span] + outside <= most * (1 + SOLVER))
-            c, i = np.nonzero(fits)
-            number += len(c)
-            if number > _MOST_COLUMNS:
-                raise TooLarge(
-                    f"{self.instance.problem.name} has more than {_MOST_COLUMNS:,} stages in one "
-                    "program; a smaller max_gpus_per_stage or same_type_stages=True leaves fewer",
-                    {"columns": number},
-                )
-            ends = np.full_like(c, begin), np.full_like(c, end)
-            parts.append(np.stack([c, *ends, layers[i], span[i]]))
-        return Arcs(*np.concatenate(parts, axis=1))
+            fits = own.possible[:, span]
+            if self._timed:
+                fits = fits & (own.seconds[:, span] + outside <= most)
+            if self._timed or not self._spans.alike_inside:
+                r, i = np.nonzero(fits)
+                j = i
+            else:  # runs of sizes
+                turns = np.diff(fits.astype(np.int8), axis=1, prepend=0, append=0)
+                (r, i), (_, after) = np.nonzero(turns > 0), np.nonzero(turns < 0)
+                j = after - 1
+            number += len(r)
+            self._refuse(number, "stages")
+            ends = np.broadcast_to(end, layers.shape)[i]
+            parts.append(np.stack([r, np.full_like(r, begin), ends, layers[i], layers[j]]))
+            times.append(own.seconds[r, span[i]])
+        recipe, first, last, low, high = np.concatenate(parts, axis=1)
+        return Arcs(recipe, first, last, low, high, np.concatenate(times))
+
+    def _refuse(self, number: int, what: str) -> None:
+        """Raise `TooLarge` where there are more than a solver can hold."""
+        if number > _MOST_COLUMNS:
+            raise TooLarge(
+                f"{self.stages.problem.name} has more than {_MOST_COLUMNS:,} {what} in one "
+                "program; a smaller max_gpus_per_stage or same_type_stages=True leaves fewer",
+                {"columns": number},
+            )
 
     @cached_property
-    def _link_kinds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Link kind of every arc, and seconds of a hop between any two (infinite: not allowed); shapes (P,), (J, J)."""
-        table = self.instance
-        hop = np.where(self.link, table.hop if self._timed else 0.0, np.inf)
-        hop[hop > self._most_seconds * (1 + SOLVER)] = np.inf
-        return link_kinds(table.composition[self.arcs.composition] > 0, hop)
+    def _entered(self) -> np.ndarray:
+        """How each arc is entered; shape (P,)."""
+        return self.stages.links.enter[self.stages.kind[self.arcs.recipe]]
 
-    @property
-    def _timed(self) -> bool:
-        return bool(self.cost.per_second or np.isfinite(self._most_seconds))
+    @cached_property
+    def _left(self) -> np.ndarray:
+        """How each arc is left; shape (P,)."""
+        return self.stages.links.leave[self.stages.kind[self.arcs.recipe]]
 
     @cached_property
     def hops(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Position, link kind that arrives and link kind that leaves of every hop; shape (Y,) each."""
-        kind, between = self._link_kinds
-        parts = [np.zeros((3, 0), dtype=int)]
+        """Position, how what comes is left and how what goes is entered, of every hop; shape (Y,) each."""
+        arcs, parts, number = self.arcs, [np.zeros((3, 0), dtype=int)], 0
+        seconds = self.stages.links.seconds
+        allowed = np.isfinite(seconds) & (seconds <= self._most_seconds * (1 + SOLVER))
         for m in range(1, self._last):
-            come, go = np.unique(kind[self.arcs.end == m]), np.unique(kind[self.arcs.begin == m])
-            i, j = np.nonzero(np.isfinite(between[np.ix_(come, go)]))
+            come = np.unique(self._left[arcs.end == m])
+            go = np.unique(self._entered[arcs.begin == m])
+            between = allowed[np.ix_(come, go)]
+            number += int(between.sum())
+            self._refuse(number, "hops")
+            i, j = np.nonzero(between)
             parts.append(np.stack([np.full_like(i, m), come[i], go[j]]))
+            if self._spans.uniform:
+                parts.append(np.stack([np.full_like(go, m), np.full_like(go, OUTSIDE), go]))
+                parts.append(np.stack([np.full_like(come, m), come, np.full_like(come, OUTSIDE)]))
         return tuple(np.concatenate(parts, axis=1))
 
     @cached_property
     def _columns(self) -> Columns:
-        return Columns({"n": len(self.arcs.composition), "y": len(self.hops[0])})
+        """n: stages of each arc; u: GPUs of each class that are freely mixed; y: hops; b: stages in nodes."""
+        return Columns(
+            {
+                "n": len(self.arcs.recipe),
+                "u": sum(len(m.classes) for m in self.stages.mixed),
+                "y": len(self.hops[0]),
+                "b": sum(packing.columns for packing in self.stages.packings),
+            }
+        )
+
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        """The class of every column u."""
+        return np.array([a for m in self.stages.mixed for a in m.classes], dtype=int)
 
     def _sum(self, weight: Weight) -> np.ndarray:
         """What every column adds to a sum."""
-        table, arcs, (_, come, go) = self.instance, self.arcs, self.hops
-        of_stage = table.composition[arcs.composition] @ weight.per_gpu
-        if not weight.per_second:
-            return np.concatenate([of_stage, np.zeros(len(come))])
-        of_stage = of_stage + weight.per_second * table.seconds[arcs.composition, arcs.span]
-        return np.concatenate([of_stage, weight.per_second * self._link_kinds[1][come, go]])
+        columns, arcs, (_, come, go) = self._columns, self.arcs, self.hops
+        out = np.zeros(columns.total)
+        of_stage = self.stages.gpus[arcs.recipe] @ weight.per_gpu + weight.per_stage
+        out[columns.slices["n"]] = of_stage + weight.per_second * arcs.seconds
+        out[columns.slices["u"]] = weight.per_gpu[self._drawn]
+        if weight.per_second:
+            inside = (come != OUTSIDE) & (go != OUTSIDE)
+            seconds = np.where(inside, self.stages.links.seconds[come, go], 0.0)
+            out[columns.slices["y"]] = weight.per_second * seconds
+        return out
 
     @cached_property
     def _unit(self) -> float:
         """What the objective is counted in: the least that a pipeline may have, in 1,000 units."""
-        least = self.cost.per_second * min(self._around[0][-1], 1e300)
+        least = self.cost.per_second * min(self.shortest, 1e300) if self.cost.per_second else 0.0
         gpus = self.cost.per_gpu[self.cost.per_gpu > 0]
         least = max(least, float(gpus.min(initial=np.inf)) if len(gpus) else 0.0, self.known)
         return least / _UNITS or 1.0
@@ -264,13 +350,14 @@ class Walk:
     def program(self) -> LinearProgram:
         """The least cost, as the greatest of its negative."""
         columns, arcs = self._columns, self.arcs
-        gpus, count = self.instance.composition[arcs.composition], self.instance.classes.count
-        often = np.where(gpus > 0, count // np.maximum(gpus, 1), count.sum()).min(axis=1)
+        most = self.stages.most[arcs.recipe]
         upper = np.full(columns.total, np.inf)
-        upper[columns.slices["n"]] = np.where(arcs.begin == arcs.end, often, 1)
+        upper[columns.slices["n"]] = np.where(arcs.begin == arcs.end, most, np.minimum(most, 1))
         integer = np.ones(columns.total, dtype=bool)
-        # With whole n, whole y are among the cheapest: rows of a transport problem. Rows of
-        # circuits and limits on time break that.
+        # With whole n, whole u and y are among the cheapest: rows of transport problems. Rows of
+        # circuits and limits on time break that for y; and u is off by a millionth, which a limit on
+        # money multiplies by a price.
+        integer[columns.slices["u"]] = bool(self.limits)
         integer[columns.slices["y"]] = bool(self.circuits) or np.isfinite(self._most_seconds)
         objective = -self._sum(self.cost) / self._unit
         return LinearProgram(
@@ -278,44 +365,83 @@ class Walk:
         )
 
     def _rows(self) -> dict[str, RowBlock]:
-        columns, arcs, (at, come, go) = self._columns, self.arcs, self.hops
-        kind, between = self._link_kinds
-        kinds, count = len(between), self.instance.classes.count
-        nodes, width = (self._last + 1) * kinds, len(kind)
-        ends, begins = np.flatnonzero(arcs.end < self._last), np.flatnonzero(arcs.begin > 0)
-        arrive = incidence(arcs.end[ends] * kinds + kind[ends], nodes, ends, width)
-        leave = incidence(arcs.begin[begins] * kinds + kind[begins], nodes, begins, width)
-        per_class = sp.csr_array(self.instance.composition[arcs.composition].T.astype(float))
-        blocks = {
-            "class_capacity": columns.rows({"n": per_class}),
-            "arrive": columns.rows({"n": arrive, "y": -incidence(at * kinds + come, nodes)}, 0, 0),
-            "leave": columns.rows({"y": incidence(at * kinds + go, nodes), "n": -leave}, 0, 0),
-            "start": columns.rows({"n": _row(arcs.begin == 0)}, 1, 1),
-            "end": columns.rows({"n": _row(arcs.end == self._last)}, 1, 1),
-        }
-        blocks["class_capacity"].upper[:] = count
-        if self._counts_layers:
-            layers = float(self.instance.problem.model.layers)
-            blocks["layers"] = columns.rows({"n": _row(arcs.layers)}, layers, layers)
+        columns, arcs, (_, come, go) = self._columns, self.arcs, self.hops
+        recipes = incidence(arcs.recipe, len(self.stages.gpus))
+        per_class = sp.csr_array(self.stages.gpus.T.astype(float)) @ recipes
+        drawn = incidence(self._drawn, per_class.shape[0])
+        blocks = {"class_capacity": columns.rows({"n": per_class, "u": drawn})}
+        blocks["class_capacity"].upper[:] = self.stages.classes.count
+        blocks |= self._node_rows(recipes) | self._flow_rows()
+        if self.stages.mixed:
+            blocks["draws"] = self._draws(recipes)
+        first, last = arcs.begin == 0, arcs.end == self._last
+        blocks["start"] = columns.rows({"n": _row(first), "y": _row(come == OUTSIDE)}, 1, 1)
+        blocks["end"] = columns.rows({"n": _row(last), "y": _row(go == OUTSIDE)}, 1, 1)
+        if self._spans.alike_inside:
+            most = float(self._layers)
+            fewest = most if self.fewest is None else self.fewest
+            if (arcs.low == arcs.high).all():
+                blocks["layers"] = columns.rows({"n": _row(arcs.low)}, fewest, most)
+            else:
+                blocks["at_most_all_layers"] = columns.rows({"n": _row(arcs.low)}, upper=most)
+                blocks["at_least_all_layers"] = columns.rows({"n": _row(arcs.high)}, lower=fewest)
         for i, (weight, most) in enumerate(self.limits):
             scale = most or 1.0
             row = self._sum(weight) / scale
             parts = {group: _row(row[where]) for group, where in columns.slices.items()}
             blocks[f"limit_{i}"] = columns.rows(parts, upper=most / scale)
         for i, inside in enumerate(self.circuits):
-            blocks[f"enter_circuit_{i}"] = self._entered(inside, kind)
+            blocks[f"enter_circuit_{i}"] = self._entering(inside)
         return blocks
 
-    def _entered(self, inside: np.ndarray, kind: np.ndarray) -> RowBlock:
-        """No stage of the link kinds `inside`, unless a hop from another kind or the start leads to them."""
-        arcs, (_, come, go) = self.arcs, self.hops
-        most = min(int(self.instance.classes.count.sum()), self.instance.problem.model.layers)
-        begins = np.isin(kind, inside) & (arcs.begin == 0)
-        stages = np.isin(kind, inside) - most * begins.astype(float)
-        entering = np.isin(go, inside) & ~np.isin(come, inside)
-        return self._columns.rows({"n": _row(stages), "y": _row(-most * entering)}, upper=0)
+    def _flow_rows(self) -> dict[str, RowBlock]:
+        """At every position, stages are left by hops and entered by hops."""
+        columns, arcs, (at, come, go) = self._columns, self.arcs, self.hops
+        lefts, enters = self.stages.links.seconds.shape
+        ends, begins = np.flatnonzero(arcs.end < self._last), np.flatnonzero(arcs.begin > 0)
+        from_stage, to_stage = np.flatnonzero(come != OUTSIDE), np.flatnonzero(go != OUTSIDE)
+        stages, hops = len(arcs.recipe), len(at)
+        nodes = (self._last - 1) * lefts, (self._last - 1) * enters
+        arrive = incidence(((arcs.end - 1) * lefts + self._left)[ends], nodes[0], ends, stages)
+        go_on = incidence(((at - 1) * lefts + come)[from_stage], nodes[0], from_stage, hops)
+        come_on = incidence(((at - 1) * enters + go)[to_stage], nodes[1], to_stage, hops)
+        leave = incidence(
+            ((arcs.begin - 1) * enters + self._entered)[begins], nodes[1], begins, stages
+        )
+        return {
+            "arrive": columns.rows({"n": arrive, "y": -go_on}, 0, 0),
+            "leave": columns.rows({"y": come_on, "n": -leave}, 0, 0),
+        }
 
-    def least(self, deadline: Deadline) -> Found:
+    def _draws(self, recipes: sp.csr_array) -> RowBlock:
+        """The GPUs that are freely mixed add up to what their stages need."""
+        mixed = self.stages.mixed
+        needed = sp.diags_array([float(m.gpus) for m in mixed]) @ recipes[[m.recipe for m in mixed]]
+        taken = incidence(
+            np.repeat(np.arange(len(mixed)), [len(m.classes) for m in mixed]), len(mixed)
+        )
+        return self._columns.rows({"u": taken, "n": -needed}, 0, 0)
+
+    def _node_rows(self, recipes: sp.csr_array) -> dict[str, RowBlock]:
+        """Stages that must lie inside one node each fit into the nodes."""
+        blocks, offset = dict[str, RowBlock](), 0
+        for i, packing in enumerate(self.stages.packings):
+            rows = packing.rows(self._columns, offset, recipes)
+            blocks |= {f"nodes_{i}_{j}": block for j, block in enumerate(rows)}
+            offset += packing.columns
+        return blocks
+
+    def _entering(self, circuit: Circuit) -> RowBlock:
+        """No stage is entered at a node of the circuit, unless the walk comes there from outside."""
+        arcs, (_, come, go) = self.arcs, self.hops
+        most = min(int(self.stages.classes.count.sum()), self._layers)
+        inside = np.isin(self._entered, circuit.enter) & (arcs.begin > 0)
+        comes = np.isin(self._left, circuit.leave) & (arcs.end < self._last) & ~inside
+        hops = np.isin(go, circuit.enter) & ~np.isin(come, circuit.leave)
+        stages = inside - most * comes.astype(float)
+        return self._columns.rows({"n": _row(stages), "y": _row(-most * hops)}, upper=0)
+
+    def solved(self, deadline: Deadline) -> "Solved":
         """Solve, with one circuit after the other forbidden until the stages are one pipeline.
 
         Raises
@@ -323,84 +449,87 @@ class Walk:
         TooLarge
             There are too many stages to list.
         """
-        walk, bound = self, -np.inf
+        walk, bound, nodes = self, -np.inf, 0
         while True:
-            if not len(walk.arcs.composition):
-                return Found(None, np.inf)
-            run = choice.run_program(walk.program, deadline=deadline)
+            if not len(walk.arcs.recipe):
+                return Solved(walk, None, np.inf, None, nodes, 0, 0)
+            program = walk.program
+            size = program.size["variables"], program.size["rows"]
+            run = choice.run_program(program, deadline=deadline)
+            nodes += run.nodes
             if run.status == "infeasible":
-                return Found(None, np.inf)
+                return Solved(walk, None, np.inf, None, nodes, *size)
             if run.bound is not None:
                 bound = max(bound, (-run.bound - 2 * SOLVER) * walk._unit)
             if run.x is None:
-                return Found(None, bound, run.stopped_by)
+                return Solved(walk, None, bound, run.stopped_by, nodes, *size)
             order, apart = walk._order(run.x)
-            if not len(apart):
-                return Found(walk._placement(order), bound, run.stopped_by)
+            if not apart:
+                return Solved(walk, order, bound, run.stopped_by, nodes, *size)
             if run.stopped_by is not None:
-                return Found(None, bound, run.stopped_by)
-            if any(np.array_equal(apart, known) for known in walk.circuits):
+                return Solved(walk, None, bound, run.stopped_by, nodes, *size)
+            if any(
+                all(map(np.array_equal, own, known)) for own in apart for known in walk.circuits
+            ):
                 raise PipelabError("a solver returned stages that make no pipeline")
-            walk = replace(walk, circuits=(*walk.circuits, apart))
+            walk = replace(walk, circuits=(*walk.circuits, *apart))
 
-    def _order(self, x: np.ndarray) -> tuple[list[int], np.ndarray]:
-        """Arcs in the order of the walk, over every hop as often as it is used (Hierholzer), and link kinds apart."""
-        arcs, (at, come, go), kind = self.arcs, self.hops, self._link_kinds[0]
+    def least(self, deadline: Deadline) -> Found:
+        """The cheapest pipeline; see `solved`."""
+        end = self.solved(deadline)
+        placement = None if end.order is None else end.walk._placement(end.order)
+        return Found(placement, *end[2:])
+
+    def _order(self, x: np.ndarray) -> tuple[list[int], tuple[Circuit, ...]]:
+        """Arcs in the order of the walk, over every hop as often as it is used (Hierholzer), and the circuits apart."""
+        arcs, (at, come, go) = self.arcs, self.hops
         number = np.rint(x[self._columns.slices["n"]]).astype(int)
         times = np.rint(x[self._columns.slices["y"]]).astype(int)
-        left: dict[tuple[int, int], list[int]] = {}
-        for p in np.flatnonzero(number)[::-1].tolist():  # the last stage of all is taken last
-            left.setdefault((int(arcs.begin[p]), int(kind[p])), []).extend([p] * int(number[p]))
-        to: dict[tuple[int, int], list[int]] = {}
+        used = np.flatnonzero(number)
+        start = 0, "outside", OUTSIDE
+        leads: dict[tuple[int, str, int], list[tuple[int, tuple[int, str, int]]]] = {}
+        # from every node what may be next, and the node reached: long stages first, the last one of all last
+        for p in used[np.lexsort((arcs.high[used], -arcs.end[used]))].tolist():
+            begin, end = int(arcs.begin[p]), int(arcs.end[p])
+            node = (begin, "enter", int(self._entered[p])) if begin else start
+            reached = end, "leave", int(self._left[p])
+            leads.setdefault(node, []).extend([(p, reached)] * number[p])
         for h in np.flatnonzero(times).tolist():
-            to.setdefault((int(at[h]), int(come[h])), []).extend([int(go[h])] * int(times[h]))
-        path = [next(p for p in np.flatnonzero(number).tolist() if arcs.begin[p] == 0)]
-        left[0, int(kind[path[0]])].remove(path[0])
-        walked: list[int] = []
-        while path:
-            p = path[-1]
-            place = int(arcs.end[p]), int(kind[p])
-            if to.get(place):
-                path.append(left[place[0], to[place].pop()].pop())
-            else:
-                walked.append(path.pop())
-        apart = np.unique([kind[p] for rest in left.values() for p in rest]).astype(int)
-        return walked[::-1], apart
+            node = (int(at[h]), "leave", int(come[h])) if come[h] != OUTSIDE else start
+            reached = int(at[h]), "enter", int(go[h])
+            leads.setdefault(node, []).extend([(OUTSIDE, reached)] * times[h])
+        parts = []
+        while begins := [x for x in (start, *leads) if leads.get(x)]:
+            path, walked = [(OUTSIDE, begins[0])], list[int]()
+            while path:
+                following = leads.get(path[-1][1])
+                if following:
+                    path.append(following.pop())
+                else:
+                    walked.append(path.pop()[0])
+            parts.append([p for p in walked[::-1] if p != OUTSIDE])
+        order, *apart = parts
+        circuits = (Circuit(np.unique(self._entered[p]), np.unique(self._left[p])) for p in apart)
+        return order, tuple(circuits)
 
     def _placement(self, order: list[int]) -> Placement:
-        """GPU ids for these stages: the lowest of each class that are still free."""
-        free = [iter(members.tolist()) for members in self.instance.classes.members]
-        rows = self.instance.composition[self.arcs.composition[order]]
-        return Placement.of(
-            (layers, tuple(next(free[a]) for a, n in enumerate(row) for _ in range(n)))
-            for layers, row in zip(self.arcs.layers[order].tolist(), rows.tolist(), strict=True)
-        )
+        """Layers and GPU ids for these arcs."""
+        sizes = _spread(self.arcs.low[order], self.arcs.high[order], self._layers)
+        weights = [self.cost, *(limit.weight for limit in self.limits)]
+        prices = (w.per_gpu for w in weights if len(set(w.per_gpu.tolist())) > 1)
+        gpus = self.stages.assigned(self.arcs.recipe[order].tolist(), next(prices, None))
+        return Placement.of(zip(sizes, gpus, strict=True))
 
 
-def link_kinds(used: np.ndarray, hop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sets of classes with the same links to all others are one link kind.
-
-    Parameters
-    ----------
-    used : bool array, shape (P, A)
-        The classes of each stage.
-    hop : float array, shape (A, A)
-        Seconds from class to class; infinite where there is no hop.
-
-    Returns
-    -------
-    kind : int array, shape (P,)
-    between : float array, shape (J, J)
-        Seconds from a stage of one kind to a stage of another: the slowest pair of their classes.
-    """
-    support, which = np.unique(used, axis=0, return_inverse=True)
-    out = np.array([hop[s].max(axis=0) for s in support]).reshape(len(support), -1)
-    back = np.array([hop[:, s].max(axis=1) for s in support]).reshape(len(support), -1)
-    _, first, kind = np.unique(
-        np.hstack([out, back]), axis=0, return_index=True, return_inverse=True
-    )
-    between = np.array([[out[g][support[h]].max() for h in first] for g in first])
-    return kind.reshape(-1)[which.reshape(-1)], between
+def _spread(low: np.ndarray, high: np.ndarray, layers: int) -> list[int]:
+    """Give every stage its fewest layers, then one more at a time to the shortest that may have more."""
+    size = low.copy()
+    for _ in range(layers - int(size.sum())):
+        open_to_more = np.flatnonzero(size < high)
+        size[open_to_more[size[open_to_more].argmin()]] += 1
+    if size.sum() != layers:
+        raise PipelabError("a solver returned stages that do not hold all layers")
+    return size.tolist()
 
 
 def _row(values: np.ndarray) -> sp.csr_array:

@@ -37,10 +37,10 @@ from pipelab.engine.deployments.mixes import (
 from pipelab.engine.deployments.pricing import Pricing, StageOf
 from pipelab.engine.deployments.workloads import Offer
 from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.formulations.aggregated.recipes import Recipe, Recipes, recipes_at
+from pipelab.engine.formulations.aggregated.recipes import recipes_at
 from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.stages import OUTSIDE, Stages, stages_of
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
-from pipelab.engine.walk import link_kinds
 from pipelab.fields import given
 
 MOST_MIXES = 4_000_000  # half a megabyte for each set of mixes
@@ -271,65 +271,62 @@ class ReachableMixes:
 
     def at(self, index: int) -> Reachable:
         """The mixes of rate number `index`."""
-        recipes, ends = self._recipes(index), 0
-        for mixes in self._filled(recipes)[-1].values():
+        stages, ends = self._stages(index), 0
+        for mixes in self._filled(stages)[-1].values():
             ends |= mixes
-        return Reachable(ends, not recipes.order.narrowed and self._few(recipes))
+        return Reachable(ends, not stages.links.narrowed and self._few(stages))
 
     def stages(self, index: int, mix: tuple[int, ...]) -> list[StageOf]:
         """The stages of a pipeline of at least rate number `index` that uses just this mix."""
-        recipes = self._recipes(index)
-        filled, ways = self._filled(recipes), self._ways(recipes)
+        found = self._stages(index)
+        filled, ways = self._filled(found), self._ways(found)
         layers = len(filled) - 1
         state = next(s for s, mixes in filled[layers].items() if self.mixes.has(mixes, mix))
         stages: list[StageOf] = []
         while layers:
-            layers, state, stage = self._step_back(recipes, filled, ways, layers, state, mix)
+            layers, state, stage = self._step_back(found, filled, ways, layers, state, mix)
             mix = tuple(n - m for n, m in zip(mix, stage[1], strict=True))
             stages.append(stage)
         return stages[::-1]
 
     def _step_back(
         self,
-        recipes: Recipes,
+        found: Stages,
         filled: list[dict[int, int]],
-        ways: list[tuple[Recipe, list[tuple[int, ...]], np.ndarray]],
+        ways: list[tuple[int, list[tuple[int, ...]], np.ndarray]],
         layers: int,
         state: int,
         mix: tuple[int, ...],
     ) -> tuple[int, int, StageOf]:
         """A last stage with which so many layers, this state and this mix are reached, and from where."""
-        order = recipes.order
+        links = found.links
         for before in range(layers):
-            for recipe, drawn, spans in ways:
-                if (
-                    order.leads_to[recipe.link_kind] != state
-                    or not spans[before, layers - before - 1]
-                ):
+            for link_kind, drawn, spans in ways:
+                if links.leave[link_kind] != state or not spans[before, layers - before - 1]:
                     continue
                 for gpus in drawn:
                     left = [n - m for n, m in zip(mix, gpus, strict=True)]
                     if min(left) < 0:
                         continue
                     for old, mixes in filled[before].items():
-                        if order.entry[recipe.link_kind, old] and self.mixes.has(mixes, left):
+                        if links.follows(old, link_kind) and self.mixes.has(mixes, left):
                             return before, old, (layers - before, gpus)
         raise AssertionError("a mix was reached from nowhere")
 
-    def _filled(self, recipes: Recipes) -> list[dict[int, int]]:
-        """The set of mixes by number of layers and state."""
-        order = recipes.order
+    def _filled(self, found: Stages) -> list[dict[int, int]]:
+        """The set of mixes by number of layers and how the last stage is left."""
+        links = found.links
         layers = self.rates.problem.model.layers
-        ways = self._ways(recipes)
-        only_longest = order.free and self.longest_is_best
+        ways = self._ways(found)
+        only_longest = links.free and self.longest_is_best
         sets: list[dict[int, int]] = [defaultdict(int) for _ in range(layers + 1)]
-        sets[0][0] = self.mixes.none
+        sets[0][OUTSIDE] = self.mixes.none
         for at in range(layers):
             self.deadline.check()
-            for recipe, drawn, spans in ways:
+            for link_kind, drawn, spans in ways:
                 here = 0
                 for state, mixes in sets[at].items():
-                    if order.entry[recipe.link_kind, state]:
+                    if links.follows(state, link_kind):
                         here |= mixes
                 sizes = np.flatnonzero(spans[at, : layers - at]) + 1
                 if not here or not len(sizes):
@@ -337,34 +334,36 @@ class ReachableMixes:
                 reached = 0
                 for gpus in drawn:
                     reached |= self.mixes.more(here, gpus)
-                state = int(order.leads_to[recipe.link_kind])
+                state = int(links.leave[link_kind])
                 for size in sizes[-1:] if only_longest else sizes:
                     sets[at + size][state] |= reached
         return sets
 
-    def _recipes(self, index: int) -> Recipes:
+    def _stages(self, index: int) -> Stages:
         return recipes_at(self.rates, float(self.rates.thresholds[index]), deadline=self.deadline)
 
-    def _ways(self, recipes: Recipes) -> list[tuple[Recipe, list[tuple[int, ...]], np.ndarray]]:
-        """Of every recipe: its possible GPUs by class, and which spans it is for by first layer and size."""
+    def _ways(self, found: Stages) -> list[tuple[int, list[tuple[int, ...]], np.ndarray]]:
+        """Of every recipe: link kind, possible GPUs by class, and which spans it is for by first layer and size."""
         kind = runs_of(self.rates.problem.model).kind
-        few = self._few(recipes)
+        few = self._few(found)
         return [
-            (recipe, list(self._drawn(recipe, few)), np.isin(kind, recipe.spans))
-            for recipe in recipes.recipes
+            (link_kind, list(self._drawn(found.draws(r), few)), found.possible[r, kind])
+            for r, link_kind in enumerate(found.kind.tolist())
         ]
 
-    def _few(self, recipes: Recipes) -> bool:
+    def _few(self, found: Stages) -> bool:
         """Whether all ways to draw GPUs can be listed."""
-        return _number_of_ways(recipes) <= _MOST_WAYS
+        return _number_of_ways(found) <= _MOST_WAYS
 
-    def _drawn(self, recipe: Recipe, every: bool) -> Iterator[tuple[int, ...]]:
+    def _drawn(
+        self, draws: list[tuple[int, tuple[int, ...]]], every: bool
+    ) -> Iterator[tuple[int, ...]]:
         """GPUs of each class that the draws of a recipe can take; of one class each unless `every`."""
         seen = set()
         count = self.rates.classes.count
         choices = [
             combinations_with_replacement(own, n) if every else [(a,) * n for a in own]
-            for n, own in recipe.draws
+            for n, own in draws
         ]
         for drawn in product(*choices):
             gpus = [0] * len(count)
@@ -392,9 +391,9 @@ class ReachableMixes:
         return bool((rate[:, parts] >= rate[:, wholes]).all())
 
 
-def _number_of_ways(recipes: Recipes) -> int:
+def _number_of_ways(found: Stages) -> int:
     return sum(
-        prod(comb(len(own) + n - 1, n) for n, own in recipe.draws) for recipe in recipes.recipes
+        prod(comb(len(own) + n - 1, n) for n, own in found.draws(r)) for r in range(len(found.kind))
     )
 
 
@@ -466,24 +465,6 @@ def _bracket(true_at: Callable[[int], bool], least: int, high: int) -> tuple[int
     while low > least and not true_at(low):
         high, low, step = low - 1, max(least, low - step), 2 * step
     return low, high
-
-
-class StageTimes(NamedTuple):
-    """Times of the stages and hops that reach a rate, in seconds; infinite for the others.
-
-    Attributes
-    ----------
-    composition : int array, shape (C, A)
-    stage : float array, shape (C, U)
-    group : int array, shape (C,)
-        Link kind of each composition (`walk.link_kinds`).
-    hop : float array, shape (G, G)
-    """
-
-    composition: np.ndarray
-    stage: np.ndarray
-    group: np.ndarray
-    hop: np.ndarray
 
 
 @dataclass(eq=False)
@@ -585,17 +566,17 @@ class LeastPasses:
 
     def steps(self) -> int:
         """How much one rate takes: numbers of its tables times the stages that may end at each."""
-        times, layers = self._times(0), self.offer.problem.model.layers
-        return (layers + 1) * layers // 2 * len(times.composition) * self.mixes.total
+        found, layers = self._stages(0), self.offer.problem.model.layers
+        return (layers + 1) * layers // 2 * len(found.gpus) * self.mixes.total
 
     def stages(self, index: int, mix: tuple[int, ...]) -> list[StageOf]:
         """The stages of a pipeline of the least time that uses just this mix."""
-        times, tables = self._filled(index)
+        found, tables = self._filled(index)
         kind, at = runs_of(self.offer.problem.model).kind, len(tables) - 1
         group = min(range(len(tables[at])), key=lambda g: tables[at][(g, *mix)])
         stages: list[StageOf] = []
         while at:
-            begin, before, gpus = self._step_back(times, tables, kind, at, group, mix)
+            begin, before, gpus = self._step_back(found, tables, kind, at, group, mix)
             stages.append((at - begin, gpus))
             mix = tuple(n - m for n, m in zip(mix, gpus, strict=True))
             at, group = begin, before
@@ -603,66 +584,68 @@ class LeastPasses:
 
     def _step_back(
         self,
-        times: StageTimes,
+        stages: Stages,
         tables: list[np.ndarray],
         kind: np.ndarray,
         at: int,
         group: int,
         mix: tuple[int, ...],
     ) -> tuple[int, int, tuple[int, ...]]:
-        """Where the last stage begins, the group of the stage before it, and its GPUs."""
-        whole, best = tables[at][(group, *mix)], (np.inf, 0, 0, ())
-        for c in np.flatnonzero(times.group == group):
-            left = np.array(mix) - times.composition[c]
+        """Where the last stage begins, how the stage before it is left, and its GPUs."""
+        whole, best, links = tables[at][(group, *mix)], (np.inf, 0, 0, ()), stages.links
+        for c in np.flatnonzero(links.leave[stages.kind] == group):
+            left = np.array(mix) - stages.gpus[c]
             if (left < 0).any():
                 continue
             for begin in range(at):
-                took = times.stage[c, kind[begin, at - begin - 1]]
+                span = kind[begin, at - begin - 1]
+                took = stages.seconds[c, span] if stages.possible[c, span] else np.inf
                 if begin:
-                    entries = tables[begin][(slice(None), *left)] + times.hop[:, group]
+                    hop = links.seconds[:, links.enter[stages.kind[c]]]
+                    entries = tables[begin][(slice(None), *left)] + hop
                     before, so_far = int(entries.argmin()), float(entries.min(initial=np.inf))
                 else:
                     before, so_far = 0, np.inf if left.any() else 0.0
                 off = abs(so_far + took - whole)
                 if off < best[0]:
-                    best = off, begin, before, tuple(times.composition[c].tolist())
+                    best = off, begin, before, tuple(stages.gpus[c].tolist())
         return best[1:]
 
-    def _times(self, index: int) -> StageTimes:
+    def _stages(self, index: int) -> Stages:
         self.deadline.check()
         floor, table = float(self.offer.rates.thresholds[index]), self.offer.instance
-        stage = np.where(table.useful(table.rate >= floor), table.seconds, np.inf)
-        used = np.isfinite(stage).any(axis=1)
-        hop = np.where(table.link >= floor, table.hop, np.inf)
-        kinds = link_kinds(table.composition[used] > 0, hop)
-        return StageTimes(table.composition[used], stage[used], *kinds)
+        return stages_of(table, table.useful(table.rate >= floor), table.link >= floor, timed=True)
 
-    def _filled(self, index: int) -> tuple[StageTimes, list[np.ndarray]]:
-        """The least time of the first 0, 1, … M layers by group of the last stage and mix; shape (G, mix) each."""
-        times = self._times(index)
+    def _filled(self, index: int) -> tuple[Stages, list[np.ndarray]]:
+        """The least time of the first 0, 1, … M layers, by how the last stage is left and by mix."""
+        stages = self._stages(index)
+        links, enter = stages.links, stages.links.enter[stages.kind].tolist()
         layers, shape = self.offer.problem.model.layers, self.mixes.shape
         kind = runs_of(self.offer.problem.model).kind
-        tables = [np.full((len(times.hop), *shape), np.inf) for _ in range(layers + 1)]
+        tables = [np.full((len(links.seconds), *shape), np.inf) for _ in range(layers + 1)]
         started = np.full(shape, np.inf)
         started[(0,) * len(shape)] = 0.0
-        room = [_room(gpus, shape) for gpus in times.composition.tolist()]
+        room = [_room(gpus, shape) for gpus in stages.gpus.tolist()]
         for at in range(layers):
             entry: dict[int, np.ndarray] = {}
-            for c, group in enumerate(times.group.tolist()):
+            for c, entered in enumerate(enter):
                 self.deadline.check()
-                if group not in entry:
-                    entry[group] = started if not at else _least_entry(tables[at], times.hop, group)
+                if entered not in entry:
+                    hop = links.seconds[:, entered]
+                    entry[entered] = started if not at else _least_entry(tables[at], hop)
                 to, of = room[c]
-                took = times.stage[c, kind[at, : layers - at]]
-                for size in np.flatnonzero(np.isfinite(took)):
-                    here = tables[at + size + 1][group][to]
-                    np.minimum(here, entry[group][of] + took[size], out=here)
-        return times, tables
+                span = kind[at, : layers - at]
+                left = links.leave[stages.kind[c]]
+                for size in np.flatnonzero(stages.possible[c, span]):
+                    here = tables[at + size + 1][left][to]
+                    took = stages.seconds[c, span[size]]
+                    np.minimum(here, entry[entered][of] + took, out=here)
+        return stages, tables
 
 
-def _least_entry(table: np.ndarray, hop: np.ndarray, group: int) -> np.ndarray:
-    """The least time of what comes before a stage of a group, its hop included; of the shape of mixes."""
-    return (table + hop[:, group].reshape(-1, *(1,) * (table.ndim - 1))).min(axis=0)
+def _least_entry(table: np.ndarray, hop: np.ndarray) -> np.ndarray:
+    """The least time of what comes before a stage, the hop to it included; of the shape of mixes."""
+    return (table + hop.reshape(-1, *(1,) * (table.ndim - 1))).min(axis=0)
 
 
 def _room(gpus: Sequence[int], shape: tuple[int, ...]) -> tuple[tuple, tuple]:

@@ -24,6 +24,7 @@ from pipelab.engine.deployments.workloads import Offer
 from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import stage_tables
+from pipelab.engine.stages import stages_of
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.engine.walk import Found, Limit, Walk, Weight
 from pipelab.evaluation import evaluate
@@ -147,10 +148,10 @@ class Pricing:
         """
         instance = self.offer.instance
         reached = float(self.asked[0][which]) * (1 - ONE_ANSWER)
-        stages = instance.useful(instance.rate >= reached)
-        limits = self._limits(which)
-        walk = Walk(instance, stages, instance.link >= reached, Weight(prices), limits)
-        return walk.least(deadline) if len(walk.arcs.composition) <= _MOST_ARCS else None
+        possible, limits = instance.useful(instance.rate >= reached), self._limits(which)
+        stages = stages_of(instance, possible, instance.link >= reached, bool(limits))
+        walk = Walk(stages, Weight(prices), limits)
+        return walk.least(deadline) if len(walk.arcs.recipe) <= _MOST_ARCS else None
 
     def _limits(self, which: int) -> tuple[Limit, ...]:
         """What a pipeline of a rate must keep besides."""

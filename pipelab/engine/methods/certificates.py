@@ -3,30 +3,23 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 
-from pipelab.engine.formulations.aggregated.counting import Counting
+from pipelab.engine.deadline import NEVER
 from pipelab.engine.formulations.aggregated.duals import dual_prices
 from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
-from pipelab.engine.formulations.aggregated.recipes import Recipes, patterns_at
-from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.aggregated.recipes import patterns_at
 from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.formulations.refutation import refute
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.methods.proof import Certificate, programs_of, recipes_of
+from pipelab.engine.methods.proof import Certificate, programs_of, walks_of
 from pipelab.engine.methods.search import Search
 from pipelab.engine.methods.subproblems import Subproblems
-from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.walk import Circuit, Walk
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given
 from pipelab.solving import Result
-
-if TYPE_CHECKING:
-    pass
 
 
 def certificate(result: Result) -> Certificate:
@@ -96,16 +89,17 @@ def certificate(result: Result) -> Certificate:
         return _with_cases(_without_a_path(proof, rates), rates)
     # Each step may leave out less; where mixtures are too many to list, the last one proves
     # nothing.
-    for by, loose in (("whole stages", False), ("links", True), ("links", False)):
-        found = recipes_of(rates, rate, by, loose)
-        most = max(most_layers(own, limits) for own, limits in found)
-        if most < problem.model.layers:
-            if any(own.order.narrowed for own, _ in found):
+    for by in ("whole stages", "links"):
+        walks = walks_of(rates, rate, by)
+        held, circuits = zip(*map(most_layers, walks), strict=True)
+        if max(held) < problem.model.layers:
+            if any(walk.stages.links.narrowed for walk in walks):
                 raise TooLarge(
                     "a proof would have to list too many mixtures of classes",
                     {"classes": len(rates.classes)},
                 )
-            return _with_cases(replace(proof, by=by, most_layers=most, loose=loose), rates)
+            found = replace(proof, by=by, most_layers=max(held), circuits=circuits)
+            return _with_cases(found, rates)
     if result.memory_for is None and "rounds" in result.details:
         own, number = given(result.evaluation), result.in_flight
         expected = (
@@ -153,33 +147,12 @@ def _without_a_path(proof: Certificate, rates: StageRates) -> Certificate:
     return replace(proof, by="position")
 
 
-def most_layers(found: Recipes, limits: Limits) -> int:
-    """The most layers, up to all, that whole stages of these recipes can hold in a pipeline."""
-    form = Counting(found, limits, strict=0 if found.order.free else 2)
-    program = form.program()
-    if not program.columns.total:
-        return 0
-    columns = Columns({**program.columns.sizes, "layers": 1})
-    # The number of layers held is a column of its own here, at most all layers.
-    held = ("at_most_all_layers", "at_least_all_layers")
-    blocks = {
-        name: _widened(block, -1.0 if name in held else 0.0)
-        for name, block in program.blocks.items()
-    }
-    blocks[held[0]].upper[:], blocks[held[1]].lower[:] = 0, 0
-    objective = np.zeros(columns.total)
-    objective[-1] = 1
-    program = LinearProgram(
-        columns, np.zeros(columns.total), np.append(program.upper, found.rates.problem.model.layers),
-        np.append(program.integer, True), objective, blocks,
-    )  # fmt: skip
-    run = run_program(program)
-    return 0 if run.x is None else int(np.rint(given(run.objective)))
-
-
-def _widened(block: RowBlock, value: float) -> RowBlock:
-    """The same rows with one column more."""
-    column = sp.coo_array(np.full((len(block), 1), value))
-    return RowBlock(
-        sp.csr_array(sp.hstack([block.matrix, column])), block.lower.copy(), block.upper.copy()
-    )
+def most_layers(walk: Walk) -> tuple[int, tuple[Circuit, ...]]:
+    """The most layers, up to all, that whole stages can hold in a pipeline; and the circuits that were forbidden."""
+    held, most = 0, walk.stages.problem.model.layers
+    while held < most:
+        enough = (held + most + 1) // 2
+        end = replace(walk, fewest=enough).solved(NEVER)
+        walk = replace(walk, circuits=end.walk.circuits)
+        held, most = (held, enough - 1) if end.order is None else (enough, most)
+    return held, walk.circuits

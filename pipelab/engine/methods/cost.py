@@ -17,22 +17,20 @@ import numpy as np
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.engine.methods.first_placements import Value, best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
 from pipelab.engine.methods.minimum_use import least_use
 from pipelab.engine.methods.prices import (
-    MOST_PRICE_UNITS,
     price_per_hour,
+    prices_of,
+    refuse_unpriced,
     usd_per_million_tokens,
-    whole_prices,
 )
-from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.methods.subproblems import Limits, Subproblems
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, ONE_RATIO, REACHED
-from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
@@ -72,8 +70,8 @@ def solve_for_cost(
     Raises
     ------
     InvalidValue
-        A GPU without a price, prices too fine to be distinguished, a floor or limit that is not a
-        number, or an argument that is not a problem.
+        A GPU without a price, a floor or limit that is not a number, or an argument that is not a
+        problem.
     TooLarge
         Too many mixtures of too many kinds of GPU, where mixtures must be listed.
 
@@ -124,8 +122,6 @@ def solve_for_cost(
 def _by_rates(problem: Problem, at_least: float, deadline: Deadline) -> Result:
     """The same by the rates of full pipelines: a lower bound, and the answer where its placement attains its rate."""
     first = first_search(problem, deadline)
-    if first is not None:
-        prices_or_refuse(first.subproblems.rates, "solve")
     found = incumbents(problem)
     if first is not None and first.best is not None:
         found[first.best] = evaluate(problem, first.best)
@@ -135,7 +131,6 @@ def _by_rates(problem: Problem, at_least: float, deadline: Deadline) -> Result:
     except Ended as end:
         best = best or stand_in(problem, at_least)
         return _unfinished(problem, "cost", deadline, end, _found(problem, best, at_least), best)
-    prices_or_refuse(rates, "solve")
     return cost_of_rates(rates, at_least, deadline, best=best)
 
 
@@ -149,11 +144,7 @@ def cost_of_rates(
 
     `best`: a placement that reaches the floor, if one is known.
     """
-    prices = given(whole_prices(rates))
-    subproblems = Subproblems(rates, deadline, Limits(prices=prices))
-    search = _LeastRatio(
-        subproblems, _floor_index(rates, at_least), _dollars_per_unit(rates, prices)
-    )
+    search = _LeastRatio(Subproblems(rates, deadline), _floor_index(rates, at_least))
     if best is not None:
         search.keep(best)
     search.run()
@@ -182,48 +173,14 @@ def _unfinished(
     )  # fmt: skip
 
 
-def prices_or_refuse(rates: StageRates, what: str) -> tuple[int, ...]:
-    """Whole prices of one GPU of each class.
-
-    Raises
-    ------
-    InvalidValue
-        A price is missing, or prices are too fine for a solver to distinguish.
-    """
-    prices = whole_prices(rates)
-    if prices is not None:
-        return prices
-    refuse_unpriced(rates.problem, what)
-    expected = (
-        "expected prices in whole millionths of a dollar, all GPUs of a placement costing at most "
-        f"{MOST_PRICE_UNITS:,} times their greatest common divisor; round GPU.usd_per_hour to cents"
-    )
-    raise InvalidValue(what, [("problem.cluster", rates.problem.name, expected)])
-
-
-def refuse_unpriced(problem: Problem, what: str) -> None:
-    """Raise `InvalidValue` where a GPU has no price: known before any rate is, however early the end."""
-    missing = sorted({g.type for g in problem.cluster.kinds if g.usd_per_hour is None})
-    if missing:
-        expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
-        raise InvalidValue(what, [("problem.cluster", problem.name, expected)])
-
-
-def _dollars_per_unit(rates: StageRates, prices: tuple[int, ...]) -> float:
-    """Dollars per hour of one whole unit of price."""
-    return given(rates.classes.gpu(0).usd_per_hour) / prices[0]
-
-
 @dataclass
 class _LeastRatio:
     """The state of one search for the least ratio of price to throughput.
 
-    Rates count by their index in `StageRates.thresholds`; ratios are price units per token/s.
+    Rates count by their index in `StageRates.thresholds`; ratios are $ per hour over tokens/s.
 
     Attributes
     ----------
-    dollars : float
-        Per unit of price.
     open : heap of (least ratio possible, first rate, last rate, least price there)
         Runs of rates that may still hold something better.
     left : list of float
@@ -232,15 +189,14 @@ class _LeastRatio:
 
     subproblems: Subproblems
     floor: int
-    dollars: float
-    open: list[tuple[float, int, int, int]] = field(default_factory=list)
+    open: list[tuple[float, int, int, float]] = field(default_factory=list)
     left: list[float] = field(default_factory=list)
     best: Placement | None = None
     ratio: float = math.inf
 
     def run(self) -> None:
         """Look at the floor first; then halve whichever run of rates could hold the least ratio."""
-        cheapest_gpu = min(given(self.subproblems.limits.prices))
+        cheapest_gpu = float(prices_of(self.subproblems.rates.classes).min())
         self._open(self.floor, self.subproblems.highest(), cheapest_gpu)
         at_floor = True
         while self.open and self.subproblems.stopped is None:
@@ -255,12 +211,12 @@ class _LeastRatio:
         """No placement has a lower ratio."""
         return min([self.ratio, *self.left, *(run[0] for run in self.open)])
 
-    def _open(self, first: int, last: int, price: int) -> None:
+    def _open(self, first: int, last: int, price: float) -> None:
         if first <= last:
             ratio = price / self.subproblems.rate(last)
             heapq.heappush(self.open, (ratio, first, last, price))
 
-    def _first_that_could(self, first: int, price: int) -> int:
+    def _first_that_could(self, first: int, price: float) -> int:
         """The first rate of a run at which such a price would be a lower ratio than the best."""
         if self.best is None:
             return first
@@ -274,12 +230,12 @@ class _LeastRatio:
         index = int(np.searchsorted(self.subproblems.rates.thresholds, middle))
         return min(max(index, first), last)
 
-    def _look_at(self, first: int, middle: int, last: int, price: int) -> None:
+    def _look_at(self, first: int, middle: int, last: int, price: float) -> None:
         """Least price at the middle rate, if it is low enough to beat the best ratio at the last rate."""
         sub, most = self.subproblems, None
         if self.best is not None:
-            most = math.ceil(self.ratio * (1 - ONE_RATIO) * sub.rate(last)) - 1
-        sub.limits = replace(sub.limits, price=most)
+            most = self.ratio * (1 - ONE_RATIO) * sub.rate(last)
+        sub.limits = Limits(price=most)
         placement, proven = least_use(sub, "price", middle)
         if placement is not None:
             self.keep(placement)
@@ -322,7 +278,7 @@ def _result(search: _LeastRatio, at_least: float) -> Result:
     rates, problem = sub.rates, sub.rates.problem
     value = throughput = bound = None
     if not math.isinf(search.bound):
-        bound = usd_per_million_tokens(search.bound * search.dollars, 1.0)
+        bound = usd_per_million_tokens(search.bound, 1.0)
     if search.best is not None:
         throughput = sub.throughput(search.best)
         value = usd_per_million_tokens(given(price_per_hour(problem, search.best)), throughput)

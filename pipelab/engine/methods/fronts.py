@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelab.engine.attainable import Least, Pairs, Range, price_units
+from pipelab.engine.attainable import Least, Pairs, Range
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.formulations.aggregated.rates import rates_of_kinds
 from pipelab.engine.formulations.nodes.fewer import fewer_nodes
@@ -118,7 +118,8 @@ def _shortest(pairs: Pairs, floor: float, deadline: Deadline) -> tuple[float, fl
     walk = replace(pairs, deadline=deadline).walk(
         Range(pairs.numbers.first, math.inf), floor, "seconds"
     )
-    times = walk.instance.seconds[walk.stage], walk.instance.hop[walk.link]
+    stages = walk.stages
+    times = stages.seconds[stages.possible], stages.links.seconds[np.isfinite(stages.links.seconds)]
     return walk.shortest, float(max(t.max(initial=0.0) for t in times))
 
 
@@ -196,13 +197,17 @@ def _with_gpus_without_number(
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
     seconds = problem.message_seconds(bandwidth, latency)
     fast = problem.link_throughput(bandwidth) >= floor * (1 - ONE_ANSWER)
-    hop = np.minimum(walk.instance.hop, np.where(fast, seconds, np.inf).min(initial=np.inf))
-    table, stage = replace(walk.instance, hop=hop), walk.stage
+    stages = walk.stages
+    hop = np.minimum(stages.links.seconds, np.where(fast, seconds, np.inf).min(initial=np.inf))
+    stages = stages._replace(links=stages.links._replace(seconds=hop))
     if mixed is not None:
+        reach = (mixed > 0) & (mixed >= floor * (1 - ONE_ANSWER))
         seconds = problem.workload.tokens / np.where(mixed > 0, mixed, np.nan)
-        stage = np.concatenate([stage, (mixed > 0) & (mixed >= floor * (1 - ONE_ANSWER))])
-        table = replace(table, seconds=np.concatenate([table.seconds, seconds]))
-    return replace(walk, instance=table, stage=stage, link=np.ones_like(walk.link)).shortest
+        stages = stages._replace(
+            possible=np.concatenate([stages.possible, reach]),
+            seconds=np.concatenate([stages.seconds, seconds]),
+        )
+    return replace(walk, stages=stages).shortest
 
 
 def _least_ratio(pairs: Pairs, floor: float, known: Placement | None) -> Least:
@@ -227,7 +232,7 @@ class _LeastRatio:
         if known is not None:
             self._keep(known)
         least, stopped = math.inf, None
-        cheapest = float(min(price_units(self.pairs.problem).values()))
+        cheapest = min(given(gpu.usd_per_hour) for gpu in self.pairs.problem.cluster.kinds)
         ranges: list[tuple[float, float, float, float]] = []  # ratio, rates from and to, price
         here = 0.0
         try:
@@ -258,18 +263,13 @@ class _LeastRatio:
         least = min([least, self.ratio, *(entry[0] for entry in ranges)])
         if self.best is None and least == math.inf:
             return Least(None, math.inf)
-        return Least(self.best, self._dollars(least), stopped)
+        return Least(self.best, usd_per_million_tokens(least, 1.0), stopped)
 
     def _keep(self, placement: Placement) -> None:
         used = self.pairs.uses(placement, "price")
         ratio = used / evaluate(self.pairs.problem, placement).attainable
         if ratio < self.ratio:
             self.best, self.ratio = placement, ratio
-
-    def _dollars(self, ratio: float) -> float:
-        """Dollars per million tokens of a price in units over tokens/s."""
-        price, units = next(iter(price_units(self.pairs.problem).items()))
-        return usd_per_million_tokens(given(price) / units * ratio, 1.0)
 
 
 def why_none_attains(problem: Problem, floor: float, deadline: Deadline) -> str:

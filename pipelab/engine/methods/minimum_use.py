@@ -1,8 +1,5 @@
 """The least use of GPUs or money among the placements of at least a given rate."""
 
-from dataclasses import replace
-
-from pipelab.engine.formulations.aggregated.usage import price_step
 from pipelab.engine.methods.subproblems import (
     EXACT,
     ONE_CLASS_STAGES,
@@ -14,6 +11,9 @@ from pipelab.placement import Placement
 
 def least_use(subproblems: Subproblems, what: str, index: int) -> tuple[Placement | None, bool]:
     """The placement of at least this rate that uses least; and whether that is proven.
+
+    Without links, and with one class per stage, programs are small. The first gives a lower bound;
+    a placement that reaches the rate and uses no more is the answer, whichever variant found it.
 
     Parameters
     ----------
@@ -29,30 +29,6 @@ def least_use(subproblems: Subproblems, what: str, index: int) -> tuple[Placemen
     placement : Placement or None
         None and proven: there is no such placement.
     proven : bool
-    """
-    placement, proven = _least_by_solver(subproblems, what, index)
-    limits = subproblems.limits
-    if what != "price" or price_step(subproblems.rates, limits.prices) == 1:
-        return placement, proven
-    # A solver minimises to within 1e-6, and here one unit of price is less than that. So demand one
-    # unit less, until there is no such placement.
-    cheaper = placement
-    while cheaper is not None and proven:
-        placement = cheaper
-        less = subproblems.used("price", cheaper) - 1
-        subproblems.limits = replace(limits, price=less)
-        cheaper, proven = _least_by_solver(subproblems, what, index)
-    subproblems.limits = limits
-    return cheaper or placement, proven
-
-
-def _least_by_solver(
-    subproblems: Subproblems, what: str, index: int
-) -> tuple[Placement | None, bool]:
-    """The same within a solver's tolerance.
-
-    Without links, and with one class per stage, programs are small. The first gives a lower bound;
-    a placement that reaches the rate and uses no more is the answer, whichever variant found it.
     """
     layers = subproblems.rates.problem.model.layers
     weights = {"price": 1.0} if what == "price" else {"gpus": layers + 1.0, "stages": 1.0}

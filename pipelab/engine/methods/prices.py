@@ -1,18 +1,14 @@
-"""What GPUs cost: per hour, per million tokens, and in whole units that a solver compares exactly."""
+"""What GPUs cost: per hour, and per million tokens."""
 
 import math
 
 import numpy as np
 
-from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.formulations.aggregated.usage import COARSE_UNITS, price_step
-from pipelab.engine.tolerances import WHOLE_PRICE
+from pipelab.engine.formulations.aggregated.classes import Classes
+from pipelab.errors import InvalidValue
+from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-
-# Prices are split in two places (`formulations.aggregated.usage`); each stays below what a solver
-# tells apart.
-MOST_PRICE_UNITS = COARSE_UNITS * 20_000
 
 
 def price_per_hour(problem: Problem, placement: Placement) -> float | None:
@@ -31,20 +27,14 @@ def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
     return usd_per_hour / (3600 * throughput) * 1_000_000
 
 
-def whole_prices(rates: StageRates) -> tuple[int, ...] | None:
-    """Price of one GPU of each class in whole units of the finest price step; None where a price is missing.
+def prices_of(classes: Classes) -> np.ndarray:
+    """Price of one GPU of each class in $ per hour; shape (A,)."""
+    return np.array([given(classes.gpu(a).usd_per_hour) for a in range(len(classes))])
 
-    None also where prices are no whole millionths of a dollar, or their common step is so fine that
-    the total holds more than 4 · 10^9 of it.
-    """
-    prices = [rates.classes.gpu(a).usd_per_hour for a in range(len(rates.classes))]
-    if None in prices:
-        return None
-    exact = np.array(prices) * 1_000_000
-    if (exact > 1e15).any():  # no rent, and beyond whole numbers of 64 bits further up
-        return None
-    micro = np.rint(exact).astype(np.int64)
-    if (micro == 0).any() or (np.abs(micro - exact) > WHOLE_PRICE).any():
-        return None
-    units = tuple((micro // np.gcd.reduce(micro)).tolist())
-    return units if price_step(rates, units) * COARSE_UNITS <= MOST_PRICE_UNITS else None
+
+def refuse_unpriced(problem: Problem, what: str) -> None:
+    """Raise `InvalidValue` where a GPU has no price: known before any rate is, however early the end."""
+    missing = sorted({g.type for g in problem.cluster.kinds if g.usd_per_hour is None})
+    if missing:
+        expected = f"expected GPU.usd_per_hour for every GPU; {', '.join(missing)} have none"
+        raise InvalidValue(what, [("problem.cluster", problem.name, expected)])

@@ -7,23 +7,22 @@ refuted one by one (`formulations.refutation`). What rests on a solver's answer 
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any
 
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import counted, listed, table
-from pipelab.engine.formulations.aggregated.counting import Counting
-from pipelab.engine.formulations.aggregated.layered import Layered
 from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
-from pipelab.engine.formulations.aggregated.recipes import Recipes, recipes_at
-from pipelab.engine.formulations.aggregated.usage import Limits
+from pipelab.engine.formulations.aggregated.recipes import recipes_at
 from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, leaves_of
 from pipelab.engine.infeasible import why_no_layer_fits
+from pipelab.engine.methods.subproblems import Limits, weight_of
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.tolerances import LAST_BITS
+from pipelab.engine.walk import Circuit, Walk
 from pipelab.errors import InvalidValue, PipelabError, TooLarge
 from pipelab.fields import given
 from pipelab.problem import Problem
@@ -60,9 +59,8 @@ class Certificate:
         No placement at that rate holds more; None where that was not computed.
     idle : tuple of int
         Kinds of which no GPU is in any stage that reaches the rate.
-    loose : bool
-        Where `by` is "links": infeasible even if links must reach the rate for only one GPU per
-        stage.
+    circuits : tuple of tuples of Circuit
+        Where `by` is "links": what a pipeline must enter from outside, in each part of the cluster.
     cases : tuple of Branch or Leaf, or None
         Where `by` is "whole stages", "links" or "position": the cases, each with weights that
         refute it; one tree for each part of the cluster that a pipeline may be in.
@@ -76,7 +74,7 @@ class Certificate:
     values: tuple[Fraction, ...]
     most_layers: int | None
     idle: tuple[int, ...] = ()
-    loose: bool = False
+    circuits: tuple[tuple[Circuit, ...], ...] = ()
     cases: tuple[Branch | Leaf, ...] | None = None
 
     @property
@@ -321,26 +319,21 @@ def programs_of(rates: StageRates, proof: Certificate) -> list[LinearProgram] | 
 
     None where mixtures were left out: what they do not know they cannot exclude.
     """
-    programs = []
-    for found, limits in recipes_of(rates, given(proof.rate), proof.by, proof.loose):
-        if found.order.narrowed:
-            return None
-        if proof.by == "position":
-            programs.append(Layered(found, limits).program())
-            continue
-        program = Counting(found, limits, strict=0 if found.order.free else 2).program()
-        if program.columns.total:
-            program.blocks["at_least_all_layers"].lower[:] = given(proof.most_layers) + 1
-        programs.append(program)
-    return programs
-
-
-def recipes_of(
-    rates: StageRates, rate: float, by: str, loose: bool
-) -> list[tuple[Recipes, Limits]]:
-    """The recipes of every part of the cluster that a pipeline may be in, and what it may use there."""
-    links = by != "whole stages"
+    walks = walks_of(rates, given(proof.rate), proof.by)
+    if any(walk.stages.links.narrowed for walk in walks):
+        return None
+    fewest = None if proof.by == "position" else given(proof.most_layers) + 1
+    circuits = proof.circuits or ((),) * len(walks)
     return [
-        (recipes_at(view, rate, links, loose=loose), Limits(stages=1 if view.one_stage else None))
-        for view in rates.views(rate, links)
+        replace(walk, fewest=fewest, circuits=own).program
+        for walk, own in zip(walks, circuits, strict=True)
     ]
+
+
+def walks_of(rates: StageRates, rate: float, by: str) -> list[Walk]:
+    """Any pipeline of a rate, in every part of the cluster that it may be in."""
+    links, found = by != "whole stages", []
+    for view in rates.views(rate, links):
+        limits, nothing = Limits(stages=1 if view.one_stage else None), weight_of({}, view.classes)
+        found.append(Walk(recipes_at(view, rate, links), nothing, limits.rows(view.classes)))
+    return found

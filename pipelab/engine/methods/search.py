@@ -5,11 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.methods.minimum_use import least_use
-from pipelab.engine.methods.prices import whole_prices
 from pipelab.engine.methods.subproblems import (
     EXACT,
     ONE_CLASS_STAGES,
-    ONE_GPU_LINKS,
     WITHOUT_LINKS,
     Answer,
     Subproblems,
@@ -143,8 +141,6 @@ class Search:
         links = sub.links_at(index)
         if links.many_sets:
             self._try(index, ONE_CLASS_STAGES)
-            if self._try(index, ONE_GPU_LINKS).verdict == "no":
-                return False
         exact = self._try(index, EXACT if links.bind else replace(EXACT, widest=1))
         if self.low >= index:
             return True
@@ -156,12 +152,11 @@ class Search:
     def choose_among_equals(self) -> None:
         """At the best rate: fewest GPUs, then fewest stages, then the lowest price (or price first)."""
         sub = self.subproblems
-        prices = sub.limits.prices or whole_prices(sub.rates)
-        sub.limits = replace(sub.limits, prices=prices)
+        prices = [gpu.usd_per_hour for gpu in sub.rates.problem.cluster.kinds]
         for what in PREFERENCES[self.prefer]:
-            if what == "price" and prices is None:
-                if any(gpu.usd_per_hour is not None for gpu in sub.rates.problem.cluster.kinds):
-                    return  # some prices are missing or too fine: that choice stays open
+            if what == "price" and None in prices:
+                if any(prices):
+                    return  # some prices are missing: that choice stays open
                 continue
             placement, proven = least_use(sub, what, self.low)
             if placement is not None:
@@ -171,7 +166,7 @@ class Search:
             if what == "price":
                 sub.limits = replace(sub.limits, price=sub.used("price", placement))
             else:
-                gpus, stages = sub.used("gpus", placement), sub.used("stages", placement)
+                gpus, stages = len(placement.gpus), len(placement)
                 sub.limits = replace(sub.limits, gpus=gpus, stages=stages)
         self.fewest = True
 

@@ -4,7 +4,6 @@ All of them ask for a placement of at least a given rate, but not all about ever
 
     variant            compared with the problem                      what it settles
     WITHOUT_LINKS      relaxed: every link is fast enough             "no" holds for the problem
-    ONE_GPU_LINKS      relaxed: links count for one GPU per stage     "no" holds for the problem
     ONE_CLASS_STAGES   restricted: no stage mixes classes             "yes" holds for the problem
     EXACT              the problem itself                             both
 """
@@ -14,25 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+
 from pipelab.engine.deadline import NEVER, Deadline, Ended
-from pipelab.engine.formulations.aggregated.counting import Counting
-from pipelab.engine.formulations.aggregated.layered import Layered
-from pipelab.engine.formulations.aggregated.order import number_of_sets
+from pipelab.engine.formulations.aggregated.classes import Classes
 from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.engine.formulations.aggregated.recipes import recipes_at
-from pipelab.engine.formulations.aggregated.usage import Limits
-from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import LinearProgram
-from pipelab.engine.solvers.solver_run import SolverRun
-from pipelab.engine.tolerances import SOLVER
-from pipelab.errors import PipelabError
+from pipelab.engine.methods.prices import price_per_hour, prices_of
+from pipelab.engine.stages import number_of_sets
+from pipelab.engine.tolerances import NOT_SOLVED, SOLVER
+from pipelab.engine.walk import Found, Limit, Walk, Weight
+from pipelab.errors import PipelabError, TooLarge
 from pipelab.evaluation import evaluate
-from pipelab.fields import given
 from pipelab.placement import Placement
 
-_READ_BACK_SECONDS = 10.0  # for the program that turns counts into GPUs
-_LATE_SECONDS = 0.2  # for the same program after the end
 _MANY_SETS = 64  # sets of classes from which it pays to try single classes first
 
 Verdict = Literal["yes", "no", "not answered"]
@@ -50,20 +44,42 @@ class Variant:
         Whether links count at all.
     widest : int or None
         The most classes of GPUs in one stage; None: any number.
-    loose : bool
-        Links count for one GPU of every stage only.
     """
 
     name: str
     links: bool = True
     widest: int | None = None
-    loose: bool = False
 
 
 WITHOUT_LINKS = Variant("links ignored", links=False)
-ONE_GPU_LINKS = Variant("links of one GPU per stage", loose=True)
 ONE_CLASS_STAGES = Variant("stages of one class", widest=1)
 EXACT = Variant("with links")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a placement may use at most: GPUs, stages, money in $ per hour. None: as much as there is."""
+
+    gpus: int | None = None
+    stages: int | None = None
+    price: float | None = None
+
+    def rows(self, classes: Classes) -> tuple[Limit, ...]:
+        """The same of a walk."""
+        mosts = {"gpus": self.gpus, "stages": self.stages, "price": self.price}
+        return tuple(
+            Limit(weight_of({what: 1.0}, classes), most)
+            for what, most in mosts.items()
+            if most is not None
+        )
+
+
+def weight_of(uses: Mapping[str, float], classes: Classes) -> Weight:
+    """A sum of "gpus", "stages" and "price" with these weights."""
+    per_gpu = np.full(len(classes), uses.get("gpus", 0.0))
+    if "price" in uses:
+        per_gpu += uses["price"] * prices_of(classes)
+    return Weight(per_gpu, per_stage=uses.get("stages", 0.0))
 
 
 @dataclass(frozen=True)
@@ -86,8 +102,7 @@ class Answer:
     ----------
     verdict : "yes", "no" or "not answered"
     placement : Placement or None
-        Of a relaxed variant it may be slower than the rate. None with a "yes": the stages that were
-        found make no pipeline, and only a "no" would have been of use.
+        Of a relaxed variant it may be slower than the rate.
     all_sets : bool
         No set of classes was left out; otherwise a "no" holds for the listed ones only.
     """
@@ -170,8 +185,8 @@ class Subproblems:
             views = self.rates.views(rate, deadline=self.deadline)
             for view in views:
                 single = recipes_at(view, rate, widest=1, deadline=self.deadline)
-                if not single.order.free:
-                    classes = int(single.order.follows[0].sum())
+                if not single.links.free:
+                    classes = int(single.links.support.any(axis=0).sum())
                     bind = True
                     many |= number_of_sets(classes, self.rates.largest) > _MANY_SETS
         except Ended as end:
@@ -207,6 +222,8 @@ class Subproblems:
             answer = self._listed_and_solved(index, variant, minimise, until, size)
         except Ended:
             pass  # the time of this subproblem, or of the search
+        except TooLarge:
+            self.sets_left_out = True
         self._check_limits(answer.placement)
         seconds = time.perf_counter() - began
         name = kind or variant.name
@@ -224,10 +241,10 @@ class Subproblems:
         """The last rate that is not above the placement's own."""
         return index_of_rate(self.rates.thresholds, self.throughput(placement))
 
-    def used(self, what: str, placement: Placement) -> int:
-        """How much a placement uses: "gpus", "stages", or "price" in whole units."""
+    def used(self, what: str, placement: Placement) -> float:
+        """How much a placement uses: "gpus", "stages", or "price" in $ per hour."""
         if what == "price":
-            return sum(given(self.limits.prices)[self.rates.classes.of[g]] for g in placement.gpus)
+            return price_per_hour(self.rates.problem, placement) or 0.0
         return len(placement.gpus) if what == "gpus" else len(placement)
 
     def _listed_and_solved(
@@ -272,85 +289,35 @@ class Subproblems:
         until: Deadline,
         size: dict[str, int],
     ) -> Answer:
-        """List the recipes, build the program and solve it."""
-        found = recipes_at(
-            view, self.rate(index), variant.links, variant.widest, variant.loose, until
-        )
-        limits = replace(self.limits, prices=view.of_classes(self.limits.prices))
+        """List the stages, build the program and solve it."""
+        stages = recipes_at(view, self.rate(index), variant.links, variant.widest, until)
+        limits = self.limits
         if view.one_stage:
             limits = replace(limits, stages=min(1, 1 if limits.stages is None else limits.stages))
-        form: Counting | Layered
-        if runs_of(self.rates.problem.model).alike_inside:
-            form = Counting(found, limits)
-        else:
-            form = Layered(found, limits)
-        run, placement = self._run(form, minimise, until, size)
-        while run.x is not None and placement is None:  # the stages make no pipeline
-            if variant.loose or _unsettled(run, minimise):
-                break
-            until.check()
-            form = _stricter(form)
-            run, placement = self._run(form, minimise, until, size)
-        return replace(self._answer(run, placement, minimise), all_sets=not found.order.narrowed)
+        cost = weight_of(minimise or {}, stages.classes)
+        walk = Walk(stages, cost, limits.rows(stages.classes))
+        until.check()
+        found = walk.least(until)
+        self.nodes += found.nodes
+        size |= {"variables": found.variables, "rows": found.rows}
+        return replace(self._answer(found, minimise), all_sets=not stages.links.narrowed)
 
-    def _run(
-        self,
-        form: Counting | Layered,
-        minimise: Mapping[str, float] | None,
-        until: Deadline,
-        size: dict[str, int],
-    ) -> tuple[SolverRun, Placement | None]:
-        """Solve the program of a form; no placement if its stages cannot be joined to a pipeline."""
-        objective = None
-        if minimise:  # programs maximise
-            negated = {what: -weight for what, weight in minimise.items()}
-            objective = form.usage.weights(form.columns, **negated)
-        program = form.program(objective)
-        size |= {name: program.size[name] for name in size}
-        if not program.columns.total:
-            return SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ()), None
-        run = run_program(program, deadline=until)
-        self.nodes += run.nodes
-        return run, None if run.x is None else form.placement_of(run.x, self._read_back)
-
-    def _answer(
-        self, run: SolverRun, placement: Placement | None, minimise: Mapping[str, float] | None
-    ) -> Answer:
-        """What the last run says; a limit other than time's ends the whole search."""
-        if _unsettled(run, minimise):
-            if run.stopped_by not in ("time limit", "stop", "interrupt"):
-                self.stopped = run.stopped_by
+    def _answer(self, found: Found, minimise: Mapping[str, float] | None) -> Answer:
+        """What a program's end says; a limit other than time's ends the whole search."""
+        open_still = found.placement is None or bool(minimise)
+        if found.stopped_by is not None and open_still:
+            if found.stopped_by not in ("time limit", "stop", "interrupt"):
+                self.stopped = found.stopped_by
             return Answer("not answered", None)
-        if run.x is not None:
-            return Answer("yes", placement)
-        return Answer("no" if run.status == "infeasible" else "not answered", None)
-
-    def _read_back(self, program: LinearProgram) -> SolverRun:
-        """Turn counts into GPUs, even after the end: a placement that was found must not be lost."""
-        run = run_program(program, deadline=self.deadline.within(_READ_BACK_SECONDS))
-        if run.x is None and run.status == "stopped" and self.deadline.reason is not None:
-            return run_program(program, deadline=Deadline(_LATE_SECONDS))
-        return run
+        return Answer("no" if found.placement is None else "yes", found.placement)
 
     def _check_limits(self, placement: Placement | None) -> None:
-        """Count exactly what a placement uses: solvers keep rows within a tolerance only."""
+        """Count what a placement uses: solvers keep rows within a tolerance only."""
         if placement is None:
             return
         for what in ("gpus", "stages", "price"):
             most = getattr(self.limits, what)
-            if most is not None and self.used(what, placement) > most:
+            if most is not None and self.used(what, placement) > most * (1 + NOT_SOLVED):
                 raise PipelabError(
                     f"a solver returned {self.used(what, placement)} {what} where {most} are allowed"
                 )
-
-
-def _unsettled(run: SolverRun, minimise: Mapping[str, float] | None) -> bool:
-    """Whether the solver was stopped too early: before the minimum is proven, or before it has any answer."""
-    return run.status == "stopped" and (run.x is None or bool(minimise))
-
-
-def _stricter(form: Counting | Layered) -> Counting:
-    """The same form with stricter rows for the order of stages."""
-    if isinstance(form, Layered) or form.strict == 2:
-        raise PipelabError("a solver returned stages that make no pipeline")
-    return replace(form, strict=form.strict + 1)

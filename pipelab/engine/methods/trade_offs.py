@@ -13,17 +13,16 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.curve import deployments_against
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.formulations.aggregated.usage import Limits
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
-from pipelab.engine.methods.cost import cost_of_rates, prices_or_refuse, refuse_unpriced
+from pipelab.engine.methods.cost import cost_of_rates
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, raise_floor, refuse_transfers, value_of
-from pipelab.engine.methods.prices import price_per_hour, whole_prices
+from pipelab.engine.methods.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.methods.search import Search
-from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.methods.subproblems import Limits, Subproblems
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
+from pipelab.engine.tolerances import ATTAINED, NOT_SOLVED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Flag, checked_arguments, described, given
@@ -160,8 +159,7 @@ def trade_off(
     Raises
     ------
     InvalidValue
-        Prices are missing or too fine to be distinguished, links are counted in transfers/s, or an
-        argument is of another kind.
+        Prices are missing, links are counted in transfers/s, or an argument is of another kind.
     UnknownName
         `against` is unknown.
     TooLarge
@@ -248,11 +246,8 @@ def _by_rate(
         rates = rates_in_time(problem, deadline)
     except Ended:
         return (), False
-    prices = (
-        prices_or_refuse(rates, "trade_off") if against.startswith("usd") else whole_prices(rates)
-    )
     if against in _AGAINST:
-        return _lower_limit(rates, against, Limits(prices=prices), deadline, on_point)
+        return _lower_limit(rates, against, deadline, on_point)
 
     def least(floor: float) -> Result:
         return cost_of_rates(rates, floor, deadline.within(math.inf))
@@ -319,26 +314,22 @@ def _attaining_most(
             None if proven else stopped or ended,
         )
         if pairs.budget is not None:
-            result = _under_limit(result, Limits(gpus=pairs.budget.most), against)
+            result = _under_limit(result, Limits(gpus=round(pairs.budget.most)), against)
         found.append(result)
         if on_point is not None:
             on_point(result)
         complete &= proven
         if pairs.deadline.reason is not None:
             return tuple(found), False
-        pairs = pairs.under(Budget(what, round(uses) - 1))
+        pairs = pairs.under(Budget(what, _less(what, uses)))
 
 
 def _lower_limit(
-    rates: StageRates,
-    against: str,
-    limits: Limits,
-    deadline: Deadline,
-    on_point: Callable | None,
+    rates: StageRates, against: str, deadline: Deadline, on_point: Callable | None
 ) -> tuple[tuple[Result, ...], bool]:
     """The fastest placement, then the fastest that is cheaper, and so on; and whether none is missing."""
     found: list[Result] = []
-    cap: int | None = None
+    limits, cap = Limits(), None
     while True:
         subproblems = Subproblems(rates, deadline.within(math.inf), limits)
         search = Search(subproblems, prefer=_AGAINST[against], cap=cap).run()
@@ -352,5 +343,11 @@ def _lower_limit(
         if deadline.reason is not None:
             return tuple(found), False
         cap = search.low - 1  # what follows is slower, or there would be no point in it
-        most: Any = {_AGAINST[against]: subproblems.used(_AGAINST[against], search.best) - 1}
+        what = _AGAINST[against]
+        most: Any = {what: _less(what, subproblems.used(what, search.best))}
         limits = replace(limits, **most)
+
+
+def _less(what: str, used: float) -> float:
+    """A limit that is kept by whatever uses less; prices this close are one price."""
+    return used - 1 if what == "gpus" else used * (1 - 2 * NOT_SOLVED)

@@ -16,16 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.solvers.linear_program import Columns, RowBlock, incidence
 from pipelab.errors import PipelabError
-
-if TYPE_CHECKING:
-    from pipelab.engine.formulations.aggregated.recipes import Recipes
 
 
 class LocalPattern(NamedTuple):
@@ -49,20 +46,25 @@ class Bins(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class BinPacking:
+class Packing:
     """Stages inside the nodes of one class.
 
     Attributes
     ----------
     recipe, size : int arrays, shape (R,)
         Recipes of such stages, and the number of GPUs of each.
-    capacity : int array, shape (B,)
-        Number of GPUs in each node.
+    nodes : tuple of B int arrays
+        GPU ids of the class in each node.
     """
 
     recipe: np.ndarray
     size: np.ndarray
-    capacity: np.ndarray
+    nodes: tuple[np.ndarray, ...]
+
+    @cached_property
+    def capacity(self) -> np.ndarray:
+        """Number of GPUs in each node; shape (B,)."""
+        return np.array([len(node) for node in self.nodes])
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -166,42 +168,3 @@ class BinPacking:
         if used.any():
             raise PipelabError("a solver returned nodes that are filled twice")
         return out
-
-
-@dataclass(frozen=True, eq=False)
-class Packing:
-    """All packings of some recipes; `bins` counts `StageRates.bins`."""
-
-    of_bins: dict[int, BinPacking]
-
-    @classmethod
-    def of(cls, found: "Recipes") -> "Packing":
-        """Of the recipes that must lie inside one of several nodes."""
-        recipes: dict[int, list[int]] = {}
-        for r, recipe in enumerate(found.recipes):
-            if recipe.bins is not None:
-                recipes.setdefault(recipe.bins, []).append(r)
-        return cls(
-            {
-                b: BinPacking(
-                    np.array(own),
-                    np.array([found.recipes[r].gpus for r in own]),
-                    np.array([len(node) for node in found.rates.bins[b].nodes]),
-                )
-                for b, own in recipes.items()
-            }
-        )
-
-    @property
-    def columns(self) -> int:
-        """Number of columns `b`."""
-        return sum(own.columns for own in self.of_bins.values())
-
-    def blocks(self, columns: Columns, per_recipe: sp.csr_array) -> dict[str, RowBlock]:
-        """The rows, by name."""
-        blocks, offset = {}, 0
-        for b, own in self.of_bins.items():
-            for i, block in enumerate(own.rows(columns, offset, per_recipe)):
-                blocks[f"{('into_nodes', 'stages_in_nodes')[i]}_{b}"] = block
-            offset += own.columns
-        return blocks

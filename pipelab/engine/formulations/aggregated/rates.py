@@ -113,10 +113,6 @@ class StageRates:
         """Whether only placements of one stage are meant: not here."""
         return False
 
-    def of_classes(self, prices: Sequence[int] | None) -> tuple[int, ...] | None:
-        """Prices of one GPU of each class, from those of the whole cluster's classes."""
-        return None if prices is None else tuple(prices)
-
     @cached_property
     def size(self) -> np.ndarray:
         """Number of GPUs of each mixture; shape (C,)."""

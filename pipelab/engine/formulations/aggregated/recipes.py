@@ -7,58 +7,15 @@ is left out: that stage can replace it in any placement.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.formulations.aggregated.order import Order, link_order
+from pipelab.engine.formulations.aggregated.packing import Packing
 from pipelab.engine.formulations.aggregated.rates import StageRates
-
-
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """One kind of stage.
-
-    Attributes
-    ----------
-    draws : tuple of (int, tuple of int)
-        So many GPUs from these classes, freely mixed; several draws add up to one stage.
-    spans : int array
-        The kinds of span it is for, ascending.
-    link_kind : int
-        Its possible positions in the pipeline; see `Order`.
-    bins : int or None
-        All GPUs must be in one of these nodes; an index into `StageRates.bins`.
-    """
-
-    draws: tuple[tuple[int, tuple[int, ...]], ...]
-    spans: np.ndarray
-    link_kind: int
-    bins: int | None = None
-
-    @property
-    def gpus(self) -> int:
-        """Number of GPUs of one such stage."""
-        return sum(number for number, _ in self.draws)
-
-
-@dataclass(frozen=True, eq=False)
-class Recipes:
-    """All recipes that reach one rate, and the possible orders of their stages."""
-
-    rates: StageRates
-    threshold: float
-    recipes: tuple[Recipe, ...]
-    order: Order
-    deadline: Deadline = NEVER  # for whatever is built of them
-
-    def most(self, recipe: Recipe) -> int:
-        """More stages of a recipe than this there cannot be."""
-        count = self.rates.classes.count
-        return min(int(count[list(classes)].sum()) // number for number, classes in recipe.draws)
+from pipelab.engine.stages import Links, Mixed, Stages, links_at
 
 
 def recipes_at(
@@ -66,10 +23,9 @@ def recipes_at(
     threshold: float,
     links: bool = True,
     widest: int | None = None,
-    loose: bool = False,
     deadline: Deadline = NEVER,
-) -> Recipes:
-    """All recipes for stages that reach `threshold`.
+) -> Stages:
+    """All stages that reach `threshold`.
 
     Parameters
     ----------
@@ -78,29 +34,23 @@ def recipes_at(
     widest : int, optional
         Stages that use GPUs of at most so many classes, where links bind. Quicker, and what can be
         done then can be done.
-    loose : bool
-        True: links need to reach the rate for one GPU of every stage only. Quicker too, as sets of
-        classes need not be listed, and what cannot be done then cannot be done at all.
     deadline : Deadline
-        Checked during the work; `Ended` is raised. The recipes keep it for what is built of them.
+        Checked during the work; `Ended` is raised.
     """
     good = _good(rates, threshold) if rates.pure else np.zeros((0, 0), dtype=bool)
     patterns = patterns_at(rates, threshold, deadline)
-    eligible = np.zeros(len(rates.classes), dtype=bool)
-    for parts, _ in patterns:
-        for _, kinds in parts:
-            eligible |= kinds[rates.classes.kind]
-    for local in rates.local_patterns(threshold):
-        eligible |= local.classes
+    together = [np.any([kinds for _, kinds in parts], axis=0) for parts, _ in patterns]
+    groups = [_different(np.array(together))[:, rates.classes.kind]] if together else []
+    groups += [local.classes[None] for local in rates.local_patterns(threshold)]
+    wide = np.concatenate([np.zeros((0, len(rates.classes)), dtype=bool), *groups])
+    wide = np.unique(wide, axis=0)
     reaches = rates.link >= threshold if links else np.ones_like(rates.link, dtype=bool)
-    largest = 1 if loose else min(widest or rates.largest, rates.largest)
-    order = link_order(reaches, eligible, largest, deadline)
-    drawn = _drawn_loosely if loose else _drawn
-    made: dict[tuple, Recipe] = {}
+    found = links_at(reaches, list(wide), min(widest or rates.largest, rates.largest), deadline)
+    made: dict[tuple, np.ndarray] = {}  # spans by draws, link kind and bins
     for parts, spans in patterns:
         deadline.check()
-        by_class = [(number, kinds[rates.classes.kind] & eligible) for number, kinds in parts]
-        for draws, link_kind, classes in drawn(order, by_class):
+        by_class = [(number, kinds[rates.classes.kind]) for number, kinds in parts]
+        for draws, link_kind, classes in _drawn(found, by_class):
             # Fewer kinds of GPU than the pattern allows may reach more spans.
             size = sum(number for number, _ in draws)
             spans_here = spans
@@ -109,17 +59,44 @@ def recipes_at(
                 kinds[rates.classes.kind[classes]] = True
                 spans_here = _pure_spans(good, rates.largest, size, kinds)
             if len(spans_here):
-                known = made.get((draws, link_kind))
-                spans_here = spans_here if known is None else np.union1d(known.spans, spans_here)
-                made[draws, link_kind] = Recipe(draws, spans_here, link_kind)
+                key = draws, link_kind, None
+                made[key] = np.union1d(made.get(key, spans_here), spans_here)
     inside = []
     for local in rates.local_patterns(threshold):
         deadline.check()
-        for draws, link_kind, _ in drawn(order, [(local.number, local.classes)]):
-            inside.append(Recipe(draws, local.spans, link_kind, local.bins))
-    recipes = Recipes(rates, threshold, (*made.values(), *inside), order, deadline)
-    kept = tuple(r for r in recipes.recipes if recipes.most(r) > 0)
-    return Recipes(rates, threshold, kept, order, deadline)
+        for draws, link_kind, _ in _drawn(found, [(local.number, local.classes)]):
+            inside.append(((draws, link_kind, local.bins), local.spans))
+    return _as_stages(rates, found, [*made.items(), *inside])
+
+
+def _as_stages(rates: StageRates, links: Links, recipes: list[tuple[tuple, np.ndarray]]) -> Stages:
+    """Those of which there can be a stage, as arrays."""
+    count, bins = rates.classes.count, dict[int, list[int]]()
+    kept: list[tuple[tuple, int, np.ndarray]] = []
+    for (draws, link_kind, own), spans in recipes:
+        if all(count[list(classes)].sum() >= number for number, classes in draws):
+            if own is not None:
+                bins.setdefault(own, []).append(len(kept))
+            kept.append((draws, link_kind, spans))
+    gpus = np.zeros((len(kept), len(count)), dtype=int)
+    possible = np.zeros((len(kept), rates.rate.shape[1]), dtype=bool)
+    mixed = []
+    for r, (draws, _, spans) in enumerate(kept):
+        possible[r, spans] = True
+        for number, classes in draws:
+            if len(classes) == 1:
+                gpus[r, classes[0]] += number
+            else:
+                mixed.append(Mixed(r, number, classes))
+    packings = tuple(
+        Packing(np.array(own), gpus[own].sum(axis=1), rates.bins[b].nodes)
+        for b, own in bins.items()
+    )
+    kind = np.array([link_kind for _, link_kind, _ in kept], dtype=int)
+    seconds = np.zeros(possible.shape)
+    return Stages(
+        rates.problem, rates.classes, gpus, tuple(mixed), possible, seconds, kind, links, packings
+    )
 
 
 def patterns_at(
@@ -142,24 +119,12 @@ def _good(rates: StageRates, threshold: float, rows: Any = slice(None)) -> np.nd
     return (rates.rate[rows] > 0) & (rates.rate[rows] >= threshold)
 
 
-def _drawn(order: Order, by_class: Any) -> Iterator[tuple[tuple, int, np.ndarray]]:
+def _drawn(links: Links, by_class: Any) -> Iterator[tuple[tuple, int, np.ndarray]]:
     """From what a stage may draw to classes: the largest sets of classes for every link kind."""
     everything = np.any([classes for _, classes in by_class], axis=0)
-    for classes, link_kind in order.closed_supports(everything, by_class):
+    for classes, link_kind in links.closed_supports(everything, by_class):
         draws = tuple((n, tuple(np.flatnonzero(own & classes).tolist())) for n, own in by_class)
         yield draws, link_kind, classes
-
-
-def _drawn_loosely(order: Order, by_class: Any) -> Iterator[tuple[tuple, int, np.ndarray]]:
-    """One GPU of the stage represents all of it towards its neighbours; the others come from anywhere."""
-    everything = np.any([classes for _, classes in by_class], axis=0)
-    for i, (_, own) in enumerate(by_class):
-        others = [
-            (n - (j == i), tuple(np.flatnonzero(c).tolist())) for j, (n, c) in enumerate(by_class)
-        ]
-        for classes, link_kind in order.closed_supports(own, [(1, own)]):
-            one = (1, tuple(np.flatnonzero(classes).tolist()))
-            yield (one, *(draw for draw in others if draw[0])), link_kind, everything
 
 
 def _pure_patterns(rates: StageRates, threshold: float) -> Any:

@@ -14,7 +14,7 @@ in: its *bins* (`packing`).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -64,10 +64,6 @@ class View(StageRates):
     def one_stage(self) -> bool:
         """Whether only placements of one stage are meant."""
         return self.single
-
-    def of_classes(self, prices: Sequence[int] | None) -> tuple[int, ...] | None:
-        """Prices of one GPU of each class, from those of the whole cluster's classes."""
-        return None if prices is None else tuple(prices[int(g[0])] for g in self.groups)
 
     @cached_property
     def _group_of(self) -> np.ndarray:

@@ -1,0 +1,330 @@
+"""The stages that a pipeline may have, which of them may follow which, and GPU ids for those that are chosen.
+
+A stage takes GPUs of classes; which ones does not matter. What it takes may be stated class by class, or as
+"so many out of these classes, freely mixed". A message takes what the slowest pair of GPUs takes, so stages
+whose classes have the same links *from* all others are entered in one way, and those whose classes have the same links
+*to* all others are left in one way. Three classes A, B and C; the links A→A, A→B, B→B and B→C reach a rate:
+
+    stage of     may be followed by     may follow
+    A            A, B                   A
+    B            B, C                   A, B, A and B
+    C            nothing                B
+    A and B      B                      A
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import comb
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.formulations.aggregated.classes import Classes
+from pipelab.engine.formulations.aggregated.packing import Packing
+from pipelab.engine.instance import Instance
+from pipelab.engine.solvers.linear_program import incidence
+from pipelab.errors import PipelabError
+from pipelab.problem import Problem
+
+# sets of classes that are listed; 24 classes in stages of up to 3 have 2,324
+MOST_SUPPORTS = 4_000
+OUTSIDE = -1  # where a pipeline comes from and goes to
+_CELLS_AT_ONCE = 10_000_000
+
+
+class Links(NamedTuple):
+    """Which stage may follow which. Stages of one *link kind* are entered in one way and left in one.
+
+    Attributes
+    ----------
+    enter, leave : int arrays, shape (J,)
+        Of each link kind: its number as the stage that follows, and as the one that is followed.
+    seconds : float array, shape (largest `leave` + 1, largest `enter` + 1)
+        Of a message; infinite where the one may not follow the other.
+    support, kind_of : bool array (Q, A), int array (Q,)
+        Sets of classes that a stage may use, and the link kind of each.
+    narrowed : bool
+        Sets of more classes were left out, as there would have been too many.
+    """
+
+    enter: np.ndarray
+    leave: np.ndarray
+    seconds: np.ndarray
+    support: np.ndarray
+    kind_of: np.ndarray
+    narrowed: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Whether any stage may follow any other, in no time that would tell them apart."""
+        return self.seconds.size == 1 and bool(np.isfinite(self.seconds).all())
+
+    def follows(self, left: int, kind: int) -> bool:
+        """Whether a stage of a link kind may follow one that is left so, or come first (`OUTSIDE`)."""
+        return left == OUTSIDE or bool(np.isfinite(self.seconds[left, self.enter[kind]]))
+
+    def closed_supports(
+        self, eligible: np.ndarray, parts: list[tuple[int, np.ndarray]]
+    ) -> list[tuple[np.ndarray, int]]:
+        """Largest sets of classes per link kind, among the eligible ones.
+
+        Parameters
+        ----------
+        eligible : bool array, shape (A,)
+        parts : list of (int, bool array of shape (A,))
+            The stage draws so many GPUs from each of these disjoint sets of classes, at least one
+            class and at most so many of them.
+
+        Returns
+        -------
+        list of (bool array of shape (A,), link kind)
+            Two sets of one link kind are as good as their union: wherever the one may come, so
+            may the other, and any mixture of both.
+        """
+        if self.free:
+            return [(eligible, 0)]
+        inside = ~(self.support & ~eligible).any(axis=1)
+        for number, classes in parts:
+            used = (self.support & classes).sum(axis=1)
+            inside &= (used >= 1) & (used <= number)
+        unions: dict[int, np.ndarray] = {}
+        for q in np.flatnonzero(inside):
+            j = int(self.kind_of[q])
+            unions[j] = unions[j] | self.support[q] if j in unions else self.support[q]
+        return [(union, j) for j, union in sorted(unions.items())]
+
+
+def number_of_sets(classes: int, largest: int) -> int:
+    """How many sets of 1 … `largest` classes there are."""
+    return sum(comb(classes, k) for k in range(1, min(largest, classes) + 1))
+
+
+def free_links(classes: int) -> Links:
+    """Any stage may follow any other."""
+    none = np.zeros(1, dtype=int)
+    return Links(none, none, np.zeros((1, 1)), np.ones((1, classes), dtype=bool), none)
+
+
+def links_of_sets(
+    support: np.ndarray, hop: np.ndarray, narrowed: bool = False, deadline: Deadline = NEVER
+) -> Links:
+    """Link kinds of sets of classes.
+
+    Parameters
+    ----------
+    support : bool array, shape (Q, A)
+    hop : float array, shape (A, A)
+        Seconds from class to class; infinite where there is no hop. Only between classes of some set
+        it matters.
+    """
+    there = np.flatnonzero(support.any(axis=0))
+    inside, between = support[:, there], hop[np.ix_(there, there)]
+    leave, left = _slowest(inside, between, deadline)
+    enter, _ = _slowest(inside, between.T, deadline)
+    pairs, kind_of = np.unique(np.stack([enter, leave], axis=1), axis=0, return_inverse=True)
+    entered = inside[np.unique(enter, return_index=True)[1]]
+    seconds = np.stack([left[:, s].max(axis=1) for s in entered], axis=1)
+    return Links(pairs[:, 0], pairs[:, 1], seconds, support, kind_of.reshape(-1), narrowed)
+
+
+def _slowest(
+    support: np.ndarray, hop: np.ndarray, deadline: Deadline
+) -> tuple[np.ndarray, np.ndarray]:
+    """The slowest hop from each set to every class: the number of each set's row, and the distinct rows."""
+    rows, step = np.empty(support.shape), max(1, _CELLS_AT_ONCE // max(1, hop.size))
+    for i in range(0, len(support), step):
+        deadline.check()
+        own = support[i : i + step]
+        rows[i : i + step] = np.where(own[:, :, None], hop, -np.inf).max(axis=1)
+    distinct, number = np.unique(rows, axis=0, return_inverse=True)
+    return number.reshape(-1), distinct
+
+
+def links_at(
+    reaches: np.ndarray, groups: Sequence[np.ndarray], largest: int, deadline: Deadline = NEVER
+) -> Links:
+    """Link kinds at one rate, of every set of up to `largest` classes that a stage may use.
+
+    Parameters
+    ----------
+    reaches : bool array, shape (A, A)
+        Whether the link from class a to class b reaches the rate.
+    groups : sequence of bool arrays, shape (A,)
+        Classes that a stage of that rate may mix.
+    """
+    there = np.any([*groups, np.zeros(len(reaches), dtype=bool)], axis=0)
+    if reaches[np.ix_(there, there)].all():
+        return free_links(len(there))
+    wide = [
+        own
+        for i, own in enumerate(groups)
+        if not any(
+            (own <= other).all() and (i > j or (own < other).any())
+            for j, other in enumerate(groups)
+        )
+    ]
+    sizes = [int(own.sum()) for own in wide]
+    wanted = largest = min(largest, max(sizes))
+    while largest > 1 and sum(number_of_sets(n, largest) for n in sizes) > MOST_SUPPORTS:
+        largest -= 1
+    parts = [_sets_of_classes(own, largest, deadline) for own in wide]
+    support = np.unique(np.concatenate(parts), axis=0)
+    hop = np.where(reaches, 0.0, np.inf)
+    return links_of_sets(support, hop, largest < wanted, deadline)
+
+
+def _sets_of_classes(group: np.ndarray, largest: int, deadline: Deadline) -> np.ndarray:
+    """Every set of 1 … `largest` classes of a group, as rows of a bool array of shape (Q, A)."""
+    parts = []
+    for size in range(1, largest + 1):
+        deadline.check()
+        members = np.array(list(combinations(np.flatnonzero(group), size)), dtype=int)
+        part = np.zeros((len(members), len(group)), dtype=bool)
+        np.put_along_axis(part, members.reshape(len(part), size), True, axis=1)
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+class Mixed(NamedTuple):
+    """GPUs of a recipe's stages that may be of several classes, freely mixed."""
+
+    recipe: int
+    gpus: int
+    classes: tuple[int, ...]
+
+
+class Stages(NamedTuple):
+    """The stages that a pipeline may have, as R recipes.
+
+    Attributes
+    ----------
+    problem : Problem
+    classes : Classes
+    gpus : int array, shape (R, A)
+        What a stage takes of each class for sure.
+    mixed : tuple of Mixed
+        What it takes besides.
+    possible : bool array, shape (R, U)
+        With which kinds of span.
+    seconds : float array, shape (R, U)
+        Of a microbatch; zeros where time is not asked for.
+    kind : int array, shape (R,)
+        Link kind.
+    links : Links
+    packings : tuple of Packing
+        Recipes whose stages must lie inside one node each.
+    """
+
+    problem: Problem
+    classes: Classes
+    gpus: np.ndarray
+    mixed: tuple[Mixed, ...]
+    possible: np.ndarray
+    seconds: np.ndarray
+    kind: np.ndarray
+    links: Links
+    packings: tuple[Packing, ...] = ()
+
+    def draws(self, recipe: int) -> list[tuple[int, tuple[int, ...]]]:
+        """So many GPUs out of these classes, and so many out of those, make a stage of a recipe."""
+        sure = [(int(n), (a,)) for a, n in enumerate(self.gpus[recipe].tolist()) if n]
+        return sure + [(m.gpus, m.classes) for m in self.mixed if m.recipe == recipe]
+
+    @property
+    def most(self) -> np.ndarray:
+        """More stages of each recipe than this there cannot be; shape (R,)."""
+        count = self.classes.count
+        often = count // np.maximum(self.gpus, 1)
+        out = np.where(self.gpus > 0, often, count.sum()).min(axis=1, initial=count.sum())
+        for m in self.mixed:
+            out[m.recipe] = min(out[m.recipe], int(count[list(m.classes)].sum()) // m.gpus)
+        return out
+
+    def assigned(self, recipes: Sequence[int], prices: np.ndarray | None) -> list[tuple[int, ...]]:
+        """GPU ids for stages of these recipes: the lowest of each class that are still free.
+
+        Parameters
+        ----------
+        prices : float array, shape (A,), or None
+            Of one GPU of each class: freely mixed ones are then the cheapest that leave enough for the
+            others.
+        """
+        gpus: list[list[int]] = [[] for _ in recipes]
+        for packing in self.packings:
+            mine = [i for i, r in enumerate(recipes) if r in packing.recipe]
+            sizes = [int(packing.size[packing.recipe == recipes[i]][0]) for i in mine]
+            free = [iter(node.tolist()) for node in packing.nodes]
+            for i, size, node in zip(mine, sizes, packing.packed(sizes), strict=True):
+                gpus[i] = [next(free[node]) for _ in range(size)]
+        needs = [
+            (i, n, own) for i, r in enumerate(recipes) if not gpus[i] for n, own in self.draws(r)
+        ]
+        demand: dict[tuple[int, ...], int] = {}
+        for _, n, own in needs:
+            demand[own] = demand.get(own, 0) + n
+        taken = {g for own in gpus for g in own}
+        left = [[g for g in m.tolist() if g not in taken] for m in self.classes.members]
+        stock = _shared_out(demand, np.array([len(own) for own in left]), prices)
+        ids = [iter(own) for own in left]
+        for i, n, own in needs:
+            gpus[i] += [next(ids[a]) for a in stock[own][:n]]
+            del stock[own][:n]
+        return [tuple(own) for own in gpus]
+
+
+def _shared_out(
+    demand: dict[tuple[int, ...], int], count: np.ndarray, prices: np.ndarray | None
+) -> dict[tuple[int, ...], list[int]]:
+    """The class of every GPU that each set of classes gives, within what every class has.
+
+    Who draws how many GPUs from which class is a transport problem: its matrix is totally
+    unimodular, so the vertex at which the simplex method ends is whole.
+    """
+    from scipy.optimize import linprog
+
+    cost = np.arange(len(count)) if prices is None else prices
+    out: dict[tuple[int, ...], list[int]] = {
+        own: [own[0]] * n for own, n in demand.items() if len(own) == 1
+    }
+    given = np.array([a for gpus in out.values() for a in gpus], dtype=int)
+    left = count - np.bincount(given, minlength=len(count))
+    mixed: list[tuple[int, ...]] = [own for own in demand if len(own) > 1]
+    if not mixed:
+        return out
+    draw, cls = np.array([(d, a) for d, own in enumerate(mixed) for a in own]).T
+    answer: Any = linprog(
+        np.array(cost, dtype=float)[cls],
+        incidence(cls, len(count)),
+        left,
+        incidence(draw, len(mixed)),
+        [demand[own] for own in mixed],
+        method="highs-ds",
+    )
+    if answer.x is None:
+        raise PipelabError("a solver returned stages for which there are not enough GPUs")
+    out.update((own, []) for own in mixed)
+    for d, a, amount in zip(draw, cls, np.rint(answer.x).astype(int), strict=True):
+        out[mixed[d]] += [int(a)] * int(amount)
+    return out
+
+
+def stages_of(instance: Instance, possible: np.ndarray, link: np.ndarray, timed: bool) -> Stages:
+    """Stages of an instance's compositions.
+
+    Parameters
+    ----------
+    possible : bool array, shape (C, U)
+    link : bool array, shape (A, A)
+        The links that may be used.
+    timed : bool
+        Whether messages are told apart by their seconds.
+    """
+    rows = np.flatnonzero(possible.any(axis=1))
+    gpus = instance.composition[rows]
+    hop = np.where(link, instance.hop if timed else 0.0, np.inf)
+    support, number = np.unique(gpus > 0, axis=0, return_inverse=True)
+    links = links_of_sets(support, hop) if len(rows) else free_links(gpus.shape[1])
+    kind = links.kind_of[number.reshape(-1)] if len(rows) else rows
+    problem, classes, seconds = instance.problem, instance.classes, instance.seconds[rows]
+    return Stages(problem, classes, gpus, (), possible[rows], seconds, kind, links)
